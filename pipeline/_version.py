@@ -1,0 +1,3 @@
+"""The version that requests, segments and dead letters carry."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,150 @@
+"""Canonical turns and blocks: the one shape in which histories are mended.
+
+The shape is Anthropic's: roles user and assistant, content a list of typed blocks. Structs are frozen and refuse
+unknown keys, so that a decode either keeps everything or fails; what fails is read a second time, tolerantly, by
+``pipeline.history.readers``, which names every key that the model has no place for. Tool inputs, sources and other
+free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+Role: TypeAlias = Literal["user", "assistant", "system"]
+
+
+class Issuer(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Who wrote a block: the provider's name and, where known, the model's.
+
+    Signatures, thinking and reasoning are only valid with their issuer.
+    """
+
+    provider: str
+    model: str | None = None
+
+
+class _Block(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type", kw_only=True):
+    """What every block has: a cache breakpoint (kept raw) and an issuer."""
+
+    cache_control: Raw | UnsetType = UNSET
+    issuer: Issuer | UnsetType = UNSET
+
+
+class Unknown(Struct, frozen=True, tag_field="type", tag="reknit.unknown", kw_only=True):
+    """A block of a type that the model does not know, as it came.
+
+    ``kind`` is the type it names (or ``""``), ``raw`` its whole JSON. The tag serves our own state only: a reader
+    never takes a block for unknown because it says so.
+    """
+
+    kind: str
+    raw: Raw
+
+
+class Text(_Block, frozen=True, tag="text"):
+    """Plain text; citations are kept raw."""
+
+    text: str
+    citations: Raw | UnsetType = UNSET
+
+
+class Image(_Block, frozen=True, tag="image"):
+    """An image; ``source`` is the JSON of base64, url or file sources."""
+
+    source: Raw
+
+
+class Document(_Block, frozen=True, tag="document"):
+    """A document with its source, and an optional title and context."""
+
+    source: Raw
+    title: str | None | UnsetType = UNSET
+    context: str | None | UnsetType = UNSET
+    citations: Raw | UnsetType = UNSET
+
+
+class Thinking(_Block, frozen=True, tag="thinking"):
+    """Reasoning text; without a signature no provider takes it back."""
+
+    thinking: str
+    signature: str | None | UnsetType = UNSET
+
+
+class RedactedThinking(_Block, frozen=True, tag="redacted_thinking"):
+    """Reasoning that only its issuer can read."""
+
+    data: str
+
+
+class ToolUse(_Block, frozen=True, tag="tool_use"):
+    """A tool call. ``input`` is raw JSON; ``incomplete`` marks an input that a stream never finished."""
+
+    id: str
+    name: str
+    input: Raw
+    caller: Raw | UnsetType = UNSET
+    incomplete: bool = False
+
+
+class ToolResult(_Block, frozen=True, tag="tool_result"):
+    """The answer to a tool call: a string, blocks, or nothing at all."""
+
+    tool_use_id: str
+    content: str | list[Text | Image | Document | Unknown] | UnsetType = UNSET
+    is_error: bool = False
+
+
+Block: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolUse | ToolResult | Unknown
+
+
+class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One message as a reader made it of one input message.
+
+    ``index`` is the input message's position in its history. ``paths`` names each block's place in the input in the
+    provider's notation (``messages.3.content.1``, ``messages.3.tool_calls.0``); None means the usual
+    ``messages.{index}.content.{i}``. A ``system`` turn is decided upon by the structure repair: leading ones go to the
+    system slot, later ones stay in place as marked user text.
+    """
+
+    role: Role
+    blocks: tuple[Block, ...]
+    index: int
+    id: str | None = None
+    paths: tuple[str, ...] | None = None
+    recorded: bool = False
+
+
+class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A tool that the model may call: name, description, and its input's JSON Schema (raw)."""
+
+    name: str
+    description: str | UnsetType = UNSET
+    input_schema: Raw
+    # A provider's own tool (web search, bash, ...) is kept whole and goes to its issuer only.
+    raw: Raw | UnsetType = UNSET
+
+
+class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """How histories are mended where there is a choice (DESIGN section 3)."""
+
+    tail: Literal["continue", "prefill", "keep", "reject"] = "continue"
+    missing_result: Literal["synthesise", "drop"] = "synthesise"
+    orphan_result: Literal["drop", "text"] = "drop"
+    incomplete_call: Literal["drop", "text"] = "drop"
+    reasoning: Literal["keep", "strip"] = "keep"
+    strip_tools: bool = False
+    record_assistant: bool = False
+    # How many of the last exchanges may still wait for a real result before they settle.
+    open_exchanges: int = 8
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    """A whole history as a reader found it, with what stands beside the messages."""
+
+    turns: tuple[Turn, ...]
+    system: str | Raw | None = None
+    tools: tuple[Tool, ...] = ()
+    model: str | None = None
+    params: dict[str, Raw] = {}
