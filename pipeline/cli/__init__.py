@@ -1,1 +1,63 @@
-"""The ``reknit`` command."""
+"""The ``reknit`` command: a lazy group, so that ``normalize`` does not pay for importing a stream engine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from pipeline._version import __version__
+
+# Command name -> (where it lives, the line that --help shows). The line stands here, since showing it must not import.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "normalize": (
+        "pipeline.cli.core:normalize_command",
+        "Mend a history into a request that the target accepts.",
+    ),
+    "validate": ("pipeline.cli.core:validate_command", "Judge a request body by its provider's rules."),
+    "recover": ("pipeline.cli.core:recover_command", "Turn raw provider events into items."),
+    "explain": ("pipeline.cli.explain:explain_command", "Say what a fix or a rule means."),
+    "demo": ("pipeline.cli.demo:demo_command", "Run the whole pipeline on recorded sessions."),
+    "worker": ("pipeline.cli.worker:worker_command", "Run a worker until it is stopped."),
+    "ingest": ("pipeline.cli.ingest:ingest_group", "Pipe turns or provider events into their topic."),
+    "inspect": (
+        "pipeline.cli.inspect:inspect_command",
+        "Show what the topics and the state hold of a session.",
+    ),
+    "topics": ("pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the README."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the command, or None where there is none of that name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)  # noqa: S101  a typo in the table above, found by its test
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the table of commands without importing any of them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="reknit")
+def main() -> None:
+    """The stream pipeline between agents and model providers.
+
+    Commands read stdin or files and write JSON lines to stdout; words for people go to stderr.
+    Exit codes: 0 clean, 2 unusable input or arguments, 3 mended, 4 rejected.
+    """

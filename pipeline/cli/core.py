@@ -1,0 +1,181 @@
+"""The commands that need no broker: normalize, validate, recover."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+import pipeline
+from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_bytes, write_json
+from pipeline.errors import InputError, PolicyError, ReknitError
+from pipeline.rules import Violation
+from pipeline.session import Normalized
+from pipeline.streams import Recovery
+from pipeline.targets import TARGETS
+
+FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+LINES = click.option("--lines", is_flag=True, help="One document a line, in and out.")
+
+
+@click.command("normalize")
+@click.option(
+    "--to", "target", default="anthropic", show_default=True, help="The target that is to accept it."
+)
+@click.option("--from", "shape", default="auto", show_default=True, help="The shape of the history.")
+@click.option(
+    "--policy", "policies", multiple=True, metavar="K=V", help="How to mend where there is a choice."
+)
+@click.option("--report", is_flag=True, help="Print request, fixes and violations as one JSON object.")
+@LINES
+@FILE
+def normalize_command(
+    target: str,
+    shape: str,
+    policies: Sequence[str],
+    report: bool,
+    lines: bool,
+    file: str,  # noqa: FBT001  click
+) -> None:
+    """Mend a history into a request that the target accepts.
+
+    Reads {"messages": [...], "system"?, "tools"?, "model"?, "params"?}, a bare list or a transcript, and prints the
+    request body.
+    """
+    try:
+        policy = _policy(policies)
+        documents = _documents(read_input(file), lines=lines)
+        codes = [
+            _normalize_one(document, target, shape, policy, report=report, lines=lines)
+            for document in documents
+        ]
+    except ReknitError as error:
+        fail(error)
+    raise SystemExit(int(worst(codes)))
+
+
+def _normalize_one(
+    document: bytes, target: str, shape: str, policy: dict[str, str], *, report: bool, lines: bool
+) -> Exit:
+    try:
+        done = pipeline.normalize(document, to=target, source=shape, policy=policy)
+    except InputError as error:
+        if not lines:
+            raise
+        # Every line in has its line out, so that the two can be laid side by side.
+        write_json(
+            {"request": None, "fixes": [], "violations": [], "error": describe(error)} if report else None
+        )
+        say(f"reknit: {error}")
+        return Exit.UNUSABLE
+    if report:
+        write_json({"request": _embedded(done, target), "fixes": done.fixes, "violations": done.violations})
+    elif done.body is not None:
+        write_bytes(done.body if done.body.endswith(b"\n") else done.body + b"\n")
+    elif lines:
+        write_json(None)
+    return _outcome(done, quiet=report)
+
+
+def _outcome(done: Normalized, *, quiet: bool) -> Exit:
+    if not quiet:
+        for violation in done.violations:
+            say(f"{violation.severity}: {violation.path}: {violation.message} [{violation.rule}]")
+        for code, count in Counter(fix.code for fix in done.fixes).items():
+            say(f"mended: {code} x{count}")
+    if done.body is None:
+        return Exit.REJECTED
+    return Exit.MENDED if done.fixes else Exit.CLEAN
+
+
+def _embedded(done: Normalized, target: str) -> msgspec.Raw | str | None:
+    """The request inside a report: JSON as it is, for text targets the text itself."""
+    if done.body is None:
+        return None
+    return done.body.decode() if TARGETS[target].text else msgspec.Raw(done.body)
+
+
+def _documents(data: bytes, *, lines: bool) -> list[bytes]:
+    if not lines:
+        return [data]
+    return [line for line in data.split(b"\n") if line.strip()]
+
+
+def _policy(pairs: Sequence[str]) -> dict[str, str]:
+    policy = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise PolicyError("policy_syntax", f"--policy takes NAME=VALUE, not {pair!r}")
+        policy[name.strip().replace("-", "_")] = value.strip()
+    return policy
+
+
+@click.command("validate")
+@click.option("--target", default="anthropic", show_default=True, help="Whose rules to judge by.")
+@click.option("--model", default=None, help="The model, where the body does not name it.")
+@LINES
+@FILE
+def validate_command(target: str, model: str | None, lines: bool, file: str) -> None:  # noqa: FBT001  click
+    """Judge a request body by its provider's rules, in the provider's words.
+
+    Prints one violation a line: rule, path, message, severity; with --lines also the line it is about.
+    """
+    codes = []
+    for number, body in enumerate(_documents(read_input(file), lines=lines), start=1):
+        try:
+            found = pipeline.validate(body, target=target, model=model)
+        except ReknitError as error:
+            fail(error)
+        codes.append(_judged(body, found))
+        for violation in found:
+            record: dict[str, Any] = msgspec.to_builtins(violation)
+            write_json({"line": number, **record} if lines else record)
+    raise SystemExit(int(worst(codes)))
+
+
+def _judged(body: bytes, found: Sequence[Violation]) -> Exit:
+    try:
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        say("reknit: the body is not a JSON object")
+        return Exit.UNUSABLE
+    return Exit.REJECTED if any(violation.severity == "hard" for violation in found) else Exit.CLEAN
+
+
+@click.command("recover")
+@click.option("--from", "source", default="claude-cli", show_default=True, help="Whose events they are.")
+@FILE
+def recover_command(source: str, file: str) -> None:
+    """Turn raw provider events into items, one a line, as they arrive.
+
+    Ends with 3 where something had to be promoted, withdrawn or left incomplete.
+    """
+    mended = False
+    encoder = msgspec.json.Encoder()
+    try:
+        for items in _recovered(source, file):
+            mended = mended or any(_is_mend(item) for item in items)
+            write_bytes(b"".join(encoder.encode(item) + b"\n" for item in items))
+    except ReknitError as error:
+        fail(error)
+    raise SystemExit(int(Exit.MENDED if mended else Exit.CLEAN))
+
+
+def _recovered(source: str, file: str) -> Iterator[Sequence[msgspec.Struct]]:
+    recovery = Recovery(source)
+    with sys.stdin.buffer if file == "-" else open(file, "rb") as events:  # noqa: PTH123  one expression for both
+        for line in events:
+            yield recovery.feed(line, run=None)
+    yield recovery.end_run("end of input")
+
+
+def _is_mend(item: Any) -> bool:  # noqa: ANN401  the item union
+    promoted = getattr(item, "origin", "stream") == "promoted"
+    return (
+        promoted or bool(getattr(item, "incomplete", False)) or item.__struct_config__.tag == "item/retracted"
+    )

@@ -1,0 +1,66 @@
+"""How commands speak: JSON lines to stdout, words to stderr, one exit code for the worst that happened."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import msgspec
+
+from pipeline.errors import ReknitError
+
+
+class Exit(IntEnum):
+    """What a command found, as its exit code."""
+
+    CLEAN = 0
+    UNUSABLE = 2
+    MENDED = 3
+    REJECTED = 4
+
+
+# From best to worst: where many documents were read, the worst decides.
+_SEVERITY = (Exit.CLEAN, Exit.MENDED, Exit.REJECTED, Exit.UNUSABLE)
+
+
+def worst(codes: list[Exit]) -> Exit:
+    """The exit code of several documents; no document at all is clean."""
+    return max(codes, key=_SEVERITY.index, default=Exit.CLEAN)
+
+
+def read_input(file: str) -> bytes:
+    """All of a file, or of stdin for ``-``."""
+    if file == "-":
+        return sys.stdin.buffer.read()
+    return Path(file).read_bytes()
+
+
+def write_json(value: Any) -> None:  # noqa: ANN401  anything that msgspec encodes
+    """One JSON line to stdout."""
+    write_bytes(msgspec.json.encode(value) + b"\n")
+
+
+def write_bytes(data: bytes) -> None:
+    """Bytes to stdout as they are."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    click.echo(text, err=True)
+
+
+def describe(error: ReknitError) -> dict[str, str]:
+    """A typed error as the JSON that reports carry."""
+    found = {"code": error.code, "rule": error.rule or "", "path": error.path, "message": error.message}
+    return {key: value for key, value in found.items() if value} | {"fault": error.fault}
+
+
+def fail(error: ReknitError) -> NoReturn:
+    """Say what is wrong and end with the code for unusable input."""
+    say(f"reknit: {error}")
+    raise SystemExit(int(Exit.UNUSABLE))

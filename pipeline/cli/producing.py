@@ -1,0 +1,81 @@
+"""Writing records to a topic from the shell: keyed, bounded, delivered before the command ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+
+from pipeline.config import Config
+from pipeline.errors import InputError
+from topics import LARGEST_INPUT, qualified
+
+# What may be on its way at once. Delivery stays in order: aiokafka has one batch in flight for each partition.
+OUTSTANDING = 500
+# How long a broker may take to answer before the command says that it is down.
+ANSWER_SECONDS = 15
+
+
+class Sender:
+    """Sends one session's records to one topic, in order."""
+
+    def __init__(self, producer: AIOKafkaProducer, topic: str, key: bytes) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._key = key
+        self._sent: list[Awaitable[Any]] = []
+        self.count = 0
+
+    async def send(self, value: bytes | None, headers: list[tuple[str, bytes]] | None = None) -> None:
+        """Hand a record over; waits where too many are on their way.
+
+        Raises:
+            InputError: the record is larger than its topic takes.
+        """
+        try:
+            self._sent.append(await self._producer.send(self._topic, value=value, key=self._key, headers=headers or []))
+        except MessageSizeTooLargeError as error:
+            size = len(value or b"")
+            raise InputError("record_too_large", f"a record of {size} bytes; {LARGEST_INPUT} is the most") from error
+        self.count += 1
+        if len(self._sent) >= OUTSTANDING:
+            await self.delivered()
+
+    async def delivered(self) -> None:
+        """Wait until the broker has everything that was handed over."""
+        waiting, self._sent = self._sent, []
+        await asyncio.gather(*waiting)
+
+
+@asynccontextmanager
+async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Sender]:
+    """A sender for one session; everything is delivered when the block ends.
+
+    Raises:
+        InputError: no broker answers, or the topic does not exist.
+    """
+    producer = AIOKafkaProducer(
+        bootstrap_servers=config.bootstrap_servers,
+        acks="all",
+        max_request_size=LARGEST_INPUT,
+        request_timeout_ms=ANSWER_SECONDS * 1000,
+    )
+    name = qualified(topic, config.prefix)
+    try:
+        await asyncio.wait_for(producer.start(), ANSWER_SECONDS)
+        if not await asyncio.wait_for(producer.partitions_for(name), ANSWER_SECONDS):
+            raise InputError("topic_missing", f"there is no topic {name}: run `reknit topics apply` first")
+        sending = Sender(producer, name, session.encode())
+        yield sending
+        await sending.delivered()
+    except (KafkaError, TimeoutError) as error:
+        reason = str(error) or "no answer"
+        raise InputError(
+            "broker_unreachable", f"{config.bootstrap_servers} does not take records ({reason}); is the broker up?"
+        ) from error
+    finally:
+        await producer.stop()

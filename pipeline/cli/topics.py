@@ -1,0 +1,171 @@
+"""``reknit topics``: the declared topics, what a cluster has of them, and the files made from their records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from pipeline.admin import Outcome, Topics, apply, compare, connected
+from pipeline.cli.options import broker_options, configured
+from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
+from pipeline.config import Config
+from pipeline.errors import ReknitError
+from topics import TOPICS, generate, qualified
+from topics.plan import Wanted, wanted
+
+_LAYOUT = (
+    click.option("--partitions", type=int, help="Partitions of every topic  [env: REKNIT_PARTITIONS]"),
+    click.option("--replication-factor", type=int, help="Copies of every topic  [env: REKNIT_REPLICATION_FACTOR]"),
+)
+_TIMEOUT = click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds for all of it."
+)
+_WRITE = click.option(
+    "--write",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write files below this directory instead of printing them.",
+)
+
+
+def _layout_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_LAYOUT):
+        command = option(command)
+    return broker_options(command)
+
+
+@click.group("topics")
+def topics() -> None:
+    """List, create and compare topics; print their schemas."""
+
+
+@topics.command("list")
+@_layout_options
+def list_command(**options: Any) -> None:  # noqa: ANN401  click's options, as `configured` takes them
+    """Print the declared topics, one a line, with every setting and its reason. Needs no broker."""
+    config = configured(**options)
+    for topic in TOPICS:
+        write_json(
+            {
+                "topic": qualified(topic.name, config.prefix),
+                "direction": topic.direction,
+                "summary": topic.summary,
+                "key": topic.key,
+                "partitions": config.partitions,
+                "replication_factor": config.replication_factor,
+                "settings": topic.settings_on(config.replication_factor),
+            }
+        )
+
+
+@topics.command("diff")
+@_layout_options
+@_TIMEOUT
+def diff_command(timeout: float, **options: Any) -> None:  # noqa: ANN401  as above
+    """Compare the cluster's topics with the declared ones, without touching them.
+
+    Ends with 0 where they are the same, 3 where `apply` would create topics, 4 where it would refuse.
+    """
+    outcomes = _on_cluster(configured(**options), timeout, compare)
+    _print(outcomes)
+    _leave(outcomes, missing=Exit.MENDED)
+
+
+@topics.command("apply")
+@click.option("--fix", is_flag=True, help="Alter settings that differ. Partitions and copies are never altered.")
+@_layout_options
+@_TIMEOUT
+def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: ANN401, FBT001  as above; click's flag
+    """Create the topics that are missing; refuse, touching nothing, where one is not as declared.
+
+    Ends with 0 where all are as declared now, 4 where it refused.
+    """
+
+    def work(cluster: Topics, declared: Sequence[Wanted]) -> Awaitable[list[Outcome]]:
+        return apply(cluster, declared, fix=fix)
+
+    outcomes = _on_cluster(configured(**options), timeout, work)
+    _print(outcomes)
+    _leave(outcomes, missing=Exit.REJECTED)
+
+
+@topics.command("schemas")
+@_WRITE
+def schemas_command(directory: Path | None) -> None:
+    """Print the JSON Schemas of values and headers, one a line, or write them as files."""
+    files = generate.schema_files()
+    if directory is None:
+        for text in files.values():
+            write_json(msgspec.Raw(msgspec.json.format(text, indent=-1)))
+    else:
+        _write(directory, files)
+
+
+@topics.command("asyncapi")
+@_WRITE
+def asyncapi_command(directory: Path | None) -> None:
+    """Print the AsyncAPI document, or write it as a file."""
+    files = generate.asyncapi_file()
+    if directory is None:
+        write_bytes(files[generate.ASYNCAPI_FILE])
+    else:
+        _write(directory, files)
+
+
+def _on_cluster(
+    config: Config, timeout: float, work: Callable[[Topics, Sequence[Wanted]], Awaitable[list[Outcome]]]
+) -> list[Outcome]:
+    declared = wanted(prefix=config.prefix, partitions=config.partitions, replication_factor=config.replication_factor)
+
+    async def run() -> list[Outcome]:
+        async with connected(config.bootstrap_servers, timeout) as cluster:
+            return await work(cluster, declared)
+
+    try:
+        return asyncio.run(run())
+    except ReknitError as error:
+        fail(error)
+
+
+def _print(outcomes: Iterable[Outcome]) -> None:
+    rows = [("topic", "setting", "wanted", "found", "")]
+    for outcome in outcomes:
+        write_json(outcome)
+        say(f"{outcome.status}: {outcome.topic}")
+        rows += [
+            (d.topic, d.setting, d.wanted, d.found or "-", _WORDS[d.kind])
+            for d in outcome.differences
+            if d.kind != "missing"
+        ]
+    if len(rows) > 1:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+_WORDS = {
+    "setting": "differs; --fix alters it",
+    "fixed": "cannot be altered: needs a new topic or a reassignment",
+    "unknown": "the broker does not tell",
+}
+
+
+def _leave(outcomes: Iterable[Outcome], *, missing: Exit) -> None:
+    statuses = {outcome.status for outcome in outcomes}
+    if "drift" in statuses:
+        raise SystemExit(int(Exit.REJECTED))
+    if "missing" in statuses:
+        raise SystemExit(int(missing))
+
+
+def _write(directory: Path, files: Mapping[str, bytes]) -> None:
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+        say(f"wrote {path}")

@@ -1,0 +1,166 @@
+"""Prometheus metrics: one registry of our own, names that promtool accepts, labels from bounded sets.
+
+Stages are pure and cannot touch a metric; they return a tally of ``(metric name, *label values)`` that the engine
+applies once the batch is committed, so that a counter never counts what was rolled back. Content never gets here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as CountOf
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from pipeline._version import __version__
+from pipeline.stages.base import Result
+
+Tally: TypeAlias = Mapping[tuple[str, ...], float]
+
+# Seconds. A transaction takes a few milliseconds on a quiet broker; a minute means that somebody should look.
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+# Bytes. Providers refuse at some tens of MiB; most requests are tens of KiB.
+SIZE_BUCKETS = tuple(float(4**n) for n in range(5, 14))
+
+# What stages count: name -> (help, labels). The name is also the first part of a tally key.
+STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "reknit_fixes_total": (
+        "Fixes by code and target; target is empty for the structure.",
+        ("code", "target"),
+    ),
+    "reknit_fixes_lossy_total": ("Fixes that lost content, by code and target.", ("code", "target")),
+    "reknit_requests_total": (
+        "Requests by target and outcome: clean, mended, rejected.",
+        ("target", "outcome"),
+    ),
+    "reknit_rejections_total": (
+        "Requests refused before sending, by the rule they break.",
+        ("target", "rule"),
+    ),
+    "reknit_turns_total": (
+        "Records of agent.turns by type and outcome: taken, repeated.",
+        ("type", "outcome"),
+    ),
+    "reknit_prefix_kept_bytes_total": ("Request bytes that repeat the settled prefix.", ("target",)),
+    "reknit_request_written_bytes_total": ("Request bytes published.", ("target",)),
+    "reknit_prefix_resets_total": ("Sessions whose settled prefix was given up, by cause.", ("cause",)),
+    "reknit_items_total": ("Items by source and origin: stream, promoted, result.", ("source", "origin")),
+    "reknit_retractions_total": ("Items withdrawn because a later attempt replaced them.", ("source",)),
+    "reknit_items_incomplete_total": ("Items that ended before their content did.", ("source",)),
+    "reknit_results_unseen_total": ("Results whose text no item had shown.", ("source",)),
+    "reknit_events_unrecognised_total": ("Provider events passed on without being understood.", ("source",)),
+    "reknit_turns_finished_total": ("Turns that a stream finished, recorded or not.", ("source",)),
+    "reknit_dead_letters_total": (
+        "Records that could not be processed, by source topic and code.",
+        ("topic", "code"),
+    ),
+}
+STAGE_HISTOGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "reknit_request_bytes": ("Size of published requests.", ("target",)),
+}
+
+
+class Metrics:
+    """The worker's metrics, as the engine reports them. ``registry`` is what ``/metrics`` serves."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry if registry is not None else CollectorRegistry()
+        self._tallied = {
+            name: Counter(name, text, labels, registry=self.registry)
+            for name, (text, labels) in STAGE_COUNTERS.items()
+        }
+        self._observed = {
+            name: Histogram(name, text, labels, buckets=SIZE_BUCKETS, registry=self.registry)
+            for name, (text, labels) in STAGE_HISTOGRAMS.items()
+        }
+        self._consumed = self._counter("reknit_records_consumed_total", "Source records committed.", "topic")
+        self._produced = self._counter("reknit_records_produced_total", "Records published.", "topic")
+        self._batches = self._counter(
+            "reknit_batches_total", "Committed batches: transactions, exactly once.", "topic"
+        )
+        self._restored = self._counter(
+            "reknit_state_restored_records_total", "Changelog records read back.", "topic"
+        )
+        self._poison = self._counter(
+            "reknit_poison_records_total", "Records that a stage raised for: our bugs.", "topic"
+        )
+        self._expired = self._counter(
+            "reknit_source_expired_records_total",
+            "Source offsets that retention removed before they were read.",
+            "topic",
+        )
+        self._process = self._histogram(
+            "reknit_batch_process_seconds", "A batch's time in the stage.", "topic"
+        )
+        self._write = self._histogram(
+            "reknit_batch_write_seconds", "From a batch's first send to its commit.", "topic"
+        )
+        self._restore = self._histogram(
+            "reknit_state_restore_seconds", "A partition's time to read its state.", "topic"
+        )
+        self._lag = self._gauge(
+            "reknit_consumer_lag_records", "Source offsets not yet committed.", "topic", "partition"
+        )
+        self._owned = self._gauge("reknit_partitions", "Source partitions that this worker has.")
+        self._gauge("reknit_build_info", "Always 1; the version is a label.", "version").labels(
+            __version__
+        ).set(1)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=LATENCY_BUCKETS, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def on_commit(self, topic: str, partition: int, result: Result, records: int) -> None:
+        """Count a committed batch: what was read, what was published, and the stage's own tally."""
+        del partition
+        self._batches.labels(topic).inc()
+        self._consumed.labels(topic).inc(records)
+        for name, amount in CountOf(output.topic for output in result.outputs).items():
+            self._produced.labels(name).inc(amount)
+        self._apply(result.tally)
+
+    def _apply(self, tally: Tally) -> None:
+        """Add a stage's tally. A histogram's key carries the observed value as its last part."""
+        for (name, *labels), amount in tally.items():
+            histogram = self._observed.get(name)
+            if histogram is None:
+                self._tallied[name].labels(*labels).inc(amount)
+                continue
+            child = histogram.labels(*labels[:-1])
+            for _ in range(int(amount)):
+                child.observe(float(labels[-1]))
+
+    def on_batch(self, topic: str, partition: int, process_seconds: float, write_seconds: float) -> None:
+        """Observe how long the batch took: in the stage, and from the first send to the commit."""
+        del partition
+        self._process.labels(topic).observe(process_seconds)
+        self._write.labels(topic).observe(write_seconds)
+
+    def on_lag(self, topic: str, partition: int, records: int) -> None:
+        """Set how many source offsets are not yet committed."""
+        self._lag.labels(topic, partition).set(records)
+
+    def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
+        """Observe that a partition's state was read back."""
+        del partition
+        self._restored.labels(topic).inc(records)
+        self._restore.labels(topic).observe(seconds)
+
+    def on_poison(self, topic: str, partition: int) -> None:
+        """Count a record that a stage raised for; it is in the dead letters."""
+        del partition
+        self._poison.labels(topic).inc()
+
+    def on_expired(self, topic: str, partition: int, offsets: int) -> None:
+        """Count source offsets that the broker's retention removed before they were read."""
+        del partition
+        self._expired.labels(topic).inc(offsets)
+
+    def on_partitions(self, count: int) -> None:
+        """Set how many source partitions this worker has."""
+        self._owned.set(count)

@@ -1,0 +1,110 @@
+"""What the stream side keeps of a session, and how it lies in the changelog.
+
+Two kinds of changelog records, told apart by their key's first byte:
+
+- ``e`` + session: the recovery and the policy, once for each batch that touched the session
+- ``w`` + number + session: a finished turn that waits for the policy, written once
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pipeline.errors import InternalError
+from pipeline.streams import Recovery
+
+_SESSION, _WAITING = b"e", b"w"
+
+# Finished turns that wait until the session's policy is known: events can be ahead of the policy, which reaches this
+# side through the log. Where they become more bytes than this, the oldest are let go.
+MOST_WAITING_BYTES = 256 * 1024
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """One session in memory. ``records`` is None until its policy is known; ``waiting`` goes by number."""
+
+    recovery: Recovery
+    records: bool | None = None
+    waiting: dict[int, bytes] = {}
+    numbered: int = 0
+    written: set[int] = set()
+
+    def wait(self, turn: bytes) -> None:
+        """Keep a finished turn until the policy is known."""
+        self.waiting[self.numbered] = turn
+        self.numbered += 1
+        size = sum(map(len, self.waiting.values()))
+        while size > MOST_WAITING_BYTES:
+            size -= len(self.waiting.pop(min(self.waiting)))
+
+    def take_waiting(self) -> list[bytes]:
+        """The turns that waited, oldest first."""
+        waiting, self.waiting = self.waiting, {}
+        return [waiting[number] for number in sorted(waiting)]
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    recovery: bytes
+    records: bool | None
+    numbered: int
+
+
+class EventStates:
+    """The sessions of one partition."""
+
+    def __init__(self) -> None:
+        self._saved: dict[bytes, bytes] = {}
+        self._waiting: dict[bytes, dict[int, bytes]] = {}
+        self._entries: dict[bytes, Entry] = {}
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Take one changelog record, oldest first; a session is decoded when it is next heard of."""
+        if key[:1] == _SESSION:
+            if value is None:
+                self._saved.pop(key[1:], None)
+            else:
+                self._saved[key[1:]] = value
+        elif key[:1] == _WAITING:
+            turns = self._waiting.setdefault(key[5:], {})
+            if value is None:
+                turns.pop(int.from_bytes(key[1:5], "big"), None)
+            else:
+                turns[int.from_bytes(key[1:5], "big")] = value
+
+    def find(self, key: bytes) -> Entry | None:
+        """The session of a key, if it was heard of before."""
+        entry = self._entries.get(key)
+        if entry is None and key in self._saved:
+            entry = self._entries[key] = self._load(key)
+        return entry
+
+    def add(self, key: bytes, recovery: Recovery) -> Entry:
+        """Begin a session."""
+        entry = self._entries[key] = Entry(recovery=recovery)
+        return entry
+
+    def _load(self, key: bytes) -> Entry:
+        try:
+            saved = msgspec.msgpack.decode(self._saved.pop(key), type=_Saved)
+        except msgspec.DecodeError as error:
+            raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
+        waiting = self._waiting.pop(key, {})
+        return Entry(
+            recovery=Recovery.restore(saved.recovery),
+            records=saved.records,
+            waiting=waiting,
+            numbered=saved.numbered,
+            written=set(waiting),
+        )
+
+    def changes(self, keys: list[bytes]) -> dict[bytes, bytes | None]:
+        """The changelog records of the sessions that a batch touched."""
+        changes: dict[bytes, bytes | None] = {}
+        for key in keys:
+            entry = self._entries[key]
+            saved = _Saved(entry.recovery.snapshot(), entry.records, entry.numbered)
+            changes[_SESSION + key] = msgspec.msgpack.encode(saved)
+            for number in entry.written ^ entry.waiting.keys():
+                changes[_WAITING + number.to_bytes(4, "big") + key] = entry.waiting.get(number)
+            entry.written = set(entry.waiting)
+        return changes

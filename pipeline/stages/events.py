@@ -1,0 +1,169 @@
+"""Provider events to items: ``provider.events.v1`` in; items and finished turns out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from pipeline.errors import InputError, ReknitError
+from pipeline.stages.base import Output, Record, Result
+from pipeline.stages.dead_letters import dead_letter
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.event_state import Entry, EventStates
+from pipeline.stages.item_tally import count_items
+from pipeline.streams import FinishedTurn, Recovery
+from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
+from topics import headers as names
+from topics.items import Item, ItemDelta
+from topics.records import RECORDED, StreamPolicy, TurnAppended
+
+# Sources whose agent runs its tools itself and goes on by itself: their recorded turns never trigger a request.
+SELF_DRIVING = frozenset({"claude-cli"})
+
+
+class EventsStage:
+    """The stream side of the sessions of one partition."""
+
+    topic = PROVIDER_EVENTS
+    state_topic = EVENTS_STATE
+
+    def __init__(self, defaults: Defaults | None = None) -> None:
+        self._defaults = defaults or Defaults()
+        self._states = EventStates()
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Take one changelog record; a session is decoded when it is next heard of."""
+        self._states.restore(key, value)
+
+    def process(self, records: Sequence[Record]) -> Result:
+        """Feed records to their sessions. What cannot be used becomes a dead letter, and the session goes on."""
+        result = Result()
+        tally: Counter[tuple[str, ...]] = Counter()
+        items: dict[bytes, list[Item]] = {}
+        for record in records:
+            try:
+                self._take(record, items, result, tally)
+            except ReknitError as error:
+                result.outputs.append(dead_letter(record, self.topic, error))
+                tally["reknit_dead_letters_total", self.topic, error.code] += 1
+                if record.key and self._states.find(record.key) is not None:
+                    items.setdefault(record.key, [])  # what the record did before it failed is state
+        encode = msgspec.json.Encoder().encode
+        for key, found in items.items():
+            result.outputs.extend([Output(SESSION_ITEMS, key, encode(item)) for item in joined(found)])
+        result.changes = self._states.changes(list(items))
+        result.tally = dict(tally)
+        return result
+
+    def _take(
+        self, record: Record, items: dict[bytes, list[Item]], result: Result, tally: Counter[tuple[str, ...]]
+    ) -> None:
+        key = record.key
+        if not key:
+            raise InputError("no_key", "the record has no key; the key is the session's id")
+        headers = dict(record.headers)
+        if record.value is None and names.POLICY in headers:
+            self._learn_policy(key, headers[names.POLICY], result)
+            items.setdefault(key, [])
+            return
+        source = _text(headers.get(names.SOURCE)) or self._defaults.source
+        entry = self._entry(key, source)
+        found = _feed(entry.recovery, record, headers)
+        count_items(found, source, tally)
+        items.setdefault(key, []).extend(found)
+        finished = entry.recovery.take_finished()
+        if finished:
+            self._record(key, entry, [_appended(turn, source) for turn in finished], result)
+            tally["reknit_turns_finished_total", source] += len(finished)
+
+    def _entry(self, key: bytes, source: str | None) -> Entry:
+        """The session of a key, with ``source`` as its source; None leaves that as it is."""
+        entry = self._states.find(key) or self._states.add(key, Recovery(source or self._defaults.source))
+        if source is not None and entry.recovery.source != source:
+            entry.recovery.switch_source(source)
+        return entry
+
+    # Finished turns, for the session's log.
+
+    def _learn_policy(self, key: bytes, policy: bytes, result: Result) -> None:
+        try:
+            wanted = msgspec.json.decode(policy, type=StreamPolicy)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InputError("bad_policy", f"header `policy` cannot be read: {error}") from error
+        entry = self._entry(key, None)
+        entry.records = wanted.record_assistant
+        self._record(key, entry, entry.take_waiting(), result)
+
+    def _record(self, key: bytes, entry: Entry, turns: list[bytes], result: Result) -> None:
+        """Append finished turns to the log, or keep them until it is known whether the session wants that."""
+        records = entry.records
+        if records or (records is None and self._defaults.policy.record_assistant):
+            result.outputs.extend([Output(AGENT_TURNS, key, turn) for turn in turns])
+        elif records is None:
+            for turn in turns:
+                entry.wait(turn)
+
+
+def _feed(recovery: Recovery, record: Record, headers: Mapping[str, bytes]) -> list[Item]:
+    run = _text(headers.get(names.RUN))
+    if record.value is None:
+        if names.EXIT not in headers:
+            raise InputError("no_value", "the record has no value, and no header `exit` or `policy`")
+        return recovery.end_run(_text(headers[names.EXIT]) or "end of run")
+    framing = headers.get(names.FRAMING, b"events")
+    if framing not in {b"events", b"bytes"}:
+        raise InputError("bad_framing", f"header `framing` is `events` or `bytes`, not {_text(framing)!r}")
+    return recovery.feed(record.value, run, framing="bytes" if framing == b"bytes" else "events")
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def _appended(turn: FinishedTurn, source: str) -> bytes:
+    record = TurnAppended(
+        message=msgspec.Raw(turn.message),
+        id=turn.id,
+        origin=RECORDED,
+        source=source,
+        self_driving=source in SELF_DRIVING,
+    )
+    return msgspec.json.encode(record)
+
+
+def joined(items: Sequence[Item]) -> list[Item]:
+    """Items with neighbouring deltas of one item made one; what they add up to stays the same."""
+    found: list[Item] = []
+    run: list[ItemDelta] = []
+    for item in items:
+        if type(item) is ItemDelta and item.raw is msgspec.UNSET:
+            if run and not _goes_on(run[-1], item):
+                found.append(_as_one(run))
+                run = []
+            run.append(item)
+            continue
+        if run:
+            found.append(_as_one(run))
+            run = []
+        found.append(item)
+    if run:
+        found.append(_as_one(run))
+    return found
+
+
+def _goes_on(before: ItemDelta, item: ItemDelta) -> bool:
+    return (
+        before.item_id == item.item_id
+        and before.delta_type == item.delta_type
+        and item.at == before.at + len(before.content)
+    )
+
+
+def _as_one(run: list[ItemDelta]) -> ItemDelta:
+    if len(run) == 1:
+        return run[0]
+    first = run[0]
+    content = "".join([item.content for item in run])
+    return ItemDelta(item_id=first.item_id, delta_type=first.delta_type, content=content, at=first.at)

@@ -1,0 +1,28 @@
+"""What the items of a stream add to the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from topics.items import AgentUnrecognized, Item, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnResult
+
+
+def count_items(items: Sequence[Item], source: str, tally: Counter[tuple[str, ...]]) -> None:
+    """Count items by where they came from, and what had to be withdrawn, stayed incomplete or was never shown."""
+    for item in items:
+        match item:
+            case ItemDelta():  # by far the most, and nothing to count
+                continue
+            case ItemStarted():
+                tally["reknit_items_total", source, item.origin] += 1
+            case ItemCompleted(incomplete=True):
+                tally["reknit_items_incomplete_total", source] += 1
+            case ItemRetracted():
+                tally["reknit_retractions_total", source] += 1
+            case TurnResult(unseen=True):
+                tally["reknit_results_unseen_total", source] += 1
+            case AgentUnrecognized():
+                tally["reknit_events_unrecognised_total", source] += 1
+            case _:
+                continue
