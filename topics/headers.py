@@ -1,0 +1,142 @@
+"""Record headers: their names, and structs that say which record carries which.
+
+A header's value is UTF-8 text, numbers in decimal. Where a name stands more than once the last one counts, as in
+Kafka's own ``lastHeader``; a dead letter of a dead letter therefore tells of the newer error. Headers that are not
+listed here pass through unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, TypeAlias, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType, convert, structs
+
+Headers: TypeAlias = tuple[tuple[str, bytes], ...]
+
+# provider.events
+SOURCE = "source"
+RUN = "run"
+FRAMING = "framing"
+EXIT = "exit"
+POLICY = "policy"
+
+# provider.requests
+REQUEST_ID = "request-id"
+TARGET = "target"
+MODEL = "model"
+TURN = "turn"
+FIXES = "fixes"
+BODY_SHA256 = "body-sha256"
+PREFIX_BYTES = "prefix-bytes"
+REKNIT_VERSION = "reknit-version"
+SUPERSEDES = "supersedes"
+DATAREF = "dataref"
+
+# pipeline.dead-letters
+ERROR_PREFIX = "reknit.error."
+ERROR_CODE = ERROR_PREFIX + "code"
+ERROR_RULE = ERROR_PREFIX + "rule"
+ERROR_PATH = ERROR_PREFIX + "path"
+ERROR_MESSAGE = ERROR_PREFIX + "message"
+ERROR_TOPIC = ERROR_PREFIX + "topic"
+ERROR_PARTITION = ERROR_PREFIX + "partition"
+ERROR_OFFSET = ERROR_PREFIX + "offset"
+ERROR_VERSION = ERROR_PREFIX + "version"
+ERROR_VALUE_SHA256 = ERROR_PREFIX + "value-sha256"
+
+Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256, hexadecimal.")]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+
+
+class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Headers of a record of provider events."""
+
+    source: Annotated[
+        str | UnsetType,
+        Meta(description="Whose events these are, such as claude-cli or anthropic; the worker has a default."),
+    ] = UNSET
+    run: Annotated[
+        str | UnsetType, Meta(description="One run of the source, such as a process or a response; a new one ends it.")
+    ] = UNSET
+    framing: Annotated[
+        Literal["events", "bytes"],
+        Meta(description="events: a record holds whole events. bytes: it may end inside one, the next record goes on."),
+    ] = "events"
+
+
+class EndOfRunHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Headers of the record, with a null value, that ends a run."""
+
+    exit: Annotated[str, Meta(description="Why it ended: an exit status, a signal's name, or words.")]
+    source: str | UnsetType = UNSET
+    run: str | UnsetType = UNSET
+
+
+class PolicyHeaders(Struct, frozen=True, kw_only=True):
+    """Headers of the record, with a null value, by which the history side tells the stream side a session's policy."""
+
+    policy: Annotated[str, Meta(description="JSON of the fields that the stream side acts on.")]
+
+
+class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
+    """Headers of a request; its value is the body."""
+
+    request_id: Annotated[str, Meta(description="Digest of session, turn and target: a redelivery has the same id.")]
+    target: Annotated[str, Meta(description="Whose request this is, such as anthropic or openai-chat.")]
+    turn: Annotated[Count, Meta(description="How many turns of the session's log the request has seen.")]
+    fixes: Annotated[Count, Meta(description="How many fixes were made since the target's request before this one.")]
+    body_sha256: Digest
+    prefix_bytes: Annotated[Count, Meta(description="Leading bytes that are the settled part, unchanged from now on.")]
+    reknit_version: str
+    model: str | UnsetType = UNSET
+    supersedes: Annotated[
+        str | UnsetType, Meta(description="The id of an earlier request that no assistant turn has answered.")
+    ] = UNSET
+    dataref: Annotated[
+        str | UnsetType,
+        Meta(description="Where the body is, if it is too large for the topic; the value is then null."),
+    ] = UNSET
+
+
+class DeadLetterHeaders(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename=lambda name: ERROR_PREFIX + name.replace("_", "-"),
+):
+    """Headers that a dead letter carries beside those of the record that it was."""
+
+    code: Annotated[str, Meta(description="What went wrong, from a bounded set.")]
+    topic: Annotated[str, Meta(description="The source topic's contract name, without prefix.")]
+    partition: Count
+    offset: Count
+    version: Annotated[str, Meta(description="The version of Reknit that refused the record.")]
+    message: str | UnsetType = UNSET
+    rule: Annotated[str | UnsetType, Meta(description="The provider's rule, where a request broke one.")] = UNSET
+    path: Annotated[str | UnsetType, Meta(description="The place, such as messages.3.content.1.")] = UNSET
+    value_sha256: Annotated[
+        Digest | UnsetType, Meta(description="The value's digest, where it did not fit; the value is then null.")
+    ] = UNSET
+
+
+HeaderStruct = TypeVar("HeaderStruct", bound=Struct)
+
+
+def encode(headers: Struct) -> Headers:
+    """A header struct as it goes on the wire, in the order of its fields; what is unset is left out."""
+    names = headers.__struct_encode_fields__
+    values = structs.astuple(headers)
+    return tuple((name, str(value).encode()) for name, value in zip(names, values, strict=True) if value is not UNSET)
+
+
+def decode(headers: Iterable[tuple[str, bytes]], kind: type[HeaderStruct]) -> HeaderStruct:
+    """The struct of a record's headers, without those that it does not name.
+
+    Raises:
+        msgspec.ValidationError: a header is missing or is not what the struct says.
+        UnicodeDecodeError: a header that the struct names is not UTF-8.
+    """
+    wanted = set(kind.__struct_encode_fields__)
+    return convert({name: value.decode() for name, value in headers if name in wanted}, kind, strict=False)

@@ -1,0 +1,178 @@
+"""Records of the contract's JSON topics, as frozen structs.
+
+Fields that a struct does not name are ignored, so that a producer may be newer than the worker; inside a major version
+there are only optional additions. Messages, tools and parameters stay raw JSON: readers decide what they are, and a
+block of a type that nobody knows yet is carried, never dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.json import Decoder
+
+from topics.headers import Count
+
+# Raw JSON has no shape of its own in a schema, so each use says what is accepted.
+_Message: TypeAlias = Annotated[
+    Raw,
+    Meta(
+        description="One message: canonical (role and content blocks), or any other shape that Reknit reads.",
+        extra_json_schema={"type": "object"},
+    ),
+]
+_Messages: TypeAlias = Annotated[
+    Raw,
+    Meta(
+        description="Messages, oldest first, each canonical or any other shape that Reknit reads.",
+        extra_json_schema={"type": "array", "items": {"type": "object"}},
+    ),
+]
+_System: TypeAlias = Annotated[
+    Raw,
+    Meta(description="System prompt: text, or text blocks.", extra_json_schema={"type": ["string", "array", "null"]}),
+]
+_Tools: TypeAlias = Annotated[
+    Raw,
+    Meta(
+        description="Tools, in the shape of any provider that Reknit reads.",
+        extra_json_schema={"type": ["array", "null"], "items": {"type": "object"}},
+    ),
+]
+_Id: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        description="The producer's id. Repeated with the same content it is ignored, with other content refused.",
+    ),
+]
+
+# The origin of a turn that the worker itself appended.
+RECORDED = "recorded"
+
+
+class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the session's histories are mended where there is a choice.
+
+    A field that is absent stays as it is. A misspelt name would quietly leave a default in force, so here, unlike in
+    the records themselves, an unknown field is an error.
+    """
+
+    tail: Annotated[
+        Literal["continue", "prefill", "keep", "reject"] | UnsetType,
+        Meta(description="What to do with a history that ends in an assistant turn."),
+    ] = UNSET
+    missing_result: Annotated[
+        Literal["synthesise", "drop"] | UnsetType, Meta(description="A call without a result: answer or drop it.")
+    ] = UNSET
+    orphan_result: Annotated[
+        Literal["drop", "text"] | UnsetType, Meta(description="A result without a call: drop it or keep it as text.")
+    ] = UNSET
+    incomplete_call: Annotated[
+        Literal["drop", "text"] | UnsetType, Meta(description="A call whose input a stream never finished.")
+    ] = UNSET
+    reasoning: Annotated[Literal["keep", "strip"] | UnsetType, Meta(description="Thinking of the same issuer.")] = UNSET
+    strip_tools: Annotated[bool | UnsetType, Meta(description="Take tool calls and results out of the history.")] = (
+        UNSET
+    )
+    record_assistant: Annotated[
+        bool | UnsetType, Meta(description="Append finished assistant turns from the provider's events to the log.")
+    ] = UNSET
+    open_exchanges: Annotated[
+        int | UnsetType, Meta(description="How many of the last exchanges may still wait for a real result.")
+    ] = UNSET
+
+
+class _TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """One record of ``agent.turns``; ``type`` says which."""
+
+
+class SessionOpened(_TurnRecord, frozen=True, tag="session.opened"):
+    """What requests of the session are to be like. Optional, and may come again to change it midway.
+
+    A field that is absent stays as it is, at first the worker's default; null goes back to the worker's default.
+    """
+
+    targets: Annotated[
+        tuple[str, ...] | UnsetType | None, Meta(description="Whom to write requests for; each gets its own.")
+    ] = UNSET
+    model: str | UnsetType | None = UNSET
+    system: _System | UnsetType = UNSET
+    tools: _Tools | UnsetType = UNSET
+    params: Annotated[
+        dict[str, Raw] | UnsetType | None,
+        Meta(description="Request parameters such as max_tokens, by the target's name."),
+    ] = UNSET
+    policy: Annotated[PolicyChange | UnsetType | None, Meta(description="Changes to the session's policy.")] = UNSET
+
+
+class TurnAppended(_TurnRecord, frozen=True, tag="turn.appended"):
+    """One more message. The worker appends those that it recovered from a stream with origin ``recorded``."""
+
+    message: _Message
+    id: _Id | UnsetType = UNSET
+    origin: Annotated[
+        str | UnsetType, Meta(description="recorded: appended by the worker. Other values are the producer's own.")
+    ] = UNSET
+    source: Annotated[
+        str | UnsetType, Meta(description="The source of the provider events that a recorded turn came from.")
+    ] = UNSET
+    self_driving: Annotated[
+        bool, Meta(description="The source runs its tools itself: this turn never triggers a request.")
+    ] = False
+
+
+class HistoryRestored(_TurnRecord, frozen=True, tag="history.restored"):
+    """A history that replaces what there was. It triggers no request."""
+
+    messages: _Messages
+    id: _Id | UnsetType = UNSET
+
+
+class HistoryRewound(_TurnRecord, frozen=True, tag="history.rewound"):
+    """Turns are taken back from the end. It triggers no request."""
+
+    to: Annotated[str | Count, Meta(description="The id of the turn that becomes the last, or how many turns stay.")]
+    id: _Id | UnsetType = UNSET
+
+
+class RequestWanted(_TurnRecord, frozen=True, tag="request.wanted"):
+    """A request is to be sent now, whether or not the history has changed."""
+
+    id: _Id | UnsetType = UNSET
+
+
+class SessionClosed(_TurnRecord, frozen=True, tag="session.closed"):
+    """Nothing more will come; the session's state may go."""
+
+
+TurnRecord: TypeAlias = SessionOpened | TurnAppended | HistoryRestored | HistoryRewound | RequestWanted | SessionClosed
+TURN_RECORDS: Decoder[TurnRecord] = Decoder(TurnRecord)
+
+
+class StreamPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the stream side is told of a session's policy: JSON in the header ``policy`` of a record without a value."""
+
+    record_assistant: bool = False
+    incomplete_call: Literal["drop", "text"] = "drop"
+
+
+class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One record of ``history.fixes``: what was changed where, and the record that made it necessary.
+
+    ``offset`` and ``number`` together name a fix of a partition: a redelivery repeats them.
+    """
+
+    code: Annotated[str, Meta(description="The kind of mend, from the catalogue.")]
+    path: Annotated[str, Meta(description="The place in the session's history, such as messages.3.content.1.")]
+    lossless: bool
+    turn: Annotated[Count, Meta(description="How many turns of the session's log had been read.")]
+    offset: Annotated[Count, Meta(description="The record of agent.turns, in the partition of the same number.")]
+    number: Annotated[Count, Meta(description="The fix's position among those of the same record.")]
+    version: Annotated[str, Meta(description="The version of Reknit that made it.")]
+    target: Annotated[str, Meta(description="The target that needed it; empty where all do.")] = ""
+    detail: str = ""
+    before: Annotated[str, Meta(description="Digest of what was there; empty where nothing was.")] = ""
+    after: Annotated[str, Meta(description="Digest of what is there now; empty where nothing is.")] = ""
+    request_id: Annotated[str, Meta(description="The request that it was made for, where it was made for one.")] = ""

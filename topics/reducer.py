@@ -1,0 +1,153 @@
+"""The reference reducer: any stream of items, duplicated or not, to one view.
+
+It is the contract of ``topics.items`` in executable form, and what tests compare. A consumer may keep its own, as long
+as it ends with the same view. Records that were applied already change nothing, whether single records repeat or a
+whole stretch comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Raw, Struct
+
+from topics.items import (
+    AgentError,
+    AgentUnrecognized,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemResult,
+    ItemRetracted,
+    ItemStarted,
+    TurnResult,
+)
+
+
+class Entry(Struct, kw_only=True):
+    """One item on the screen.
+
+    ``text`` is its text, or the raw JSON of a call's input as it streamed; ``input`` the whole input, where a record
+    carried it. ``done`` says that the content has ended, ``incomplete`` that it ended before its end.
+    """
+
+    item_id: str
+    item_type: str
+    started: ItemStarted
+    text: str = ""
+    input: Raw | None = None
+    done: bool = False
+    incomplete: bool = False
+    reason: str = ""
+    result: ItemResult | None = None
+
+    @property
+    def origin(self) -> str:
+        """Whether its stream delivered it, or it was promoted."""
+        return self.started.origin
+
+    @property
+    def parent(self) -> str | None:
+        """The call of the sub-agent that it belongs to, if it does."""
+        return self.started.parent_tool_use_id
+
+
+class View:
+    """What is on the screen of one session, as far as its items were applied.
+
+    Attributes:
+        retracted: ids of withdrawn items.
+        notices, results, unrecognized: records without an item, by their number.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        # Deltas as they come; joined when somebody looks, so that a long text costs its length.
+        self._pieces: dict[str, list[str]] = {}
+        self._lengths: dict[str, int] = {}
+        self.retracted: set[str] = set()
+        self.notices: dict[int, AgentError] = {}
+        self.results: dict[int, TurnResult] = {}
+        self.unrecognized: dict[int, AgentUnrecognized] = {}
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All items that were not withdrawn, in the order in which they started."""
+        for item_id, pieces in self._pieces.items():
+            self._entries[item_id].text = "".join(pieces)
+        return list(self._entries.values())
+
+    def blocks(self, *kinds: str, parent: bool = False) -> list[Entry]:
+        """The main turn's items of these types; with ``parent`` the sub-agents' instead."""
+        return [entry for entry in self.entries if entry.item_type in kinds and (entry.parent is not None) == parent]
+
+    def apply(self, item: Item) -> None:
+        """Take one record; one that says nothing about the screen changes nothing."""
+        match item:
+            case ItemStarted():
+                self._start(item)
+            case ItemDelta():
+                self._extend(item)
+            case ItemCompleted():
+                self._complete(item)
+            case ItemRetracted():
+                self._retract(item)
+            case ItemResult():
+                self._answer(item)
+            case AgentError():
+                self.notices[item.seq] = item
+            case TurnResult():
+                self.results[item.seq] = item
+            case AgentUnrecognized():
+                self.unrecognized[item.seq] = item
+
+    def _start(self, item: ItemStarted) -> None:
+        if item.item_id in self._entries or item.item_id in self.retracted:
+            return
+        entry = Entry(item_id=item.item_id, item_type=item.item_type, started=item)
+        entry.input = item.input if isinstance(item.input, Raw) else None
+        # A user's message comes whole, in one record.
+        entry.done = item.item_type == "user_message"
+        self._entries[item.item_id] = entry
+        self._write(item.item_id, item.text)
+
+    def _write(self, item_id: str, text: str) -> None:
+        self._pieces[item_id] = [text] if text else []
+        self._lengths[item_id] = len(text)
+
+    def _extend(self, item: ItemDelta) -> None:
+        entry = self._entries.get(item.item_id)
+        if entry is None or (entry.done and not entry.incomplete):
+            return
+        known = self._lengths[item.item_id] - item.at
+        if 0 <= known < len(item.content):
+            self._pieces[item.item_id].append(item.content[known:])
+            self._lengths[item.item_id] += len(item.content) - known
+
+    def _complete(self, item: ItemCompleted) -> None:
+        entry = self._entries.get(item.item_id)
+        if entry is None or (entry.done and not entry.incomplete):
+            return
+        if isinstance(item.text, str):
+            self._write(item.item_id, item.text)
+        if isinstance(item.input, Raw):
+            entry.input = item.input
+        entry.done, entry.incomplete, entry.reason = True, item.incomplete, item.reason
+
+    def _retract(self, item: ItemRetracted) -> None:
+        self.retracted.add(item.item_id)
+        for kept in (self._entries, self._pieces, self._lengths):
+            kept.pop(item.item_id, None)
+
+    def _answer(self, item: ItemResult) -> None:
+        entry = self._entries.get(item.item_id)
+        if entry is not None:
+            entry.result = item
+
+
+def reduce(items: Iterable[Item]) -> View:
+    """The view that these items, from the first of their session on, add up to."""
+    view = View()
+    for item in items:
+        view.apply(item)
+    return view
