@@ -1,0 +1,70 @@
+"""Predict the provider's 400: a re-statement of each target's rules, apart from everything that writes requests.
+
+One module or package a target. A rule set is a fold (``RuleSet``), ``RULES`` is the catalogue of all rules by id, and
+``validate`` judges one whole body.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from pipeline.errors import UnknownTargetError
+from pipeline.rules.anthropic import RULES as _ANTHROPIC_RULES
+from pipeline.rules.anthropic import Anthropic
+from pipeline.rules.base import Rule, RuleSet, Severity, Violation
+from pipeline.rules.claude_cli import RULES as _CLAUDE_CLI_RULES
+from pipeline.rules.claude_cli import ClaudeCli
+
+__all__ = ["RULES", "RULE_SETS", "Rule", "RuleSet", "Severity", "Violation", "rule_set", "validate"]
+
+RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules in (Anthropic(), ClaudeCli())}
+RULES: dict[str, Rule] = {**_ANTHROPIC_RULES, **_CLAUDE_CLI_RULES}
+
+
+def rule_set(target: str) -> RuleSet[Any]:
+    """Find the rules of a target.
+
+    Raises:
+        UnknownTargetError: no rules are known for it.
+    """
+    try:
+        return RULE_SETS[target]
+    except KeyError:
+        known = ", ".join(sorted(RULE_SETS))
+        raise UnknownTargetError("unknown_target", f"no rules for target {target!r}; known are {known}") from None
+
+
+def validate(
+    body: bytes | str | dict[str, Any], target: str = "anthropic", model: str | None = None
+) -> list[Violation]:
+    """Say which of the target's rules a request body breaks, in the provider's words; an empty list is a valid body.
+
+    ``model`` overrides the model that the body names, for the rules that only some models have. Nothing raises for
+    what a body holds: text that is not JSON is a violation itself.
+
+    Raises:
+        UnknownTargetError: no rules are known for ``target``.
+    """
+    return rule_set(target).validate(_encode(body), model)
+
+
+def _encode(body: bytes | str | dict[str, Any]) -> bytes:
+    if isinstance(body, str):
+        return body.encode("utf-8", "surrogatepass")
+    if isinstance(body, dict):
+        try:
+            return msgspec.json.encode(body)
+        except (TypeError, ValueError, RecursionError):  # lone surrogates among them
+            return _encode_slowly(body)
+    return bytes(body)
+
+
+def _encode_slowly(body: dict[str, Any]) -> bytes:
+    """Encode what msgspec refuses; what JSON has no place for becomes text that is not JSON."""
+    try:
+        return json.dumps(body).encode()
+    except (TypeError, ValueError, RecursionError):
+        return b""

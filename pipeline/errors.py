@@ -1,0 +1,73 @@
+"""Typed errors: each says what went wrong, where, under which rule, and whose fault it is."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+Fault: TypeAlias = Literal["caller", "provider", "us"]
+
+
+class ReknitError(Exception):
+    """What every error of Reknit is; never raised itself, only its subclasses are.
+
+    Attributes:
+        code: what went wrong, in snake case; a bounded set, so it serves as a metric label.
+        message: what was expected and what was found, for a person.
+        path: the place in the input, in the provider's notation (``messages.3.content.1``), or ``""``.
+        rule: the id of the rule that was broken, where the error comes from one.
+        fault: whose fault it is: the caller's, the provider's or ours.
+    """
+
+    fault: ClassVar[Fault]
+
+    def __init__(self, code: str, message: str, *, path: str = "", rule: str | None = None) -> None:
+        if type(self) is ReknitError:
+            raise TypeError("ReknitError is abstract: raise one of its subclasses")
+        # All four are the exception's arguments, so that it survives pickling between processes.
+        super().__init__(code, message, path, rule)
+        self.code = code
+        self.message = message
+        self.path = path
+        self.rule = rule
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Rebuild through ``_rebuild``: the constructor takes its last two arguments by name."""
+        return _rebuild, (type(self), *self.args)
+
+    def __str__(self) -> str:
+        """Read as ``path: message [code]``, with the rule after the code where there is one."""
+        place = f"{self.path}: " if self.path else ""
+        rule = f", rule {self.rule}" if self.rule is not None else ""
+        return f"{place}{self.message} [{self.code}{rule}]"
+
+
+def _rebuild(kind: type[ReknitError], code: str, message: str, path: str, rule: str | None) -> ReknitError:
+    return kind(code, message, path=path, rule=rule)
+
+
+class InputError(ReknitError):
+    """The input cannot be used as it is: not JSON, wrong types, nested too deeply, an unknown shape."""
+
+    fault: ClassVar[Fault] = "caller"
+
+
+class UnknownTargetError(InputError):
+    """No target, source or rule set has the name that was asked for."""
+
+
+class PolicyError(ReknitError):
+    """A policy names an option that does not exist, or one that the target cannot honour."""
+
+    fault: ClassVar[Fault] = "caller"
+
+
+class StreamError(ReknitError):
+    """A provider's stream broke its own protocol."""
+
+    fault: ClassVar[Fault] = "provider"
+
+
+class InternalError(ReknitError):
+    """One of our own invariants does not hold: a bug in Reknit, to be reported."""
+
+    fault: ClassVar[Fault] = "us"

@@ -1,0 +1,329 @@
+"""The Messages API on the wire: what a message and each kind of block may hold.
+
+Fields are those of the provider's own types (SDK 2.12). Structs refuse unknown keys, so one typed decode settles the
+shape of a healthy request; what fails it is read again by ``shape``. Free-form JSON is skipped, not kept.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+
+class Anything(Struct, frozen=True, gc=False):
+    """Any JSON object; its keys are skipped."""
+
+
+class CacheControl(Struct, frozen=True, gc=False, tag_field="type", tag="ephemeral", forbid_unknown_fields=True):
+    """A cache breakpoint."""
+
+    ttl: Literal["5m", "1h"] | UnsetType = UNSET
+
+
+class _Tagged(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True, kw_only=True):
+    """A struct that its ``type`` names."""
+
+
+class _Block(_Tagged, frozen=True, gc=False, kw_only=True):
+    """What every block that can be cached has."""
+
+    cache_control: CacheControl | None = None
+
+
+class Base64(_Tagged, frozen=True, gc=False, tag="base64"):
+    """Inline media."""
+
+    media_type: str
+    data: str
+
+
+class Url(_Tagged, frozen=True, gc=False, tag="url"):
+    """Media that the provider fetches."""
+
+    url: str
+
+
+class File(_Tagged, frozen=True, gc=False, tag="file"):
+    """Media uploaded before; behind a beta header."""
+
+    file_id: str
+
+
+class PlainText(_Tagged, frozen=True, gc=False, tag="text"):
+    """A text document."""
+
+    media_type: Literal["text/plain"]
+    data: str
+
+
+class Content(_Tagged, frozen=True, gc=False, tag="content"):
+    """A document of the caller's own blocks."""
+
+    content: Raw
+
+
+class Text(_Block, frozen=True, gc=False, tag="text"):
+    """Plain text."""
+
+    text: str
+    citations: Raw | UnsetType = UNSET
+
+
+class Image(_Block, frozen=True, gc=False, tag="image"):
+    """An image."""
+
+    source: Base64 | Url | File
+    transformations: Raw | UnsetType = UNSET
+
+
+class Document(_Block, frozen=True, gc=False, tag="document"):
+    """A document."""
+
+    source: Base64 | Url | File | PlainText | Content
+    title: str | None = None
+    context: str | None = None
+    citations: Raw | UnsetType = UNSET
+
+
+class SearchResult(_Block, frozen=True, gc=False, tag="search_result"):
+    """A search result of the caller's own."""
+
+    source: str
+    title: str
+    content: Raw
+    citations: Raw | UnsetType = UNSET
+
+
+class ToolReference(_Block, frozen=True, gc=False, tag="tool_reference"):
+    """A tool that a tool search found."""
+
+    tool_name: str
+
+
+class BrowserState(_Block, frozen=True, gc=False, tag="browser_state"):
+    """What a browser tool shows."""
+
+    tabs: Raw
+    state_changes: Raw | UnsetType = UNSET
+
+
+class Thinking(_Tagged, frozen=True, gc=False, tag="thinking"):
+    """Reasoning, signed by its issuer."""
+
+    thinking: str
+    signature: str
+
+
+class RedactedThinking(_Tagged, frozen=True, gc=False, tag="redacted_thinking"):
+    """Reasoning that only its issuer can read."""
+
+    data: str
+
+
+class ToolUse(_Block, frozen=True, gc=False, tag="tool_use"):
+    """A call of the caller's tool."""
+
+    id: str
+    name: str
+    input: Anything
+    caller: Raw | UnsetType = UNSET
+    toolset_name: str | None = None
+
+
+InResult: TypeAlias = Text | Image | SearchResult | Document | ToolReference | BrowserState
+
+
+class ToolResult(_Block, frozen=True, gc=False, tag="tool_result"):
+    """The answer to a ``tool_use``."""
+
+    tool_use_id: str
+    content: str | list[InResult] | None = None
+    is_error: bool | None = None
+    toolset_name: str | None = None
+
+
+class ServerToolUse(_Block, frozen=True, gc=False, tag="server_tool_use"):
+    """A call that the provider runs itself."""
+
+    id: str
+    name: str
+    input: Anything
+    caller: Raw | UnsetType = UNSET
+
+
+class McpToolUse(_Block, frozen=True, gc=False, tag="mcp_tool_use"):
+    """A call that the provider sends to an MCP server."""
+
+    id: str
+    name: str
+    server_name: str
+    input: Anything
+
+
+class ServerResult(_Block, frozen=True, gc=False):
+    """The answer to a server tool; abstract, its kinds follow."""
+
+    tool_use_id: str
+    content: Raw
+
+
+class WebSearchResult(ServerResult, frozen=True, gc=False, tag="web_search_tool_result"):
+    """Web search."""
+
+    caller: Raw | UnsetType = UNSET
+
+
+class WebFetchResult(ServerResult, frozen=True, gc=False, tag="web_fetch_tool_result"):
+    """Web fetch."""
+
+    caller: Raw | UnsetType = UNSET
+
+
+class CodeExecutionResult(ServerResult, frozen=True, gc=False, tag="code_execution_tool_result"):
+    """Python code."""
+
+
+class BashResult(ServerResult, frozen=True, gc=False, tag="bash_code_execution_tool_result"):
+    """Shell commands."""
+
+
+class TextEditorResult(ServerResult, frozen=True, gc=False, tag="text_editor_code_execution_tool_result"):
+    """File edits."""
+
+
+class ToolSearchResult(ServerResult, frozen=True, gc=False, tag="tool_search_tool_result"):
+    """A search for tools."""
+
+
+class AdvisorResult(ServerResult, frozen=True, gc=False, tag="advisor_tool_result"):
+    """Another model's advice."""
+
+
+class McpResult(_Block, frozen=True, gc=False, tag="mcp_tool_result"):
+    """An MCP server's answer."""
+
+    tool_use_id: str
+    content: Raw | UnsetType = UNSET
+    is_error: bool | None = None
+
+
+class ContainerUpload(_Block, frozen=True, gc=False, tag="container_upload"):
+    """A file for the code container."""
+
+    file_id: str
+
+
+class Compaction(_Block, frozen=True, gc=False, tag="compaction"):
+    """The provider's summary of what came before."""
+
+    content: str | None = None
+    encrypted_content: str | None = None
+    signature: str | None = None
+    tool_changes: Raw | UnsetType = UNSET
+
+
+class ToolAddition(_Block, frozen=True, gc=False, tag="tool_addition"):
+    """A tool that becomes available."""
+
+    tool: Anything
+
+
+class ToolRemoval(_Block, frozen=True, gc=False, tag="tool_removal"):
+    """A tool that is no longer available."""
+
+    tool: Anything
+
+
+class McpToolListing(_Tagged, frozen=True, gc=False, tag="mcp_tool_listing"):
+    """An MCP server's tools, as a response carried them."""
+
+    mcp_server_name: str
+    tools: Raw
+
+
+class Fallback(_Tagged, frozen=True, gc=False, tag="fallback"):
+    """Where another model went on."""
+
+    origin: Anything = field(name="from")
+    to: Anything
+    trigger: Raw | UnsetType = UNSET
+
+
+Block: TypeAlias = (
+    Text
+    | Image
+    | Document
+    | SearchResult
+    | Thinking
+    | RedactedThinking
+    | ToolUse
+    | ToolResult
+    | ServerToolUse
+    | McpToolUse
+    | WebSearchResult
+    | WebFetchResult
+    | CodeExecutionResult
+    | BashResult
+    | TextEditorResult
+    | ToolSearchResult
+    | AdvisorResult
+    | McpResult
+    | ContainerUpload
+    | Compaction
+    | ToolAddition
+    | ToolRemoval
+    | McpToolListing
+    | Fallback
+)
+
+
+class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """One message. Only a system message may be without content, and only it may have the last two fields."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block] | UnsetType = UNSET
+    clear_at: str | None = None
+    output_config: Raw | UnsetType = UNSET
+
+
+class Body(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A whole request of known parameters, the messages typed and all else raw."""
+
+    messages: list[Message]
+    model: Raw | UnsetType = UNSET
+    max_tokens: Raw | UnsetType = UNSET
+    system: Raw | UnsetType = UNSET
+    tools: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
+    thinking: Raw | UnsetType = UNSET
+    temperature: Raw | UnsetType = UNSET
+    top_p: Raw | UnsetType = UNSET
+    top_k: Raw | UnsetType = UNSET
+    stop_sequences: Raw | UnsetType = UNSET
+    stream: Raw | UnsetType = UNSET
+    metadata: Raw | UnsetType = UNSET
+    service_tier: Raw | UnsetType = UNSET
+    cache_control: Raw | UnsetType = UNSET
+    container: Raw | UnsetType = UNSET
+    context_management: Raw | UnsetType = UNSET
+    mcp_servers: Raw | UnsetType = UNSET
+    output_config: Raw | UnsetType = UNSET
+    output_format: Raw | UnsetType = UNSET
+    inference_geo: Raw | UnsetType = UNSET
+    diagnostics: Raw | UnsetType = UNSET
+    speed: Raw | UnsetType = UNSET
+    fallbacks: Raw | UnsetType = UNSET
+    fallback_credit_token: Raw | UnsetType = UNSET
+    compaction: Raw | UnsetType = UNSET
+    billing_policy: Raw | UnsetType = UNSET
+    thread: Raw | UnsetType = UNSET
+    user_profile_id: Raw | UnsetType = UNSET
+    workspace_id: Raw | UnsetType = UNSET
+    # Bedrock and Vertex, which take the same body.
+    anthropic_version: Raw | UnsetType = UNSET
+    anthropic_beta: Raw | UnsetType = UNSET
+
+
+PARAMETERS = frozenset(Body.__struct_fields__) - {"messages"}
+KINDS: dict[type, str] = {kind: str(kind.__struct_config__.tag) for kind in Block.__args__}

@@ -1,0 +1,107 @@
+"""What every provider's rules are made of: rules, violations, and the fold that finds them.
+
+A rule set is written from what a provider was seen to refuse, never from our own renderers, and shares no code with
+them, so that one can convict the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+Severity: TypeAlias = Literal["hard", "model", "soft"]
+
+
+class Violation(Struct, frozen=True):
+    """One broken rule: ``path`` is ours and exact, ``message`` is what the provider would say.
+
+    ``hard`` fails a validation. ``model`` means that only some model families have the rule and that this model is not
+    known; a model that is known to have it gives ``hard``. ``soft`` warns.
+    """
+
+    rule: str
+    path: str
+    message: str
+    severity: Severity
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """One entry of the catalogue.
+
+    ``message`` is the provider's text with ``{names}`` where indices and ids stand. ``families`` names the model
+    families that are known to have a ``model`` rule. ``unchecked`` says why a body alone cannot show a breach; such a
+    rule is listed so that its error text can be explained, and is never reported.
+    """
+
+    id: str
+    target: str
+    summary: str
+    message: str
+    severity: Severity
+    repair: str
+    source: str
+    families: tuple[str, ...] = ()
+    unchecked: str = ""
+
+    def broken(self, path: str, severity: Severity | None = None, **values: object) -> Violation:
+        """Report a breach at ``path``; ``values`` fill the message's names, ``at`` being the path unless given."""
+        message = self.message.format(**{"at": path, **values})
+        return Violation(self.id, path, message, severity or self.severity)
+
+
+State = TypeVar("State")
+
+
+class RuleSet(Protocol[State]):
+    """The rules of one target, as a fold over the messages of a request.
+
+    States are values: a state may be stepped from again and again, and in different directions. The whole body gives
+    the same violations as ``start``, a ``step`` for any grouping of its messages, and ``finish``. Nothing here raises
+    for what a body holds.
+    """
+
+    target: str
+
+    def start(self, head: bytes, model: str | None = None) -> tuple[State, list[Violation]]:
+        """Judge a request without its messages: ``head`` is the JSON object less that key.
+
+        ``model`` selects the model-dependent rules; None takes the one that the head names.
+        """
+
+    def step(self, state: State, messages: bytes) -> tuple[State, list[Violation]]:
+        """Judge more messages: their JSON joined by ``,``, without brackets, as in the body."""
+
+    def finish(self, state: State) -> list[Violation]:
+        """Say what only the end of the request shows. The state stays usable."""
+
+    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
+        """Judge a whole body."""
+
+
+class Seen(Struct, frozen=True):
+    """A set of strings that grows without changing its earlier versions.
+
+    Layers of falling size, merged like the carries of a binary counter: adding ``k`` strings to ``n`` costs about
+    ``k * log(n)`` over a session, looking one up at most ``log(n)``.
+    """
+
+    layers: tuple[frozenset[str], ...] = ()
+
+    def __contains__(self, item: str) -> bool:
+        for layer in self.layers:  # noqa: SIM110 - a generator costs more than the look-ups
+            if item in layer:
+                return True
+        return False
+
+    def plus(self, items: Iterable[str]) -> Seen:
+        """Return the set with ``items`` in it as well."""
+        top = frozenset(items)
+        if not top:
+            return self
+        layers = self.layers
+        while layers and len(layers[-1]) <= len(top):
+            top |= layers[-1]
+            layers = layers[:-1]
+        return Seen((*layers, top))

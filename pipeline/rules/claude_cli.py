@@ -1,0 +1,179 @@
+"""The Claude CLI's rules for one line on its standard input (``--input-format stream-json``).
+
+The CLI takes one envelope and no history, so there is nothing to fold: ``start`` takes the whole line and says it all,
+``step`` and ``finish`` add nothing. Findings are those measured on five real versions of the CLI, and the API's own
+refusals of what the CLI passes on.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pipeline.rules import _json
+from pipeline.rules.base import Rule, Severity, Violation
+
+RULES: dict[str, Rule] = {}
+
+
+def _rule(rule_id: str, message: str, *, summary: str, repair: str, source: str, severity: Severity = "hard") -> Rule:
+    made = Rule(
+        id=rule_id,
+        target="claude-cli",
+        summary=summary,
+        message=message,
+        severity=severity,
+        repair=repair,
+        source=source,
+    )
+    RULES[rule_id] = made
+    return made
+
+
+_MEASURED = "measured on CLI 1.0.128 to 2.1.330"
+
+# fmt: off
+# One paragraph a rule.
+ROLE = _rule(
+    "CLI-01", "Error: Expected message role 'user', got '{role}'",
+    summary="The message's role is user.",
+    repair="flatten earlier turns into the user's", source="tinyhumansai/openhuman#5711, #5816",
+)
+LINE = _rule(
+    "CLI-02", "Error parsing streaming input line: {line}: {reason}",
+    summary="One JSON object on one line, ended by its only newline.",
+    repair="write it on one line", source="public source files",
+)
+THINKING = _rule(
+    "CLI-03", "{at}: `{kind}` blocks can only be in `assistant` messages",
+    summary="No thinking: the line is the user's.",
+    repair="drop it", source="the API's own refusal", severity="soft",
+)
+BLOCK = _rule(
+    "CLI-04", "{at}: a `{kind}` block does not reach the model: content holds text, image and document blocks",
+    summary="Content is text, images and documents; a tool result is sent as an orphan or dropped.",
+    repair="flatten it to text", source=_MEASURED,
+)
+EMPTY = _rule(
+    "CLI-05", "{at}: the model would be told (no content)",
+    summary="Content is not empty.",
+    repair="send no line", source=_MEASURED,
+)
+KIND = _rule(
+    "CLI-06", "Error: Expected message type 'user' or 'control', got '{kind}'",
+    summary="The envelope's type is user; later versions put another one before the waiting line.",
+    repair="send one user envelope", source=_MEASURED,
+)
+SHAPE = _rule(
+    "CLI-07", "{at}: {words}",
+    summary="The envelope has a message, the message a content, blocks their fields.",
+    repair="depends on the field", source=_MEASURED,
+)
+EXTRA = _rule(
+    "CLI-08", "{at}: ignored by the CLI",
+    summary="Only keys that the CLI reads (a list of messages beside the message is ignored).",
+    repair="drop the key", source=_MEASURED, severity="soft",
+)
+# fmt: on
+
+_ENVELOPE_KEYS = frozenset({"type", "message", "uuid", "session_id", "parent_tool_use_id", "isSynthetic"})
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+_MEDIA = frozenset({"image", "document"})
+# How much of a line its error quotes; the CLI quotes all of it.
+_QUOTED = 200
+
+
+class Line(Struct, frozen=True):
+    """The state: nothing is left to know after the line."""
+
+
+class ClaudeCli:
+    """The rule set of the target ``claude-cli``."""
+
+    target = "claude-cli"
+
+    def start(self, head: bytes, model: str | None = None) -> tuple[Line, list[Violation]]:
+        """Judge the whole line, newline included; the model makes no difference."""
+        return Line(), self.validate(head, model)
+
+    def step(self, state: Line, messages: bytes) -> tuple[Line, list[Violation]]:
+        """Add nothing: earlier turns are text in the line."""
+        del messages
+        return state, []
+
+    def finish(self, state: Line) -> list[Violation]:
+        """Add nothing."""
+        del state
+        return []
+
+    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
+        """Judge the line."""
+        del model
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            return [_bad_line(body.decode(errors="replace"), f"not valid UTF-8 at byte {error.start}")]
+        if not text.endswith("\n") or text.count("\n") != 1:
+            reason = "not ended by a newline" if not text.endswith("\n") else "more than one line"
+            return [_bad_line(text, reason)]
+        envelope, bad = _json.read(text)
+        if bad is not None:
+            return [_bad_line(text, bad.place(text))]
+        return _judge_envelope(envelope, text)
+
+
+def _bad_line(text: str, reason: str) -> Violation:
+    line = text.removesuffix("\n")
+    return LINE.broken("", line=line if len(line) <= _QUOTED else f"{line[:_QUOTED]}…", reason=reason)
+
+
+def _judge_envelope(envelope: object, text: str) -> list[Violation]:
+    if not isinstance(envelope, dict):
+        return [_bad_line(text, "expected an object")]
+    found = [EXTRA.broken(key) for key in envelope if key not in _ENVELOPE_KEYS]
+    if envelope.get("type") != "user":
+        found.append(KIND.broken("type", kind=envelope.get("type")))
+    message = envelope.get("message")
+    if not isinstance(message, dict):
+        return [*found, SHAPE.broken("message", words="expected an object")]
+    if "role" not in message:
+        found.append(_bad_line(text, "message.role is missing"))
+    elif message["role"] != "user":
+        found.append(ROLE.broken("message.role", role=message["role"]))
+    return found + _judge_content(message.get("content"))
+
+
+def _judge_content(content: object) -> list[Violation]:
+    path = "message.content"
+    if isinstance(content, str):
+        return [] if content.strip() else [EMPTY.broken(path)]
+    if not isinstance(content, list):
+        return [SHAPE.broken(path, words="expected a string or a list of blocks")]
+    found: list[Violation] = []
+    for at, block in enumerate(content):
+        found += _judge_block(block, f"{path}.{at}")
+    if not any(_says_something(block) for block in content):
+        found.append(EMPTY.broken(path))
+    return found
+
+
+def _judge_block(block: object, path: str) -> list[Violation]:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(block, dict) or not isinstance(kind, str):
+        return [SHAPE.broken(path, words="expected an object with a type")]
+    if kind in _THINKING:
+        return [THINKING.broken(path, kind=kind)]
+    if kind == "text":
+        well = isinstance(block.get("text"), str)
+        return [] if well else [SHAPE.broken(f"{path}.text", words="expected a string")]
+    if kind in _MEDIA:
+        well = isinstance(block.get("source"), dict)
+        return [] if well else [SHAPE.broken(f"{path}.source", words="expected an object")]
+    return [BLOCK.broken(path, kind=kind)]
+
+
+def _says_something(block: object) -> bool:
+    """Tell whether a block puts anything before the model; what could not be read gets the benefit of the doubt."""
+    if not isinstance(block, dict):
+        return True
+    text = block.get("text")
+    return block.get("type") != "text" or not isinstance(text, str) or bool(text.strip())

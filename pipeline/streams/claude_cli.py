@@ -1,0 +1,195 @@
+"""The Claude CLI's ``stream-json`` output to common events.
+
+Almost every line is a text delta, so those have a path of their own: one typed decode, one look at the redelivery
+window, and adjacent deltas of one block become one event. Everything else is read member by member
+(``claude_cli_lines``), and what strict JSON refuses is read tolerantly (``salvage``).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+
+from pipeline.streams import fields as read
+from pipeline.streams.claude_cli_events import stream_events
+from pipeline.streams.claude_cli_lines import line_events
+from pipeline.streams.events import BlockDelta, Event, MessageStarted, WholeMessage, unrecognized
+from pipeline.streams.redelivery import SavedLines, SeenLines
+from pipeline.streams.salvage import read_fields, take_apart
+
+# How many whole lines may stand between the halves of a line that was cut.
+_PATIENCE = 16
+
+
+class _TextDelta(Struct, tag_field="type", tag="text_delta", gc=False):
+    content: str = field(default="", name="text")
+
+
+class _ThinkingDelta(Struct, tag_field="type", tag="thinking_delta", gc=False):
+    content: str = field(default="", name="thinking")
+    text: str = ""
+
+
+class _InputDelta(Struct, tag_field="type", tag="input_json_delta", gc=False):
+    content: str = field(default="", name="partial_json")
+
+
+class _SignatureDelta(Struct, tag_field="type", tag="signature_delta", gc=False):
+    content: str = field(default="", name="signature")
+
+
+_AnyDelta: TypeAlias = _TextDelta | _ThinkingDelta | _InputDelta | _SignatureDelta
+_KINDS: dict[type, str] = {
+    _TextDelta: "text_delta",
+    _ThinkingDelta: "thinking_delta",
+    _InputDelta: "input_json_delta",
+    _SignatureDelta: "signature_delta",
+}
+
+
+class _Delta(Struct, tag_field="type", tag="content_block_delta", gc=False):
+    index: int
+    delta: _AnyDelta
+
+
+class _StreamEvent(Struct, tag_field="type", tag="stream_event", gc=False):
+    """The line that matters for speed; a line of another shape fails to decode and goes the long way."""
+
+    event: _Delta
+    uuid: str | None = None
+    parent_tool_use_id: str | None = None
+    api_message_id: str | None = None
+
+
+_decode_delta = msgspec.json.Decoder(_StreamEvent).decode
+_decode_kind = msgspec.json.Decoder(_AnyDelta).decode
+
+
+class SavedDecoder(Struct, array_like=True):
+    """A decoder as state."""
+
+    seen: SavedLines
+    half: bytes | None
+    patience: int
+
+
+class ClaudeCli:
+    """One run after another of the CLI's output, in whole lines."""
+
+    prefix: ClassVar[str] = "cc"
+    confirmed_by: ClassVar[Literal["message", "stop"]] = "message"
+    drives_itself: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._seen = SeenLines()
+        self._half: bytes | None = None
+        self._patience = 0
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events of one or several lines. Never raises for what stands in them."""
+        events: list[Event] = []
+        is_known = self._seen.is_known
+        parts: list[str] = []
+        kind: type | None = None
+        index, message_id = 0, None
+        for line in data.split(b"\n"):
+            try:
+                wire = _decode_delta(line)
+            except (ValueError, RecursionError):
+                wire = None
+            if wire is None or self._half is not None or wire.parent_tool_use_id is not None:
+                if kind is not None:
+                    events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
+                    kind = None
+                events += self._line(line)
+                continue
+            if wire.uuid is not None and is_known(wire.uuid, line):
+                continue
+            delta = wire.event.delta
+            content = delta.content
+            if type(delta) is _ThinkingDelta and not content:
+                content = delta.text
+            if type(delta) is kind and wire.event.index == index and wire.api_message_id == message_id:
+                parts.append(content)
+                continue
+            if kind is not None:
+                events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
+            kind, index, message_id, parts = type(delta), wire.event.index, wire.api_message_id, [content]
+        if kind is not None:
+            events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
+        return events
+
+    def end(self) -> list[Event]:
+        """What is left when the run ends; the next line is another run's."""
+        half, self._half = self._half, None
+        self._seen = SeenLines()
+        return [unrecognized("non-JSON output", line=half)] if half is not None else []
+
+    def _line(self, line: bytes) -> list[Event]:
+        if self._half is not None:
+            return self._rejoin(self._half, line)
+        if not line or line.isspace():
+            return []
+        try:
+            fields = read_fields(line)
+        except TypeError:
+            return [unrecognized("not a JSON object", line=line)]
+        except RecursionError:
+            return [unrecognized("nesting too deep", line=line)]
+        except ValueError:
+            return self._damaged(line)
+        return self._read(fields, line)
+
+    def _damaged(self, line: bytes) -> list[Event]:
+        cut = take_apart(line)
+        if cut is None:
+            return [unrecognized("non-JSON output", line=line)]
+        foreign = [event for other in cut.foreign for event in self._line(other)]
+        if not cut.whole:
+            self._half, self._patience = cut.rest, _PATIENCE
+            return foreign
+        rest = self._line(cut.rest)
+        return rest + foreign if cut.follows else foreign + rest
+
+    def _rejoin(self, half: bytes, line: bytes) -> list[Event]:
+        """Put a line to a half that waits: they make a whole, or the line stands for itself and the half waits on."""
+        self._half = None
+        joined = half + line
+        try:
+            fields = read_fields(joined)
+        except (ValueError, TypeError, RecursionError):
+            cut = take_apart(joined)
+        else:
+            return self._read(fields, joined)
+        if cut is not None and len(cut.foreign) > 0:
+            return self._damaged(joined)
+        own = self._line(line)
+        if self._patience <= 1 or self._half is not None:
+            return [unrecognized("non-JSON output", line=half), *own]
+        self._half, self._patience = half, self._patience - 1
+        return own
+
+    def _read(self, fields: read.Fields, line: bytes) -> list[Event]:
+        uuid = read.text(fields, "uuid")
+        if uuid and self._seen.is_known(uuid, line):
+            return []
+        kind = read.text(fields, "type")
+        events = stream_events(fields) if kind == "stream_event" else line_events(kind, fields)
+        for event in events:
+            if isinstance(event, MessageStarted) or (isinstance(event, WholeMessage) and event.parent is None):
+                self._seen.enter(event.message_id, uuid, line)
+        return events
+
+    def save(self) -> SavedDecoder:
+        """The decoder's state as a value."""
+        return SavedDecoder(self._seen.save(), self._half, self._patience)
+
+    @classmethod
+    def load(cls, saved: SavedDecoder) -> ClaudeCli:
+        """The decoder that ``save`` described."""
+        decoder = cls()
+        decoder._seen = SeenLines.load(saved.seen)
+        decoder._half, decoder._patience = saved.half, saved.patience
+        return decoder

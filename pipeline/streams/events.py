@@ -1,0 +1,172 @@
+"""Common events: what every provider's stream is turned into before the recovery machine sees it.
+
+The words are Anthropic's, as in the canonical model: a message has blocks, a block has a type and is streamed in
+deltas. A decoder per source makes these events, keeps no opinion about what was lost, and joins adjacent deltas. Where
+an event names its message (``message_id``), an event of a message that is over can be told from a current one; None
+means that only the order tells.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType, json
+
+from topics.items import AgentUnrecognized, Item, TurnResult, Usage
+
+Extras: TypeAlias = dict[str, Raw] | UnsetType
+
+
+class MessageStarted(Struct, frozen=True):
+    """An attempt at a message begins to stream."""
+
+    message_id: str | None
+    model: str | None = None
+
+
+class BlockStarted(Struct, frozen=True, kw_only=True):
+    """A block of the attempt begins. ``raw`` is the whole block, where its type is unknown."""
+
+    index: int
+    kind: str
+    message_id: str | None = None
+    tool_id: str | None = None
+    name: str = ""
+    text: str = ""
+    raw: Raw | UnsetType = UNSET
+
+
+class BlockDelta(Struct, frozen=True):
+    """More of a block: ``kind`` is ``text_delta``, ``thinking_delta``, ``input_json_delta``, ``signature_delta``.
+
+    A delta of any other kind has its whole JSON in ``raw`` and no content.
+    """
+
+    index: int
+    kind: str
+    content: str
+    message_id: str | None = None
+    raw: Raw | UnsetType = UNSET
+
+
+class BlockStopped(Struct, frozen=True):
+    """A block's stream has stopped, which proves nothing about its content."""
+
+    index: int
+    message_id: str | None = None
+
+
+class MessageDelta(Struct, frozen=True):
+    """The message's stop reason. None says that there is none: the attempt was cut."""
+
+    stop_reason: str | None
+    message_id: str | None = None
+
+
+class MessageStopped(Struct, frozen=True):
+    """The attempt's stream has stopped. Blocks from ``abandoned_from`` on are known to be given up."""
+
+    message_id: str | None = None
+    abandoned_from: int | None = None
+
+
+class WholeBlock(Struct, frozen=True, kw_only=True):
+    """A block as a complete message holds it; ``raw`` is its whole JSON, ``opaque`` that its type is unknown."""
+
+    kind: str
+    raw: Raw
+    text: str = ""
+    tool_id: str | None = None
+    name: str = ""
+    input: Raw | UnsetType = UNSET
+    extras: Extras = UNSET
+    opaque: bool = False
+
+
+class WholeMessage(Struct, frozen=True, kw_only=True):
+    """A complete message or a part of one: the blocks in it are confirmed. With ``parent``, a sub-agent's."""
+
+    message_id: str | None
+    blocks: tuple[WholeBlock, ...]
+    model: str | None = None
+    usage: Usage | UnsetType = UNSET
+    uuid: str | None = None
+    parent: str | None = None
+    sidechain: bool = False
+    extras: Extras = UNSET
+
+
+class ToolResult(Struct, frozen=True, kw_only=True):
+    """A tool's answer. ``content`` is a list of blocks; ``block`` is the block's whole JSON."""
+
+    tool_id: str
+    content: Raw
+    block: Raw
+    is_error: bool = False
+
+
+class UserMessage(Struct, frozen=True, kw_only=True):
+    """A user's line: tool results, and what else stands in it (``rest``, raw blocks)."""
+
+    results: tuple[ToolResult, ...] = ()
+    rest: tuple[Raw, ...] = ()
+    tool_result: Raw | UnsetType = UNSET
+    uuid: str | None = None
+    parent: str | None = None
+    sidechain: bool = False
+    synthetic: bool = False
+    replay: bool = False
+    extras: Extras = UNSET
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """The agent program's own words about an error; never the model's."""
+
+    message: str
+    code: str = ""
+    parent: str | None = None
+
+
+class Retried(Struct, frozen=True):
+    """The request is made again: the attempt, if one is open, was cut."""
+
+    message: str
+    code: str = ""
+
+
+class RunResult(Struct, frozen=True):
+    """A run's answer is over. ``begun`` names the messages that streamed in it, where the source tells."""
+
+    item: TurnResult
+    begun: tuple[str, ...] | None = None
+
+
+class RunEnded(Struct, frozen=True):
+    """Nothing more comes in this run."""
+
+    reason: str
+
+
+class Aside(Struct, frozen=True):
+    """Something that goes to the reader as it is and touches no message."""
+
+    item: Item
+
+
+StreamedEvent: TypeAlias = BlockStarted | BlockDelta | BlockStopped | MessageDelta | MessageStopped
+Event: TypeAlias = (
+    StreamedEvent | MessageStarted | WholeMessage | UserMessage | Notice | Retried | RunResult | RunEnded | Aside
+)
+
+# Of a line that is not JSON, so much is passed on.
+MOST_TEXT = 65_536
+
+
+def unrecognized(reason: str, *, event: dict[str, Raw] | None = None, line: bytes | None = None) -> Aside:
+    """What nobody understands, as an event: a JSON object by its members, or a line that is not one."""
+    if event is not None:
+        raw = Raw(json.encode(event))
+        return Aside(AgentUnrecognized(reason=reason, event=raw))
+    line = line or b""
+    text = line[:MOST_TEXT].decode("utf-8", "replace")
+    return Aside(AgentUnrecognized(reason=reason, text=text, size=len(line) if len(line) > MOST_TEXT else 0))

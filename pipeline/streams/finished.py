@@ -1,0 +1,111 @@
+"""Finished turns: what recovery hands on to a session's own log (``record_assistant``).
+
+A turn is finished when nothing can replace it any more. Messages are canonical, Anthropic-style JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from pipeline.streams.attempts import CALLS, Block, Message, UserLine
+
+
+class FinishedTurn(Struct, frozen=True, kw_only=True):
+    """One turn for the log.
+
+    ``id`` is derived from the turn's place in the session and its content, so a redelivery makes the same one.
+    ``message`` is ``{"role", "content"}``. ``synthetic``: the agent program wrote it, not the user. ``incomplete``: a
+    part was cut off; a call that was cut has ``"incomplete": true`` and its raw partial JSON, as a string, for input.
+    """
+
+    id: str
+    role: Literal["assistant", "user"]
+    message: bytes
+    message_id: str | None = None
+    model: str | None = None
+    synthetic: bool = False
+    incomplete: bool = False
+
+
+def finished_turns(message: Message, first: int, prefix: str) -> list[FinishedTurn]:
+    """The turns of a message that is over: its own, where it has blocks that are new, and its users' lines.
+
+    ``first`` is how many turns the session has finished so far.
+    """
+    turns: list[FinishedTurn] = []
+    fresh = [block for block in message.surviving() if not block.recorded]
+    content = [raw for raw in map(_block_json, fresh) if raw is not None]
+    for block in fresh:
+        block.recorded = True
+    if content:
+        turns.append(
+            _turn(
+                "assistant",
+                content,
+                first,
+                prefix,
+                message_id=message.id,
+                model=message.model,
+                incomplete=not all(block.confirmed for block in fresh),
+            )
+        )
+    withdrawn = {block.tool_id for block in message.blocks if block.withdrawn}
+    for line in message.users:
+        kept = [raw for tool_id, raw in line.results if tool_id not in withdrawn] + line.rest
+        if kept:
+            turns.append(_turn("user", kept, first + len(turns), prefix, synthetic=line.synthetic))
+    message.users = []
+    return turns
+
+
+def user_turns(line: UserLine, first: int, prefix: str) -> list[FinishedTurn]:
+    """A user's line that no turn is waiting before."""
+    kept = [raw for _, raw in line.results] + line.rest
+    return [_turn("user", kept, first, prefix, synthetic=line.synthetic)] if kept else []
+
+
+def _turn(
+    role: Literal["assistant", "user"],
+    content: list[bytes],
+    place: int,
+    prefix: str,
+    *,
+    message_id: str | None = None,
+    model: str | None = None,
+    synthetic: bool = False,
+    incomplete: bool = False,
+) -> FinishedTurn:
+    message = b'{"role":"%b","content":[%b]}' % (role.encode(), b",".join(content))
+    digest = hashlib.blake2b(message, digest_size=8).hexdigest()
+    return FinishedTurn(
+        id=f"{prefix}-turn-{place}-{digest}",
+        role=role,
+        message=message,
+        message_id=message_id,
+        model=model,
+        synthetic=synthetic,
+        incomplete=incomplete,
+    )
+
+
+def _block_json(block: Block) -> bytes | None:
+    """A block's JSON: what a complete message held, or what the stream left of it. None where nothing came."""
+    if block.raw is not None:
+        return block.raw
+    text = block.text()
+    if block.kind in CALLS:
+        call = {"type": block.kind, "id": block.tool_id or "", "name": block.name}
+        if block.confirmed:
+            return msgspec.json.encode(call | {"input": Raw(text.encode() or b"{}")})
+        return msgspec.json.encode(call | {"input": text, "incomplete": True})
+    if not text:
+        return None
+    if block.kind == "thinking":
+        # Without its signature no provider takes it back; the history says so when it drops it.
+        signed = {"signature": block.signature} if block.signature else {}
+        return msgspec.json.encode({"type": "thinking", "thinking": text} | signed)
+    return msgspec.json.encode({"type": "text", "text": text}) if block.kind == "text" else None

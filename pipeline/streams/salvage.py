@@ -1,0 +1,107 @@
+"""Damaged lines: what can still be read of them, in linear time.
+
+Two kinds of damage are mended. A line that strict JSON refuses for a lone surrogate or for bytes that are not UTF-8 is
+read tolerantly, and U+FFFD stands where the damage was. And a line into which another writer's event was written is
+taken apart (rule STR-03: a ``rate_limit_event`` in the middle of an assistant line): the foreign object is cut out and
+the halves are joined. The second half may stand on the next line, for the foreign event brings its own newline.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+from msgspec import Raw, Struct
+
+# Events that are written by others than the one who writes messages; the cut line itself starts at position 0.
+_FOREIGN = re.compile(
+    r'\{\s*"type"\s*:\s*"(?:rate_limit_event|system|stream_event|assistant|user|result|summary|keep_alive|'
+    r'control_request|control_response|control_cancel_request|tool_progress|tool_use_summary|auth_status|progress)"'
+)
+# Each try reads the rest of the line once, so their number is what keeps the whole linear.
+_MOST_TRIES = 8
+
+_fields = msgspec.json.Decoder(dict[str, Raw])
+_json = json.JSONDecoder()
+
+
+class Cut(Struct, frozen=True):
+    """A line taken apart. ``rest`` is the line without the ``foreign`` events: whole, or only its first half."""
+
+    foreign: tuple[bytes, ...]
+    rest: bytes
+    whole: bool
+    # The foreign event stood after the line and not in it: only the newline between them was lost.
+    follows: bool = False
+
+
+def read_fields(line: bytes) -> dict[str, Raw]:
+    """The members of a JSON object, each as raw JSON.
+
+    Raises:
+        ValueError: the line is not JSON at all. (``msgspec.DecodeError`` and ``UnicodeDecodeError`` are ones, too.)
+        TypeError: it is JSON, but not an object.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        fields = _fields.decode(line)
+        # Raw members were only skipped: look into them for what a reader of the output would stumble over.
+        if not line.isascii():
+            line.decode()
+        if b"\\ud" in line or b"\\uD" in line:
+            msgspec.json.decode(line)
+    except msgspec.ValidationError as error:
+        raise TypeError("not a JSON object") from error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _fields.decode(_mend(line))
+    return fields
+
+
+def _mend(line: bytes) -> bytes:
+    """The same JSON in strict UTF-8; a lone surrogate and a byte that is not UTF-8 become U+FFFD."""
+    found = json.loads(line.decode("utf-8", "replace"))
+    if not isinstance(found, dict):
+        raise TypeError("not a JSON object")
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    # UTF-16 is where surrogates mean something: pairs are joined on the way, lone ones are errors.
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def take_apart(line: bytes) -> Cut | None:
+    """Cut foreign events out of a line that is not JSON; None where there are none."""
+    # Latin-1 keeps every byte, so a character that the cut went through is whole again afterwards.
+    text = line.decode("latin-1")
+    foreign: list[bytes] = []
+    start = 1
+    for _ in range(_MOST_TRIES):
+        found = _FOREIGN.search(text, start)
+        if found is None:
+            break
+        end = _end_of_object(text, found.start())
+        if end is None:
+            start = found.end()
+            continue
+        foreign.append(text[found.start() : end].encode("latin-1"))
+        follows = _is_object(text[: found.start()])
+        text = text[: found.start()] + text[end:]
+        start = found.start()
+        if _is_object(text):
+            return Cut(tuple(foreign), text.encode("latin-1"), whole=True, follows=follows)
+    if foreign and text.lstrip().startswith("{") and len(text) == start:
+        return Cut(tuple(foreign), text.encode("latin-1"), whole=False)
+    return None
+
+
+def _end_of_object(text: str, start: int) -> int | None:
+    try:
+        return _json.raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(_json.decode(text), dict)
+    except (ValueError, RecursionError):
+        return False

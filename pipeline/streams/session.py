@@ -1,0 +1,157 @@
+"""Recovery of one session: framing, decoder and machine together, and all three as one small state."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.errors import InputError, UnknownTargetError
+from pipeline.streams.claude_cli import ClaudeCli, SavedDecoder
+from pipeline.streams.events import Event, RunEnded, unrecognized
+from pipeline.streams.finished import FinishedTurn
+from pipeline.streams.framing import Tail
+from pipeline.streams.identity import Ids
+from pipeline.streams.machine import Machine, Memory
+from topics.items import Item
+
+# Decoders by the name of their source.
+SOURCES: dict[str, type[ClaudeCli]] = {"claude-cli": ClaudeCli}
+
+
+class _Saved(Struct, array_like=True):
+    source: str
+    run: str | None
+    fed: bool
+    records: bool
+    tail: Tail
+    decoder: SavedDecoder
+    memory: Memory
+
+
+class Recovery:
+    """One session's events to items, run after run.
+
+    Args:
+        source: whose events they are, a key of ``SOURCES``.
+        records: whether finished turns are kept for ``take_finished``; who asks for them takes them after each feed.
+
+    Raises:
+        UnknownTargetError: there is no such source.
+    """
+
+    def __init__(self, source: str = "claude-cli", *, records: bool = True) -> None:
+        decoder = _decoder(source)
+        self.source = source
+        self._run: str | None = None
+        self._fed = False
+        self._records = records
+        self._tail = Tail()
+        self._due: list[Item] = []
+        self._decoder = decoder()
+        self._machine = Machine(Memory(Ids(decoder.prefix)), decoder.confirmed_by, records=records)
+
+    def feed(
+        self, data: bytes, run: str | None = None, *, framing: Literal["events", "bytes"] = "events"
+    ) -> list[Item]:
+        """Take events as they came, one or several, separated by newlines; return their items.
+
+        Another ``run`` than before ends the former run; None goes on with it. With ``framing`` bytes the data may end
+        inside an event, which the next data go on with.
+
+        Raises:
+            StreamError: the source broke its own protocol. Damaged lines are items, not errors.
+        """
+        if (run is not None and run != self._run) or framing == "bytes" or self._due or self._tail.size:
+            return self._feed_with_care(data, run, framing)
+        self._fed = True
+        return self._steps(self._decoder.feed(data))
+
+    def _feed_with_care(self, data: bytes, run: str | None, framing: str) -> list[Item]:
+        """Feed when it is not just the next events of the same run."""
+        items, self._due = self._due, []
+        if run is not None and self._fed and run != self._run:
+            items += self.end_run("next run")
+        self._run = self._run if run is None else run
+        self._fed = True
+        if framing == "bytes":
+            whole, lost = self._tail.push(data)
+            data = b"".join(whole)
+            items += self._steps([unrecognized("event longer than 64 MiB")] * lost)
+        elif self._tail.size:
+            data = b"\n".join((self._tail.flush(), data))
+        return items + self._steps(self._decoder.feed(data))
+
+    def end_run(self, reason: str = "end of run") -> list[Item]:
+        """Nothing more comes in this run: what is open stays, marked as incomplete for this reason."""
+        items, self._due = self._due, []
+        tail = self._tail.flush()
+        if tail:
+            items += self._steps(self._decoder.feed(tail))
+        items += self._steps(self._decoder.end())
+        self._fed, self._run = False, None
+        return items + self._steps([RunEnded(reason)])
+
+    def switch_source(self, source: str) -> None:
+        """Go on with another source's events; the running run ends, and its last items come with the next feed."""
+        decoder = _decoder(source)
+        self._due = self.end_run("next source")
+        self.source = source
+        self._decoder = decoder()
+        memory = self._machine.memory
+        memory.ids.prefix = decoder.prefix
+        self._machine = Machine(memory, decoder.confirmed_by, records=self._records)
+
+    def take_finished(self) -> list[FinishedTurn]:
+        """The turns that were finished since this was last asked, in order."""
+        memory = self._machine.memory
+        turns, memory.finished = memory.finished, []
+        return turns
+
+    def snapshot(self) -> bytes:
+        """All that recovery needs to go on from here. Items and finished turns are to be taken before."""
+        saved = _Saved(
+            self.source,
+            self._run,
+            self._fed,
+            self._records,
+            self._tail,
+            self._decoder.save(),
+            self._machine.memory,
+        )
+        return msgspec.msgpack.encode(saved)
+
+    @classmethod
+    def restore(cls, data: bytes) -> Recovery:
+        """The recovery whose snapshot this is; it goes on with identical items.
+
+        Raises:
+            InputError: it is not a snapshot of this version.
+        """
+        try:
+            saved = msgspec.msgpack.decode(data, type=_Saved)
+        except msgspec.DecodeError as error:
+            raise InputError("bad_snapshot", f"this is not a snapshot of a recovery: {error}") from error
+        recovery = cls(saved.source, records=saved.records)
+        recovery._run, recovery._fed, recovery._tail = saved.run, saved.fed, saved.tail
+        decoder = SOURCES[saved.source]
+        recovery._decoder = decoder.load(saved.decoder)
+        recovery._machine = Machine(saved.memory, decoder.confirmed_by, records=saved.records)
+        return recovery
+
+    def _steps(self, events: list[Event]) -> list[Item]:
+        items: list[Item] = []
+        step = self._machine.step
+        for event in events:
+            items += step(event)
+        return items
+
+
+def _decoder(source: str) -> type[ClaudeCli]:
+    decoder = SOURCES.get(source)
+    if decoder is None:
+        raise UnknownTargetError(
+            "unknown_source", f"there is no source {source!r}; the sources are {', '.join(sorted(SOURCES))}"
+        )
+    return decoder
