@@ -1,0 +1,18 @@
+"""The Faust worker: transport, transactions, state, and the process around them. The only place with I/O and await."""
+
+from pipeline.engine.errors import EngineError, StartupError, UpstreamChangedError
+from pipeline.engine.interface import Delivery, EngineConfig, Metrics, NoMetrics, StageFactory, Tuning
+from pipeline.engine.worker import run_worker
+
+__all__ = [
+    "Delivery",
+    "EngineConfig",
+    "EngineError",
+    "Metrics",
+    "NoMetrics",
+    "StageFactory",
+    "StartupError",
+    "Tuning",
+    "UpstreamChangedError",
+    "run_worker",
+]

@@ -1,0 +1,39 @@
+"""Why a worker does not start, or ends. Each error carries a code and says what the operator can do."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pipeline.errors import Fault, ReknitError
+
+
+class StartupError(ReknitError):
+    """The worker cannot start with this configuration or this broker; nothing was read or written.
+
+    Codes: ``broker_unreachable``, ``topics_missing``, ``partitions_mismatch``, ``transactions_unsupported``,
+    ``delivery_unknown``, ``state_dir_unusable``.
+    """
+
+    fault: ClassVar[Fault] = "caller"
+
+
+class UpstreamChangedError(ReknitError):
+    """An installed release of Faust, aiokafka or mode is not the one whose internals the engine overrides."""
+
+    fault: ClassVar[Fault] = "us"
+
+
+class EngineError(ReknitError):
+    """A running worker cannot go on; the batch in flight is not committed and will be processed again.
+
+    Codes: ``fenced`` (another worker owns the partition), ``stuck`` (a deadline was missed), ``stalled`` (records
+    wait and none is processed), ``state_unreadable``, ``message_too_large``, ``worker_failed``.
+    """
+
+    fault: ClassVar[Fault] = "us"
+
+
+class EmbeddedBrokerError(ReknitError):
+    """The embedded broker is not installed or does not start."""
+
+    fault: ClassVar[Fault] = "caller"

@@ -1,0 +1,134 @@
+"""What the engine asks of its callers: a configuration, stage factories and somewhere to count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+
+from pipeline.stages.base import Result, Stage
+
+Delivery = Literal["exactly-once", "at-least-once"]
+
+# One call for each source partition that the worker opens; the argument is the partition's number.
+StageFactory = Callable[[int], Stage]
+
+
+class EngineConfig(Protocol):
+    """The part of the configuration that the engine reads."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port``, several separated by commas."""
+
+    @property
+    def prefix(self) -> str:
+        """Put before every topic, the group and the transactional ids; ``""`` for none."""
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions every topic of the pipeline has."""
+
+    @property
+    def delivery(self) -> str:
+        """``exactly-once`` or ``at-least-once``; there is no silent downgrade from one to the other."""
+
+    @property
+    def state_dir(self) -> object:
+        """A directory for what one worker may write locally (anything that ``pathlib.Path`` takes)."""
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of /metrics, /livez and /readyz; 0 takes a free one."""
+
+
+class Tuning(Struct, frozen=True, kw_only=True):
+    """Bounds of the engine. Seconds, bytes and counts; the defaults suit a broker in the same network."""
+
+    # The group. A session of 10 s is how long a dead worker's partitions wait for a new owner.
+    session_seconds: float = 10.0
+    heartbeat_seconds: float = 2.0
+    rebalance_seconds: float = 20.0
+    # One batch: at least one record, then as much as fits. `slice_records` go to a stage at once; between slices
+    # the event loop breathes.
+    batch_records: int = 8_000
+    batch_bytes: int = 32 << 20
+    slice_records: int = 500
+    # All partitions of a worker share this room for records that wait; each may hold one record more.
+    pending_bytes: int = 128 << 20
+    pending_records: int = 64_000
+    # Fetching. A record larger than `fetch_bytes` still comes through, alone (KIP-74).
+    poll_records: int = 2_000
+    fetch_bytes: int = 1 << 20
+    fetch_wait_seconds: float = 0.5  # how long a broker may hold a fetch that finds nothing
+    # Writing. A record of 64 MiB plus an envelope must pass; larger ones become dead letters without a value.
+    output_bytes: int = 68 << 20
+    send_batch_bytes: int = 256 << 10
+    compression: Literal["zstd", "lz4"] | None = None
+    # Deadlines. A batch that can neither commit nor fail must not look alive.
+    start_seconds: float = 30.0
+    batch_seconds: float = 30.0
+    transaction_seconds: float = 25.0
+    stop_seconds: float = 20.0
+    stall_seconds: float = 60.0
+    loop_stuck_seconds: float = 120.0
+    # Changelogs are read by so many partitions at once.
+    recoveries: int = 4
+    metrics_host: str = "127.0.0.1"
+
+
+class Metrics(Protocol):
+    """Where the engine reports. Calls come from the event loop's thread, at most a few for each batch."""
+
+    registry: CollectorRegistry
+
+    def on_commit(self, topic: str, partition: int, result: Result, records: int) -> None:
+        """Take note of a committed batch; called only after the commit, with contract names for topics."""
+
+    def on_batch(self, topic: str, partition: int, process_seconds: float, write_seconds: float) -> None:
+        """Observe how long the batch took: in the stage, and from the first send to the commit."""
+
+    def on_lag(self, topic: str, partition: int, records: int) -> None:
+        """Set how many source offsets are not yet committed."""
+
+    def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
+        """Observe that a partition's state was read back."""
+
+    def on_poison(self, topic: str, partition: int) -> None:
+        """Count a record that a stage raised for; it is in the dead letters."""
+
+    def on_expired(self, topic: str, partition: int, offsets: int) -> None:
+        """Count source offsets that the broker's retention removed before they were read."""
+
+    def on_partitions(self, count: int) -> None:
+        """Set how many source partitions this worker has."""
+
+
+class NoMetrics:
+    """Metrics that count nothing and serve an empty registry."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+    def on_commit(self, topic: str, partition: int, result: Result, records: int) -> None:
+        """Do nothing."""
+
+    def on_batch(self, topic: str, partition: int, process_seconds: float, write_seconds: float) -> None:
+        """Do nothing."""
+
+    def on_lag(self, topic: str, partition: int, records: int) -> None:
+        """Do nothing."""
+
+    def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
+        """Do nothing."""
+
+    def on_poison(self, topic: str, partition: int) -> None:
+        """Do nothing."""
+
+    def on_expired(self, topic: str, partition: int, offsets: int) -> None:
+        """Do nothing."""
+
+    def on_partitions(self, count: int) -> None:
+        """Do nothing."""

@@ -1,0 +1,80 @@
+"""Sizes and dead letters: what the engine must know of a record, without understanding it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from pipeline._version import __version__
+from pipeline.stages.base import Headers, Output, Record
+
+if TYPE_CHECKING:
+    from aiokafka import ConsumerRecord
+
+DEAD_LETTERS = "pipeline.dead-letters.v1"
+
+# A record's own overhead in a batch, and a batch's: lengths, offsets, timestamps, the header (at most 61 bytes).
+_OVERHEAD = 100
+
+
+def fetched_size(record: ConsumerRecord) -> int:
+    """Return about how many bytes of memory a fetched record holds."""
+    size: int = record.serialized_key_size + record.serialized_value_size + _OVERHEAD
+    return size
+
+
+def output_size(output: Output) -> int:
+    """Return an upper bound of the bytes that an output takes in a batch, before compression."""
+    size = _OVERHEAD + len(output.key or b"") + len(output.value or b"")
+    for name, value in output.headers:
+        size += len(name) * 4 + len(value or b"") + 10  # a name is counted as if each character took four bytes
+    return size
+
+
+def as_record(record: ConsumerRecord) -> Record:
+    """Return a fetched record in the form that stages take."""
+    return Record(
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+        timestamp=record.timestamp,
+    )
+
+
+def error_headers(code: str, topic: str, partition: int, offset: int) -> Headers:
+    """Return the headers that a dead letter carries behind those of its record; ``topic`` is the contract's name."""
+    return (
+        ("reknit.error.code", code.encode()),
+        ("reknit.error.topic", topic.encode()),
+        ("reknit.error.partition", b"%d" % partition),
+        ("reknit.error.offset", b"%d" % offset),
+        ("reknit.error.version", __version__.encode()),
+    )
+
+
+def poison_letter(topic: str, record: Record) -> Output:
+    """Return the dead letter of a record that a stage raised for: key, value and headers as they came."""
+    headers = (*record.headers, *error_headers("internal", topic, record.partition, record.offset))
+    return Output(DEAD_LETTERS, record.key, record.value, headers)
+
+
+def size_letter(output: Output, topic: str, partition: int, offset: int) -> Output:
+    """Return the dead letter that stands for an output which no topic takes.
+
+    It has the record's key, the position of the slice it came from (its last source offset), and size and digest in
+    place of the value. An output that is a dead letter itself keeps its own ``reknit.error.*`` headers, which name
+    the exact record.
+    """
+    value = output.value or b""
+    kept = tuple(header for header in output.headers if header[0].startswith("reknit.error."))
+    headers = (
+        *(kept or error_headers("size", topic, partition, offset)),
+        ("reknit.error.output-topic", output.topic.encode()),
+        ("reknit.error.value-bytes", b"%d" % len(value)),
+        ("reknit.error.value-sha256", hashlib.sha256(value).hexdigest().encode()),
+    )
+    # A key that large has no business in a header or a digest column either; sessions have short keys.
+    key = output.key if len(output.key or b"") <= 1 << 20 else None
+    return Output(DEAD_LETTERS, key, None, headers)

@@ -1,0 +1,100 @@
+"""Read a state changelog to its end, straight into a stage.
+
+The end is a position, not the last record: a log may end in transaction markers, and positions pass them. A changelog
+holds the next source offset beside the state, written in the same transaction, so the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from msgspec import Struct
+
+from pipeline.engine.errors import EngineError
+from pipeline.engine.runtime import where
+
+# No stage key begins with a zero byte: session ids are text.
+POSITION = b"\0position"
+
+# A poll that only passes a marker returns nothing, so it must not wait long.
+_POLL_MS = 50
+_FETCH_BYTES = 8 << 20
+
+
+class Restored(Struct, frozen=True):
+    """What a changelog held: the next source offset (None where nothing was ever committed) and its size."""
+
+    position: int | None
+    records: int
+    seconds: float
+
+
+async def restore(
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    apply: Callable[[bytes, bytes | None], None],
+    *,
+    committed_only: bool,
+    patience: float = 30.0,
+) -> Restored:
+    """Give every record of the changelog to ``apply``, oldest first; None as a value deletes the key.
+
+    Raises:
+        EngineError: ``state_unreadable`` (``apply`` raised: the state was written by something else) or ``stuck``
+            (no progress for ``patience`` seconds).
+    """
+    changelog = TopicPartition(topic, partition)
+    reader = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        isolation_level="read_committed" if committed_only else "read_uncommitted",
+        # With "latest", the default, a consumer without a group goes to the end as soon as it is assigned, and
+        # seek_to_beginning() does not bring it back: recovery would read nothing.
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_partition_fetch_bytes=_FETCH_BYTES,
+    )
+    started = time.monotonic()
+    await reader.start()
+    try:
+        reader.assign([changelog])
+        end = (await reader.end_offsets([changelog]))[changelog]
+        position, count = await _read_to(reader, changelog, end, apply, patience)
+    finally:
+        await reader.stop()
+    return Restored(position, count, time.monotonic() - started)
+
+
+async def _read_to(
+    reader: AIOKafkaConsumer,
+    changelog: TopicPartition,
+    end: int,
+    apply: Callable[[bytes, bytes | None], None],
+    patience: float,
+) -> tuple[int | None, int]:
+    source_position: int | None = None
+    count, reached, moved_at = 0, -1, time.monotonic()
+    while (at := await asyncio.wait_for(reader.position(changelog), patience)) < end:
+        if at > reached:
+            reached, moved_at = at, time.monotonic()
+        elif time.monotonic() - moved_at > patience:
+            raise EngineError("stuck", f"no progress in {changelog} at offset {at} of {end} for {patience:.0f} s")
+        records = (await reader.getmany(changelog, timeout_ms=_POLL_MS)).get(changelog, ())
+        count += len(records)
+        try:
+            for record in records:
+                if record.key == POSITION:
+                    source_position = int(record.value)
+                else:
+                    apply(record.key, record.value)
+        except Exception as error:
+            raise EngineError(
+                "state_unreadable",
+                f"{changelog} holds state that cannot be read, near offset {at} ({where(error)}). "
+                "Was it written by a newer version, or by something else?",
+            ) from error
+        await asyncio.sleep(0)  # other partitions work meanwhile
+    return source_position, count

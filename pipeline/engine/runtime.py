@@ -1,0 +1,70 @@
+"""What the parts of one worker share: names, bounds, where to count, and how to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.engine.errors import EngineError, StartupError
+from pipeline.errors import ReknitError
+
+if TYPE_CHECKING:
+    from pipeline.engine.interface import EngineConfig, Metrics, StageFactory, Tuning
+
+log = logging.getLogger("reknit.engine")
+
+DELIVERIES = ("exactly-once", "at-least-once")
+
+
+def where(error: BaseException) -> str:
+    """Return an error's type and the line that raised it. Its text may quote content, which no log may hold."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return f"{type(error).__name__}{place}"
+
+
+class Runtime:
+    """One worker's configuration, its stages, and its first failure."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        stages: Mapping[str, StageFactory],
+        metrics: Metrics,
+        tuning: Tuning,
+    ) -> None:
+        if config.delivery not in DELIVERIES:
+            raise StartupError(
+                "delivery_unknown", f"delivery is {config.delivery!r}; it must be one of {', '.join(DELIVERIES)}"
+            )
+        self.bootstrap = config.bootstrap_servers
+        self.prefix = config.prefix
+        self.partitions = config.partitions
+        self.exactly_once = config.delivery == "exactly-once"
+        self.state_dir = Path(str(config.state_dir))
+        self.metrics_port = config.metrics_port
+        self.group = f"{config.prefix}reknit"
+        self.stages = dict(stages)
+        self.metrics = metrics
+        self.tuning = tuning
+        self.recoveries = asyncio.Semaphore(tuning.recoveries)
+        self.failure: ReknitError | None = None
+        self.failed = asyncio.Event()
+
+    def contract_name(self, topic: str) -> str:
+        """Return a broker's topic name without this pipeline's prefix."""
+        return topic.removeprefix(self.prefix)
+
+    def fail(self, error: BaseException) -> None:
+        """End the worker because of ``error``. The first failure counts; later ones follow from it."""
+        if self.failure is not None:
+            return
+        if not isinstance(error, ReknitError):
+            error = EngineError("worker_failed", where(error))
+        log.error("the worker ends: %s", error)
+        self.failure = error
+        self.failed.set()

@@ -1,0 +1,79 @@
+"""Exactly once: outputs, state, position and source offset in one Kafka transaction for each batch.
+
+The transactional id is the source partition's and never changes, so starting a producer does two things at once: it
+fences whoever wrote for the partition before, a worker that was only stalled included, and it settles what that one
+left open. Only behind it may state and position be read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import aiokafka.producer.sender
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
+
+from pipeline.engine.errors import EngineError
+from pipeline.engine.recovery import POSITION
+from pipeline.engine.writer import Batch, Sender, side_by_side
+
+if TYPE_CHECKING:
+    from pipeline.engine.interface import Tuning
+
+# The first request of a transaction that follows another closely meets CONCURRENT_TRANSACTIONS: the broker is still
+# writing markers. aiokafka then sleeps 20 ms; a broker in the same network needs a tenth of that. The general
+# retry_backoff_ms stays as it is: lowering it too was measured to double the number of requests.
+aiokafka.producer.sender.BACKOFF_OVERRIDE = 0.002
+
+
+class TransactionWriter:
+    """Writes one source partition's batches, each in a transaction of its own."""
+
+    def __init__(
+        self, bootstrap: str, prefix: str, group: str, topic: str, state_topic: str, partition: int, tuning: Tuning
+    ) -> None:
+        self._group = group
+        self._state_topic = state_topic
+        self._source = TopicPartition(prefix + topic, partition)
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            transactional_id=f"{group}-{topic}-{partition}",
+            transaction_timeout_ms=int(tuning.transaction_seconds * 1000),
+            compression_type=tuning.compression,
+            max_batch_size=tuning.send_batch_bytes,
+            max_request_size=tuning.output_bytes + (1 << 20),
+            request_timeout_ms=int(tuning.batch_seconds * 1000),
+        )
+        self._sender = Sender(self._producer, prefix, partition)
+
+    async def open(self) -> None:
+        """Start the producer, which fences the partition's former owner and settles its open transaction."""
+        await self._producer.start()
+
+    async def write(self, batch: Batch) -> None:
+        """Write a batch and commit it.
+
+        Raises:
+            EngineError: ``fenced``, when another worker has taken the partition over.
+        """
+        try:
+            await self._write(batch)
+        except (ProducerFenced, InvalidProducerEpoch) as error:
+            raise EngineError("fenced", f"another worker owns {self._source}") from error
+
+    async def _write(self, batch: Batch) -> None:
+        producer = self._producer
+        state = [(key, value, ()) for key, value in batch.changes.items()]
+        state.append((POSITION, b"%d" % batch.position, ()))
+        await producer.begin_transaction()
+        # The offsets need not wait for the records: all of them count at the commit or none.
+        await side_by_side(
+            self._sender.send_outputs(batch.outputs),
+            self._sender.send(self._state_topic, state),
+            producer.send_offsets_to_transaction({self._source: batch.position}, self._group),
+        )
+        await producer.commit_transaction()
+
+    async def close(self) -> None:
+        """Stop the producer."""
+        await self._producer.stop()

@@ -1,0 +1,145 @@
+"""End a worker that only looks alive.
+
+Three ways to hang, three watches: the event loop does not turn (a thread looks at it), records wait in the log and
+none is taken (a task compares positions with the log's ends, over a connection of its own), a stop does not come to
+an end (the thread again). A missed deadline inside a batch is the partition's own matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+from mode import Service
+
+from pipeline.engine.errors import EngineError
+from pipeline.engine.partition import Partition, State
+from pipeline.engine.runtime import Runtime, log
+
+# EX_TEMPFAIL: start me again.
+EXIT_FAILED = 75
+
+_LOOK_SECONDS = 5.0
+
+
+class Deadman(threading.Thread):
+    """A thread that ends the process when the event loop cannot do it any more."""
+
+    def __init__(self, loop_stuck_seconds: float) -> None:
+        super().__init__(name="deadman", daemon=True)
+        self._limit = loop_stuck_seconds
+        self._ticked_at = time.monotonic()
+        self._deadline: float | None = None
+        self._done = threading.Event()
+
+    def tick(self) -> None:
+        """Say that the event loop turns."""
+        self._ticked_at = time.monotonic()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the loop turned last."""
+        return time.monotonic() - self._ticked_at
+
+    def must_end_within(self, seconds: float) -> None:
+        """End the process, with a failure, if it is still here then. The first call counts."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + seconds
+
+    def disarm(self) -> None:
+        """Stop watching: the worker has ended by itself."""
+        self._done.set()
+
+    def run(self) -> None:
+        """Look four times a second."""
+        while not self._done.wait(0.25):
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                _exit("the worker did not stop in time")
+            if self.age > self._limit:
+                _exit(f"the event loop has not turned for {self._limit:.0f} s")
+
+
+def _exit(reason: str) -> None:
+    sys.stderr.write(f"reknit: {reason}; ending the process, nothing was committed\n")
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
+
+
+class Watchdog(Service):  # type: ignore[misc] # mode is untyped here
+    """Ticks for the deadman, passes a failure on, and sees that the log's ends are reached."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        deadman: Deadman,
+        actors: Callable[[], Mapping[Any, Partition]],
+        stop: Callable[[], None],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._runtime = runtime
+        self._deadman = deadman
+        self._actors = actors
+        self._stop_worker = stop
+        self._seen: dict[tuple[str, int], tuple[int, float]] = {}  # where a partition stood, and since when
+
+    @Service.task  # type: ignore[misc] # mode is untyped here
+    async def _tick(self) -> None:
+        while not self.should_stop:
+            self._deadman.tick()
+            await asyncio.sleep(1.0)
+
+    @Service.task  # type: ignore[misc] # mode is untyped here
+    async def _pass_failure_on(self) -> None:
+        await self._runtime.failed.wait()
+        self._stop_worker()
+
+    @Service.task  # type: ignore[misc] # mode is untyped here
+    async def _watch_progress(self) -> None:
+        while not self.should_stop:
+            await self.sleep(_LOOK_SECONDS)
+            actors = {TopicPartition(tp.topic, tp.partition): actor for tp, actor in self._actors().items()}
+            try:
+                ends = await self._ends(list(actors))
+            except (KafkaError, OSError, TimeoutError) as error:
+                log.warning("the log's ends are not known: %s", type(error).__name__)
+                continue  # no broker, no lag; batches have deadlines of their own
+            for tp, actor in actors.items():
+                self._look_at(actor, ends[tp])
+
+    def _look_at(self, actor: Partition, end: int) -> None:
+        key, at, now = (actor.topic, actor.number), actor.done_to, time.monotonic()
+        self._runtime.metrics.on_lag(actor.topic, actor.number, max(0, end - at))
+        if at >= end or actor.state is not State.WORKING or self._seen.get(key, (-1, 0.0))[0] != at:
+            self._seen[key] = (at, now)
+        elif now - self._seen[key][1] > self._runtime.tuning.stall_seconds:
+            self._runtime.fail(
+                EngineError(
+                    "stalled",
+                    f"{actor.topic} partition {actor.number} stays at offset {at} of {end} for "
+                    f"{self._runtime.tuning.stall_seconds:.0f} s",
+                )
+            )
+
+    async def _ends(self, tps: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        if not tps:
+            return {}
+        # With open transactions the log ends, for a reader, at the first of them.
+        isolation = "read_committed" if self._runtime.exactly_once else "read_uncommitted"
+        async with asyncio.timeout(self._runtime.tuning.start_seconds):
+            reader = AIOKafkaConsumer(
+                bootstrap_servers=self._runtime.bootstrap, isolation_level=isolation, enable_auto_commit=False
+            )
+            await reader.start()
+            try:
+                ends: Mapping[TopicPartition, int] = await reader.end_offsets(tps)
+            finally:
+                await reader.stop()
+        return ends

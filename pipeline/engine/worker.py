@@ -1,0 +1,135 @@
+"""Run a worker: checks, the Faust app and its services, signals, and the process's exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import faust
+import mode.loop
+
+from pipeline.engine import preflight, selfcheck
+from pipeline.engine.app import ReknitApp, make_app
+from pipeline.engine.errors import StartupError
+from pipeline.engine.health import Health
+from pipeline.engine.interface import NoMetrics, Tuning
+from pipeline.engine.records import DEAD_LETTERS
+from pipeline.engine.runtime import Runtime, log
+from pipeline.engine.transport import SpanConsumer
+from pipeline.engine.watchdog import EXIT_FAILED, Deadman, Watchdog
+
+if TYPE_CHECKING:
+    from pipeline.engine.interface import EngineConfig, Metrics, StageFactory
+
+EXIT_CLEAN = 0
+
+
+def run_worker(
+    config: EngineConfig,
+    stages: Mapping[str, StageFactory],
+    metrics: Metrics | None = None,
+    *,
+    outputs: Collection[str] = (),
+    tuning: Tuning | None = None,
+) -> int:
+    """Run a worker in this process until a signal or a failure ends it; must be called in the main thread.
+
+    Args:
+        config: where the broker is and how to deliver.
+        stages: for each source topic (contract name) what makes a stage for one of its partitions.
+        metrics: what to report to; its registry is served at /metrics.
+        outputs: topics that the stages write to, so that a missing one is noticed before anything is read.
+        tuning: bounds; the defaults fit a broker near by.
+
+    Returns:
+        0 after SIGTERM or SIGINT; 75 when the worker was fenced, got stuck or failed. Whatever was in flight then is
+        not committed and will be processed again: start it again.
+
+    Raises:
+        StartupError: the broker, its topics or the configuration do not allow a start.
+        UpstreamChangedError: the installed Faust, aiokafka or mode are not the pinned ones.
+    """
+    selfcheck.verify()
+    mode.loop.use("uvloop")
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning())
+        _make_directory(runtime)
+        changelogs = {stages[topic](0).state_topic for topic in stages}
+        loop.run_until_complete(preflight.check(runtime, {*stages, *changelogs, *outputs, DEAD_LETTERS}))
+    except BaseException:
+        loop.close()
+        raise
+    log.info("delivery: %s; group %s at %s", config.delivery, runtime.group, runtime.bootstrap)
+    return EngineWorker(make_app(runtime), runtime, loop).run()
+
+
+def _make_directory(runtime: Runtime) -> None:
+    try:
+        runtime.state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartupError(
+            "state_dir_unusable", f"cannot make {runtime.state_dir}: {error.strerror}. Set --state-dir."
+        ) from error
+
+
+class EngineWorker(faust.Worker):
+    """Faust's worker with health, watchdog, and an end within a bound."""
+
+    def __init__(self, app: ReknitApp, runtime: Runtime, loop: asyncio.AbstractEventLoop) -> None:
+        self._runtime = runtime
+        self._deadman = Deadman(runtime.tuning.loop_stuck_seconds)
+        tuning = runtime.tuning
+        self.health = Health(
+            runtime.metrics.registry, self._not_live, self._not_ready, tuning.metrics_host, runtime.metrics_port
+        )
+        watchdog = Watchdog(runtime, self._deadman, lambda: self._consumer.actors, self._end)
+        # Logging is the caller's; Faust's own setup would replace it and draw a spinner.
+        super().__init__(
+            app, self.health, watchdog, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False
+        )
+        self.spinner = None
+
+    def run(self) -> int:
+        """Run to the end and return the exit status."""
+        self._deadman.start()
+        try:
+            self.execute_from_commandline()
+        except SystemExit as end:
+            status = end.code
+        finally:
+            self._deadman.disarm()
+        if self._runtime.failure is None and not status:
+            return EXIT_CLEAN
+        if self._runtime.failure is None:
+            log.error("the worker crashed: %r", self.crash_reason)
+        return EXIT_FAILED
+
+    def _schedule_shutdown(self, signal: signal.Signals) -> None:
+        self._deadman.must_end_within(self._runtime.tuning.stop_seconds)
+        super()._schedule_shutdown(signal)
+
+    def _end(self) -> None:
+        self._schedule_shutdown(signal.SIGTERM)
+
+    @property
+    def _consumer(self) -> SpanConsumer:
+        consumer: Any = self.app.consumer
+        return consumer  # type: ignore[no-any-return] # our transport makes no other
+
+    def _not_live(self) -> str | None:
+        if self._runtime.failure is not None:
+            return f"failed: {self._runtime.failure.code}"
+        if self._deadman.age > self._runtime.tuning.loop_stuck_seconds / 2:
+            return "the event loop is stuck"
+        return None
+
+    def _not_ready(self) -> str | None:
+        if self._not_live():
+            return self._not_live()
+        if self.should_stop:
+            return "stopping"
+        return None if self._consumer.settled else "rebalancing or reading state"

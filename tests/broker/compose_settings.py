@@ -1,0 +1,58 @@
+"""The broker settings of docker-compose.yml as a properties file, so that the real jars can be started with them.
+
+The image turns its environment into ``server.properties`` by a rule: the prefix goes, an underscore becomes a dot, two
+become an underscore, three a dash. What depends on the place (hosts, ports, directories) is replaced; everything else
+is used as the file says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+COMPOSE_FILE = Path(__file__).parents[2] / "docker-compose.yml"
+_PREFIX = "KAFKA_"
+# Read by the image's scripts, not by the broker.
+_NOT_SETTINGS = frozenset({"KAFKA_HEAP_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS", "KAFKA_LOG4J_OPTS", "KAFKA_OPTS"})
+_SEPARATORS = {"_": ".", "__": "_", "___": "-"}
+
+
+def compose() -> dict[str, object]:
+    """The file as YAML reads it, anchors resolved."""
+    return yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))
+
+
+def settings_from(environment: Mapping[str, object]) -> dict[str, str]:
+    """Broker settings by their Kafka names, from the environment of the image."""
+    return {
+        setting_name(name): str(value)
+        for name, value in environment.items()
+        if name.startswith(_PREFIX) and name not in _NOT_SETTINGS
+    }
+
+
+def setting_name(variable: str) -> str:
+    """``KAFKA_LOG_DIRS`` is ``log.dirs``."""
+    return re.sub("_+", lambda found: _SEPARATORS[found[0]], variable.removeprefix(_PREFIX).lower())
+
+
+def settings_here(directory: Path, ports: Mapping[str, int]) -> dict[str, str]:
+    """The compose file's broker settings for this machine: loopback, ``ports`` by listener name, ``directory``."""
+    settings = settings_from(compose()["services"]["kafka"]["environment"])
+    here = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
+    for setting in ("listeners", "advertised.listeners"):
+        listeners = [listener.partition("://")[0] for listener in settings[setting].split(",")]
+        settings[setting] = ",".join(here[name] for name in listeners)
+    controller = settings["controller.listener.names"]
+    settings["controller.quorum.voters"] = f"{settings['node.id']}@127.0.0.1:{ports[controller]}"
+    settings["log.dirs"] = str(directory)
+    return settings
+
+
+def listener_names() -> list[str]:
+    """The names of the broker's listeners, each of which needs a port."""
+    settings = settings_from(compose()["services"]["kafka"]["environment"])
+    return [listener.partition("://")[0] for listener in settings["listeners"].split(",")]

@@ -1,0 +1,83 @@
+"""Brokers for tests: a real Apache Kafka from Maven's jars, and the embedded one."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # importlib mode: harness and toy stage are modules beside the tests
+
+ROOT = HERE.parent.parent
+
+
+def _load_broker_module():
+    spec = importlib.util.spec_from_file_location("reknit_kafka_broker", ROOT / "deploy/kafka/broker.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+kafka_broker = _load_broker_module()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_clients():
+    # Clients report every refused connection while a broker restarts; the tests look at outcomes.
+    for name in ("aiokafka", "faust", "mode", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _need_kafka() -> None:
+    wrong = kafka_broker.missing_tools()
+    if wrong is None:
+        try:
+            kafka_broker.fetch_jars()
+        except kafka_broker.BrokerError as error:
+            wrong = str(error)
+    if wrong is None:
+        return
+    if os.environ.get("REKNIT_REQUIRE_KAFKA") == "1":
+        pytest.fail(f"REKNIT_REQUIRE_KAFKA is set, but: {wrong}")
+    pytest.skip(f"no real Kafka: {wrong}")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    """A real Apache Kafka for the whole run."""
+    _need_kafka()
+    server = kafka_broker.Broker(tmp_path_factory.mktemp("kafka"), heap="768m")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def own_broker(tmp_path):
+    """A real Apache Kafka for one test, to be stopped and started at will."""
+    _need_kafka()
+    server = kafka_broker.Broker(tmp_path / "kafka")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def free_port():
+    return kafka_broker.free_port
+
+
+@pytest.fixture
+def prefix():
+    """A pipeline of its own on the shared broker."""
+    return f"t{uuid.uuid4().hex[:8]}."

@@ -1,0 +1,339 @@
+"""Worker processes under load, what may happen to them, and an audit of every source offset.
+
+Nothing here knows the toy stage: a test gives the command that starts a worker, the topics, and a stage that says
+what an undisturbed run would have written. The product's own chaos tests use the same pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError
+
+from pipeline.stages.base import Output, Record, Stage
+
+
+class WorkerProcess:
+    """One worker, by the command that starts it. Whatever happens, ``end`` leaves no process behind."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, port: int) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log = log
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> WorkerProcess:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=dict(os.environ)
+            )
+        return self
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        return self._process.poll() if self._process else None
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.running:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as the kernel would."""
+        self.signal(signal.SIGKILL)
+        if self._process:
+            self._process.wait(10)
+
+    def end(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.kill()
+
+    async def wait(self, seconds: float) -> int:
+        """Wait for its end and return its status."""
+        deadline = time.monotonic() + seconds
+        while self.running:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.name} still runs after {seconds} s\n{self.tail()}")
+            await asyncio.sleep(0.02)
+        return self.status
+
+    async def stop(self, seconds: float = 20.0) -> int:
+        self.signal(signal.SIGTERM)
+        return await self.wait(seconds)
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Return status and text of one of its HTTP pages; status 0 where nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=2) as answer:  # noqa: S310
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    async def ready(self, seconds: float = 30.0) -> None:
+        """Wait until it has read its state and works."""
+        deadline = time.monotonic() + seconds
+        while (await asyncio.to_thread(self.ask, "/readyz"))[0] != 200:
+            if not self.running or time.monotonic() > deadline:
+                raise AssertionError(f"{self.name} is not ready (status {self.status})\n{self.tail()}")
+            await asyncio.sleep(0.05)
+
+    def tail(self, size: int = 4000) -> str:
+        return self.log.read_bytes()[-size:].decode(errors="replace") if self.log.exists() else ""
+
+
+class Fleet:
+    """Workers of one pipeline."""
+
+    def __init__(self, command: Callable[[int], Sequence[str]], directory: Path, free_port: Callable[[], int]) -> None:
+        """``command`` gets the port for health and returns the command line."""
+        self._command = command
+        self._directory = directory
+        self._free_port = free_port
+        self.workers: list[WorkerProcess] = []
+
+    def start(self) -> WorkerProcess:
+        port = self._free_port()
+        name = f"worker-{len(self.workers)}"
+        worker = WorkerProcess(name, self._command(port), self._directory / f"{name}.log", port)
+        self.workers.append(worker.start())
+        return worker
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.end()
+
+
+def toy_command(**options: Any) -> Callable[[int], Sequence[str]]:
+    """Return what starts the toy worker with these options."""
+    script = str(Path(__file__).with_name("toy_worker.py"))
+    return lambda port: [sys.executable, script, json.dumps(options | {"metrics_port": port})]
+
+
+async def make_topics(bootstrap: str, names: Iterable[str], partitions: int, **config: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        names = list(names)
+        response = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=config) for name in names])
+        errors = {entry[0]: entry[1] for entry in response.topic_errors}
+        assert errors == dict.fromkeys(names, 0)
+    finally:
+        await admin.close()
+    # A topic exists before it has leaders.
+    async with reader(bootstrap) as consumer:
+        tps = [TopicPartition(name, number) for name in names for number in range(partitions)]
+        await consumer.end_offsets(tps)
+
+
+@contextlib.asynccontextmanager
+async def reader(bootstrap: str, isolation: str = "read_committed") -> AsyncIterator[AIOKafkaConsumer]:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        isolation_level=isolation,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_partition_fetch_bytes=8 << 20,
+    )
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+async def read_all(bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed") -> list[list[Record]]:
+    """Return every visible record of a topic, by partition."""
+    tps = [TopicPartition(topic, number) for number in range(partitions)]
+    found: list[list[Record]] = [[] for _ in tps]
+    async with reader(bootstrap, isolation) as consumer:
+        consumer.assign(tps)
+        end = await consumer.end_offsets(tps)
+        while not all([await consumer.position(tp) >= end[tp] for tp in tps]):
+            for tp, records in (await consumer.getmany(timeout_ms=100)).items():
+                found[tp.partition].extend(
+                    Record(
+                        partition=r.partition, offset=r.offset, key=r.key, value=r.value, headers=r.headers, timestamp=r.timestamp
+                    )
+                    for r in records
+                )
+    return found
+
+
+async def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    """Return the group's committed offsets of a topic."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        offsets = await admin.list_consumer_group_offsets(group)
+    finally:
+        await admin.close()
+    return {tp.partition: entry.offset for tp, entry in offsets.items() if tp.topic == topic}
+
+
+async def caught_up(bootstrap: str, topic: str, sources: Sequence[str], partitions: int, seconds: float) -> None:
+    """Wait until the output topic stops growing and holds as many records as the sources."""
+    deadline = time.monotonic() + seconds
+    want = 0
+    for source in sources:
+        want += sum(map(len, await read_all(bootstrap, source, partitions)))
+    while (got := sum(map(len, await read_all(bootstrap, topic, partitions)))) < want:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{topic} has {got} records of {want} after {seconds} s")
+        await asyncio.sleep(0.5)
+
+
+class Feeder:
+    """Writes to the sources at a rate until stopped. Survives a broker restart; what failed is simply not there.
+
+    With ``transactions`` every few records are a transaction, and some are aborted, so that the log is full of markers
+    and of records that nobody may see.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: Sequence[str],
+        partitions: int,
+        rate: int,
+        *,
+        keys: int = 200,
+        transactions: str | None = None,
+        seed: int = 7,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._topics = topics
+        self._partitions = partitions
+        self._rate = rate
+        self._keys = keys
+        self._transactions = transactions
+        self._random = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self._stop = asyncio.Event()
+        self.sent = 0
+
+    async def __aenter__(self) -> Feeder:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._stop.set()
+        await asyncio.wait_for(self._task, 40)
+
+    async def _run(self) -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            acks="all",
+            request_timeout_ms=5_000,
+            transactional_id=self._transactions,
+            transaction_timeout_ms=10_000,
+        )
+        await producer.start()
+        began, n = time.monotonic(), 0
+        try:
+            while not self._stop.is_set():
+                due = int((time.monotonic() - began) * self._rate)
+                with contextlib.suppress(KafkaError, TimeoutError):
+                    await asyncio.wait_for(self._burst(producer, min(due - n, 2_000)), 10)
+                n = due
+                await asyncio.sleep(0.05)
+        finally:
+            with contextlib.suppress(KafkaError, TimeoutError):
+                await asyncio.wait_for(producer.stop(), 10)
+
+    async def _burst(self, producer: AIOKafkaProducer, count: int) -> None:
+        """Send ``count`` records and wait for them, so that little is outstanding when the broker goes."""
+        if self._transactions is None:
+            await self._send(producer, count)
+            return
+        while count > 0:
+            part = self._random.randint(1, 40)
+            await producer.begin_transaction()
+            await self._send(producer, part)
+            if self._random.random() < 0.25:
+                await producer.abort_transaction()
+            else:
+                await producer.commit_transaction()
+            count -= part
+
+    async def _send(self, producer: AIOKafkaProducer, count: int) -> None:
+        futures = []
+        for _ in range(count):
+            self.sent += 1
+            key = b"k%d" % self._random.randrange(self._keys)
+            topic = self._topics[self.sent % len(self._topics)]
+            futures.append(
+                await producer.send(topic, key=key, value=b"v" * 100, partition=self._random.randrange(self._partitions))
+            )
+        if futures:
+            await asyncio.gather(*futures)
+
+
+async def audit(
+    bootstrap: str,
+    prefix: str,
+    stages: Callable[[str, int], Stage],
+    sources: Sequence[str],
+    outputs: Sequence[str],
+    partitions: int,
+) -> int:
+    """Compare what readers see with what one undisturbed run makes of the same sources; return the records audited.
+
+    Equality is exact: no record lost, doubled, out of order, or made from wrong state. Outputs of different sources
+    may interleave, so they are compared source by source (a toy output begins with its source's name).
+    """
+    expected: dict[tuple[str, int, str], list[bytes | None]] = {}
+    total = 0
+    for source in sources:
+        for number, records in enumerate(await read_all(bootstrap, prefix + source, partitions)):
+            total += len(records)
+            stage = stages(source, number)
+            for output in made_by(stage, records):
+                expected.setdefault((output.topic, number, source), []).append(output.value)
+    found: dict[tuple[str, int, str], list[bytes | None]] = {}
+    for topic in outputs:
+        for number, records in enumerate(await read_all(bootstrap, prefix + topic, partitions)):
+            for record in records:
+                source = (record.value or b"").split(b":", 1)[0].decode()
+                found.setdefault((topic, number, source), []).append(record.value)
+    for place in expected.keys() | found.keys():
+        _compare(place, expected.get(place, []), found.get(place, []))
+    return total
+
+
+def made_by(stage: Stage, records: Sequence[Record]) -> list[Output]:
+    """Return what a stage makes of records, undisturbed."""
+    return stage.process(records).outputs if records else []
+
+
+def _compare(place: object, expected: list[bytes | None], found: list[bytes | None]) -> None:
+    if expected == found:
+        return
+    lost = [value for value in expected if value not in set(found)]
+    doubled = len(found) - len(set(found))
+    first = next((i for i, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), None)
+    near = (expected[first], found[first]) if first is not None else None
+    raise AssertionError(
+        f"{place}: expected {len(expected)}, found {len(found)}, lost {len(lost)} {lost[:3]}, doubled {doubled}, "
+        f"first difference at {first}: {near}"
+    )

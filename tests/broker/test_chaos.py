@@ -1,0 +1,126 @@
+"""Workers are killed, stopped, frozen and fenced while records arrive; then every source offset is audited."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+
+import harness
+import pytest
+import toy_stage
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 6
+OTHERS = ("toy.first-state.v1", "toy.second-state.v1", toy_stage.OUT, "pipeline.dead-letters.v1")
+# A short session keeps the test short: it is how long a killed worker's partitions wait.
+TUNING = {"session_seconds": 4.0, "heartbeat_seconds": 1.0, "rebalance_seconds": 10.0}
+
+
+async def make_topics(bootstrap, prefix):
+    names = [prefix + name for name in (*toy_stage.SOURCES, *OTHERS)]
+    await harness.make_topics(bootstrap, names, PARTITIONS)
+
+
+def make_fleet(bootstrap, prefix, directory, free_port, **more):
+    options = {
+        "bootstrap_servers": bootstrap,
+        "prefix": prefix,
+        "partitions": PARTITIONS,
+        "delivery": "exactly-once",
+        "state_dir": str(directory / "state"),
+        "tuning": TUNING,
+    }
+    return harness.Fleet(harness.toy_command(**options | more), directory, free_port)
+
+
+async def audited(bootstrap, prefix):
+    sources = [prefix + source for source in toy_stage.SOURCES]
+    await harness.caught_up(bootstrap, prefix + toy_stage.OUT, sources, PARTITIONS, 60)
+    return await harness.audit(
+        bootstrap, prefix, toy_stage.ToyStage, toy_stage.SOURCES, [toy_stage.OUT], PARTITIONS
+    )
+
+
+async def test_kill_9_of_one_of_two_workers_ten_times(broker, prefix, tmp_path, free_port):
+    chance = random.Random(11)
+    await make_topics(broker.bootstrap, prefix)
+    fleet = make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
+    sources = [prefix + source for source in toy_stage.SOURCES]
+    try:
+        pair = [fleet.start(), fleet.start()]
+        async with harness.Feeder(broker.bootstrap, sources, PARTITIONS, 2_000) as feeder:
+            await asyncio.gather(*(worker.ready() for worker in pair))
+            for turn in range(10):
+                await asyncio.sleep(chance.uniform(0.5, 2.5))
+                victim = chance.randrange(2)
+                pair[victim].kill()
+                # Sometimes the other worker takes over first, sometimes the group meets the newcomer at once.
+                await asyncio.sleep(chance.choice([0.0, 5.0]))
+                assert pair[1 - victim].running, f"round {turn}\n{pair[1 - victim].tail()}"
+                pair[victim] = fleet.start()
+        assert feeder.sent > 10_000
+        assert await audited(broker.bootstrap, prefix) == feeder.sent
+        assert [await worker.stop() for worker in pair] == [0, 0]
+    finally:
+        fleet.end()
+
+
+async def test_scaling_freezing_and_a_source_full_of_markers(broker, prefix, tmp_path, free_port):
+    await make_topics(broker.bootstrap, prefix)
+    fleet = make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
+    sources = [prefix + source for source in toy_stage.SOURCES]
+    try:
+        first = fleet.start()
+        feeder = harness.Feeder(broker.bootstrap, sources, PARTITIONS, 1_000, transactions=f"{prefix}feeder")
+        async with feeder:
+            await first.ready()
+            second, third = fleet.start(), fleet.start()
+            await asyncio.sleep(6)
+            assert await second.stop() == 0
+            await asyncio.sleep(1)
+            assert await third.stop() == 0
+            other = fleet.start()
+            await other.ready()
+            for _ in range(2):
+                # Frozen past its session, it loses its partitions. When it wakes in the middle of a batch it is fenced.
+                other.signal(signal.SIGSTOP)
+                await asyncio.sleep(7)
+                other.signal(signal.SIGCONT)
+                await asyncio.sleep(4)
+                if not other.running:
+                    assert other.status == 75
+                    other = fleet.start()
+                    await other.ready()
+        total = await audited(broker.bootstrap, prefix)
+        assert 5_000 < total < feeder.sent, "a quarter of the transactions is aborted"
+        assert await first.stop() == 0
+        assert await other.stop() == 0
+    finally:
+        fleet.end()
+
+
+async def test_the_broker_dies_and_comes_back(own_broker, prefix, tmp_path, free_port):
+    await make_topics(own_broker.bootstrap, prefix)
+    fleet = make_fleet(own_broker.bootstrap, prefix, tmp_path, free_port)
+    sources = [prefix + source for source in toy_stage.SOURCES]
+    try:
+        pair = [fleet.start(), fleet.start()]
+        async with harness.Feeder(own_broker.bootstrap, sources, PARTITIONS, 1_500):
+            await asyncio.gather(*(worker.ready() for worker in pair))
+            for end in (own_broker.kill, own_broker.stop):
+                await asyncio.sleep(2)
+                await asyncio.to_thread(end)
+                await asyncio.sleep(3)
+                await asyncio.to_thread(own_broker.start)
+                await asyncio.sleep(4)
+        # A worker may give up while the broker is away, but then it says so; somebody starts it again.
+        for place, worker in enumerate(pair):
+            if not worker.running:
+                assert worker.status == 75
+                pair[place] = fleet.start()
+        assert await audited(own_broker.bootstrap, prefix) > 5_000
+        assert [await worker.stop() for worker in pair] == [0, 0]
+    finally:
+        fleet.end()
