@@ -32,7 +32,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     ``message`` is the provider's text with ``{names}`` where indices and ids stand. ``families`` names the model
     families that are known to have a ``model`` rule. ``unchecked`` says why a body alone cannot show a breach; such a
-    rule is listed so that its error text can be explained, and is never reported.
+    rule is listed so that its error text can be explained, and is never reported. ``by_sender`` marks what whoever
+    sends the body may still add; where nobody is left to add it, a breach is as good as hard.
     """
 
     id: str
@@ -44,11 +45,17 @@ class Rule(Struct, frozen=True, kw_only=True):
     source: str
     families: tuple[str, ...] = ()
     unchecked: str = ""
+    by_sender: bool = False
 
     def broken(self, path: str, severity: Severity | None = None, **values: object) -> Violation:
         """Report a breach at ``path``; ``values`` fill the message's names, ``at`` being the path unless given."""
         message = self.message.format(**{"at": path, **values})
-        return Violation(self.id, path, message, severity or self.severity)
+        return Violation(self.id, _encodable(path), _encodable(message), severity or self.severity)
+
+
+def _encodable(text: str) -> str:
+    """Escape the lone surrogates that an id or a key of a bad body may bring into a report."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 State = TypeVar("State")

@@ -22,7 +22,8 @@ class Family(Struct, frozen=True):
         system_turns: ``role: system`` inside messages; 4.8 and later (recorded, and LiteLLM's live probes).
         empty_thinking: a signed thinking block with no text, as 4.7 and later write them (recorded).
         thinking_first: with thinking enabled, the turn of the current tool loop starts with a thinking block
-            (anomalyco/opencode#3077); with adaptive thinking it need not (recorded).
+            (reports of 2025: anomalyco/opencode#3077, deepset-ai/haystack-core-integrations#2146). The documentation
+            of 2026 says that thinking is switched off silently instead, so it is not known for later models.
         media_sniffed: the declared media type of an image is compared with its bytes (vybestack/llxprt-code#2130);
             Claude 3.5 took a JPEG declared as PNG (recorded).
     """
@@ -47,8 +48,8 @@ _FAMILIES: dict[tuple[int, int] | tuple[int, int, str], Family] = {
     (3, 5): Family("claude-3-5", YES, NO, NO, NO, NO),
     (3, 7): Family("claude-3-7", YES, NO, NO, YES, None),
     (4, 0): Family("claude-4", YES, NO, NO, YES, YES),
-    (4, 1): Family("claude-4-1", YES, NO, NO, YES, YES),
-    (4, 5): Family("claude-4-5", YES, NO, NO, YES, YES),
+    (4, 1): Family("claude-4-1", YES, NO, NO, None, YES),
+    (4, 5): Family("claude-4-5", YES, NO, NO, None, YES),
     (4, 6): Family("claude-4-6", NO, NO, NO, None, YES),
     (4, 6, "sonnet"): Family("claude-sonnet-4-6", None, NO, NO, None, YES),
     (4, 7): Family("claude-4-7", NO, NO, YES, None, YES),

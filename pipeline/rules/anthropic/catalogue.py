@@ -37,6 +37,7 @@ def rule(
     source: str,
     families: tuple[str, ...] = (),
     unchecked: str = "",
+    by_sender: bool = False,
 ) -> Rule:
     """Enter a rule into the catalogue."""
     made = Rule(
@@ -49,6 +50,7 @@ def rule(
         source=source,
         families=families,
         unchecked=unchecked,
+        by_sender=by_sender,
     )
     RULES[rule_id] = made
     return made

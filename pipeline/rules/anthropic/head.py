@@ -40,12 +40,12 @@ TOOL_SCHEMA = rule(
 NO_MODEL = rule(
     "ANT-37", "soft", "model: Field required",
     summary="A request names its model (the sender may add it).",
-    repair="set the model", source="the API's own schema",
+    repair="set the model", source="the API's own schema", by_sender=True,
 )
 NO_MAX_TOKENS = rule(
     "ANT-37b", "soft", "max_tokens: Field required",
     summary="A request has max_tokens (the sender may add it; counting tokens needs none).",
-    repair="set max_tokens", source="the API's own schema",
+    repair="set max_tokens", source="the API's own schema", by_sender=True,
 )
 BUDGET = rule(
     "ANT-38", "soft",
@@ -60,7 +60,7 @@ TEMPERATURE = rule(
     repair="clamp it", source="recorded",
 )
 FORCED_THINKING = rule(
-    "ANT-40", "soft", "Thinking may not be enabled when tool_choice forces tool use.",
+    "ANT-40", "hard", "Thinking may not be enabled when tool_choice forces tool use.",
     summary="With thinking enabled, tool_choice is auto or none.",
     repair="drop tool_choice", source="the API's documentation",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pipeline.rules._shape import Hole, Misfit, Spot, fit
+from pipeline.rules._shape import Misfit, Spot, fit
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.wire import Block, Message
 from pipeline.rules.base import Rule, Violation
@@ -26,17 +26,17 @@ _RULES: dict[Misfit, Rule] = {
 }
 
 
-def read_messages(values: list[object], index: int) -> tuple[list[Message | Hole], list[Violation]]:
-    """Make messages of JSON values, the first being number ``index``; what could not be read is a Hole."""
+def read_messages(values: list[object], index: int) -> tuple[list[Message | None], list[Violation]]:
+    """Make messages of JSON values, the first being number ``index``; None is one that could not be read."""
     found: list[Violation] = []
     return [_read_message(value, at, found) for at, value in enumerate(values, index)], found
 
 
-def _read_message(value: object, index: int, found: list[Violation]) -> Message | Hole:
+def _read_message(value: object, index: int, found: list[Violation]) -> Message | None:
     path = f"messages.{index}"
     if not isinstance(value, dict):
         found.append(rules.MESSAGE_SHAPE.broken(path))
-        return Hole()
+        return None
 
     def report(spot: Spot, misfit: Misfit, words: str) -> None:
         rule = _OWN_RULES.get((spot.place, misfit), _RULES[misfit])
@@ -45,10 +45,10 @@ def _read_message(value: object, index: int, found: list[Violation]) -> Message 
     content = value.get("content")
     if not isinstance(content, list):
         message = fit(value, Message, Spot(path, path), report)
-        return message if isinstance(message, Message) else Hole()
+        return message if isinstance(message, Message) else None
     message = fit({**value, "content": []}, Message, Spot(path, path), report)
     spots = (Spot(f"{path}.content.{at}", f"{path}.content.{at}") for at in range(len(content)))
     blocks = [fit(block, Block, spot, report) for block, spot in zip(content, spots, strict=True)]
     if not isinstance(message, Message):
-        return Hole()
+        return None
     return replace(message, content=blocks)

@@ -107,7 +107,7 @@ class Turns:
     def _calls_unanswered(self) -> None:
         """Report the calls that were left open, message by message."""
         if len(self.answered) == len(self.calls):
-            self.calls = {}
+            self.calls, self.answered = {}, set()
             return
         left: dict[int, list[str]] = {}
         for call, index in self.calls.items():

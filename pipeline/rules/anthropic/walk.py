@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import UNSET
 
-from pipeline.rules._shape import Hole
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.blocks import JUDGES, Place
 from pipeline.rules.anthropic.state import State
@@ -15,22 +14,22 @@ from pipeline.rules.anthropic.wire import Block, Message, Text
 from pipeline.rules.base import Violation
 
 
-def walk(state: State, messages: Iterable[Message | Hole]) -> tuple[State, list[Violation]]:
-    """Judge decoded messages; a Hole is one that could not be read and was reported already."""
+def walk(state: State, messages: Iterable[Message | None]) -> tuple[State, list[Violation]]:
+    """Judge decoded messages; None stands for one that could not be read and was reported already."""
     found: list[Violation] = []
     place = Place(state, found)
     index, last, last_at = state.index, state.last, state.last_at
     hollow = last is not None and _is_hollow(last)
     for message in messages:
-        if type(message) is Message:
-            role, content = message.role, message.content
+        if message is not None:
+            content = message.content
             if hollow:
                 found.append(rules.EMPTY_MESSAGE.broken(f"messages.{last_at}"))
                 hollow = False
-            if role != place.role:
+            if message.role != place.role:
                 place.enter(message, index, last, last_at)
-            elif role != "system":
-                found.append(rules.ALTERNATE.broken(f"messages.{index}", role=role))
+            elif message.role != "system":
+                found.append(rules.ALTERNATE.broken(f"messages.{index}", role=message.role))
             if type(content) is list and content:
                 _judge_blocks(place, index, content)
             else:

@@ -18,7 +18,8 @@ class Anything(Struct, frozen=True, gc=False):
 class CacheControl(Struct, frozen=True, gc=False, tag_field="type", tag="ephemeral", forbid_unknown_fields=True):
     """A cache breakpoint."""
 
-    ttl: Literal["5m", "1h"] | UnsetType = UNSET
+    ttl: Literal["5m", "1h"] | None = None
+    scope: str | None = None  # behind a beta header
 
 
 class _Tagged(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True, kw_only=True):
