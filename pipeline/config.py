@@ -74,11 +74,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transaction_seconds: Annotated[float, Meta(gt=0, le=900)] = 25.0
     # Lag and no commit for this long: the worker ends, so that another takes over. Longer than a transaction may take.
     stall_seconds: Annotated[float, Meta(gt=0)] = 60.0
+    # The group: how long a dead worker's partitions wait for a new owner, how often a worker shows that it lives, and
+    # how long the others wait for it in a rebalance. The broker allows sessions from 6 s by default.
+    session_seconds: Annotated[float, Meta(gt=0)] = 10.0
+    heartbeat_seconds: Annotated[float, Meta(gt=0)] = 2.0
+    rebalance_seconds: Annotated[float, Meta(gt=0)] = 20.0
     # From SIGTERM to the end; orchestrators kill after 30 s by default.
     stop_seconds: Annotated[float, Meta(gt=0)] = 20.0
 
-    # After a record that could not be processed: do its session's later records follow, or wait until it is resolved?
-    on_dead_letter: Literal["follow", "wait"] = "follow"
+    # After a record that could not be processed the session goes on without it, or its later records follow it into
+    # the dead letters until the history is restored, so that a hole never becomes a wrong history.
+    on_dead_letter: Literal["go-on", "follow"] = "go-on"
     session: SessionDefaults = SessionDefaults()
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"

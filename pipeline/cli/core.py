@@ -23,13 +23,9 @@ LINES = click.option("--lines", is_flag=True, help="One document a line, in and 
 
 
 @click.command("normalize")
-@click.option(
-    "--to", "target", default="anthropic", show_default=True, help="The target that is to accept it."
-)
+@click.option("--to", "target", default="anthropic", show_default=True, help="The target that is to accept it.")
 @click.option("--from", "shape", default="auto", show_default=True, help="The shape of the history.")
-@click.option(
-    "--policy", "policies", multiple=True, metavar="K=V", help="How to mend where there is a choice."
-)
+@click.option("--policy", "policies", multiple=True, metavar="K=V", help="How to mend where there is a choice.")
 @click.option("--report", is_flag=True, help="Print request, fixes and violations as one JSON object.")
 @LINES
 @FILE
@@ -39,7 +35,7 @@ def normalize_command(
     policies: Sequence[str],
     report: bool,
     lines: bool,
-    file: str,  # noqa: FBT001  click
+    file: str,
 ) -> None:
     """Mend a history into a request that the target accepts.
 
@@ -49,10 +45,7 @@ def normalize_command(
     try:
         policy = _policy(policies)
         documents = _documents(read_input(file), lines=lines)
-        codes = [
-            _normalize_one(document, target, shape, policy, report=report, lines=lines)
-            for document in documents
-        ]
+        codes = [_normalize_one(document, target, shape, policy, report=report, lines=lines) for document in documents]
     except ReknitError as error:
         fail(error)
     raise SystemExit(int(worst(codes)))
@@ -67,9 +60,7 @@ def _normalize_one(
         if not lines:
             raise
         # Every line in has its line out, so that the two can be laid side by side.
-        write_json(
-            {"request": None, "fixes": [], "violations": [], "error": describe(error)} if report else None
-        )
+        write_json({"request": None, "fixes": [], "violations": [], "error": describe(error)} if report else None)
         say(f"reknit: {error}")
         return Exit.UNUSABLE
     if report:
@@ -120,7 +111,7 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
 @click.option("--model", default=None, help="The model, where the body does not name it.")
 @LINES
 @FILE
-def validate_command(target: str, model: str | None, lines: bool, file: str) -> None:  # noqa: FBT001  click
+def validate_command(target: str, model: str | None, lines: bool, file: str) -> None:
     """Judge a request body by its provider's rules, in the provider's words.
 
     Prints one violation a line: rule, path, message, severity; with --lines also the line it is about.
@@ -176,6 +167,4 @@ def _recovered(source: str, file: str) -> Iterator[Sequence[msgspec.Struct]]:
 
 def _is_mend(item: Any) -> bool:  # noqa: ANN401  the item union
     promoted = getattr(item, "origin", "stream") == "promoted"
-    return (
-        promoted or bool(getattr(item, "incomplete", False)) or item.__struct_config__.tag == "item/retracted"
-    )
+    return promoted or bool(getattr(item, "incomplete", False)) or item.__struct_config__.tag == "item/retracted"

@@ -15,15 +15,9 @@ from pipeline.errors import ReknitError
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option(
-        "--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A TOML file."
-    ),
-    click.option(
-        "--bootstrap-servers", metavar="HOST:PORT,…", help="The brokers  [env: REKNIT_BOOTSTRAP_SERVERS]"
-    ),
-    click.option(
-        "--prefix", help="Stands before every topic, group and transactional id  [env: REKNIT_PREFIX]"
-    ),
+    click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A TOML file."),
+    click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="The brokers  [env: REKNIT_BOOTSTRAP_SERVERS]"),
+    click.option("--prefix", help="Stands before every topic, group and transactional id  [env: REKNIT_PREFIX]"),
 )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from pipeline.cli.options import broker_options, configured
 from pipeline.cli.output import fail, say
 from pipeline.config import Config
 from pipeline.errors import ReknitError
+from pipeline.stages.defaults import Defaults
+from pipeline.targets import target_named
 
 
 @click.command("worker")
@@ -35,12 +38,35 @@ def run(config: Config) -> int:
     Raises:
         ReknitError: the worker cannot start.
     """
-    # Imported here: the engine costs a second, and `reknit worker --help` should not.
-    from pipeline.engine import run_worker  # noqa: PLC0415
-    from pipeline.logs import configure_logs  # noqa: PLC0415
-    from pipeline.metrics import Metrics  # noqa: PLC0415
-    from pipeline.stages import make_stages, written_topics  # noqa: PLC0415
+    from pipeline.engine import Tuning, run_worker
+    from pipeline.logs import configure_logs
+    from pipeline.metrics import Metrics
+    from pipeline.stages import WRITTEN, stages
 
     configure_logs(config.log_level, config.log_format)
     say(f"reknit: delivery {config.delivery}, brokers {config.bootstrap_servers}, prefix {config.prefix!r}")
-    return run_worker(config, make_stages(config.session, config), Metrics(), outputs=written_topics())
+    tuning = Tuning(**{name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)})
+    return run_worker(config, stages(session_defaults(config)), Metrics(), outputs=WRITTEN, tuning=tuning)
+
+
+def session_defaults(config: Config) -> Defaults:
+    """The configuration's defaults for sessions, as the stages take them.
+
+    Raises:
+        UnknownTargetError: a target that does not exist.
+    """
+    given = config.session
+    for name in given.targets:
+        target_named(name)
+    params = dict(given.params)
+    if given.max_tokens is not None:
+        params.setdefault("max_tokens", msgspec.Raw(msgspec.json.encode(given.max_tokens)))
+    return Defaults(
+        targets=given.targets,
+        model=given.model,
+        params=params,
+        system=given.system,
+        tools=given.tools,
+        policy=given.policy,
+        quarantine=config.on_dead_letter == "follow",
+    )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import Raw, Struct
+from typing import Any
 
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from pipeline.errors import InputError
 from pipeline.model import Policy
+from pipeline.session import Session
+from topics.records import PolicyChange, SessionOpened
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
@@ -18,8 +24,52 @@ class Defaults(Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...] = ("anthropic",)
     model: str | None = None
     params: dict[str, Raw] = {}
-    system: Raw | None = None
-    tools: Raw | None = None
+    system: str | None = None
+    tools: tuple[Raw, ...] = ()
     policy: Policy = Policy()
     quarantine: bool = False
     source: str = "claude-cli"
+
+    def session(self) -> Session:
+        """A session that has said nothing yet."""
+        return Session(
+            self.targets, self.policy, system=self.system, tools=self._tools(), model=self.model, params=self.params
+        )
+
+    def changes(self, opened: SessionOpened, policy: Policy) -> dict[str, Any]:
+        """What a session is to change, as ``Session.configure`` takes it.
+
+        A field that is absent stays as it is; null goes back to the default. ``policy`` is the one in force.
+
+        Raises:
+            InputError: a system prompt or tools that cannot be read.
+        """
+        changes: dict[str, Any] = {}
+        for name, default in (("targets", self.targets), ("model", self.model), ("params", self.params)):
+            given = getattr(opened, name)
+            if given is not UNSET:
+                changes[name] = default if given is None else given
+        if opened.system is not UNSET:
+            system = _decoded(opened.system, "system")
+            changes["system"] = self.system if system is None else system
+        if opened.tools is not UNSET:
+            tools = _decoded(opened.tools, "tools")
+            changes["tools"] = self._tools() if tools is None else tools
+        if opened.policy is not UNSET:
+            changes["policy"] = self.policy if opened.policy is None else _changed(policy, opened.policy)
+        return changes
+
+    def _tools(self) -> list[Any]:
+        return [msgspec.json.decode(tool) for tool in self.tools]
+
+
+def _changed(policy: Policy, change: PolicyChange) -> Policy:
+    given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
+    return structs.replace(policy, **given)
+
+
+def _decoded(value: Raw, path: str) -> Any:  # noqa: ANN401  whatever JSON holds
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError("not_json", f"not JSON: {error}", path=path) from error

@@ -1,4 +1,4 @@
-"""When a request is sent and what stands beside it: ids, digests, what it supersedes, what was mended for it."""
+"""What a turn makes go out: requests with their headers, and the fixes they stand on, each told once."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
+from msgspec import structs
 
 from pipeline._version import __version__
 from pipeline.errors import ReknitError
 from pipeline.fixes import Fix
-from pipeline.rules import Violation
+from pipeline.rules import RULES, Violation
 from pipeline.session import Normalized
 from pipeline.stages.base import Output, Record, Result
 from pipeline.stages.dead_letters import dead_letter
 from pipeline.stages.turn_state import Entry, Sent
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS
-from topics import headers as names
+from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS, headers
 from topics.records import FixRecord
-
-Tally = Counter[tuple[str, ...]]
 
 
 class RejectedError(ReknitError):
@@ -30,3 +28,145 @@ class RejectedError(ReknitError):
 
     def __init__(self, target: str, violation: Violation) -> None:
         super().__init__("rejected", f"{target}: {violation.message}", path=violation.path, rule=violation.rule)
+
+
+class Publisher:
+    """Puts out what one source record leads to."""
+
+    def __init__(
+        self, key: bytes, entry: Entry, record: Record, result: Result, tally: Counter[tuple[str, ...]]
+    ) -> None:
+        self._key = key
+        self._entry = entry
+        self._record = record
+        self._result = result
+        self._tally = tally
+        self._numbered = 0
+
+    def certain(self, fixes: Iterable[Fix]) -> None:
+        """Tell fixes that nothing will undo, unless a request told them already."""
+        told = self._entry.told
+        for fix in fixes:
+            identity = _identity(fix)
+            if identity in told:
+                told.discard(identity)
+            else:
+                self._tell(fix, "")
+
+    def answered(self) -> None:
+        """Note that an assistant turn came: the requests before it are not superseded by the next ones."""
+        sent = self._entry.sent
+        self._entry.sent = {target: structs.replace(last, answered=True) for target, last in sent.items()}
+
+    def requests(self, *, force: bool = False) -> None:
+        """Publish a request for each target whose body has changed, or for each if that is forced."""
+        still_open: set[str] = set()
+        for target in self._entry.session.targets:
+            done = self._entry.session.request(target)
+            self._request(done, force=force)
+            still_open.update(map(_identity, done.open_fixes))
+        self._entry.told &= still_open
+
+    def _request(self, done: Normalized, *, force: bool) -> None:
+        last = self._entry.sent.get(done.target)
+        refused = _refused(done)
+        if refused is not None:
+            self._reject(done.target, refused)
+            return
+        if last is not None and last.sha256 == done.sha256 and not force:
+            return
+        request_id = self._request_id(done.target)
+        self._result.outputs.append(self._output(done, request_id, last))
+        self._entry.sent[done.target] = Sent(request_id, done.sha256, own_fixes=done.own_fix_count)
+        self._tell_of(done, request_id, 0 if last is None or done.reset else last.own_fixes)
+        self._count(done)
+
+    def _output(self, done: Normalized, request_id: str, last: Sent | None) -> Output:
+        """The request as a record. Its body is joined here and nowhere else."""
+        model = self._entry.session.model
+        superseded = last is not None and not last.answered and last.request_id != request_id
+        described = headers.RequestHeaders(
+            request_id=request_id,
+            target=done.target,
+            turn=self._entry.turn,
+            fixes=done.fix_count,
+            body_sha256=done.sha256,
+            prefix_bytes=done.prefix_bytes,
+            reknit_version=__version__,
+            model=msgspec.UNSET if model is None else model,
+            supersedes=last.request_id if last is not None and superseded else msgspec.UNSET,
+        )
+        return Output(PROVIDER_REQUESTS, self._key, done.body, headers.encode(described))
+
+    def _request_id(self, target: str) -> str:
+        """The same for a record that is processed again, and for no other request."""
+        place = msgspec.msgpack.encode((self._key, self._entry.turn, target))
+        return hashlib.sha256(place).hexdigest()[:32]
+
+    def _reject(self, target: str, violation: Violation) -> None:
+        self._result.outputs.append(dead_letter(self._record, AGENT_TURNS, RejectedError(target, violation)))
+        self._tally["reknit_requests_total", target, "rejected"] += 1
+        self._tally["reknit_rejections_total", target, violation.rule] += 1
+        self._tally["reknit_dead_letters_total", AGENT_TURNS, "rejected"] += 1
+
+    def _count(self, done: Normalized) -> None:
+        size = len(done.body or b"")
+        outcome = "mended" if done.fix_count else "clean"
+        self._tally["reknit_requests_total", done.target, outcome] += 1
+        self._tally["reknit_request_bytes", done.target, str(size)] += 1
+        self._tally["reknit_request_written_bytes_total", done.target] += size
+        self._tally["reknit_prefix_kept_bytes_total", done.target] += done.prefix_bytes
+        if done.reset:
+            self._tally["reknit_prefix_resets_total", done.reset] += 1
+
+    # Fixes.
+
+    def _tell_of(self, done: Normalized, request_id: str, known: int) -> None:
+        """Tell what the request stands on and no record told yet; ``known`` of the target's settled fixes were."""
+        for fix in done.own_fixes(known):
+            self._tell_once(fix, request_id, remember=False)
+        for fix in done.open_fixes:
+            self._tell_once(fix, request_id, remember=True)
+
+    def _tell_once(self, fix: Fix, request_id: str, *, remember: bool) -> None:
+        identity = _identity(fix)
+        if identity not in self._entry.told:
+            self._tell(fix, request_id)
+        if remember:
+            self._entry.told.add(identity)
+        else:
+            self._entry.told.discard(identity)
+
+    def _tell(self, fix: Fix, request_id: str) -> None:
+        record = FixRecord(
+            code=fix.code,
+            path=fix.path,
+            lossless=fix.lossless,
+            turn=self._entry.turn,
+            offset=self._record.offset,
+            number=self._numbered,
+            version=__version__,
+            target=fix.target,
+            detail=fix.detail,
+            before=fix.before,
+            after=fix.after,
+            request_id=request_id,
+        )
+        self._numbered += 1
+        self._result.outputs.append(Output(HISTORY_FIXES, self._key, msgspec.json.encode(record)))
+        self._tally["reknit_fixes_total", fix.code, fix.target] += 1
+        if not fix.lossless:
+            self._tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1
+
+
+def _refused(done: Normalized) -> Violation | None:
+    """Why the request must not go out: a rule that it breaks, or something that nobody gave and nobody will add."""
+    for violation in done.violations:
+        if violation.severity == "hard" or RULES[violation.rule].by_sender:
+            return violation
+    return None
+
+
+def _identity(fix: Fix) -> str:
+    """The same for one mend, whether it is told with a request or once it is certain."""
+    return f"{fix.code} {fix.path} {fix.target} {fix.before} {fix.after}"

@@ -4,7 +4,7 @@ Three kinds of changelog records, told apart by their key's first byte:
 
 - ``h`` + session: the head, once for each batch that touched the session; small, whatever the history's length
 - ``s`` + number + session: a settled segment, written once
-- ``i`` + turn id + session: what was appended under an id, written once
+- ``i`` + length + record id + session: what came under an id, written once
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from pipeline.errors import InternalError
 from pipeline.session import Session
 
 _HEAD, _SEGMENT, _ID = b"h", b"s", b"i"
@@ -21,29 +22,35 @@ Key = TypeVar("Key", int, str)
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True):
-    """The last request that was published for a target: its id, its body's digest, and whether a turn answered it."""
+    """The last request that was published for a target.
+
+    ``answered``: an assistant turn came since. ``own_fixes``: how many of the target's settled fixes were told.
+    """
 
     request_id: str
     sha256: str
     answered: bool = False
+    own_fixes: int = 0
 
 
 class SeenId(msgspec.Struct, frozen=True, array_like=True):
-    """What was appended under an id: the content's digest, and how many messages the history had then."""
+    """What came under an id: the record's digest, and its message's place in the history, -1 where it is none."""
 
     digest: bytes
     messages: int
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One session in memory. ``turn`` counts the records of the log that changed the session."""
+    """One session in memory. ``turn`` counts the records of the log that the session has taken.
+
+    ``told`` are the identities of fixes that were published with a request and are not yet certain.
+    """
 
     session: Session
     turn: int = 0
     sent: dict[str, Sent] = {}
-    published: list[str] = []
+    told: set[str] = set()
     quarantined: bool = False
-    announced: bool = False
     ids: dict[str, SeenId] = {}
     segments: set[int] = set()
     new_ids: set[str] = set()
@@ -54,9 +61,8 @@ class _Head(msgspec.Struct, array_like=True):
     session: bytes
     turn: int
     sent: dict[str, Sent]
-    published: list[str]
+    told: list[str]
     quarantined: bool
-    announced: bool
 
 
 class _Saved(msgspec.Struct):
@@ -68,7 +74,7 @@ class _Saved(msgspec.Struct):
 
 
 class TurnStates:
-    """The sessions of one partition."""
+    """The sessions of one partition; ``fresh`` makes one that nobody has heard of yet."""
 
     def __init__(self, fresh: Callable[[], Session]) -> None:
         self._fresh = fresh
@@ -80,48 +86,54 @@ class TurnStates:
         """Take one changelog record, oldest first."""
         kind, rest = key[:1], key[1:]
         if kind == _HEAD:
-            self._restore_head(rest, value)
+            self._saved.setdefault(rest, _Saved()).head = value or b""
         elif kind == _SEGMENT:
-            _put(self._saved.setdefault(rest[4:], _Saved()).segments, int.from_bytes(rest[:4]), value)
+            _put(self._saved.setdefault(rest[4:], _Saved()).segments, int.from_bytes(rest[:4], "big"), value)
         elif kind == _ID:
-            length = int.from_bytes(rest[:4])
-            session, name = rest[4 + length :], rest[4 : 4 + length].decode()
-            _put(self._saved.setdefault(session, _Saved()).ids, name, value)
+            end = 4 + int.from_bytes(rest[:4], "big")
+            _put(self._saved.setdefault(rest[end:], _Saved()).ids, rest[4:end].decode(), value)
 
-    def _restore_head(self, session: bytes, value: bytes | None) -> None:
-        if value is not None:
-            self._saved.setdefault(session, _Saved()).head = value
-        elif session in self._saved:
-            self._saved[session].head = b""
+    def find(self, key: bytes) -> Entry | None:
+        """The session of a key, if it was heard of before and not closed since."""
+        entry = self._entries.get(key)
+        if entry is None and key in self._saved:
+            entry = self._load(key)
+            if entry is not None:
+                self._entries[key] = entry
+        return entry
 
     def get(self, key: bytes) -> Entry:
         """The session of a key; one that nobody has heard of yet is made from the defaults."""
-        entry = self._entries.get(key)
+        entry = self.find(key)
         if entry is None:
-            entry = self._entries[key] = self._load(key)
+            entry = self._entries[key] = Entry(session=self._fresh())
         return entry
 
-    def _load(self, key: bytes) -> Entry:
-        saved = self._saved.pop(key, None)
-        if saved is None or not saved.head:
-            return Entry(session=self._fresh())
-        head = msgspec.msgpack.decode(saved.head, type=_Head)
-        segments = [saved.segments[number] for number in sorted(saved.segments)]
+    def _load(self, key: bytes) -> Entry | None:
+        saved = self._saved.pop(key)
+        if not saved.head:
+            return None  # closed: what is left are deletions
+        try:
+            head = msgspec.msgpack.decode(saved.head, type=_Head)
+            ids = {name: msgspec.msgpack.decode(value, type=SeenId) for name, value in saved.ids.items()}
+        except msgspec.DecodeError as error:
+            raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         return Entry(
-            session=Session.load(head.session, segments),
+            session=Session.load(head.session, [saved.segments[number] for number in sorted(saved.segments)]),
             turn=head.turn,
             sent=head.sent,
-            published=head.published,
+            told=set(head.told),
             quarantined=head.quarantined,
-            announced=head.announced,
-            ids={name: msgspec.msgpack.decode(value, type=SeenId) for name, value in saved.ids.items()},
+            ids=ids,
             segments=set(saved.segments),
         )
 
     def close(self, key: bytes) -> None:
         """Forget a session; its changelog records are deleted with the batch."""
-        self._closed[key] = self.get(key)
-        del self._entries[key]
+        entry = self.find(key)
+        if entry is not None:
+            self._closed[key] = entry
+            del self._entries[key]
 
     def changes(self, touched: set[bytes]) -> dict[bytes, bytes | None]:
         """The changelog records of the sessions that a batch touched, deletions first."""
@@ -132,37 +144,35 @@ class TurnStates:
             changes |= dict.fromkeys((_id_key(name, key) for name in entry.ids.keys() | entry.gone_ids), None)
         self._closed.clear()
         for key in sorted(touched & self._entries.keys()):
-            changes |= _entry_changes(key, self._entries[key])
+            changes |= _changes_of(key, self._entries[key])
         return changes
 
 
-def _entry_changes(key: bytes, entry: Entry) -> dict[bytes, bytes | None]:
+def _changes_of(key: bytes, entry: Entry) -> dict[bytes, bytes | None]:
     changes: dict[bytes, bytes | None] = {}
     for number, segment in entry.session.take_segments():
         changes[_segment_key(number, key)] = segment
         entry.segments.add(number)
-    # A rewind or a restore leaves fewer segments than there were.
-    gone = {number for number in entry.segments if number >= entry.session.segments}
+    # A session that starts anew leaves the segments of its former history behind.
+    gone = entry.segments.difference(entry.session.segments)
     entry.segments -= gone
     changes |= dict.fromkeys((_segment_key(number, key) for number in gone), None)
     changes |= dict.fromkeys((_id_key(name, key) for name in entry.gone_ids - entry.ids.keys()), None)
     for name in entry.new_ids & entry.ids.keys():
         changes[_id_key(name, key)] = msgspec.msgpack.encode(entry.ids[name])
     entry.new_ids, entry.gone_ids = set(), set()
-    head = _Head(
-        entry.session.head(), entry.turn, entry.sent, entry.published, entry.quarantined, entry.announced
-    )
+    head = _Head(entry.session.head(), entry.turn, entry.sent, sorted(entry.told), entry.quarantined)
     changes[_HEAD + key] = msgspec.msgpack.encode(head)
     return changes
 
 
 def _segment_key(number: int, session: bytes) -> bytes:
-    return _SEGMENT + number.to_bytes(4) + session
+    return _SEGMENT + number.to_bytes(4, "big") + session
 
 
 def _id_key(name: str, session: bytes) -> bytes:
     encoded = name.encode()
-    return _ID + len(encoded).to_bytes(4) + encoded + session
+    return _ID + len(encoded).to_bytes(4, "big") + encoded + session
 
 
 def _put(records: dict[Key, bytes], key: Key, value: bytes | None) -> None:

@@ -12,12 +12,11 @@ import msgspec
 from msgspec import UNSET
 
 from pipeline.errors import InputError, ReknitError
-from pipeline.model import Policy
 from pipeline.session import Session
 from pipeline.stages.base import Output, Record, Result
 from pipeline.stages.dead_letters import dead_letter
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.repeats import seen_before
+from pipeline.stages.repeats import forget, forget_behind, kept_by, seen_before
 from pipeline.stages.requests import Publisher
 from pipeline.stages.turn_state import Entry, TurnStates
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
@@ -37,7 +36,7 @@ from topics.records import (
 
 
 class QuarantinedError(ReknitError):
-    """An earlier record of the session could not be processed, and policy lets its later ones follow it."""
+    """An earlier record of the session could not be processed, and by policy its later ones follow it."""
 
     fault = "caller"
 
@@ -63,57 +62,96 @@ class TurnsStage:
         touched: set[bytes] = set()
         for record in records:
             try:
-                self._take(record, result, tally)
+                touched.add(self._take(record, result, tally))
             except ReknitError as error:
-                self._refuse(record, error, result, tally)
-            if record.key:
-                touched.add(record.key)
+                result.outputs.append(dead_letter(record, self.topic, error))
+                tally["reknit_dead_letters_total", self.topic, error.code] += 1
+                if record.key and self._defaults.quarantine:
+                    self._states.get(record.key).quarantined = True
+                    touched.add(record.key)
         result.changes = self._states.changes(touched)
         result.tally = dict(tally)
         return result
 
-    def _refuse(self, record: Record, error: ReknitError, result: Result, tally: Counter[tuple[str, ...]]) -> None:
-        result.outputs.append(dead_letter(record, self.topic, error))
-        tally["reknit_dead_letters_total", self.topic, error.code] += 1
-        if record.key and self._defaults.quarantine:
-            self._states.get(record.key).quarantined = True
-
-    def _take(self, record: Record, result: Result, tally: Counter[tuple[str, ...]]) -> None:
-        key, event = _decode(record)
+    def _take(self, record: Record, result: Result, tally: Counter[tuple[str, ...]]) -> bytes:
+        key, event = _decoded(record)
         entry = self._states.get(key)
         if entry.quarantined and not isinstance(event, HistoryRestored | SessionClosed):
             raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
+        kind = str(type(event).__struct_config__.tag)
         if isinstance(event, SessionClosed):
             self._states.close(key)
-            return
-        if seen_before(entry, event):
-            tally["reknit_turns_total", _type_of(event), "repeated"] += 1
-            return
-        publisher = Publisher(key, entry, record, result, tally)
-        self._apply(entry, event, publisher)
-        tally["reknit_turns_total", _type_of(event), "taken"] += 1
+        elif seen_before(entry, event):
+            tally["reknit_turns_total", kind, "repeated"] += 1
+            return key
+        else:
+            self._apply(entry, event, Publisher(key, entry, record, result, tally))
         if isinstance(event, SessionOpened):
-            self._announce(key, entry, result)
+            result.outputs.append(_announcement(key, entry.session))
+        tally["reknit_turns_total", kind, "taken"] += 1
+        return key
 
     def _apply(self, entry: Entry, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""
-        session = entry.session
+        try:
+            self._change(entry, event, publisher)
+        except ReknitError:
+            if (name := getattr(event, "id", UNSET)) is not UNSET:
+                forget(entry, name)  # sent again with content that can be used, it is welcome
+            raise
         if isinstance(event, RequestWanted):
             publisher.requests(force=True)
-            return
+        elif isinstance(event, TurnAppended) and entry.session.waiting and not _drives_itself(event):
+            publisher.requests()
+
+    def _change(self, entry: Entry, event: TurnRecord, publisher: Publisher) -> None:
+        session = entry.session
         match event:
-            case SessionOpened():
-                fixes = self._configure(session, event)
-            case HistoryRestored():
-                fixes = session.replace(event.messages)
-                entry.quarantined = False
-            case HistoryRewound():
-                fixes = session.rewind(event.to)
             case TurnAppended():
-                fixes = session.append(event.message)
-        entry.turn += 1
-        publisher.fixes(fixes)
-        if isinstance(event, TurnAppended):
-            publisher.answered()
-            if session.waiting and not (event.self_driving and event.origin == RECORDED):
-                publisher.requests()
+                fixes = session.append(bytes(event.message))
+                entry.turn += 1
+                publisher.certain(fixes)
+                if session.last_role == "assistant":
+                    publisher.answered()
+            case SessionOpened():
+                session.configure(**self._defaults.changes(event, session.policy))
+                entry.turn += 1
+            case HistoryRestored():
+                fixes = session.replace(bytes(event.messages))
+                entry.turn += 1
+                entry.quarantined = False
+                entry.told.clear()
+                forget_behind(entry, 0)
+                publisher.certain(fixes)
+            case HistoryRewound():
+                session.rewind(event.to if isinstance(event.to, int) else kept_by(entry, event.to))
+                entry.turn += 1
+                forget_behind(entry, session.count)
+
+
+def _decoded(record: Record) -> tuple[bytes, TurnRecord]:
+    if not record.key:
+        raise InputError("no_key", "the record has no key; the key is the session's id")
+    if record.value is None:
+        raise InputError("no_value", "the record has no value")
+    try:
+        return record.key, TURN_RECORDS.decode(record.value)
+    except msgspec.ValidationError as error:
+        raise InputError("bad_record", str(error)) from error
+    except RecursionError as error:
+        raise InputError("too_deep", "the record is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError("not_json", f"the record is not JSON: {error}") from error
+
+
+def _drives_itself(event: TurnAppended) -> bool:
+    """Whether the turn was recorded from an agent that goes on by itself, and so waits for no request."""
+    return event.origin == RECORDED and event.self_driving
+
+
+def _announcement(key: bytes, session: Session) -> Output:
+    """What the stream side has to know, through its own log."""
+    policy = StreamPolicy(
+        record_assistant=session.policy.record_assistant, incomplete_call=session.policy.incomplete_call
+    )
+    return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)),))

@@ -1,0 +1,106 @@
+"""``reknit inspect``: what the topics and the state hold of one session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+
+import click
+import msgspec
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
+
+from pipeline.cli.options import broker_options, configured
+from pipeline.cli.output import Exit, fail, say, write_json
+from pipeline.cli.reading import partition_of, read_partition, reader
+from pipeline.config import Config
+from pipeline.errors import ReknitError
+from pipeline.stages.summaries import summarise
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    EVENTS_STATE,
+    HISTORY_FIXES,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    SESSION_ITEMS,
+    TURNS_STATE,
+    qualified,
+)
+
+_SHOWN = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
+
+
+@click.command("inspect")
+@broker_options
+@click.option("--records", is_flag=True, help="Also print every record of the session, topic by topic.")
+@click.option("--partition", type=int, help="Where the session is, if its producer has a partitioner of its own.")
+@click.argument("session")
+def inspect_command(
+    session: str,
+    records: bool,
+    partition: int | None,
+    config_file: str | None,
+    **options: str | None,
+) -> None:
+    """Show what the topics and the state hold of a session: one JSON line, then its records if they are wanted.
+
+    Ends with 2 where nothing is known of the session.
+    """
+    config = configured(config_file, **options)
+    try:
+        known = asyncio.run(_inspect(config, session, partition, show=records))
+    except ReknitError as error:
+        fail(error)
+    if not known:
+        say(f"reknit: nothing is known of session {session!r}")
+        raise SystemExit(int(Exit.UNUSABLE))
+
+
+async def _inspect(config: Config, session: str, partition: int | None, *, show: bool) -> bool:
+    async with reader(config) as consumer:
+        if partition is None:
+            partition = await partition_of(consumer, config, AGENT_TURNS, session)
+        turns, events = [
+            [(record.key, record.value) for record in await _records(consumer, config, name, partition)]
+            for name in (TURNS_STATE, EVENTS_STATE)
+        ]
+        found = [
+            (name, record)
+            for name in _SHOWN
+            for record in await _records(consumer, config, name, partition)
+            if record.key == session.encode()
+        ]
+    counts = Counter(name for name, _ in found)
+    summary = summarise(session.encode(), turns, events)
+    write_json({"session": session, "partition": partition, "records": counts, **summary})
+    for name, record in found if show else ():
+        write_json(_as_json(name, record))
+    return bool(found or summary)
+
+
+async def _records(consumer: AIOKafkaConsumer, config: Config, name: str, partition: int) -> list[ConsumerRecord]:
+    return [record async for record in read_partition(consumer, qualified(name, config.prefix), partition)]
+
+
+def _as_json(topic: str, record: ConsumerRecord) -> dict[str, object]:
+    return {
+        "topic": topic,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "headers": dict(_texts(record.headers)),
+        "value": None if record.value is None else _value(record.value),
+    }
+
+
+def _value(value: bytes) -> object:
+    """JSON as it is; anything else as text."""
+    try:
+        msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return value.decode("utf-8", "replace")
+    return msgspec.Raw(value)
+
+
+def _texts(headers: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, str]]:
+    return ((name, value.decode("utf-8", "replace")) for name, value in headers)

@@ -1,0 +1,304 @@
+"""The history side: records in; requests, fixes, dead letters and state out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import msgspec
+import pytest
+
+import pipeline
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.turns import TurnsStage
+from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
+
+KEY = b"session-1"
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+
+
+def user(text: str) -> dict:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+
+def said(text: str) -> dict:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def call(*ids: str) -> dict:
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "ls", "input": {}} for i in ids]}
+
+
+def result(call_id: str, text: str = "files") -> dict:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": text}]}
+
+
+def appended(message: dict, **fields: object) -> dict:
+    return {"type": "turn.appended", "message": message, **fields}
+
+
+def records(events: list, key: bytes | None = KEY, first: int = 0) -> list[Record]:
+    return [
+        Record(partition=2, offset=first + i, key=key, value=e if isinstance(e, bytes) else json.dumps(e).encode())
+        for i, e in enumerate(events)
+    ]
+
+
+def run(*events: object, defaults: Defaults | None = None):
+    return TurnsStage(defaults).process(records(list(events)))
+
+
+def of(found, topic: str) -> list:
+    return [output for output in found.outputs if output.topic == topic]
+
+
+def bodies(found) -> list[dict]:
+    return [json.loads(output.value) for output in of(found, PROVIDER_REQUESTS)]
+
+
+def header(output, name: str) -> str | None:
+    value = dict(output.headers).get(name)
+    return None if value is None else value.decode()
+
+
+def fix_codes(found) -> list[str]:
+    return [json.loads(output.value)["code"] for output in of(found, HISTORY_FIXES)]
+
+
+def letters(found) -> list[str]:
+    return [header(output, "reknit.error.code") for output in of(found, DEAD_LETTERS)]
+
+
+def test_a_user_turn_makes_a_request_with_everything_that_a_sender_needs():
+    found = run(OPENED, appended(user("hi")))
+    (request,) = of(found, PROVIDER_REQUESTS)
+    assert json.loads(request.value) == {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 100,
+        "messages": [user("hi")],
+    }
+    assert request.key == KEY
+    assert header(request, "target") == "anthropic"
+    assert header(request, "model") == "claude-sonnet-4-5"
+    assert header(request, "turn") == "2"
+    assert header(request, "fixes") == "0"
+    assert header(request, "body-sha256") == hashlib.sha256(request.value).hexdigest()
+    assert header(request, "supersedes") is None
+    assert len(header(request, "request-id")) == 32
+    assert not of(found, HISTORY_FIXES)
+    assert not [v for v in pipeline.validate(request.value, "anthropic") if v.severity == "hard"]
+
+
+def test_the_settled_part_of_a_request_starts_the_next_one():
+    events = [OPENED]
+    for turn in range(5):
+        events += [appended(user(f"question {turn}")), appended(said(f"answer {turn}"))]
+    requests = of(run(*events), PROVIDER_REQUESTS)
+    assert len(requests) == 5
+    for earlier, later in zip(requests, requests[1:], strict=False):
+        settled = int(header(earlier, "prefix-bytes"))
+        assert settled > 0
+        assert later.value.startswith(earlier.value[:settled])
+
+
+def test_a_request_waits_for_every_result_of_parallel_calls():
+    found = run(OPENED, appended(user("go")), appended(call("a", "b")), appended(result("a")))
+    assert len(bodies(found)) == 1
+    found = run(OPENED, appended(user("go")), appended(call("a", "b")), appended(result("a")), appended(result("b")))
+    assert len(bodies(found)) == 2
+
+
+def test_user_text_over_an_open_call_settles_it_as_interrupted():
+    found = run(OPENED, appended(user("go")), appended(call("a")), appended(user("stop")))
+    last = bodies(found)[-1]["messages"][-1]["content"]
+    assert [block["type"] for block in last] == ["tool_result", "text"]
+    assert last[0]["is_error"] is True
+    assert fix_codes(found) == ["result_synthesised"]
+
+
+def test_a_request_that_nobody_answered_is_superseded():
+    found = run(OPENED, appended(user("one")), appended(user("two")), appended(said("ok")), appended(user("three")))
+    first, second, third = of(found, PROVIDER_REQUESTS)
+    assert header(second, "supersedes") == header(first, "request-id")
+    assert header(third, "supersedes") is None
+
+
+def test_a_repeated_turn_is_ignored_and_one_with_other_content_is_a_dead_letter():
+    again = appended(user("hi"), id="t1")
+    same = json.dumps(again, indent=2).encode()
+    found = run(OPENED, again, same, appended(user("other"), id="t1"))
+    assert len(bodies(found)) == 1
+    assert letters(found) == ["id_reused"]
+    assert found.tally["reknit_turns_total", "turn.appended", "repeated"] == 1
+
+
+def test_ids_are_still_known_after_a_restart():
+    stage = TurnsStage()
+    first = stage.process(records([OPENED, appended(user("hi"), id="t1")]))
+    fresh = TurnsStage()
+    for key, value in first.changes.items():
+        fresh.restore(key, value)
+    assert not fresh.process(records([appended(user("hi"), id="t1")], first=2)).outputs
+
+
+def test_a_restore_and_a_rewind_send_nothing_but_a_wanted_request_does():
+    restored = {"type": "history.restored", "messages": [user("a"), said("b"), user("c")]}
+    found = run(OPENED, restored)
+    assert not bodies(found)
+    found = run(OPENED, restored, {"type": "request.wanted"}, {"type": "request.wanted"})
+    assert [len(body["messages"]) for body in bodies(found)] == [3, 3]
+    found = run(OPENED, restored, {"type": "history.rewound", "to": 1})
+    assert not bodies(found)
+    found = run(OPENED, restored, {"type": "history.rewound", "to": 1}, {"type": "request.wanted"})
+    assert [body["messages"] for body in bodies(found)] == [[user("a")]]
+
+
+def test_a_rewind_goes_to_an_id_and_frees_the_ids_behind_it():
+    turns = [appended(user("a"), id="1"), appended(said("b"), id="2"), appended(user("c"), id="3")]
+    found = run(OPENED, *turns, {"type": "history.rewound", "to": "2"}, appended(user("d"), id="3"))
+    assert letters(found) == []
+    assert bodies(found)[-1]["messages"] == [user("a"), said("b"), user("d")]
+
+
+def test_recorded_turns_of_an_agent_that_drives_itself_send_nothing():
+    recorded = {"origin": "recorded", "self_driving": True}
+    found = run(
+        OPENED,
+        appended(user("go")),
+        appended(call("a"), **recorded),
+        appended(result("a"), **recorded),
+        appended(said("done"), **recorded),
+    )
+    assert len(bodies(found)) == 1
+
+
+def test_each_fix_is_told_once_first_with_its_request():
+    found = run(
+        OPENED,
+        appended(user("go")),
+        appended(call("call.1")),
+        appended(user("stop")),
+        appended(said("ok")),
+        *[appended(message) for n in range(12) for message in (user(f"q{n}"), said(f"a{n}"))],
+    )
+    codes = fix_codes(found)
+    assert sorted(codes) == ["id_rewritten", "result_synthesised"]
+    assert found.tally["reknit_fixes_total", "id_rewritten", ""] == 1
+
+
+def test_a_session_opened_again_changes_what_it_names_and_keeps_the_rest():
+    found = run(
+        OPENED, appended(user("hi")), {"type": "session.opened", "system": "Be brief."}, {"type": "request.wanted"}
+    )
+    body = bodies(found)[-1]
+    assert (body["system"], body["model"], body["max_tokens"]) == ("Be brief.", "claude-sonnet-4-5", 100)
+
+
+def test_null_goes_back_to_the_default():
+    defaults = Defaults(model="claude-haiku-4-5", params={"max_tokens": msgspec.Raw(b"5")})
+    found = run(OPENED, {"type": "session.opened", "model": None}, appended(user("hi")), defaults=defaults)
+    assert bodies(found)[-1]["model"] == "claude-haiku-4-5"
+
+
+def test_several_targets_get_a_request_each():
+    found = run(OPENED | {"targets": ["anthropic", "claude-cli"]}, appended(user("hi")))
+    requests = of(found, PROVIDER_REQUESTS)
+    assert [header(request, "target") for request in requests] == ["anthropic", "claude-cli"]
+    assert (
+        requests[1].value
+        == b'{"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "hi"}]}}\n'
+    )
+
+
+def test_what_the_target_requires_and_nobody_gave_is_a_rejection():
+    found = run(appended(user("hi")))
+    assert not bodies(found)
+    assert letters(found) == ["rejected"]
+    (letter,) = of(found, DEAD_LETTERS)
+    assert header(letter, "reknit.error.rule") == "ANT-37"
+    assert header(letter, "reknit.error.message") == "anthropic: model: Field required"
+    assert found.tally["reknit_requests_total", "anthropic", "rejected"] == 1
+
+
+def test_opening_a_session_tells_the_stream_side_its_policy():
+    found = run({"type": "session.opened", "policy": {"record_assistant": True}})
+    (told,) = of(found, PROVIDER_EVENTS)
+    assert (told.key, told.value) == (KEY, None)
+    assert json.loads(header(told, "policy")) == {"record_assistant": True}
+
+
+def test_a_closed_session_leaves_nothing_behind():
+    stage = TurnsStage()
+    state: dict[bytes, bytes] = {}
+    events = [OPENED, *[appended(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]]
+    for record in records([*events, {"type": "session.closed"}]):
+        for key, value in stage.process([record]).changes.items():
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+    assert state == {}
+
+
+BAD = [
+    pytest.param(b"not json", "not_json", id="not JSON"),
+    pytest.param(b"", "not_json", id="empty"),
+    pytest.param(b"\xff\xfe\x00", "not_json", id="binary"),
+    pytest.param(b"null", "bad_record", id="null"),
+    pytest.param(b"[" * 100_000, "bad_record", id="deep list"),
+    pytest.param(b'{"type":"turn.appended","message":' + b"[" * 100_000, "too_deep", id="deep message"),
+    pytest.param({"type": "nobody.knows"}, "bad_record", id="unknown type"),
+    pytest.param({"type": "turn.appended"}, "bad_record", id="no message"),
+    pytest.param({"type": "session.opened", "targets": ["nobody"]}, "unknown_target", id="unknown target"),
+    pytest.param({"type": "session.opened", "policy": {"tial": "keep"}}, "bad_record", id="misspelt policy"),
+    pytest.param({"type": "history.rewound", "to": 99}, "unknown_message", id="rewind too far"),
+    pytest.param({"type": "history.rewound", "to": "x"}, "unknown_message", id="rewind to nobody"),
+]
+
+
+@pytest.mark.parametrize(("value", "code"), BAD)
+def test_what_cannot_be_used_is_a_dead_letter_and_session_and_neighbours_go_on(value, code: str):
+    stage = TurnsStage()
+    stage.process(records([OPENED, appended(user("one"))]))
+    bad = stage.process(records([value], first=2))
+    assert letters(bad) == [code]
+    (letter,) = of(bad, DEAD_LETTERS)
+    assert header(letter, "reknit.error.offset") == "2"
+    assert header(letter, "reknit.error.topic") == "agent.turns.v1"
+    good = stage.process(records([appended(said("ok")), appended(user("two"))], first=3))
+    assert [len(body["messages"]) for body in bodies(good)] == [3]
+
+
+def test_with_quarantine_later_records_follow_until_the_history_is_restored():
+    stage = TurnsStage(Defaults(quarantine=True))
+    found = stage.process(
+        records([OPENED, b"poison", appended(user("a")), {"type": "history.restored", "messages": [user("a")]}])
+    )
+    assert letters(found) == ["not_json", "quarantined"]
+    assert len(bodies(stage.process(records([{"type": "request.wanted"}], first=4)))) == 1
+
+
+def test_any_batching_and_any_restart_give_the_same_outputs():
+    events = [OPENED]
+    for n in range(30):
+        events += [
+            appended(user(f"q{n}"), id=f"u{n}"),
+            appended(call(f"call_{n % 3}")),
+            appended(result(f"call_{n % 3}")),
+        ]
+        events += [appended(said(f"a{n}"))]
+        if n % 7 == 3:
+            events += [appended(user("twice")), {"type": "history.rewound", "to": f"u{n - 2}"}]
+    lines = records(events)
+    expected = TurnsStage().process(lines).outputs
+    for size in (1, 3, 10):
+        stage, state, found = TurnsStage(), {}, []
+        for at in range(0, len(lines), size):
+            made = stage.process(lines[at : at + size])
+            found += made.outputs
+            state |= made.changes
+            stage = TurnsStage()
+            for key, value in state.items():
+                stage.restore(key, value)
+        assert found == expected
