@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 
 import click
@@ -61,3 +62,5 @@ def main() -> None:
     Commands read stdin or files and write JSON lines to stdout; words for people go to stderr.
     Exit codes: 0 clean, 2 unusable input or arguments, 3 mended, 4 rejected.
     """
+    # The client logs each refused connection; commands say once, in their own words, that the broker is away.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

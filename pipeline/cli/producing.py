@@ -67,7 +67,9 @@ async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Send
     name = qualified(topic, config.prefix)
     try:
         await asyncio.wait_for(producer.start(), ANSWER_SECONDS)
-        if not await asyncio.wait_for(producer.partitions_for(name), ANSWER_SECONDS):
+        # Not partitions_for: where a topic is missing that asks on and on, or has the broker make it.
+        cluster = await producer.client.fetch_all_metadata()
+        if not cluster.partitions_for_topic(name):
             raise InputError("topic_missing", f"there is no topic {name}: run `reknit topics apply` first")
         sending = Sender(producer, name, session.encode())
         yield sending

@@ -63,6 +63,10 @@ async def partition_of(consumer: AIOKafkaConsumer, config: Config, topic: str, s
     name = qualified(topic, config.prefix)
     if name not in await consumer.topics():
         raise InputError("topic_missing", f"there is no topic {name}: run `reknit topics apply` first")
+    # The consumer learns a topic's partitions only once it has something to do with one of them.
+    first = TopicPartition(name, 0)
+    consumer.assign([first])
+    await consumer.end_offsets([first])
     partitions = sorted(consumer.partitions_for_topic(name) or {0})
     found = DefaultPartitioner()(session.encode(), partitions, partitions)
     assert isinstance(found, int)  # noqa: S101  aiokafka is untyped here
