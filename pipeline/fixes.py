@@ -1,9 +1,17 @@
-"""The fix catalogue: every change that Reknit makes to a history has a code here, and nothing changes without one."""
+"""The fix catalogue: every change that Reknit makes to a history has a code here, and nothing changes without one.
+
+A code is also the label of a metric and the anchor of a page, so it never changes its meaning; whether a mend loses
+content is a property of its code, not of the case.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 Fate: TypeAlias = Literal["moved", "rewritten", "flattened", "dropped", "synthesised"]
@@ -35,3 +43,171 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
     detail: str = ""
     before: str = ""
     after: str = ""
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def digest(value: Any) -> str:  # noqa: ANN401  anything that msgspec encodes
+    """The first 16 hex digits of the SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(_encode(value)).hexdigest()[:16]
+
+
+def make(
+    code: str, path: str, *, before: object = None, after: object = None, target: str = "", detail: str = ""
+) -> Fix:
+    """A fix of the catalogue's ``code`` at ``path``; ``before`` and ``after`` are the values, not their digests."""
+    return Fix(
+        code=code,
+        path=path,
+        lossless=FIXES[code].lossless,
+        target=target,
+        detail=detail,
+        before="" if before is None else digest(before),
+        after="" if after is None else digest(after),
+    )
+
+
+def _kept(code: str, fate: Fate, summary: str, error: str = "", source: str = "") -> FixCode:
+    return FixCode(code=code, fate=fate, lossless=True, summary=summary, error=error, source=source)
+
+
+def _lost(code: str, fate: Fate, summary: str, error: str = "", source: str = "") -> FixCode:
+    return FixCode(code=code, fate=fate, lossless=False, summary=summary, error=error, source=source)
+
+
+_UNANSWERED = "`tool_use` ids were found without `tool_result` blocks immediately after"
+_UNEXPECTED = "unexpected `tool_use_id` found in `tool_result` blocks"
+_MULTIPLE = "each tool_use must have a single result"
+_NOT_UNIQUE = "`tool_use` ids must be unique"
+_ID_PATTERN = "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
+_THINKING_CHANGED = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified"
+
+# What the structure repair does, whatever the target.
+_STRUCTURE = (
+    _kept("blank_dropped", "dropped", "a text block with nothing but whitespace was left out",
+         "messages: text content blocks must be non-empty", "anthropics/claude-code#59812"),
+    _kept("blank_in_result", "rewritten", "a blank text block inside a tool result was left out",
+         "messages: text content blocks must be non-empty", "anthropics/claude-code#23440"),
+    _kept("turn_empty", "dropped", "a message without any content was left out",
+         "messages.N: all messages must have non-empty content", "anthropics/claude-code#6774"),
+    _kept("turns_merged", "moved", "a message was joined to the one before it, which has the same role",
+         'messages: roles must alternate between "user" and "assistant"',
+         "mattermost/mattermost-plugin-agents#180"),
+    _lost("leading_dropped", "dropped", "what came before the first user turn was left out",
+         'messages: first message must use the "user" role', "langbot-app/LangBot#867"),
+    _kept("block_moved", "moved", "a block stood in a message of the wrong role and got a turn of its own",
+         "messages.N: `tool_result` blocks can only be in `user` messages", "vercel/ai: provider-executed tools"),
+    _lost("thinking_misplaced", "dropped", "reasoning in a user turn was left out",
+         "User messages cannot contain reasoning content"),
+    _kept("system_inlined", "rewritten", "a system message inside the history became marked user text",
+         'messages: Unexpected role "system"'),
+    _lost("system_media_dropped", "dropped", "something other than text in a system message was left out"),
+    _kept("result_moved", "moved", "a tool result was moved back to directly after its call",
+         _UNANSWERED, "anthropics/claude-code#1237; langchain-ai/langgraph#5109"),
+    _kept("result_repeated", "dropped", "a second, identical result of a call was left out",
+         _MULTIPLE, "sipeed/picoclaw#1792"),
+    _lost("result_duplicate", "dropped", "a second, different result of a call was left out; the first stays",
+         _MULTIPLE, "sipeed/picoclaw#1792; BerriAI/litellm#20049"),
+    _kept("placeholder_dropped", "dropped", "a placeholder gave way to the call's real result",
+         _MULTIPLE, "sipeed/picoclaw#1792"),
+    _lost("result_orphan", "dropped", "a result that answers no call was left out",
+         _UNEXPECTED, "anthropics/claude-code#13460; router-for-me/CLIProxyAPI#497"),
+    _kept("result_orphan_text", "flattened", "a result that answers no call was kept as text",
+         _UNEXPECTED, "anthropics/claude-code#13460"),
+    _lost("result_late", "dropped", "a result came after its call had been settled as unanswered",
+         _UNEXPECTED, "imzodev/openaidy#487"),
+    _kept("result_late_text", "flattened", "a result that came too late was kept as text",
+         _UNEXPECTED, "imzodev/openaidy#487"),
+    _kept("result_synthesised", "synthesised", "a call without a result got an error result that says so",
+         _UNANSWERED, "anthropics/claude-code#1237, #5989; OpenHands/OpenHands#7512"),
+    _kept("call_moved", "moved", "a call was moved behind the text of its turn",
+         _UNANSWERED, "anthropics/claude-code#15205"),
+    _lost("call_unanswered", "dropped", "a call without a result was left out",
+         _UNANSWERED, "anthropics/claude-code#1237"),
+    _kept("call_repeated", "dropped", "a repetition of the same call in one turn was left out",
+         _NOT_UNIQUE, "Kilo-Org/kilocode#5150; anthropics/claude-code#20901"),
+    _lost("call_incomplete", "dropped", "a call whose input was cut off was left out; the detail holds it",
+         "tool_use.input: Input should be a valid dictionary", "ballerina-platform/ballerina-vscode#973"),
+    _kept("call_incomplete_text", "flattened", "a call whose input was cut off was kept as text",
+         "tool_use.input: Input should be a valid dictionary", "ballerina-platform/ballerina-vscode#973"),
+    _kept("call_unnamed", "rewritten", "a call without a name got one",
+         "tool_use.name: String should have at least 1 character", "sipeed/picoclaw#1739"),
+    _kept("input_parsed", "rewritten", "a call's input was a JSON text and became the object it holds",
+         "tool_use.input: Input should be a valid dictionary", "anthropics/claude-code#6696"),
+    _kept("input_wrapped", "rewritten", "a call's input was not an object and was put into one",
+         "tool_use.input: Input should be a valid dictionary", "prism-php/prism#659"),
+    _kept("id_rewritten", "rewritten", "a tool id used twice, or refused by providers, was rewritten on both sides",
+         f"{_ID_PATTERN}; {_NOT_UNIQUE}", "maximhq/bifrost#5097; HKUDS/nanobot#4356; anthropics/claude-code#20901"),
+    _lost("tools_stripped", "dropped", "a tool block was left out by policy (strip_tools)",
+         "toolResult blocks exceed toolUse blocks of previous turn", "aws/bedrock-agentcore-sdk-python#548"),
+    _lost("reasoning_stripped", "dropped", "reasoning was left out by policy (reasoning=strip)"),
+    _lost("reasoning_alone", "dropped", "an assistant turn of nothing but reasoning was left out",
+         "messages.N: The final block in an assistant message cannot be `thinking`"),
+    _kept("tail_continued", "synthesised", "the history ended in an assistant turn and got a short user turn",
+         "This model does not support assistant message prefill",
+         "ericc-ch/copilot-api#261; XiaomiMiMo/MiMo-Code#1702"),
+)  # fmt: skip
+
+# What single targets do on top.
+_DIALECT = (
+    _lost("thinking_unsigned", "dropped", "reasoning without a signature was left out",
+         "thinking.signature: Field required", "openclaw/openclaw#84430; dirge-code/dirge#823"),
+    _kept("thinking_empty", "dropped", "an empty reasoning block was left out",
+         "each thinking block must contain thinking", "Yeachan-Heo/gajae-code#4247"),
+    _lost("thinking_foreign", "dropped", "reasoning of another provider or model was left out",
+         "Invalid `signature` in `thinking` block", "openclaw/openclaw#94228; anthropics/anthropic-sdk-python#1598"),
+    _lost("thinking_trailing", "dropped", "reasoning at the end of an assistant turn was left out",
+         "The final block in an assistant message cannot be `thinking`"),
+    _lost("thinking_of_changed_turn", "dropped", "a turn was mended, so its reasoning could not stay verbatim",
+         _THINKING_CHANGED, "anthropics/claude-code#63404; NousResearch/hermes-agent#26959"),
+    _lost("thinking_dropped", "dropped", "the target takes no reasoning"),
+    _lost("unknown_dropped", "dropped", "the target does not take blocks of this type",
+         "Extra inputs are not permitted"),
+    _lost("server_tool_unpaired", "dropped", "half of a provider-run tool call was left out",
+         "tool use was found without a corresponding tool result block", "anthropics/claude-code#64383"),
+    _kept("error_media_moved", "moved", "an image in an error result was moved after the results",
+         "all content must be type `text` if `is_error` is true"),
+    _kept("tool_name_rewritten", "rewritten", "a tool name that the target refuses was rewritten",
+         "tools.N.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'", "home-assistant/core#147760"),
+    _lost("tool_repeated", "dropped", "a second tool of the same name was left out",
+         "tools: Tool names must be unique.", "danny-avila/LibreChat#13162"),
+    _lost("tool_foreign", "dropped", "another provider's own tool was left out"),
+    _kept("image_type_corrected", "rewritten", "an image's media type was set to what its bytes say",
+         "The image was specified using the image/png media type, but the image appears to be a image/jpeg image"),
+    _lost("image_stubbed", "rewritten", "an image that the target refuses was replaced by a line of text",
+         "image exceeds 5 MB maximum; Could not process image", "anthropics/claude-code#2939, #49836"),
+    _kept("prefill_trimmed", "rewritten", "whitespace at the end of a prefilled answer was cut",
+         "messages: final assistant content cannot end with trailing whitespace", "tailcallhq/forgecode#1872"),
+    _kept("cache_control_dropped", "rewritten", "a cache breakpoint beyond the fourth was taken off",
+         "A maximum of 4 blocks with cache_control may be provided.", "bug-ops/zeph#1568"),
+    _kept("turn_stubbed", "synthesised", "nothing of a turn is left for this target; a line of text holds its place",
+         "messages.N: all messages must have non-empty content", "anthropics/claude-code#3196"),
+)  # fmt: skip
+
+# What the readers do besides changing the shape (pipeline.history.readers).
+_READING = (
+    _lost("field_dropped", "dropped", "a key that the canonical form has no place for was left out",
+         "Extra inputs are not permitted"),
+    _kept("field_missing", "rewritten", "a role or a tool input that was missing or null got its default",
+         "Field required", "sipeed/picoclaw#1663"),
+    _kept("role_renamed", "rewritten", "a role of another framework got its canonical name",
+         'messages: Unexpected role "model"'),
+    _kept("content_wrapped", "rewritten", "a single block stood where a list of blocks belongs",
+         "content: Input should be a valid list"),
+    _kept("result_as_text", "rewritten", "a tool result that is neither text nor blocks became the text of its JSON",
+         "tool_result.content: Input should be a valid list"),
+    _kept("flag_read", "rewritten", "a flag that was no boolean was read as one by its truth",
+         "tool_result.is_error: Input should be a valid boolean", "geny-executor"),
+    _lost("refusal_as_text", "rewritten", "a refusal became plain text"),
+    _kept("call_id_derived", "rewritten", "a call or result without an id got one from the tool's name",
+         "tool_use.id: Field required"),
+    _lost("message_redacted", "dropped", "the history's own redaction took the place of a message",
+         source="aws/bedrock-agentcore-sdk-python#548"),
+    _kept("surrogate_joined", "rewritten", "a character that was split over two text parts is whole again",
+         "The request body is not valid JSON: no low surrogate in string", "anthropics/claude-code#3277"),
+    _lost("surrogate_replaced", "rewritten", "half a surrogate pair became U+FFFD",
+         "The request body is not valid JSON: no low surrogate in string", "anthropics/claude-code#60394"),
+)  # fmt: skip
+
+FIXES: Mapping[str, FixCode] = MappingProxyType({entry.code: entry for entry in (*_READING, *_STRUCTURE, *_DIALECT)})

@@ -1,0 +1,257 @@
+"""The canonical shape, read tolerantly: what the typed decode refused, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from pipeline.errors import InputError
+from pipeline.history.readers.calls import read_input
+from pipeline.history.readers.fast import decode_block
+from pipeline.history.readers.fields import Fields, as_list, as_string
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.rawjson import starts_with, wrong_type
+from pipeline.model import (
+    Block,
+    Document,
+    Image,
+    Issuer,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
+
+Placed: TypeAlias = tuple[Block, str]
+"""A block and its place in the input."""
+BlockReader: TypeAlias = Callable[[Raw, str, Notes], list[Placed]]
+Inner: TypeAlias = Text | Image | Document | Unknown
+"""What a tool result may hold."""
+INNER: Final = (Text, Image, Document, Unknown)
+
+# The types by which a result that is a single object is known for a block.
+_RESULT_BLOCKS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+_ISSUER: Final = msgspec.json.Decoder(Issuer)
+# What an API response has beside its content: it tells about the response, not about the history.
+_RESPONSE_KEYS: Final = ("type", "object")
+
+
+def read(fields: Fields, notes: Notes) -> list[Placed]:
+    """The blocks of one message whose content is a string, blocks, or nothing.
+
+    Raises:
+        InputError: a field of the wrong type, or calls in another shape.
+    """
+    for key in ("tool_calls", "tool_call_id", "function_call"):
+        if key in fields:
+            message = f"{key} belongs to the openai-chat shape, not to anthropic"
+            raise InputError("wrong_shape", message, path=fields.at(key))
+    fields.ignore(*_RESPONSE_KEYS)
+    return read_content(fields.take("content"), fields.at("content"), notes, read_block)
+
+
+def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> list[Placed]:
+    """A content's blocks: a string is one text block, strings in a list are too, null is none.
+
+    Raises:
+        InputError: any other type, in the content or as one of its items.
+    """
+    if value is None or starts_with(value, b"n"):
+        return []
+    if starts_with(value, b'"'):
+        return [(Text(text=as_string(value, path)), path)]
+    if starts_with(value, b"{"):
+        notes.add("content_wrapped", path)
+        return read_one(value, path, notes)
+    if not starts_with(value, b"["):
+        raise wrong_type(path, "a string or a list of blocks", value)
+    placed: list[Placed] = []
+    for i, item in enumerate(as_list(value, path)):
+        place = f"{path}.{i}"
+        if starts_with(item, b'"'):
+            placed.append((Text(text=as_string(item, place)), place))
+        elif starts_with(item, b"{"):
+            placed += read_one(item, place, notes)
+        else:
+            raise wrong_type(place, "a block or a string", item)
+    return placed
+
+
+def read_block(value: Raw, path: str, notes: Notes) -> list[Placed]:
+    """One block; a type that the model does not know is kept whole."""
+    typed = decode_block(value)
+    if typed is not None:
+        return [(typed, path)]
+    kind = kind_named(Fields(value, path, notes))
+    return read_known(_READERS.get(kind, _unreadable), kind, value, path, notes)
+
+
+def read_known(
+    reader: Callable[[Fields], Block | None], kind: str, value: Raw, path: str, notes: Notes
+) -> list[Placed]:
+    """A block as its type's reader makes it; what the reader cannot use is kept whole, with no other fix."""
+    attempt = notes.attempt()
+    fields = Fields(value, path, attempt)
+    fields.ignore("type")
+    block = reader(fields)
+    if block is None:
+        return [(Unknown(kind=kind, raw=value), path)]
+    fields.drop_rest()
+    notes.fixes += attempt.fixes
+    return [(block, path)]
+
+
+def _unreadable(_: Fields) -> None:
+    """Read the blocks of types that the model does not know."""
+
+
+def kind_named(fields: Fields) -> str:
+    """The type that a block names, ``""`` where it names none."""
+    kind = fields.peek("type")
+    if kind is None or not starts_with(kind, b'"'):
+        return ""
+    return as_string(kind, fields.at("type"))
+
+
+def _issuer(fields: Fields) -> Issuer | UnsetType:
+    value = fields.take("issuer")
+    if value is None:
+        return UNSET
+    try:
+        return _ISSUER.decode(value)
+    except msgspec.ValidationError as error:
+        raise InputError("wrong_type", f"not an issuer: {error}", path=fields.at("issuer")) from None
+
+
+def _or_unset(value: Raw | None) -> Raw | UnsetType:
+    return UNSET if value is None else value
+
+
+def _text(fields: Fields) -> Text:
+    return Text(
+        text=fields.take_text("text"),
+        citations=_or_unset(fields.take("citations")),
+        cache_control=_or_unset(fields.take("cache_control")),
+        issuer=_issuer(fields),
+    )
+
+
+def _image(fields: Fields) -> Image | None:
+    source = fields.take("source")
+    if source is None:
+        return None
+    return Image(source=source, cache_control=_or_unset(fields.take("cache_control")), issuer=_issuer(fields))
+
+
+def _document(fields: Fields) -> Document | None:
+    source = fields.take("source")
+    if source is None:
+        return None
+    title, context = fields.take_string("title"), fields.take_string("context")
+    return Document(
+        source=source,
+        title=UNSET if title is None else title,
+        context=UNSET if context is None else context,
+        citations=_or_unset(fields.take("citations")),
+        cache_control=_or_unset(fields.take("cache_control")),
+        issuer=_issuer(fields),
+    )
+
+
+def _thinking(fields: Fields) -> Thinking:
+    thinking, signature = fields.take_text("thinking"), fields.take_string("signature")
+    return Thinking(
+        thinking=thinking,
+        signature=UNSET if signature is None else signature,
+        cache_control=_or_unset(fields.take("cache_control")),
+        issuer=_issuer(fields),
+    )
+
+
+def _redacted_thinking(fields: Fields) -> RedactedThinking:
+    return RedactedThinking(
+        data=fields.take_text("data"),
+        cache_control=_or_unset(fields.take("cache_control")),
+        issuer=_issuer(fields),
+    )
+
+
+def _tool_use(fields: Fields) -> ToolUse:
+    marked = fields.take_flag("incomplete")
+    value = fields.take("input")
+    if marked and value is not None:
+        call_input, incomplete = value, True
+    else:
+        call_input, incomplete = read_input(value, fields.at("input"), fields.notes)
+    return ToolUse(
+        id=fields.take_text("id"),
+        name=fields.take_text("name"),
+        input=call_input,
+        caller=_or_unset(fields.take("caller")),
+        incomplete=incomplete,
+        cache_control=_or_unset(fields.take("cache_control")),
+        issuer=_issuer(fields),
+    )
+
+
+def _tool_result(fields: Fields) -> ToolResult:
+    return ToolResult(
+        tool_use_id=fields.take_text("tool_use_id"),
+        content=result_content(fields.take("content"), fields.at("content"), fields.notes, read_block),
+        is_error=fields.take_flag("is_error"),
+        cache_control=_or_unset(fields.take("cache_control")),
+        issuer=_issuer(fields),
+    )
+
+
+def result_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> str | list[Inner] | UnsetType:
+    """A tool result's content: a string as it is, blocks as blocks, other JSON as its text.
+
+    A block that a result cannot hold (a call, thinking) is kept whole, as an unknown one.
+    """
+    if value is None:
+        return UNSET
+    if starts_with(value, b'"'):
+        return as_string(value, path)
+    if not _holds_blocks(value, path):
+        notes.add("result_as_text", path, before=bytes(value))
+        return bytes(value).decode()
+
+    def read_inner(item: Raw, place: str, notes: Notes) -> list[Placed]:
+        attempt = notes.attempt()
+        placed = read_one(item, place, attempt)
+        if not all(isinstance(block, INNER) for block, _ in placed):
+            return [(Unknown(kind=kind_named(Fields(item, place, attempt)), raw=item), place)]
+        notes.fixes += attempt.fixes
+        return placed
+
+    placed = read_content(value, path, notes, read_inner)
+    return [block for block, _ in placed if isinstance(block, INNER)]
+
+
+def _holds_blocks(value: Raw, path: str) -> bool:
+    """Whether a result is made of blocks, and not some tool's own JSON."""
+    if starts_with(value, b"{"):
+        return kind_named(Fields(value, path, Notes())) in _RESULT_BLOCKS
+    if not starts_with(value, b"["):
+        return False
+    return all(
+        starts_with(item, b'"') or (starts_with(item, b"{") and kind_named(Fields(item, path, Notes())) != "")
+        for item in as_list(value, path)
+    )
+
+
+_READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
+    "text": _text,
+    "image": _image,
+    "document": _document,
+    "thinking": _thinking,
+    "redacted_thinking": _redacted_thinking,
+    "tool_use": _tool_use,
+    "tool_result": _tool_result,
+}

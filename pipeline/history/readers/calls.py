@@ -1,0 +1,74 @@
+"""A tool call's input in whichever form it was written, and ids for calls that came without one."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.rawjson import check_nesting, compact, starts_with
+
+EMPTY_OBJECT: Final = Raw(b"{}")
+_RAW: Final = msgspec.json.Decoder(Raw)
+_STRING: Final = msgspec.json.Decoder(str)
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def arguments_object(arguments: str) -> Raw | None:
+    """The JSON object that a string of arguments holds, as it was written there, or None if it holds none."""
+    try:
+        # A line break would break the lines that bodies are written in.
+        value = _RAW.decode(compact(arguments.encode()) if "\n" in arguments or "\r" in arguments else arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return value if starts_with(value, b"{") else None
+
+
+def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = False) -> tuple[Raw, bool]:
+    """A call's input and whether it is incomplete.
+
+    An object is taken as it is written, and so is an object inside a string of JSON: where ``encoded`` says that
+    the shape writes inputs so, this is no mend. Missing, null and empty inputs are ``{}``. Anything else is what a
+    model began and never finished: the text that it wrote is kept as a JSON string, marked incomplete, and never
+    parsed and closed.
+    """
+    if value is None:
+        notes.add("field_missing", path, "{}")
+        return EMPTY_OBJECT, False
+    if starts_with(value, b"{"):
+        return value, False
+    if not starts_with(value, b'"'):
+        return Raw(msgspec.json.encode(bytes(value).decode())), True
+    text = _STRING.decode(value)
+    if text.strip() in ("", "null"):
+        notes.add("field_missing", path, "{}")
+        return EMPTY_OBJECT, False
+    found = _nested_object(text, path)
+    if found is None:
+        return Raw(msgspec.json.encode(text)), True
+    parsed, levels = found
+    if levels > 1 or not encoded:
+        notes.add("input_parsed", path, before=bytes(value), after=bytes(parsed))
+    return parsed, False
+
+
+def _nested_object(text: str, path: str) -> tuple[Raw, int] | None:
+    """The object in a string of JSON, or in a string of JSON that is the JSON of a string."""
+    for levels in (1, 2):
+        check_nesting(text.encode(), path)
+        found = arguments_object(text)
+        if found is not None:
+            return found, levels
+        try:
+            text = _STRING.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return None
+    return None
+
+
+def derived_id(name: str) -> str:
+    """The id of a call that has none: the same for the call and its result, as both carry the tool's name."""
+    return f"call_{_ILLEGAL.sub('_', name)}"

@@ -1,0 +1,150 @@
+"""Claude Code's transcripts: lines that form a tree, of which one path is the conversation.
+
+Each line names its parent. The conversation is the path to the newest leaf of the main chain, that is of the lines
+that are not a sub-agent's; a file that holds nothing but a sub-agent's lines is that agent's own conversation. An
+assistant's message is written as one line for each block, under one message id, and parallel calls branch: a later
+call hangs on the call before it, and so does that call's result. So all lines of a message on the path are one turn,
+at the place of the first, and the results of its calls follow, on the path or off it.
+
+After a compaction the path begins at the boundary's summary, and messages that the boundary kept are linked in, as
+the CLI does it when it resumes. ``isMeta`` lines are kept: the CLI hides them from the user but sends them to the
+model. Notices of the CLI (API errors, the model ``<synthetic>``) are not the assistant's words and are skipped, as is
+every line that is no message; all skipped lines are counted by type.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from pipeline.history.readers.anthropic import Placed, read_block, read_content
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.transcript import Line, Tree, decode_lines
+from pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
+
+
+def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[str, int]]:
+    """Read a transcript: its turns, the model of the last answer, and the skipped lines by type.
+
+    Every line that is not blank is either counted in the last, or is the place of a block: paths are
+    ``lines.N.message.content.I``, with N counted from 0.
+
+    Raises:
+        InputError: no readable line, a field of the wrong type, or nested too deeply.
+    """
+    skipped: Counter[str] = Counter()
+    lines = decode_lines(text, skipped)
+    chain = _chain(lines, skipped)
+    tree = Tree(chain)
+    path = tree.newest_path()
+    conversation = _Conversation(tree, path, notes)
+    turns = conversation.turns()
+    for line in chain:
+        if not line.is_message:
+            skipped[line.kind] += 1
+        elif line.number not in conversation.used:
+            skipped[f"{line.kind}/{conversation.reason(line)}"] += 1
+    return turns, conversation.model, dict(skipped)
+
+
+def _chain(lines: list[Line], skipped: Counter[str]) -> list[Line]:
+    """The main chain; in a sub-agent's own file, where there is none, the sub-agent's."""
+    if not any(line.is_message and not line.is_sidechain for line in lines):
+        return lines
+    for line in lines:
+        if line.is_sidechain:
+            skipped[f"{line.kind}/sidechain"] += 1
+    return [line for line in lines if not line.is_sidechain]
+
+
+class _Conversation:
+    """The turns of one path, with what belongs to them beside it."""
+
+    def __init__(self, tree: Tree, path: list[Line], notes: Notes) -> None:
+        self._tree = tree
+        self._path = path
+        self._notes = notes
+        self._read_lines: dict[int, tuple[list[Placed], Notes]] = {}
+        self._parts: dict[str, list[Line]] = defaultdict(list)
+        self._answers: dict[str, list[Line]] = defaultdict(list)
+        self.used: set[int] = set()
+        self.model: str | None = None
+        for line in tree.messages:
+            if line.type == "assistant" and not line.is_notice:
+                self._parts[line.message_id].append(line)
+                self.model = line.model or self.model
+
+    def turns(self) -> list[Turn]:
+        """The turns in order: each message once, at its first line, then the results that hang beside the path."""
+        self._gather_answers()
+        turns: list[Turn] = []
+        told: set[str] = set()
+        for line in self._path:
+            if line.type == "user":
+                self._add(turns, "user", line.uuid, [line])
+            elif not line.is_notice and line.message_id not in told:
+                told.add(line.message_id)
+                self.model = line.model or self.model
+                self._add(turns, "assistant", line.message_id, self._parts[line.message_id])
+                for answer in self._answers[line.message_id]:
+                    self._add(turns, "user", answer.uuid, [answer])
+        return turns
+
+    def reason(self, line: Line) -> str:
+        """Why a message is in no turn."""
+        if line.is_notice:
+            return "notice"
+        return "empty" if line.number in self._read_lines else "off-path"
+
+    def _gather_answers(self) -> None:
+        """Find the results beside the path that answer calls of the messages on it."""
+        on_path = {line.number for line in self._path}
+        messages = {line.message_id for line in self._path if line.type == "assistant" and not line.is_notice}
+        owner = {part.number: message_id for message_id in messages for part in self._parts[message_id]}
+        calls = {message_id: self._calls_of(message_id) for message_id in messages}
+        for line in self._tree.messages:
+            if line.type != "user" or line.number in on_path:
+                continue
+            above = self._tree.message_above(line)
+            message_id = None if above is None else owner.get(above.number)
+            if message_id is not None and not calls[message_id].isdisjoint(self._answered_by(line)):
+                owner[line.number] = message_id
+                self._answers[message_id].append(line)
+
+    def _calls_of(self, message_id: str) -> set[str]:
+        parts = self._parts[message_id]
+        return {block.id for part in parts for block, _ in self._read(part) if isinstance(block, ToolUse)}
+
+    def _answered_by(self, line: Line) -> set[str]:
+        return {block.tool_use_id for block, _ in self._read(line) if isinstance(block, ToolResult)}
+
+    def _add(self, turns: list[Turn], role: Role, turn_id: str | None, lines: list[Line]) -> None:
+        """Add the turn of these lines, with the fixes that reading them made; lines without blocks make none."""
+        placed = [one for line in lines for one in self._read(line)]
+        for line in lines:
+            blocks, notes = self._read_lines[line.number]
+            self._notes.fixes += notes.fixes
+            if blocks:
+                self.used.add(line.number)
+        if placed:
+            paths = tuple(path for _, path in placed)
+            blocks_of_turn = tuple(block for block, _ in placed)
+            turns.append(Turn(role=role, blocks=blocks_of_turn, index=len(turns), id=turn_id, paths=paths))
+
+    def _read(self, line: Line) -> list[Placed]:
+        """The blocks of a line, read once; reasoning gets the model that signed it."""
+        if line.number not in self._read_lines:
+            notes = self._notes.attempt()
+            content = None if line.message is None else line.message.content
+            placed = read_content(content, f"lines.{line.number}.message.content", notes, read_block)
+            signed = [(_signed(block, line.model), path) for block, path in placed]
+            self._read_lines[line.number] = (signed, notes)
+        return self._read_lines[line.number][0]
+
+
+def _signed(block: Block, model: str | None) -> Block:
+    if model is None or not isinstance(block, (Thinking, RedactedThinking)) or block.issuer is not UNSET:
+        return block
+    return replace(block, issuer=Issuer(provider="anthropic", model=model))

@@ -1,0 +1,196 @@
+"""Bedrock's Converse shape: blocks without a type, named by their only key, and AgentCore's wrapper around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from pipeline.history.readers.anthropic import INNER, Inner, Placed, read_block, read_content
+from pipeline.history.readers.calls import read_input
+from pipeline.history.readers.fields import Fields, as_list, as_string
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.rawjson import starts_with, wrong_type
+from pipeline.model import (
+    Block,
+    Document,
+    Image,
+    Issuer,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
+
+ISSUER: Final = Issuer(provider="bedrock-converse")
+
+BLOCK_KEYS: Final = frozenset(
+    {
+        "text",
+        "image",
+        "document",
+        "video",
+        "audio",
+        "toolUse",
+        "toolResult",
+        "guardContent",
+        "cachePoint",
+        "reasoningContent",
+        "citationsContent",
+        "searchResult",
+    }
+)
+"""The members of Converse's content block union."""
+
+_TEXT_TYPES: Final = {"txt": "text/plain", "md": "text/markdown", "csv": "text/csv", "html": "text/html"}
+_OFFICE: Final = "application/vnd.openxmlformats-officedocument."
+MEDIA_TYPES: Final = _TEXT_TYPES | {
+    "pdf": "application/pdf",
+    "doc": "application/msword",
+    "xls": "application/vnd.ms-excel",
+    "docx": f"{_OFFICE}wordprocessingml.document",
+    "xlsx": f"{_OFFICE}spreadsheetml.sheet",
+}
+"""The media type of each document format of Converse."""
+
+
+def read(fields: Fields, notes: Notes) -> list[Placed]:
+    """The blocks of one message.
+
+    Raises:
+        InputError: a field of the wrong type.
+    """
+    return read_content(fields.take("content"), fields.at("content"), notes, read_member)
+
+
+def read_member(value: Raw, path: str, notes: Notes) -> list[Placed]:
+    """One content block. One that has several members, as a union must not, is read as one block for each."""
+    fields = Fields(value, path, notes)
+    members = [key for key in fields.names() if key in BLOCK_KEYS]
+    if "type" in fields or not members:
+        return read_block(value, path, notes)
+    placed: list[Placed] = []
+    for key in members:
+        member = fields.take(key)
+        if member is not None:
+            placed.append((_member(key, member, path, notes), path))
+    fields.drop_rest()
+    return placed
+
+
+def _member(key: str, value: Raw, path: str, notes: Notes) -> Block:
+    if key == "text":
+        return Text(text=as_string(value, f"{path}.text"))
+    reader = _READERS.get(key)
+    attempt = notes.attempt()
+    if reader is not None and starts_with(value, b"{"):
+        fields = Fields(value, f"{path}.{key}", attempt)
+        block = reader(fields)
+        if block is not None:
+            fields.drop_rest()
+            notes.fixes += attempt.fixes
+            return block
+    return Unknown(kind=key, raw=Raw(b'{"%s":%s}' % (key.encode(), bytes(value))))
+
+
+def _image(fields: Fields) -> Image | None:
+    """Bytes become a base64 source; an image in S3 has no canonical form."""
+    data = _source_bytes(fields)
+    image_format = fields.take_string("format")
+    if data is None or image_format is None:
+        return None
+    source = {"type": "base64", "media_type": f"image/{image_format}", "data": data}
+    return Image(source=Raw(msgspec.json.encode(source)))
+
+
+def _document(fields: Fields) -> Document | None:
+    data = _source_bytes(fields)
+    media_type = MEDIA_TYPES.get(fields.take_string("format") or "")
+    if data is None or media_type is None:
+        return None
+    title, context = fields.take_string("name"), fields.take_string("context")
+    citations = fields.take("citations")
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    return Document(
+        source=Raw(msgspec.json.encode(source)),
+        title=UNSET if title is None else title,
+        context=UNSET if context is None else context,
+        citations=UNSET if citations is None else citations,
+    )
+
+
+def _source_bytes(fields: Fields) -> str | None:
+    source = fields.take_object("source")
+    if source is None or source.names() != ["bytes"]:
+        return None
+    return source.take_string("bytes")
+
+
+def _tool_use(fields: Fields) -> ToolUse | None:
+    """A call; one with a type of its own (a server's tool) has its result in the same turn and is none of ours."""
+    if "type" in fields:
+        return None
+    call_input, incomplete = read_input(fields.take("input"), fields.at("input"), fields.notes)
+    return ToolUse(
+        id=fields.take_text("toolUseId"),
+        name=fields.take_text("name"),
+        input=call_input,
+        incomplete=incomplete,
+    )
+
+
+def _tool_result(fields: Fields) -> ToolResult | None:
+    if "type" in fields:
+        return None
+    status = fields.take_string("status")
+    content = fields.take("content")
+    path = fields.at("content")
+    parts: list[Inner] = []
+    if content is not None:
+        for i, item in enumerate(as_list(content, path)):
+            parts += _result_parts(item, f"{path}.{i}", fields.notes)
+    return ToolResult(
+        tool_use_id=fields.take_text("toolUseId"),
+        content=UNSET if content is None else parts,
+        is_error=status == "error",
+    )
+
+
+def _result_parts(value: Raw, path: str, notes: Notes) -> list[Inner]:
+    """The parts of a result; JSON becomes the text of it, which is what a model reads."""
+    if not starts_with(value, b"{"):
+        raise wrong_type(path, "a part of a tool result", value)
+    fields = Fields(value, path, notes)
+    structured = fields.take("json")
+    if structured is not None:
+        fields.drop_rest()
+        return [Text(text=bytes(structured).decode())]
+    parts: list[Inner] = []
+    for block, _ in read_member(value, path, notes):
+        parts.append(block if isinstance(block, INNER) else Unknown(kind="", raw=value))
+    return parts
+
+
+def _reasoning(fields: Fields) -> Thinking | RedactedThinking | None:
+    redacted = fields.take_string("redactedContent")
+    if redacted is not None:
+        return RedactedThinking(data=redacted, issuer=ISSUER)
+    inner = fields.take_object("reasoningText")
+    if inner is None:
+        return None
+    text, signature = inner.take_text("text"), inner.take_string("signature")
+    inner.drop_rest()
+    return Thinking(thinking=text, signature=UNSET if signature is None else signature, issuer=ISSUER)
+
+
+_READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
+    "image": _image,
+    "document": _document,
+    "toolUse": _tool_use,
+    "toolResult": _tool_result,
+    "reasoningContent": _reasoning,
+}

@@ -1,0 +1,300 @@
+"""The fast path: healthy messages go from bytes straight into the model's structs, in one typed decode.
+
+There are two wire forms, the canonical one and OpenAI's, which are tried in this order. What fits neither is not
+mended here: the functions return None, and the message is read tolerantly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from pipeline.history.readers.calls import arguments_object
+from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
+from pipeline.model import (
+    Block,
+    Document,
+    Image,
+    RedactedThinking,
+    Role,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+    Unknown,
+)
+
+Typed: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolUse | ToolResult
+"""The blocks that the model knows; that a block calls itself unknown is not for the wire to say."""
+
+_T = TypeVar("_T")
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A healthy message of the canonical shape."""
+
+    role: Role
+    content: str | tuple[Typed, ...]
+    id: str | None = None
+    type: Literal["message"] = "message"
+
+
+class _Function(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    name: str
+    arguments: str
+
+
+class _Call(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    id: str
+    function: _Function
+    type: Literal["function"] = "function"
+    index: int = 0
+
+
+class OpenAIMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A healthy message of OpenAI's shape. ``name`` says for a tool's row what its call says already."""
+
+    role: Literal["user", "assistant", "system", "developer", "tool"]
+    content: str | tuple[Typed, ...] | None = None
+    id: str | None = None
+    tool_calls: tuple[_Call, ...] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class _Document(Struct, Generic[_T], frozen=True, forbid_unknown_fields=True):
+    """A healthy document: the messages, and the usual keys beside them as they are written."""
+
+    messages: tuple[_T, ...]
+    system: Raw | UnsetType = UNSET
+    tools: Raw | UnsetType = UNSET
+    model: Raw | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    max_tokens: Raw | UnsetType = UNSET
+    max_completion_tokens: Raw | UnsetType = UNSET
+    temperature: Raw | UnsetType = UNSET
+    top_p: Raw | UnsetType = UNSET
+    top_k: Raw | UnsetType = UNSET
+    stop: Raw | UnsetType = UNSET
+    stop_sequences: Raw | UnsetType = UNSET
+    stream: Raw | UnsetType = UNSET
+    stream_options: Raw | UnsetType = UNSET
+    thinking: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
+    parallel_tool_calls: Raw | UnsetType = UNSET
+    response_format: Raw | UnsetType = UNSET
+    metadata: Raw | UnsetType = UNSET
+    cache_control: Raw | UnsetType = UNSET
+
+
+_BESIDE: Final = tuple(name for name in _Document.__struct_fields__ if name != "messages")
+
+
+class Healthy(Struct, frozen=True):
+    """What the fast path gives: the turns, the keys beside the messages, and whether only OpenAI writes so."""
+
+    turns: list[Turn]
+    keys: dict[str, Raw]
+    is_openai: bool
+
+
+_CANONICAL_DOCUMENT: Final = msgspec.json.Decoder(_Document[Message])
+_CANONICAL_LIST: Final = msgspec.json.Decoder(tuple[Message, ...])
+_CANONICAL_MESSAGE: Final = msgspec.json.Decoder(Message)
+_OPENAI_DOCUMENT: Final = msgspec.json.Decoder(_Document[OpenAIMessage])
+_OPENAI_LIST: Final = msgspec.json.Decoder(tuple[OpenAIMessage, ...])
+_OPENAI_MESSAGE: Final = msgspec.json.Decoder(OpenAIMessage)
+_BLOCK: Final[msgspec.json.Decoder[Typed]] = msgspec.json.Decoder(Typed)
+_FREE_FORM: Final[dict[type, tuple[str, ...]]] = {
+    Text: ("citations", "cache_control"),
+    Image: ("source", "cache_control"),
+    Document: ("source", "citations", "cache_control"),
+    Thinking: ("cache_control",),
+    RedactedThinking: ("cache_control",),
+    ToolUse: ("caller", "cache_control"),
+    ToolResult: ("cache_control",),
+}
+_OPEN_BRACE: Final = ord("{")
+
+
+def read_document(text: bytes, shape: str | None) -> Healthy | None:
+    """A document or list of which every message is healthy and of the shape that was named, or None."""
+    if shape != "openai-chat":
+        found = _messages(_CANONICAL_LIST, _CANONICAL_DOCUMENT, text)
+        if found is not None:
+            messages, keys = found
+            turns = _canonical_turns(messages)
+            return None if turns is None else Healthy(turns, keys, is_openai=False)
+    if shape in (None, "openai-chat"):
+        other = _messages(_OPENAI_LIST, _OPENAI_DOCUMENT, text)
+        if other is not None:
+            rows, keys = other
+            turns = _openai_turns(rows)
+            return None if turns is None else Healthy(turns, keys, is_openai=any(map(_is_openai, rows)))
+    return None
+
+
+def read_message(value: Raw | bytes, index: int, shape: str | None) -> Healthy | None:
+    """One message if it is healthy and of the shape that was named, or None."""
+    if shape != "openai-chat":
+        canonical = _decode(_CANONICAL_MESSAGE, value)
+        if canonical is not None:
+            turns = _canonical_turns((canonical,), index)
+            return None if turns is None else Healthy(turns, {}, is_openai=False)
+    if shape in (None, "openai-chat"):
+        openai = _decode(_OPENAI_MESSAGE, value)
+        if openai is not None:
+            turns = _openai_turns((openai,), index)
+            return None if turns is None else Healthy(turns, {}, is_openai=_is_openai(openai))
+    return None
+
+
+def decode_block(value: Raw | bytes) -> Block | None:
+    """A block as the model's struct, or None where it needs mending."""
+    block = _decode(_BLOCK, value)
+    return block if block is not None and _is_sound(block) else None
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], value: Raw | bytes) -> _T | None:
+    """What a typed decode gives, or None where the value does not fit."""
+    try:
+        return decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _messages(
+    of_list: msgspec.json.Decoder[tuple[_T, ...]], of_document: msgspec.json.Decoder[_Document[_T]], text: bytes
+) -> tuple[tuple[_T, ...], dict[str, Raw]] | None:
+    """The messages of a list or a document, and the document's other keys."""
+    if text.startswith(b"["):
+        messages = _decode(of_list, text)
+        return None if messages is None else (messages, {})
+    document = _decode(of_document, text)
+    if document is None:
+        return None
+    values = ((name, getattr(document, name)) for name in _BESIDE)
+    return document.messages, {name: value for name, value in values if value is not UNSET}
+
+
+def _is_openai(message: OpenAIMessage) -> bool:
+    """Whether a message has what only OpenAI's shape has."""
+    return message.tool_calls is not None or message.tool_call_id is not None or message.role in ("tool", "developer")
+
+
+def _canonical_turns(messages: Sequence[Message], first: int = 0) -> list[Turn] | None:
+    """The turns of canonical messages, numbered from ``first``, or None where any needs mending."""
+    turns: list[Turn] = []
+    for index, message in enumerate(messages, first):
+        content = message.content
+        if isinstance(content, str):
+            path = f"messages.{index}.content"
+            turns.append(
+                Turn(role=message.role, blocks=(Text(text=content),), index=index, id=message.id, paths=(path,))
+            )
+            continue
+        for block in content:
+            # Plain text is most of a history, and needs no further look.
+            if type(block) is Text and block.citations is UNSET and block.cache_control is UNSET:
+                continue
+            if not _is_sound(block):
+                return None
+        turns.append(Turn(role=message.role, blocks=content, index=index, id=message.id))
+    return turns
+
+
+def _openai_turns(messages: Sequence[OpenAIMessage], first: int = 0) -> list[Turn] | None:
+    """The turns of OpenAI's messages, numbered from ``first``, or None where any needs mending."""
+    turns: list[Turn] = []
+    for index, message in enumerate(messages, first):
+        turn = _result_turn(message, index) if message.role == "tool" else _spoken_turn(message, index)
+        if turn is None:
+            return None
+        turns.append(turn)
+    return turns
+
+
+def _result_turn(message: OpenAIMessage, index: int) -> Turn | None:
+    """A tool's row as a user's turn with one result."""
+    if message.tool_call_id is None or message.tool_calls is not None:
+        return None
+    content = message.content
+    if isinstance(content, tuple):
+        parts = [block for block in content if isinstance(block, (Text, Image, Document)) and _is_sound(block)]
+        if len(parts) < len(content):
+            return None
+        result = ToolResult(tool_use_id=message.tool_call_id, content=[*parts])
+    else:
+        result = ToolResult(tool_use_id=message.tool_call_id, content=UNSET if content is None else content)
+    paths = (f"messages.{index}.content",)
+    return Turn(role="user", blocks=(result,), index=index, id=message.id, paths=paths)
+
+
+def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
+    """A turn of the user, the system or the assistant: its content, then its calls."""
+    if message.tool_call_id is not None or message.name is not None:
+        return None
+    role: Role = "system" if message.role == "developer" else "user" if message.role == "tool" else message.role
+    path = f"messages.{index}.content"
+    content, calls = message.content, message.tool_calls
+    if calls is None and isinstance(content, str):
+        return Turn(role=role, blocks=(Text(text=content),), index=index, id=message.id, paths=(path,))
+    blocks: list[Block] = []
+    paths: list[str] = []
+    if isinstance(content, tuple):
+        if not all(map(_is_sound, content)):
+            return None
+        if not calls:
+            return Turn(role=role, blocks=content, index=index, id=message.id)
+        blocks += content
+        paths += [f"{path}.{i}" for i in range(len(content))]
+    elif content or (content is not None and not calls):
+        # An empty string beside calls is how some say that there is no text.
+        blocks.append(Text(text=content))
+        paths.append(path)
+    if calls and role != "assistant":
+        return None
+    for i, call in enumerate(calls or ()):
+        call_input = _arguments(call.function.arguments)
+        if call_input is None:
+            return None
+        blocks.append(ToolUse(id=call.id, name=call.function.name, input=call_input))
+        paths.append(f"messages.{index}.tool_calls.{i}")
+    return Turn(role=role, blocks=tuple(blocks), index=index, id=message.id, paths=tuple(paths) or None)
+
+
+def _arguments(text: str) -> Raw | None:
+    if len(text) > MAX_NESTING and may_nest_too_deeply(text.encode("utf-8", "replace")):
+        return None
+    return arguments_object(text)
+
+
+def _is_sound(block: Typed | Unknown) -> bool:
+    """Whether the free-form JSON in a block is of the right type, UTF-8, and can be no deeper than allowed."""
+    if isinstance(block, ToolUse):
+        data = bytes(block.input)
+        if not (data[0] == _OPEN_BRACE or block.incomplete) or not _is_harmless(data):
+            return False
+        if block.cache_control is UNSET and block.caller is UNSET:
+            return True
+    elif isinstance(block, ToolResult):
+        if isinstance(block.content, list) and not all(map(_is_sound, block.content)):
+            return False
+        if block.cache_control is UNSET:
+            return True
+    elif isinstance(block, Unknown):
+        return False
+    for field in _FREE_FORM[type(block)]:
+        value = getattr(block, field)
+        if value is not UNSET and not _is_harmless(bytes(value)):
+            return False
+    return True
+
+
+def _is_harmless(data: bytes) -> bool:
+    """The typed decode has seen to the syntax; what it passes over in raw values is the encoding and the depth."""
+    return is_utf8(data) and not (len(data) > MAX_NESTING and may_nest_too_deeply(data))

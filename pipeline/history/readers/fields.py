@@ -1,0 +1,142 @@
+"""One JSON object of unknown making, taken apart key by key: what nobody takes is dropped and recorded."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from pipeline.errors import InputError
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.rawjson import kind_of, starts_with, wrong_type
+
+_T = TypeVar("_T")
+
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_LIST: Final = msgspec.json.Decoder(list[Raw])
+_STRING: Final = msgspec.json.Decoder(str)
+# False itself, what is false in Python, and the word as a string.
+_FALSE: Final = (b"false", b"", b"0", b"0.0", b"[]", b"{}")
+
+
+def as_object(value: Raw | bytes, path: str) -> dict[str, Raw]:
+    """The keys of an object; a key that is there twice has its last value, as JSON parsers do.
+
+    Raises:
+        InputError: another type, or not JSON.
+    """
+    return _decode(_OBJECT, value, path, "an object")
+
+
+def as_list(value: Raw | bytes, path: str) -> list[Raw]:
+    """The items of a list.
+
+    Raises:
+        InputError: another type, or not JSON.
+    """
+    return _decode(_LIST, value, path, "a list")
+
+
+def as_string(value: Raw | bytes, path: str) -> str:
+    """A string's text.
+
+    Raises:
+        InputError: another type, or not JSON.
+    """
+    return _decode(_STRING, value, path, "a string")
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], value: Raw | bytes, path: str, expected: str) -> _T:
+    try:
+        return decoder.decode(value)
+    except msgspec.ValidationError:
+        raise wrong_type(path, expected, value) from None
+    except msgspec.DecodeError as error:
+        raise InputError("not_json", str(error), path=path) from None
+
+
+class Fields:
+    """The keys of one object. Each ``take`` removes a key; null is the same as not there.
+
+    Attributes:
+        path: the object's place in the input.
+        notes: where the fixes go.
+    """
+
+    __slots__ = ("_rest", "notes", "path")
+
+    def __init__(self, value: Raw | bytes, path: str, notes: Notes) -> None:
+        self.path = path
+        self.notes = notes
+        self._rest = as_object(value, path)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rest and not starts_with(self._rest[key], b"n")
+
+    def at(self, key: str) -> str:
+        """The path of one key."""
+        return f"{self.path}.{key}" if self.path else key
+
+    def names(self) -> list[str]:
+        """The keys that are still there and not null, in their order."""
+        return [key for key in self._rest if key in self]
+
+    def peek(self, key: str) -> Raw | None:
+        """A value that stays."""
+        value = self._rest.get(key)
+        return None if value is None or starts_with(value, b"n") else value
+
+    def take(self, key: str) -> Raw | None:
+        """A value as it is written."""
+        value = self._rest.pop(key, None)
+        return None if value is None or starts_with(value, b"n") else value
+
+    def take_string(self, key: str) -> str | None:
+        """A string, or None.
+
+        Raises:
+            InputError: another type.
+        """
+        value = self.take(key)
+        return None if value is None else as_string(value, self.at(key))
+
+    def take_text(self, key: str) -> str:
+        """A string; the empty one where it is missing, which the structure repair then sees to.
+
+        Raises:
+            InputError: another type.
+        """
+        return self.take_string(key) or ""
+
+    def take_flag(self, key: str) -> bool:
+        """A boolean; false where it is missing. Other types count by their truth, as their writers mean it."""
+        value = self.take(key)
+        if value is None:
+            return False
+        data = bytes(value)
+        if data not in (b"true", b"false"):
+            self.notes.add("flag_read", self.at(key), before=data)
+        return data.strip(b'"').lower() not in _FALSE
+
+    def take_object(self, key: str) -> Fields | None:
+        """The fields of a nested object, or None.
+
+        Raises:
+            InputError: another type.
+        """
+        value = self.take(key)
+        return None if value is None else Fields(value, self.at(key), self.notes)
+
+    def ignore(self, *keys: str) -> None:
+        """Leave out keys that say nothing which is not said elsewhere."""
+        for key in keys:
+            self._rest.pop(key, None)
+
+    def drop_rest(self) -> None:
+        """Record every key that nobody took. Null, an empty string and an empty list or object say nothing."""
+        for key, value in self._rest.items():
+            data = bytes(value)
+            if data not in (b"null", b'""', b"[]", b"{}"):
+                self.notes.add("field_dropped", self.at(key), f"{key}: {kind_of(value)}", before=data)
+        self._rest.clear()

@@ -1,0 +1,148 @@
+"""What stands beside the messages of a document: system, tools, model and parameters, in any of the shapes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from pipeline.errors import InputError
+from pipeline.history.readers.fields import Fields, as_list, as_object, as_string
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.rawjson import check_nesting, compact, starts_with, wrong_type
+from pipeline.model import Tool
+
+_NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
+_NULL: Final = Raw(b"null")
+_CACHE_MARK: Final = Raw(b'{"type":"ephemeral"}')
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """A document without its messages, in canonical terms; parameters stay as they are written."""
+
+    system: str | Raw | None = None
+    tools: tuple[Tool, ...] = ()
+    model: str | None = None
+    params: dict[str, Raw] = {}
+
+
+def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
+    """Read a document's keys other than ``messages``; what is neither system, tools nor model is a parameter.
+
+    ``params`` holds further parameters, and wins over those that stand beside it.
+
+    Raises:
+        InputError: a value of the wrong type, or nested too deeply.
+    """
+    if not keys:
+        return Head()
+    for key, value in keys.items():
+        check_nesting(value, key)
+    rest = {key: value for key, value in keys.items() if not starts_with(value, b"n")}
+    system = rest.pop("system", None)
+    model = rest.pop("model", None) or rest.pop("modelId", None)
+    tools = _tool_items(rest, notes)
+    given = rest.pop("params", None)
+    return Head(
+        system=None if system is None else _read_system(system),
+        tools=tuple(_read_tool(value, path, notes) for value, path in tools),
+        model=None if model is None else as_string(model, "model"),
+        params=rest if given is None else rest | as_object(given, "params"),
+    )
+
+
+def _read_system(value: Raw) -> str | Raw:
+    """A string, or a list of text blocks; Converse's untyped blocks and bare strings become such."""
+    if starts_with(value, b'"'):
+        return as_string(value, "system")
+    if not starts_with(value, b"["):
+        raise wrong_type("system", "a string or a list of blocks", value)
+    items = as_list(value, "system")
+    if all(starts_with(item, b"{") and "type" in as_object(item, "system") for item in items):
+        return value
+    blocks: list[dict[str, object]] = []
+    for i, item in enumerate(items):
+        _add_system_block(blocks, item, f"system.{i}")
+    return Raw(msgspec.json.encode(blocks))
+
+
+def _add_system_block(blocks: list[dict[str, object]], item: Raw, path: str) -> None:
+    if starts_with(item, b'"'):
+        blocks.append({"type": "text", "text": as_string(item, path)})
+        return
+    keys = as_object(item, path)
+    if "text" in keys and "type" not in keys:
+        blocks.append({"type": "text", **keys})
+    elif "cachePoint" in keys and blocks:
+        # Converse marks the end of a cached prefix by a block of its own, the canonical form at its last block.
+        blocks[-1]["cache_control"] = _CACHE_MARK
+    else:
+        blocks.append(dict(keys))
+
+
+def _tool_items(rest: dict[str, Raw], notes: Notes) -> list[tuple[Raw, str]]:
+    """The tools of ``tools``, of the older ``functions`` and of Converse's ``toolConfig``, with their places."""
+    found: list[tuple[Raw, str]] = []
+    for key in ("tools", "functions"):
+        value = rest.pop(key, None)
+        if value is not None:
+            found += [(item, f"{key}.{i}") for i, item in enumerate(as_list(value, key))]
+    value = rest.pop("toolConfig", None)
+    if value is not None:
+        config = Fields(value, "toolConfig", notes)
+        items = config.take("tools")
+        if items is not None:
+            found += [(item, f"toolConfig.tools.{i}") for i, item in enumerate(as_list(items, "toolConfig.tools"))]
+        choice = config.take_object("toolChoice")
+        if choice is not None:
+            rest["tool_choice"] = _tool_choice(choice)
+        config.drop_rest()
+    return found
+
+
+def _tool_choice(fields: Fields) -> Raw:
+    """Converse's tool choice in canonical terms: its only key says which."""
+    tool = fields.take_object("tool")
+    if tool is not None:
+        return Raw(msgspec.json.encode({"type": "tool", "name": tool.take_text("name")}))
+    return Raw(msgspec.json.encode({"type": "any" if "any" in fields else "auto"}))
+
+
+def _read_tool(value: Raw, path: str, notes: Notes) -> Tool:
+    """A tool of any shape.
+
+    ``raw`` is the whole of a tool that has more than a name, a description and a schema, for its issuer to take
+    back. A provider's own tool, which has no schema, has null for one.
+    """
+    if not starts_with(value, b"{"):
+        raise wrong_type(path, "a tool", value)
+    fields = Fields(value, path, notes)
+    if "cachePoint" in fields:
+        return Tool(name="", input_schema=_NULL, raw=value)
+    inner = fields.take_object("function") or fields.take_object("toolSpec") or fields
+    kind = fields.take_string("type")
+    name, description, schema = inner.take_string("name"), inner.take_string("description"), _schema(inner)
+    if schema is None and (kind not in (None, "function", "custom") or name is None):
+        if kind is None and name is None and len(fields.names()) != 1:
+            raise InputError("wrong_type", "expected a tool with a name", path=path)
+        return Tool(name=name or kind or "", input_schema=_NULL, raw=value)
+    extras = inner.names() + fields.names()
+    return Tool(
+        name=name or "",
+        description=UNSET if description is None else description,
+        input_schema=_NO_SCHEMA if schema is None else schema,
+        raw=value if extras else UNSET,
+    )
+
+
+def _schema(fields: Fields) -> Raw | None:
+    """The schema, under the name that the shape has for it; Converse wraps it once more."""
+    for key in ("input_schema", "parameters", "inputSchema"):
+        value = fields.take(key)
+        if value is None:
+            continue
+        if key == "inputSchema" and starts_with(value, b"{"):
+            value = as_object(value, fields.at(key)).get("json", value)
+        return Raw(compact(bytes(value)))
+    return None

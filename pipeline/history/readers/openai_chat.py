@@ -1,0 +1,235 @@
+"""OpenAI's chat shape and its kin: calls beside the content, results in rows of their own, typed content parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from pipeline.history.readers.anthropic import (
+    Placed,
+    kind_named,
+    read_block,
+    read_content,
+    read_known,
+    result_content,
+)
+from pipeline.history.readers.calls import derived_id, read_input
+from pipeline.history.readers.fields import Fields, as_list, as_string
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.rawjson import starts_with
+from pipeline.model import Block, Document, Image, Issuer, Role, Text, Thinking, ToolResult, ToolUse
+
+ISSUER: Final = Issuer(provider="openai-chat")
+
+MESSAGE_KEYS: Final = frozenset(
+    {
+        "tool_calls",
+        "tool_call_id",
+        "tool_call_ids",
+        "function_call",
+        "refusal",
+        "reasoning",
+        "reasoning_content",
+        "tool_name",
+    }
+)
+"""Keys by which a message is known for this shape."""
+
+_DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
+
+
+def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Placed]:
+    """The blocks of one message; ``is_tool`` says that its role was ``tool`` or ``function``.
+
+    Raises:
+        InputError: a field of the wrong type.
+    """
+    fields.ignore("type", "object")
+    call_id = _answered_call(fields, is_tool=is_tool)
+    if call_id is not None and role != "assistant":
+        return [_result(fields, call_id, notes)]
+    calls = _calls(fields, notes)
+    placed = _reasoning(fields)
+    content = fields.take("content")
+    if not (calls and content is not None and bytes(content) == b'""'):
+        placed += read_content(content, fields.at("content"), notes, read_part)
+    refusal = fields.take_string("refusal")
+    if refusal:
+        notes.add("refusal_as_text", fields.at("refusal"))
+        placed.append((Text(text=refusal), fields.at("refusal")))
+    return placed + calls
+
+
+def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
+    """One content part. A type that OpenAI shares with the canonical shape is read there."""
+    kind = kind_named(Fields(value, path, notes))
+    reader = _PARTS.get(kind)
+    return read_known(reader, kind, value, path, notes) if reader else read_block(value, path, notes)
+
+
+def _answered_call(fields: Fields, *, is_tool: bool) -> str | None:
+    """The id of the call that a row answers, or None where the row is no result."""
+    call_id = fields.take_string("tool_call_id")
+    if not is_tool:
+        return call_id
+    name = fields.take_string("name") or fields.take_string("tool_name")
+    if call_id is None and (ids := fields.take("tool_call_ids")) is not None:
+        # SWE-agent lists the one call that a row answers.
+        call_id = next((as_string(item, fields.at("tool_call_ids")) for item in as_list(ids, fields.path)), None)
+    if call_id is None and name is not None:
+        call_id = derived_id(name)
+        fields.notes.add("call_id_derived", fields.path, call_id)
+    # A result that says nothing of its call is an orphan, which the structure repair sees to.
+    return call_id or ""
+
+
+def _result(fields: Fields, call_id: str, notes: Notes) -> Placed:
+    path = fields.at("content")
+    content = result_content(fields.take("content"), path, notes, read_part)
+    is_error = fields.take_flag("is_error")
+    return ToolResult(tool_use_id=call_id, content=content, is_error=is_error), path
+
+
+def _reasoning(fields: Fields) -> list[Placed]:
+    """Reasoning text, which some write under one name, some under another, some under both."""
+    placed: list[Placed] = []
+    for key in ("reasoning_content", "reasoning"):
+        value = fields.peek(key)
+        if value is None or not starts_with(value, b'"'):
+            continue
+        text = as_string(value, fields.at(key))
+        if text and (not placed or placed[0][0] != Thinking(thinking=text, issuer=ISSUER)):
+            placed.append((Thinking(thinking=text, issuer=ISSUER), fields.at(key)))
+        fields.ignore(key)
+    return placed
+
+
+def _calls(fields: Fields, notes: Notes) -> list[Placed]:
+    path = fields.at("tool_calls")
+    value = fields.take("tool_calls")
+    items = [] if value is None else as_list(value, path)
+    placed: list[Placed] = [_call(Fields(item, f"{path}.{i}", notes)) for i, item in enumerate(items)]
+    legacy = fields.take_object("function_call")
+    if legacy is not None:
+        placed.append(_call(legacy))
+    return placed
+
+
+def _call(fields: Fields) -> Placed:
+    """A call in OpenAI's form, or with name and arguments directly in it, as picoclaw and LangChain write them."""
+    path = fields.path
+    fields.ignore("type", "index")
+    call_id = fields.take_string("id")
+    cache_control = fields.take("cache_control")
+    function, custom = fields.take_object("function"), fields.take_object("custom")
+    inner = function or custom or fields
+    name = inner.take_text("name")
+    if custom is not None:
+        # A custom tool takes free text.
+        call_input, incomplete = Raw(msgspec.json.encode({"input": custom.take_text("input")})), False
+    else:
+        key = next((key for key in ("arguments", "args", "input") if key in inner), "arguments")
+        call_input, incomplete = read_input(inner.take(key), inner.at(key), fields.notes, encoded=True)
+    if call_id is None:
+        call_id = derived_id(name)
+        fields.notes.add("call_id_derived", path, call_id)
+    inner.drop_rest()
+    fields.drop_rest()
+    return ToolUse(
+        id=call_id,
+        name=name,
+        input=call_input,
+        incomplete=incomplete,
+        cache_control=UNSET if cache_control is None else cache_control,
+    ), path
+
+
+def _text(fields: Fields) -> Text:
+    fields.ignore("annotations", "logprobs")
+    return Text(text=fields.take_text("text"))
+
+
+def _refusal(fields: Fields) -> Text:
+    fields.notes.add("refusal_as_text", fields.path)
+    return Text(text=fields.take_text("refusal"))
+
+
+def _thinking(fields: Fields) -> Thinking:
+    """Mistral's thinking is a list of text parts; the canonical kind is a string, and may be signed."""
+    value = fields.take("thinking")
+    fields.ignore("closed")
+    if value is None or not starts_with(value, b"["):
+        text = "" if value is None else as_string(value, fields.at("thinking"))
+        signature = fields.take_string("signature")
+        return Thinking(thinking=text, signature=UNSET if signature is None else signature)
+    parts = [Fields(item, fields.at("thinking"), fields.notes) for item in as_list(value, fields.at("thinking"))]
+    return Thinking(thinking="".join(part.take_text("text") for part in parts), issuer=ISSUER)
+
+
+def _image(fields: Fields) -> Image | None:
+    """``image_url`` is an object with a url, or in newer APIs the url itself; a file's id is a source too."""
+    cache_control = fields.take("cache_control")
+    value = fields.peek("image_url")
+    source: object = None
+    if value is not None and starts_with(value, b'"'):
+        source = _url_source(as_string(value, fields.at("image_url")))
+        fields.ignore("image_url")
+    elif value is not None and starts_with(value, b"{"):
+        inner = Fields(value, fields.at("image_url"), fields.notes)
+        source = _url_source(inner.take_string("url") or "")
+        fields.ignore("image_url")
+        _drop_detail(inner)
+        inner.drop_rest()
+    elif (file_id := fields.take_string("file_id")) is not None:
+        source = {"type": "file", "file_id": file_id}
+    if source is None:
+        return None
+    _drop_detail(fields)
+    return Image(
+        source=Raw(msgspec.json.encode(source)), cache_control=UNSET if cache_control is None else cache_control
+    )
+
+
+def _drop_detail(fields: Fields) -> None:
+    detail = fields.peek("detail")
+    if detail is not None and bytes(detail) == b'"auto"':
+        fields.ignore("detail")
+
+
+def _url_source(url: str) -> dict[str, str] | None:
+    data = _DATA_URL.fullmatch(url)
+    if data is not None:
+        return {"type": "base64", "media_type": data[1], "data": data[2]}
+    return {"type": "url", "url": url} if url.startswith(("http://", "https://")) else None
+
+
+def _file(fields: Fields) -> Document | None:
+    value = fields.peek("file")
+    if value is None or not starts_with(value, b"{"):
+        return None
+    inner = Fields(value, fields.at("file"), fields.notes)
+    file_id, file_data = inner.take_string("file_id"), inner.take_string("file_data")
+    source = _url_source(file_data or "") or (None if file_id is None else {"type": "file", "file_id": file_id})
+    if source is None:
+        return None
+    title = inner.take_string("filename")
+    fields.ignore("file")
+    inner.drop_rest()
+    return Document(source=Raw(msgspec.json.encode(source)), title=UNSET if title is None else title)
+
+
+_PARTS: Final[dict[str, Callable[[Fields], Block | None]]] = {
+    "input_text": _text,
+    "output_text": _text,
+    "refusal": _refusal,
+    "image_url": _image,
+    "input_image": _image,
+    "file": _file,
+    "thinking": _thinking,
+}
+PART_KINDS: Final = frozenset(_PARTS) - {"thinking"} | {"input_audio"}
+"""Types of content parts by which a message is known for this shape."""

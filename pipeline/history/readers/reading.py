@@ -1,0 +1,219 @@
+"""The two ways in: a whole history, or one message. Both read a message by the same path and to the same turn."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from pipeline.errors import InputError, UnknownTargetError
+from pipeline.fixes import Fix
+from pipeline.history.readers import claude_code, fast
+from pipeline.history.readers.detect import Shape, is_transcript, is_transcript_line, shape_of_head
+from pipeline.history.readers.fields import as_list, as_object
+from pipeline.history.readers.head import Head, read_head
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.rawjson import (
+    compact,
+    nesting_error,
+    starts_with,
+    to_bytes,
+    to_utf8,
+    wrong_type,
+)
+from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
+from pipeline.history.readers.tolerant import read_tolerantly
+from pipeline.model import Conversation, Turn
+
+SHAPES: Final[tuple[str, ...]] = get_args(Shape)
+"""The shapes that ``source`` may name, besides ``auto``."""
+
+_CANONICAL: Final[Shape] = "anthropic"
+
+
+class ReadResult(Struct, frozen=True, kw_only=True):
+    """A history as it was read.
+
+    ``shape`` is the shape that was named or found; ``skipped`` counts, for transcripts only, the lines that are no
+    part of the conversation, by type.
+    """
+
+    conversation: Conversation
+    fixes: tuple[Fix, ...]
+    shape: str
+    skipped: dict[str, int] = {}
+
+
+_ANY: Final = msgspec.json.Decoder(Raw)
+
+
+def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -> ReadResult:
+    """Read a whole history.
+
+    Args:
+        data: ``{"messages": [...], "system"?, "tools"?, "model"?, "params"?}``, a bare list of messages or a single
+            one, as JSON or as Python objects, or the lines of a Claude Code transcript.
+        source: one of `SHAPES`, or ``auto``: then each message's shape is found by itself.
+
+    Raises:
+        InputError: the input is not JSON, nests deeper than 500, or something in it has no meaning as a history.
+        UnknownTargetError: no such source.
+    """
+    shape = _named(source)
+    text = to_bytes(data)
+    try:
+        return _read(text, shape)
+    except RecursionError:
+        raise nesting_error() from None
+
+
+def read_message(
+    data: bytes | str | dict[str, Any], *, index: int, source: str = "auto"
+) -> tuple[list[Turn], list[Fix]]:
+    """Read one message, which stands at ``index`` in its history: its turns (exactly one) and its fixes.
+
+    Raises:
+        InputError: as `read`.
+        UnknownTargetError: no such source.
+    """
+    shape = _named(source)
+    text = to_bytes(data)
+    try:
+        healthy = None if _has_line_breaks(text) else fast.read_message(text, index, shape)
+        if healthy is not None:
+            return healthy.turns, []
+        parsable, mask = _parsable(text)
+        notes = _notes(mask)
+        turn, _ = _read_one(parsable, index, shape, mask, notes)
+    except RecursionError:
+        raise nesting_error(f"messages.{index}") from None
+    return [turn], notes.fixes
+
+
+def _named(source: str) -> Shape | None:
+    if source == "auto":
+        return None
+    if source not in SHAPES:
+        raise UnknownTargetError("unknown_source", f"expected auto or one of {', '.join(SHAPES)}, found {source!r}")
+    return cast("Shape", source)
+
+
+def _has_line_breaks(text: bytes) -> bool:
+    return b"\n" in text or b"\r" in text
+
+
+def _parsable(text: bytes) -> tuple[bytes, Mask | None]:
+    """Text that is known to be JSON in UTF-8, on one line, with its lone surrogates masked."""
+    text = to_utf8(text)
+    try:
+        _ANY.decode(text)
+    except msgspec.DecodeError as error:
+        mask = find_mask(text)
+        if mask is None:
+            raise InputError("not_json", str(error)) from None
+        text = mask.hide(text)
+        try:
+            _ANY.decode(text)
+        except msgspec.DecodeError as other:
+            raise InputError("not_json", str(other)) from None
+        return compact(text), mask
+    return compact(text), None
+
+
+def _read(text: bytes, shape: Shape | None) -> ReadResult:
+    """Try the healthy document, then the transcript, then the document with something to mend."""
+    lines = _has_line_breaks(text)
+    if shape == "claude-code" or (lines and shape is None and is_transcript(text)):
+        return _read_transcript(text)
+    if not lines and (healthy := _read_healthy(text, shape)):
+        return healthy
+    parsable, mask = _parsable(text)
+    if lines and mask is None and (healthy := _read_healthy(parsable, shape)):
+        return healthy
+    return _read_document(parsable, shape, mask)
+
+
+def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
+    """A document or list of which every message is healthy, or None."""
+    healthy = fast.read_document(text, shape)
+    if healthy is None:
+        return None
+    notes = Notes()
+    keys = {key: Raw(to_utf8(bytes(value))) for key, value in healthy.keys.items()}
+    head = read_head(keys, notes)
+    found: Shape = "openai-chat" if healthy.is_openai else shape_of_head(keys)
+    return _result(healthy.turns, head, notes, shape or found)
+
+
+def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:
+    """A document, a list or a single message, each message read by itself."""
+    notes = _notes(mask)
+    keys: dict[str, Raw] = {}
+    if starts_with(text, b"["):
+        items = as_list(text, "")
+        if shape is None and items and starts_with(items[0], b"{") and is_transcript_line(as_object(items[0], "0")):
+            return _read_transcript(text)
+    elif starts_with(text, b"{"):
+        keys = as_object(text, "")
+        if "messages" in keys:
+            items = as_list(keys.pop("messages"), "messages")
+        elif shape is None and is_transcript_line(keys):
+            return _read_transcript(text)
+        elif keys.keys().isdisjoint({"role", "content", "message"}):
+            raise InputError("no_messages", "expected a list of messages, or a document with messages")
+        else:
+            items, keys = [Raw(text)], {}
+    else:
+        raise wrong_type("", "a list of messages, or a document with messages", text)
+    if mask is not None:
+        keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    turns: list[Turn] = []
+    found: Shape = _CANONICAL
+    for index, item in enumerate(items):
+        turn, its_shape = _read_one(item, index, shape, mask, notes)
+        turns.append(turn)
+        found = its_shape if found == _CANONICAL else found
+    head = read_head(keys, notes)
+    return _result(turns, head, notes, shape or (found if found != _CANONICAL else shape_of_head(keys)))
+
+
+def _read_one(
+    item: Raw | bytes, index: int, shape: Shape | None, mask: Mask | None, notes: Notes
+) -> tuple[Turn, Shape]:
+    """One message: fast, or tolerantly."""
+    masked = mask is not None and mask.is_in(bytes(item))
+    healthy = None if masked else fast.read_message(item, index, shape)
+    if healthy is not None:
+        return healthy.turns[0], "openai-chat" if healthy.is_openai else _CANONICAL
+    turn, found = read_tolerantly(item, index, shape, notes)
+    return (unmask_turn(turn, mask, notes) if masked and mask else turn), found
+
+
+def _notes(mask: Mask | None) -> Notes:
+    return Notes(None if mask is None else mask.reveal)
+
+
+def _read_transcript(text: bytes) -> ReadResult:
+    text = to_utf8(text)
+    if text.startswith(b"["):
+        text = b"\n".join(bytes(item) for item in as_list(compact(text), ""))
+    mask = find_mask(text)
+    notes = _notes(mask)
+    turns, model, skipped = claude_code.read_lines(mask.hide(text) if mask else text, notes)
+    if mask:
+        turns = [unmask_turn(turn, mask, notes) for turn in turns]
+    return _result(turns, Head(model=model), notes, "claude-code", skipped)
+
+
+def _result(
+    turns: list[Turn], head: Head, notes: Notes, shape: str, skipped: dict[str, int] | None = None
+) -> ReadResult:
+    return ReadResult(
+        conversation=Conversation(
+            turns=tuple(turns), system=head.system, tools=head.tools, model=head.model, params=head.params
+        ),
+        fixes=tuple(notes.fixes),
+        shape=shape,
+        skipped=skipped or {},
+    )

@@ -1,0 +1,125 @@
+"""One message of any making: what the typed decode refused is unwrapped, its role named, and read by its shape."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from pipeline.errors import InputError
+from pipeline.history.readers import anthropic, converse, openai_chat
+from pipeline.history.readers.anthropic import Placed
+from pipeline.history.readers.detect import Shape, shape_of_message
+from pipeline.history.readers.fields import Fields, as_string
+from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
+from pipeline.model import Block, Role, Turn
+
+# The roles of the shapes that are read, and what other frameworks call them.
+_ROLES: Final[dict[str, Role]] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "system",
+    "tool": "user",
+    "function": "user",
+}
+_RENAMED: Final[dict[str, str]] = {
+    "model": "assistant",
+    "ai": "assistant",
+    "bot": "assistant",
+    "human": "user",
+}
+# What AgentCore and event stores put beside a wrapped message.
+_WRAPPER_KEYS: Final = ("role", "created_at", "updated_at", "type", "timestamp")
+
+
+def read_tolerantly(value: Raw | bytes, index: int, shape: Shape | None, notes: Notes) -> tuple[Turn, Shape]:
+    """The turn of one message, with a fix for each thing that was not as its shape has it.
+
+    Raises:
+        InputError: no object, no usable role, a field of the wrong type, or nested too deeply.
+    """
+    path = f"messages.{index}"
+    check_nesting(value, path)
+    if not starts_with(value, b"{"):
+        raise wrong_type(path, "a message", value)
+    fields, turn_id = _unwrap(Fields(value, path, notes))
+    found = shape or shape_of_message(fields)
+    role, is_tool = _role(fields)
+    turn_id = _id(fields) or turn_id
+    if found == "bedrock-converse":
+        placed = converse.read(fields, notes)
+    elif found == "openai-chat":
+        placed = openai_chat.read(fields, role, notes, is_tool=is_tool)
+    else:
+        if is_tool:
+            raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
+        placed = anthropic.read(fields, notes)
+    fields.drop_rest()
+    return place(placed, role, index, turn_id), found
+
+
+def place(placed: list[Placed], role: Role, index: int, turn_id: str | None) -> Turn:
+    """A turn of blocks, which names their places only where they are not the usual ones."""
+    blocks: tuple[Block, ...] = tuple(block for block, _ in placed)
+    paths = tuple(path for _, path in placed)
+    usual = tuple(f"messages.{index}.content.{i}" for i in range(len(paths)))
+    return Turn(role=role, blocks=blocks, index=index, id=turn_id, paths=None if paths == usual else paths)
+
+
+def _unwrap(fields: Fields) -> tuple[Fields, str | None]:
+    """The message inside a wrapper and the wrapper's id for it; a redaction takes the message's place."""
+    message = fields.peek("message")
+    if message is None or not starts_with(message, b"{") or "content" in fields:
+        return fields, None
+    turn_id = _id(fields)
+    redaction = fields.take_object("redact_message")
+    inner = redaction or Fields(message, fields.at("message"), fields.notes)
+    if redaction is not None:
+        fields.notes.add("message_redacted", fields.at("message"), before=bytes(message))
+    fields.ignore("message", *_WRAPPER_KEYS)
+    fields.drop_rest()
+    return inner, turn_id
+
+
+def _id(fields: Fields) -> str | None:
+    """A message's id: a string, or a number as a string."""
+    for key in ("message_id", "id"):
+        value = fields.take(key)
+        if value is None:
+            continue
+        if starts_with(value, b'"'):
+            return as_string(value, fields.at(key))
+        if not isinstance(msgspec.json.decode(value), int):
+            raise wrong_type(fields.at(key), "a string or a whole number", value)
+        return bytes(value).decode()
+    return None
+
+
+def _role(fields: Fields) -> tuple[Role, bool]:
+    """The canonical role, and whether the row is a tool's."""
+    path = fields.at("role")
+    value = fields.take("role")
+    if value is None:
+        return _missing_role(fields)
+    name = as_string(value, path)
+    role = _ROLES.get(name)
+    if role is not None:
+        return role, name in ("tool", "function")
+    renamed = _RENAMED.get(name)
+    if renamed is None:
+        expected = "user, assistant, system, developer or tool"
+        raise InputError("unknown_role", f"expected one of {expected}, found {name[:40]!r}", path=path)
+    fields.notes.add("role_renamed", path, f"{name} -> {renamed}", before=bytes(value))
+    return _ROLES[renamed], False
+
+
+def _missing_role(fields: Fields) -> tuple[Role, bool]:
+    """A message without a role is taken for the user's, if it looks like a message at all."""
+    kind = fields.peek("type")
+    if "content" not in fields or (kind is not None and bytes(kind) != b'"message"'):
+        raise InputError("missing_role", "expected a message with a role and content", path=fields.path)
+    fields.notes.add("field_missing", fields.at("role"), "user")
+    return "user", False

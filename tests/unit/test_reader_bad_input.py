@@ -1,0 +1,171 @@
+"""Input that cannot be used is refused with a typed error that names the place; nothing else is ever raised."""
+
+import json
+import pickle
+import sys
+
+import pytest
+from msgspec import Raw
+
+from pipeline.errors import InputError, InternalError, PolicyError, ReknitError, StreamError, UnknownTargetError
+from pipeline.history.readers import SHAPES, read, read_message
+from pipeline.model import Text
+
+
+def refused(data, **options):
+    with pytest.raises(InputError) as caught:
+        read(data, **options)
+    return caught.value.code, caught.value.path
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "path"),
+    [
+        (b"", "empty", ""),
+        (b" \n\t ", "empty", ""),
+        (b"\xef\xbb\xbf", "empty", ""),
+        (b"{", "not_json", ""),
+        (b"hello", "not_json", ""),
+        (b"[] []", "not_json", ""),
+        (b'[{"role":"user","content":NaN}]', "not_json", ""),
+        (b'[{"role":"user","content":"\xff"}]', "not_utf8", ""),
+        (b'[{"role":"user","content":[{"type":"tool_use","id":"a","name":"f","input":{"x":"\xff"}}]}]', "not_utf8", ""),
+        (b'{"messages":[],"system":[{"type":"text","text":"\xff"}]}', "not_utf8", ""),
+        (b"7", "wrong_type", ""),
+        (b"null", "wrong_type", ""),
+        (b"{}", "no_messages", ""),
+        (b'{"messages":null}', "wrong_type", "messages"),
+        (b'{"messages":"hi"}', "wrong_type", "messages"),
+        (b'{"messages":[null]}', "wrong_type", "messages.0"),
+        (b'["hi"]', "wrong_type", "messages.0"),
+        (b"[[]]", "wrong_type", "messages.0"),
+        (b"[{}]", "missing_role", "messages.0"),
+        (b'[{"type":"function_call_output","output":"x"}]', "missing_role", "messages.0"),
+        (b'[{"role":"user","content":"a"},{"role":5,"content":"x"}]', "wrong_type", "messages.1.role"),
+        (b'[{"role":"narrator","content":"x"}]', "unknown_role", "messages.0.role"),
+        (b'[{"role":"user","content":5}]', "wrong_type", "messages.0.content"),
+        (b'[{"role":"user","content":[null]}]', "wrong_type", "messages.0.content.0"),
+        (b'[{"role":"user","content":[{"type":"text","text":5}]}]', "wrong_type", "messages.0.content.0.text"),
+        (b'[{"role":"user","content":"x","id":1.5}]', "wrong_type", "messages.0.id"),
+        (b'[{"role":"assistant","tool_calls":7}]', "wrong_type", "messages.0.tool_calls"),
+        (b'[{"role":"assistant","tool_calls":["x"]}]', "wrong_type", "messages.0.tool_calls.0"),
+        (b'{"messages":[],"system":5}', "wrong_type", "system"),
+        (b'{"messages":[],"model":5}', "wrong_type", "model"),
+        (b'{"messages":[],"tools":{}}', "wrong_type", "tools"),
+        (b'{"messages":[],"tools":[5]}', "wrong_type", "tools.0"),
+        (b'{"messages":[],"tools":[{"a":1,"b":2}]}', "wrong_type", "tools.0"),
+        (b'{"messages":[],"params":[]}', "wrong_type", "params"),
+        (object(), "not_json", ""),
+        ([{"role": "user", "content": float("nan")}], "not_json", ""),
+        ([{"role": "user", "content": float("inf"), "x": None}], "not_json", ""),
+        ([{"role": "user", "content": "\ud83d", "x": float("nan")}], "not_json", ""),
+        ([{"role": "user", "content": "\ud83d", "x": 1j}], "not_json", ""),
+        ([{("a", "b"): 1}], "not_json", ""),
+    ],
+)
+def test_unusable_input(data, code, path):
+    assert refused(data) == (code, path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 100_000 + b"]" * 100_000,
+        b"[" * 100_000,
+        b'{"messages":' + b'{"a":' * 100_000,
+        b'[{"role":"user","content":' + b"[" * 2_000 + b"]" * 2_000 + b"}]",
+        b'{"messages":[],"params":{"x":' + b"[" * 600 + b"]" * 600 + b"}}",
+        b'{"type":"user","uuid":"a","message":' + b'{"a":' * 600 + b"1" + b"}" * 600 + b"}\n{}",
+    ],
+)
+def test_deep_nesting_is_refused_without_recursion(data):
+    assert refused(data)[0] == "nested_too_deeply"
+
+
+def call(depth, *, fast):
+    """A message whose call's input nests so that the whole message nests ``depth`` levels."""
+    levels = depth - 4
+    extra = b"" if fast else b',"x":1'
+    nested = b'{"a":' + b"[" * levels + b"]" * levels + b"}"
+    return b'{"role":"assistant"%s,"content":[{"type":"tool_use","id":"a","name":"f","input":%s}]}' % (extra, nested)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_limit_is_500_levels_in_a_message(fast):
+    turns, _ = read_message(call(500, fast=fast), index=0)
+    assert turns[0].blocks[0].input == Raw(b'{"a":' + b"[" * 496 + b"]" * 496 + b"}")
+    with pytest.raises(InputError) as caught:
+        read_message(call(501, fast=fast), index=3)
+    assert (caught.value.code, caught.value.rule, caught.value.path) == ("nested_too_deeply", "nesting", "messages.3")
+
+
+def test_brackets_in_strings_do_not_nest():
+    text = "[{" * 5_000 + '\\"'
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {"x": text}}
+    assert read([{"role": "assistant", "content": [call]}]).fixes == ()
+
+
+def test_deep_arguments_are_refused():
+    arguments = '{"a":' + "[" * 600 + "]" * 600 + "}"
+    message = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": arguments}}]}
+    assert refused([message]) == ("nested_too_deeply", "messages.0.tool_calls.0.function.arguments")
+
+
+def test_python_objects_that_contain_themselves_are_refused():
+    ring = []
+    ring.append(ring)
+    assert refused(ring)[0] == "nested_too_deeply"
+
+
+def test_a_nearly_exhausted_stack_is_a_typed_error_too():
+    data = b"[" * 490 + b"]" * 490
+
+    def dive(levels):
+        return dive(levels - 1) if levels else read(data)
+
+    depth = sys.getrecursionlimit() - 400
+    with pytest.raises(InputError):
+        dive(depth)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_input():
+    result = read(b'\xef\xbb\xbf [{"role":"user","content":"x"}] \n')
+    assert result.conversation.turns[0].blocks == (Text(text="x"),)
+
+
+def test_of_a_key_given_twice_the_last_counts():
+    turns, fixes = read_message(b'{"role":"user","content":"a","content":"b"}', index=0)
+    assert (turns[0].blocks, fixes) == ((Text(text="b"),), [])
+    turns, _ = read_message(b'{"role":"user","content":"a","x":1,"content":"b"}', index=0)
+    assert turns[0].blocks == (Text(text="b"),)
+
+
+def test_bytes_strings_and_objects_are_read_alike():
+    history = [{"role": "user", "content": "é"}]
+    text = json.dumps(history, ensure_ascii=False)
+    assert read(text) == read(text.encode()) == read(history) == read(bytearray(text.encode()))
+
+
+def test_sources_have_names():
+    assert SHAPES == ("anthropic", "openai-chat", "bedrock-converse", "claude-code")
+    with pytest.raises(UnknownTargetError) as caught:
+        read([], source="nonsense")
+    assert caught.value.code == "unknown_source"
+
+
+def test_errors_say_whose_fault_it_is_and_survive_pickling():
+    error = InputError("wrong_type", "expected a string, found null", path="messages.1.role", rule="R1")
+    assert str(error) == "messages.1.role: expected a string, found null [wrong_type, rule R1]"
+    assert str(PolicyError("bad_policy", "no such tail")) == "no such tail [bad_policy]"
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
+    assert (type(copy), copy.code, copy.path, copy.rule, str(copy)) == (
+        InputError,
+        "wrong_type",
+        "messages.1.role",
+        "R1",
+        str(error),
+    )
+    faults = [kind.fault for kind in (InputError, PolicyError, UnknownTargetError, StreamError, InternalError)]
+    assert faults == ["caller", "caller", "caller", "provider", "us"]
+    with pytest.raises(TypeError):
+        ReknitError("x", "y")

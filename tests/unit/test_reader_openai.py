@@ -1,0 +1,202 @@
+"""OpenAI's chat shape and its kin become canonical turns; a healthy history has no fix."""
+
+import pytest
+from msgspec import UNSET, Raw
+
+from pipeline.history.readers import read, read_message
+from pipeline.model import Document, Image, Issuer, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
+
+ISSUER = Issuer(provider="openai-chat")
+
+
+def one(message, index=0):
+    turns, fixes = read_message(message, index=index)
+    assert len(turns) == 1
+    return turns[0], [(fix.code, fix.path) for fix in fixes]
+
+
+def test_a_healthy_round():
+    result = read(
+        {
+            "messages": [
+                {"role": "developer", "content": "rules"},
+                {"role": "user", "content": [{"type": "text", "text": "q"}]},
+                {
+                    "role": "assistant",
+                    "content": "go",
+                    "tool_calls": [
+                        {"id": "A", "type": "function", "function": {"name": "f", "arguments": '{"x":  1.0}'}},
+                        {"id": "B", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "A", "name": "f", "content": "1"},
+                {"role": "tool", "tool_call_id": "B", "content": [{"type": "text", "text": "2"}]},
+            ],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        }
+    )
+    assert (result.shape, result.fixes) == ("openai-chat", ())
+    assert result.conversation.turns == (
+        Turn(role="system", blocks=(Text(text="rules"),), index=0, paths=("messages.0.content",)),
+        Turn(role="user", blocks=(Text(text="q"),), index=1),
+        Turn(
+            role="assistant",
+            index=2,
+            blocks=(
+                Text(text="go"),
+                ToolUse(id="A", name="f", input=Raw(b'{"x":  1.0}')),
+                ToolUse(id="B", name="g", input=Raw(b"{}")),
+            ),
+            paths=("messages.2.content", "messages.2.tool_calls.0", "messages.2.tool_calls.1"),
+        ),
+        Turn(role="user", blocks=(ToolResult(tool_use_id="A", content="1"),), index=3, paths=("messages.3.content",)),
+        Turn(
+            role="user",
+            blocks=(ToolResult(tool_use_id="B", content=[Text(text="2")]),),
+            index=4,
+            paths=("messages.4.content",),
+        ),
+    )
+    assert result.conversation.tools == (Tool(name="f", input_schema=Raw(b'{"type":"object"}')),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "fixes"),
+    [
+        ('{"a": {"b": 1.50}}', (b'{"a": {"b": 1.50}}', False), []),
+        ('{\n  "a": 1\n}', (b'{"a":1}', False), []),
+        ("", (b"{}", False), ["field_missing"]),
+        ("null", (b"{}", False), ["field_missing"]),
+        (None, (b"{}", False), ["field_missing"]),
+        ({"a": 1.0}, (b'{"a":1.0}', False), []),
+        ('"{\\"a\\": 1}"', (b'{"a": 1}', False), ["input_parsed"]),
+        ('{"a": "unfinis', (b'"{\\"a\\": \\"unfinis"', True), []),
+        ("[1]", (b'"[1]"', True), []),
+        ("{'a': 1}", (b"\"{'a': 1}\"", True), []),
+    ],
+)
+def test_arguments_in_every_form(arguments, expected, fixes):
+    call = {"id": "A", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    turn, found = one({"role": "assistant", "content": None, "tool_calls": [call]})
+    block = turn.blocks[0]
+    assert (bytes(block.input), block.incomplete) == expected
+    assert found == [(code, "messages.0.tool_calls.0.function.arguments") for code in fixes]
+
+
+def test_calls_and_results_as_picoclaw_writes_them():
+    turn, fixes = one({"role": "assistant", "content": "", "tool_calls": [{"id": "A", "name": "f", "args": {"x": 1}}]})
+    assert turn.blocks == (ToolUse(id="A", name="f", input=Raw(b'{"x":1}')),)
+    assert (turn.paths, fixes) == (("messages.0.tool_calls.0",), [])
+    turn, fixes = one({"role": "user", "content": "r", "tool_call_id": "A"})
+    assert (turn.role, turn.blocks, fixes) == ("user", (ToolResult(tool_use_id="A", content="r"),), [])
+
+
+def test_calls_without_ids_pair_by_the_tools_name():
+    call, fixes = one({"role": "assistant", "content": None, "function_call": {"name": "get it", "arguments": "{}"}})
+    assert call.blocks == (ToolUse(id="call_get_it", name="get it", input=Raw(b"{}")),)
+    assert (call.paths, fixes) == (("messages.0.function_call",), [("call_id_derived", "messages.0.function_call")])
+    result, fixes = one({"role": "function", "name": "get it", "content": "r"})
+    assert result.blocks == (ToolResult(tool_use_id="call_get_it", content="r"),)
+    assert fixes == [("call_id_derived", "messages.0")]
+    ollama, _ = one({"role": "tool", "tool_name": "get it", "content": "r"})
+    assert ollama.blocks == result.blocks
+
+
+def test_a_row_that_lists_the_call_it_answers():
+    turn, fixes = one({"role": "tool", "tool_call_ids": ["A"], "content": "r"})
+    assert (turn.blocks, fixes) == ((ToolResult(tool_use_id="A", content="r"),), [])
+
+
+def test_content_parts():
+    turn, fixes = one(
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "auto"}},
+                {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "high"}},
+                {"type": "input_image", "image_url": "https://x/z.png"},
+                {"type": "input_image", "file_id": "file-1"},
+                {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}},
+                {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+                {"type": "image_url", "image_url": {"url": "ftp://no", "detail": "low"}},
+            ],
+        }
+    )
+    base64 = '{"type":"base64","media_type":"%s","data":"AAAA"}'
+    assert turn.paths is None
+    assert turn.blocks == (
+        Text(text="a"),
+        Image(source=Raw((base64 % "image/png").encode())),
+        Image(source=Raw(b'{"type":"url","url":"https://x/y.png"}')),
+        Image(source=Raw(b'{"type":"url","url":"https://x/z.png"}')),
+        Image(source=Raw(b'{"type":"file","file_id":"file-1"}')),
+        Document(source=Raw((base64 % "application/pdf").encode()), title="a.pdf"),
+        Unknown(kind="input_audio", raw=Raw(b'{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}')),
+        Unknown(kind="image_url", raw=Raw(b'{"type":"image_url","image_url":{"url":"ftp://no","detail":"low"}}')),
+    )
+    assert fixes == [("field_dropped", "messages.0.content.2.image_url.detail")]
+
+
+def test_reasoning_and_refusals():
+    turn, fixes = one(
+        {"role": "assistant", "content": "a", "reasoning_content": "think", "reasoning": "think", "refusal": None}
+    )
+    assert turn.blocks == (Thinking(thinking="think", issuer=ISSUER), Text(text="a"))
+    assert turn.paths == ("messages.0.reasoning_content", "messages.0.content")
+    assert fixes == []
+    turn, fixes = one({"role": "assistant", "content": None, "refusal": "no"})
+    assert (turn.blocks, fixes) == ((Text(text="no"),), [("refusal_as_text", "messages.0.refusal")])
+    turn, fixes = one({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]})
+    assert (turn.blocks, fixes) == ((Text(text="no"),), [("refusal_as_text", "messages.0.content.0")])
+
+
+def test_mistrals_thinking_is_a_list_of_texts():
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    turn, fixes = one({"role": "assistant", "content": [{**thinking, "closed": True}, {"type": "text", "text": "c"}]})
+    assert turn.blocks == (Thinking(thinking="ab", issuer=ISSUER), Text(text="c"))
+    assert fixes == []
+
+
+def test_a_custom_tools_free_text_is_put_into_an_object():
+    call = {"id": "A", "type": "custom", "custom": {"name": "f", "input": "free {text"}}
+    turn, fixes = one({"role": "assistant", "tool_calls": [call]})
+    assert turn.blocks == (ToolUse(id="A", name="f", input=Raw(b'{"input":"free {text"}')),)
+    assert fixes == []
+
+
+def test_keys_without_a_place_are_recorded():
+    turn, fixes = one({"role": "user", "content": "x", "name": "Ann", "annotations": []}, index=2)
+    assert turn == Turn(role="user", blocks=(Text(text="x"),), index=2, paths=("messages.2.content",))
+    assert fixes == [("field_dropped", "messages.2.name")]
+
+
+def test_tools_of_every_shape():
+    web = {"type": "web_search_20250305", "name": "web_search"}
+    cached = {"name": "e", "input_schema": {"a": 1.0}, "cache_control": {"type": "ephemeral"}}
+    result = read(
+        {
+            "messages": [],
+            "tools": [
+                {"name": "a", "description": "d", "input_schema": {"type": "object"}},
+                {"type": "custom", "name": "b", "input_schema": {}},
+                {"type": "function", "function": {"name": "c"}},
+                web,
+                cached,
+                {"toolSpec": {"name": "f", "inputSchema": {"json": {"type": "object"}}}},
+            ],
+            "functions": [{"name": "g", "parameters": {"type": "object"}}],
+        }
+    )
+    tools = result.conversation.tools
+    assert [(tool.name, bytes(tool.input_schema)) for tool in tools] == [
+        ("a", b'{"type":"object"}'),
+        ("b", b"{}"),
+        ("c", b'{"type":"object","properties":{}}'),
+        ("web_search", b"null"),
+        ("e", b'{"a":1.0}'),
+        ("f", b'{"type":"object"}'),
+        ("g", b'{"type":"object"}'),
+    ]
+    assert [tool.name for tool in tools if tool.raw is not UNSET] == ["web_search", "e"]
+    assert tools[0].description == "d"
