@@ -1,0 +1,215 @@
+"""The demo from its first line to its last: broker, topics, worker, feed, reports; then it ends or stays up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from aiokafka import ConsumerRecord
+from aiokafka.errors import KafkaError
+from msgspec import Struct
+
+from pipeline.admin import apply, connected
+from pipeline.cli.output import write_json
+from pipeline.config import Config, load_config
+from pipeline.demo.feeding import feed, total
+from pipeline.demo.progress import Progress
+from pipeline.demo.recordings import fleet
+from pipeline.demo.report import Gathered
+from pipeline.demo.show import counted, how_to_go_on, stories
+from pipeline.demo.summary import measured, summary
+from pipeline.demo.tasks import alongside
+from pipeline.demo.watching import Watch, watching
+from pipeline.demo.worker import Worker, WorkerError, free_port
+from pipeline.engine.embedded import EmbeddedBroker
+from pipeline.errors import InputError
+from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+from topics.plan import wanted
+
+PARTITIONS = 3
+# The worker takes about ten seconds to start on a laptop, the fleet less than that.
+START_SECONDS = 60.0
+DRAIN_SECONDS = 60.0
+# What a shell reports of a program that Ctrl-C ended.
+INTERRUPTED = 130
+# What the changing line counts, by topic.
+_COUNTED = {PROVIDER_REQUESTS: "requests", HISTORY_FIXES: "fixes", SESSION_ITEMS: "items", DEAD_LETTERS: "dead letters"}
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """``bootstrap_servers`` None: start one. ``once``: end by itself. ``as_json``: reports to stdout."""
+
+    bootstrap_servers: str | None = None
+    prefix: str = "demo."
+    once: bool = False
+    as_json: bool = False
+
+
+def run(options: Options) -> int:
+    """Run the demo and return its exit code; Ctrl-C and SIGTERM end it, and everything that it started.
+
+    Raises:
+        EmbeddedBrokerError: the embedded broker is not installed, or does not start.
+        WorkerError: the worker did not start, or did not get through the fleet in time.
+        ReknitError: the given broker cannot be used.
+    """
+    # What a client has to say of a broker is said here, in one sentence.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    return asyncio.run(_until_signal(Demo(options)))
+
+
+async def _until_signal(demo: Demo) -> int:
+    work = asyncio.create_task(demo.run())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        return 0 if demo.told else INTERRUPTED
+    return 0
+
+
+class Demo:
+    """One run. ``told`` says that every session has been reported."""
+
+    def __init__(self, options: Options) -> None:
+        self.told = False
+        self._options = options
+        self._embedded = options.bootstrap_servers is None
+        self._progress = Progress()
+        self._recordings = fleet()
+        self._records = total(self._recordings)
+        self._sent = 0
+        self._counts = Counter[str]()
+        self._gathered: dict[str, Gathered] = {}
+
+    async def run(self) -> None:
+        """All of it; what it started has ended when it returns or raises."""
+        self._progress.lines([f"reknit demo: {len(self._recordings)} recorded sessions through a real worker", ""])
+        with ExitStack() as started:
+            started.callback(self._progress.clear)
+            config = self._configured(started)
+            try:
+                await self._run(config, started)
+            except KafkaError as error:
+                raise InputError("broker_failed", f"{config.bootstrap_servers}: {error!r}") from error
+
+    async def _run(self, config: Config, started: ExitStack) -> None:
+        await self._make_topics(config)
+        async with watching(config) as watch:
+            worker = await self._start_worker(config, started)
+            await self._feed(config, watch, worker)
+            self._tell(worker)
+            if not self._options.once:
+                self._progress.lines(how_to_go_on(config, worker.url))
+                # Read on, so that the changing line counts what is fed by hand; only a signal or a failure ends it.
+                await alongside(worker.ended(), watch.read(self._take, asyncio.Event()), seconds=None)
+
+    def _configured(self, started: ExitStack) -> Config:
+        """Start a broker where none is given, and say how to reach it."""
+        bootstrap = self._options.bootstrap_servers
+        if not self._options.prefix:
+            raise InputError("no_prefix", "without a prefix the demo would feed a pipeline that is not its own")
+        if bootstrap is None:
+            bootstrap = started.enter_context(EmbeddedBroker()).bootstrap
+        config = load_config(
+            env={},
+            overrides={
+                "bootstrap_servers": bootstrap,
+                "prefix": self._options.prefix,
+                "partitions": PARTITIONS,
+                "delivery": "at-least-once" if self._embedded else "exactly-once",
+                "metrics_port": free_port(),
+                "state_dir": started.enter_context(tempfile.TemporaryDirectory(prefix="reknit-demo-")),
+                # For whoever feeds it by hand afterwards; the fleet's sessions say what they want themselves.
+                "session.model": "claude-sonnet-4-5",
+                "session.max_tokens": 1024,
+            },
+        )
+        kind = "embedded, in memory, " if self._embedded else ""
+        self._progress.stage("broker", f"{config.bootstrap_servers} ({kind}{config.delivery})")
+        return config
+
+    async def _make_topics(self, config: Config) -> None:
+        declared = wanted(prefix=config.prefix, partitions=config.partitions, replication_factor=1)
+        async with connected(config.bootstrap_servers) as cluster:
+            outcomes = await apply(cluster, declared)
+        if foreign := [outcome.topic for outcome in outcomes if outcome.status in {"drift", "missing"}]:
+            raise InputError("topics_differ", f"{foreign[0]} is there and is not the demo's own: use another --prefix")
+        layout = f"{counted(config.partitions, 'partition')} each"
+        self._progress.stage("topics", f"{len(outcomes)} with prefix {config.prefix!r}, {layout}")
+
+    async def _start_worker(self, config: Config, started: ExitStack) -> Worker:
+        worker = Worker(config, Path(config.state_dir) / "worker.log")
+        started.callback(worker.stop)
+        began = time.monotonic()
+        worker.start(embedded=self._embedded)
+        waiting = worker.ready(lambda: self._progress.update("worker", f"starting, {time.monotonic() - began:.0f} s"))
+        try:
+            await alongside(waiting, worker.ended(), seconds=START_SECONDS)
+        except TimeoutError as error:
+            raise _too_slow("is not ready", START_SECONDS, worker) from error
+        self._progress.stage("worker", f"ready after {time.monotonic() - began:.1f} s, metrics at {worker.url}/metrics")
+        return worker
+
+    async def _feed(self, config: Config, watch: Watch, worker: Worker) -> None:
+        """Feed the fleet and read what comes of it, until nothing is left to do."""
+        # On a broker that has seen a demo before, sessions get new keys, so that the old ones' state stays out of it.
+        mark = f".{watch.before}" if watch.before else ""
+        clients = {recording.session + mark: recording for recording in self._recordings}
+        self._gathered = {key: Gathered() for key in clients}
+        fed, began = asyncio.Event(), time.monotonic()
+
+        async def write() -> None:
+            await feed(config, clients, lambda key: self._gathered[key].recorded, self._on_sent)
+            fed.set()
+
+        try:
+            await alongside(watch.read(self._take, fed), write(), worker.ended(), seconds=DRAIN_SECONDS)
+        except TimeoutError as error:
+            raise _too_slow("has not got through the fleet", DRAIN_SECONDS, worker) from error
+        self._progress.stage("fleet", f"{self._records} records in {time.monotonic() - began:.1f} s; {self._so_far()}")
+
+    def _on_sent(self) -> None:
+        self._sent += 1
+        self._show()
+
+    def _take(self, topic: str, record: ConsumerRecord) -> None:
+        """Take one published record; one that somebody else's session made is counted only."""
+        self._counts[topic] += 1
+        gathered = self._gathered.get((record.key or b"").decode(errors="replace"))
+        if gathered is not None and not self.told:
+            gathered.add(topic, record.value, record.headers)
+        self._show()
+
+    def _show(self) -> None:
+        if self.told:
+            self._progress.update("running", self._so_far())
+        else:
+            self._progress.update("fleet", f"{self._sent}/{self._records}  {self._so_far()}", self._sent, self._records)
+
+    def _so_far(self) -> str:
+        return ", ".join(f"{self._counts[topic]} {noun}" for topic, noun in _COUNTED.items())
+
+    def _tell(self, worker: Worker) -> None:
+        reports = [
+            gathered.report(recording)
+            for recording, gathered in zip(self._recordings, self._gathered.values(), strict=True)
+        ]
+        self.told = True
+        if self._options.as_json:
+            for report in reports:
+                write_json(report)
+        else:
+            self._progress.lines(stories(reports))
+        self._progress.lines(summary(reports, measured(worker.metrics())))
+
+
+def _too_slow(what: str, seconds: float, worker: Worker) -> WorkerError:
+    return WorkerError("worker_slow", f"the worker {what} after {seconds:.0f} s; its last words:\n{worker.tail()}")

@@ -1,0 +1,140 @@
+"""One session's story as lines for a terminal. Colour is added, never needed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import click
+
+from pipeline.config import Config
+from pipeline.demo.report import Piece, SessionReport
+from pipeline.fixes import FIXES
+
+WIDTH = 100
+_LABEL = 13
+_INDENT = 4
+# How much of a block's text is quoted.
+_QUOTE = 66
+
+HISTORIES = "Histories, and what the provider would have said to them as they are"
+HISTORIES_LEGEND = ("Each was fed as it is. `reknit explain CODE` says more about a mend.",)
+STREAMS = "Streams, and what a screen would have got wrong"
+STREAMS_LEGEND = (
+    "promoted: the stream never delivered it. retracted: shown, then replaced by a later attempt.",
+    "incomplete: its end never came, and it says so. unseen: a result that no block had shown.",
+)
+
+
+def heading(text: str, *notes: str) -> list[str]:
+    """A section's title."""
+    return ["", click.style(text, bold=True), *(click.style(f"  {note}", dim=True) for note in notes)]
+
+
+def story(report: SessionReport) -> list[str]:
+    """One session: its title, then a line for everything that is to be said of it."""
+    source = report.source.partition("; ")[0]
+    gap = " " * (WIDTH - 2 - len(report.title) - len(source))
+    lines = ["", f"  {click.style(report.title, bold=True)}{gap}{click.style(source, dim=True)}"]
+    for label, text, colour in _facts(report):
+        lines += labelled(label, text, colour)
+    return lines
+
+
+def labelled(label: str, text: str, colour: str | None = None) -> Iterator[str]:
+    """A label and what it is about, over as many lines as that takes."""
+    room = WIDTH - _INDENT - _LABEL
+    # Provider messages have words that are longer than a line, such as ids.
+    for number, line in enumerate(textwrap.wrap(text, room, break_on_hyphens=False) or [""]):
+        shown = click.style(f"{label:<{_LABEL}}", fg=colour) if number == 0 else " " * _LABEL
+        yield " " * _INDENT + shown + line
+
+
+def _facts(report: SessionReport) -> Iterator[tuple[str, str, str | None]]:
+    for refusal in report.met:
+        if refusal.tolerated:
+            yield "without", f"{refusal.target} lets it pass, stricter ones say: {refusal.message}", "yellow"
+        else:
+            yield "without", f"{refusal.target}: {refusal.message}", "red"
+    for code, count in report.fixes.items():
+        times = f" ({count} times)" if count > 1 else ""
+        loss = "" if FIXES[code].lossless else " [content is lost, and recorded]"
+        yield "mended", f"{code}{times}: {FIXES[code].summary}{loss}", "green"
+    yield from _stream_facts(report)
+    for letter in report.dead_letters:
+        yield "dead letter", f"{letter.code}: {letter.message}", "yellow"
+    for message in report.rejected:
+        yield "rejected", f"nothing can be sent, and nothing is. {message}", "yellow"
+    yield from _outcome(report)
+
+
+def _stream_facts(report: SessionReport) -> Iterator[tuple[str, str, str | None]]:
+    for label, pieces in (
+        ("promoted", report.promoted),
+        ("retracted", report.retracted),
+        ("incomplete", report.incomplete),
+    ):
+        for piece in pieces:
+            yield label, _quoted(piece), "green" if label == "promoted" else "yellow"
+    for text in report.unseen:
+        yield "unseen", f"result {_shortened(text)!r}, shown opened", "green"
+    if report.recorded:
+        yield "recorded", f"{counted(report.recorded, 'finished turn')} appended to the session's log", "green"
+
+
+def _outcome(report: SessionReport) -> Iterator[tuple[str, str, str | None]]:
+    if report.requests:
+        sent = ", ".join(f"{counted(count, 'request')} for {target}" for target, count in report.requests.items())
+        mended = "" if report.fixes or report.met else ", nothing to mend"
+        yield "now", f"{'valid' if report.valid else 'NOT VALID'}: {sent}{mended}", "cyan" if report.valid else "red"
+    elif report.items:
+        told = report.promoted or report.retracted or report.incomplete or report.unseen
+        yield "now", f"{counted(report.items, 'block')} on the screen{'' if told else ', as streamed'}", "cyan"
+
+
+def _quoted(piece: Piece) -> str:
+    kind = {"tool_use": "call"}.get(piece.type, piece.type)
+    return f"{kind:<9}{_shortened(piece.text)}"
+
+
+def _shortened(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _QUOTE else flat[: _QUOTE - 3] + "..."
+
+
+def stories(reports: Sequence[SessionReport]) -> list[str]:
+    """Every session's, histories first."""
+    histories = [report for report in reports if report.kind == "history"]
+    streams = [report for report in reports if report.kind == "stream"]
+    return [
+        *heading(HISTORIES, *HISTORIES_LEGEND),
+        *(line for report in histories for line in story(report)),
+        *heading(STREAMS, *STREAMS_LEGEND),
+        *(line for report in streams for line in story(report)),
+    ]
+
+
+def how_to_go_on(config: Config, url: str) -> list[str]:
+    """What to type into a second terminal while the pipeline stays up."""
+    where = f"REKNIT_BOOTSTRAP_SERVERS={config.bootstrap_servers} REKNIT_PREFIX={config.prefix}"
+    commands = (
+        f"export {where} REKNIT_DELIVERY={config.delivery}",
+        """echo '{"role": "user", "content": "Hello?"}' | reknit ingest turns --session mine""",
+        'claude -p "Hello?" --output-format stream-json --include-partial-messages --verbose \\',
+        "  | reknit ingest events --source claude-cli --session mine",
+        "reknit inspect mine",
+        f"curl {url}/metrics",
+    )
+    return [
+        *heading("The pipeline stays up. In another terminal:"),
+        "",
+        *(f"    {line}" for line in commands),
+        "",
+        "  Ctrl-C ends it, and everything that it started.",
+        "",
+    ]
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, in the plural where it needs one."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

