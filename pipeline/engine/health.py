@@ -20,13 +20,11 @@ from pipeline.engine.runtime import log
 Check = Callable[[], str | None]
 
 
-class Health(Service):  # type: ignore[misc] # mode is untyped here
+class Health(Service):
     """A small web server beside the worker."""
 
-    def __init__(
-        self, registry: CollectorRegistry, live: Check, ready: Check, host: str, port: int, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, registry: CollectorRegistry, live: Check, ready: Check, host: str, port: int) -> None:
+        super().__init__()
         self._registry = registry
         self._live = live
         self._ready = ready
@@ -41,7 +39,7 @@ class Health(Service):  # type: ignore[misc] # mode is untyped here
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/livez", self._answer(self._live))
         app.router.add_get("/readyz", self._answer(self._ready))
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
             await self._listen(self._wanted_port)
@@ -60,7 +58,7 @@ class Health(Service):  # type: ignore[misc] # mode is untyped here
     async def _listen(self, port: int) -> None:
         if self._runner is None:
             return
-        site = web.TCPSite(self._runner, self._host, port, shutdown_timeout=1.0)
+        site = web.TCPSite(self._runner, self._host, port)
         await site.start()
         self.port = self._runner.addresses[0][1]
 

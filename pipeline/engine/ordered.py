@@ -23,7 +23,7 @@ from pipeline.engine.recovery import POSITION
 from pipeline.engine.writer import Batch, Sender
 
 if TYPE_CHECKING:
-    from pipeline.engine.interface import Tuning
+    from pipeline.engine.runtime import Runtime
 
 # Commits the next offset of this writer's source partition to the group.
 CommitOffset = Callable[[int], Awaitable[object]]
@@ -32,27 +32,20 @@ CommitOffset = Callable[[int], Awaitable[object]]
 class OrderedWriter:
     """Writes one source partition's batches in an order in which a crash loses nothing."""
 
-    def __init__(
-        self,
-        bootstrap: str,
-        prefix: str,
-        state_topic: str,
-        partition: int,
-        commit_offset: CommitOffset,
-        tuning: Tuning,
-    ) -> None:
+    def __init__(self, runtime: Runtime, state_topic: str, partition: int, commit_offset: CommitOffset) -> None:
+        """``state_topic`` is a contract name; ``partition`` is the number in every topic."""
+        tuning = runtime.tuning
         self._state_topic = state_topic
         self._commit_offset = commit_offset
         self._session_seconds = tuning.session_seconds
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
+            bootstrap_servers=runtime.bootstrap,
             acks="all",
             compression_type=tuning.compression,
             max_batch_size=tuning.send_batch_bytes,
-            max_request_size=tuning.output_bytes + (1 << 20),
             request_timeout_ms=int(tuning.batch_seconds * 1000),
         )
-        self._sender = Sender(self._producer, prefix, partition)
+        self._sender = Sender(self._producer, runtime.prefix, partition)
 
     async def open(self) -> None:
         """Connect. Nobody is fenced."""

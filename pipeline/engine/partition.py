@@ -67,7 +67,8 @@ class Partition:
         self._limit = 0
         self._pending: deque[ConsumerRecord] = deque()
         self._pending_bytes = 0
-        self._record_bytes = 1.0  # bytes that one source record makes, in and out, as seen lately
+        self._full = False  # whether the consumer was told so; then it waits for `on_room`
+        self._record_bytes = 1.0  # bytes that one source record makes, as seen lately
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -77,12 +78,8 @@ class Partition:
 
     def wants(self, share_bytes: int, share_records: int) -> bool:
         """Return whether more records may come, given this partition's share of the worker's memory."""
-        return (
-            self.state is State.WORKING
-            and self.aligned
-            and self._pending_bytes < share_bytes
-            and len(self._pending) < share_records
-        )
+        self._full = self._pending_bytes >= share_bytes or len(self._pending) >= share_records
+        return self.state is State.WORKING and self.aligned and not self._full
 
     def offer(self, span: Span) -> None:
         """Take a span of the log.
@@ -96,13 +93,17 @@ class Partition:
         self._limit = span.limit
         if records:
             self._pending.extend(records)
-            self._pending_bytes += sum(map(fetched_size, records))
+            self._pending_bytes += fetched_size(records)
             self._wake.set()
 
     def expired(self, first: int) -> None:
         """Go on at ``first``: the broker's retention removed what came before it was read. That is a loss."""
         log.error(
-            "%s partition %d: offsets %d to %d expired before they were read", self.topic, self.number, self._chain.end, first - 1
+            "%s partition %d: offsets %d to %d expired before they were read",
+            self.topic,
+            self.number,
+            self._chain.end,
+            first - 1,
         )
         self._runtime.metrics.on_expired(self.topic, self.number, first - self._chain.end)
         self._chain.restart(first)
@@ -171,7 +172,7 @@ class Partition:
                     await self._work()
                 finally:
                     self._idle.set()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the worker
             self._runtime.fail(error)
         finally:
             self.state = State.CLOSED
@@ -215,7 +216,7 @@ class Partition:
             part = [as_record(record) for record in records[at : at + self._slice_length()]]
             try:
                 made = self._stage.process(part)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises
                 log.error("the stage of %s raised in partition %d: %s", self.topic, self.number, where(error))
                 await self._commit(result, part[0].offset, done, started)
                 await self._process_poisoned(part)
@@ -232,17 +233,22 @@ class Partition:
 
     def _take(self) -> tuple[list[ConsumerRecord], int]:
         """Return the records of the next batch, at least one, and the source offset behind them."""
-        pending, records, size = self._pending, [], 0
+        pending, size = self._pending, 0
+        records: list[ConsumerRecord] = []
         while pending and pending[0].offset < self.next:  # committed by a batch that outlived a rebalance
-            self._pending_bytes -= fetched_size(pending.popleft())
+            self._pending_bytes -= fetched_size([pending.popleft()])
+        if len(pending) <= self._tuning.batch_records and self._pending_bytes <= self._tuning.batch_bytes:
+            records, size = list(pending), self._pending_bytes
+            pending.clear()
         while pending and len(records) < self._tuning.batch_records:
-            next_size = fetched_size(pending[0])
+            next_size = fetched_size([pending[0]])
             if records and size + next_size > self._tuning.batch_bytes:
                 break
             size += next_size
             records.append(pending.popleft())
         self._pending_bytes -= size
-        self._on_room()
+        if self._full:
+            self._on_room()
         # Where nothing waits, the chain's end counts: it lies behind trailing transaction markers too.
         return records, records[-1].offset + 1 if pending else max(self._chain.end, self.next)
 
@@ -262,11 +268,10 @@ class Partition:
                 size += bytes_of_one
             result.outputs.append(output)
         result.changes.update(made.changes)
-        size += sum(len(value) for value in made.changes.values() if value)
+        size += sum(map(len, filter(None, made.changes.values())))
         for key, amount in made.tally.items():
             result.tally[key] = result.tally.get(key, 0) + amount
-        read = sum(len(record.value) for record in part if record.value)
-        self._record_bytes = max(1.0, self._record_bytes * 0.5, (size + read) / len(part))
+        self._record_bytes = max(1.0, self._record_bytes * 0.5, size / len(part))
         return size
 
     async def _commit(self, result: Result, position: int, records: int, started: float) -> None:

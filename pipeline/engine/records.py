@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipeline._version import __version__
@@ -15,12 +16,14 @@ DEAD_LETTERS = "pipeline.dead-letters.v1"
 
 # A record's own overhead in a batch, and a batch's: lengths, offsets, timestamps, the header (at most 61 bytes).
 _OVERHEAD = 100
+# What a fetched record takes in memory beside its value: the object, a session's key, a few headers.
+_FETCHED_OVERHEAD = 600
 
 
-def fetched_size(record: ConsumerRecord) -> int:
-    """Return about how many bytes of memory a fetched record holds."""
-    size: int = record.serialized_key_size + record.serialized_value_size + _OVERHEAD
-    return size
+def fetched_size(records: Sequence[ConsumerRecord]) -> int:
+    """Return about how many bytes of memory fetched records hold."""
+    values: int = sum([record.serialized_value_size for record in records])
+    return values + _FETCHED_OVERHEAD * len(records)
 
 
 def output_size(output: Output) -> int:

@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import inspect
 import sys
+from typing import Any
 
 from pipeline.engine.errors import UpstreamChangedError
 
@@ -44,10 +45,9 @@ PARTS = {
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.__post_init__": "913dc7c0d957",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._commit": "932852ce7a23",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer": "c2701bfc3e6f",
-    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._fetch_records": "39a2c6c79fc1",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._seek_wait": "9d221e816d94",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.earliest_offsets": "5d697cd76873",
-    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.getmany": "26fc5fc9f3b6",
+    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.commit": "d31c8558ba25",
     "faust.transport.drivers.aiokafka:Consumer._new_consumer_thread": "0870ec53dea7",
     "faust.transport.drivers.aiokafka:ConsumerRebalanceListener": "f3d04f29dfb3",
     "faust.transport.drivers.aiokafka:Transport": "966a67907f33",
@@ -125,7 +125,7 @@ def digest_of(part: str) -> str | None:
     """Return the digest of ``module:qualified.name``, None where it does not exist any more."""
     module, _, path = part.partition(":")
     try:
-        found = importlib.import_module(module)
+        found: Any = importlib.import_module(module)
         for name in path.split("."):
             found = inspect.getattr_static(found, name)
     except (ImportError, AttributeError):

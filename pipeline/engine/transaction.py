@@ -18,7 +18,7 @@ from pipeline.engine.recovery import POSITION
 from pipeline.engine.writer import Batch, Sender, side_by_side
 
 if TYPE_CHECKING:
-    from pipeline.engine.interface import Tuning
+    from pipeline.engine.runtime import Runtime
 
 # The first request of a transaction that follows another closely meets CONCURRENT_TRANSACTIONS: the broker is still
 # writing markers. aiokafka then sleeps 20 ms; a broker in the same network needs a tenth of that. The general
@@ -29,22 +29,21 @@ aiokafka.producer.sender.BACKOFF_OVERRIDE = 0.002
 class TransactionWriter:
     """Writes one source partition's batches, each in a transaction of its own."""
 
-    def __init__(
-        self, bootstrap: str, prefix: str, group: str, topic: str, state_topic: str, partition: int, tuning: Tuning
-    ) -> None:
-        self._group = group
+    def __init__(self, runtime: Runtime, topic: str, state_topic: str, partition: int) -> None:
+        """Topics are contract names; ``partition`` is the number in all of them."""
+        tuning = runtime.tuning
+        self._group = runtime.group
         self._state_topic = state_topic
-        self._source = TopicPartition(prefix + topic, partition)
+        self._source = TopicPartition(runtime.prefix + topic, partition)
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap,
-            transactional_id=f"{group}-{topic}-{partition}",
+            bootstrap_servers=runtime.bootstrap,
+            transactional_id=f"{runtime.group}-{topic}-{partition}",
             transaction_timeout_ms=int(tuning.transaction_seconds * 1000),
             compression_type=tuning.compression,
             max_batch_size=tuning.send_batch_bytes,
-            max_request_size=tuning.output_bytes + (1 << 20),
             request_timeout_ms=int(tuning.batch_seconds * 1000),
         )
-        self._sender = Sender(self._producer, prefix, partition)
+        self._sender = Sender(self._producer, runtime.prefix, partition)
 
     async def open(self) -> None:
         """Start the producer, which fences the partition's former owner and settles its open transaction."""

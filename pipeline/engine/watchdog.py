@@ -72,7 +72,7 @@ def _exit(reason: str) -> None:
     os._exit(EXIT_FAILED)
 
 
-class Watchdog(Service):  # type: ignore[misc] # mode is untyped here
+class Watchdog(Service):
     """Ticks for the deadman, passes a failure on, and sees that the log's ends are reached."""
 
     def __init__(
@@ -81,27 +81,26 @@ class Watchdog(Service):  # type: ignore[misc] # mode is untyped here
         deadman: Deadman,
         actors: Callable[[], Mapping[Any, Partition]],
         stop: Callable[[], None],
-        **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__()
         self._runtime = runtime
         self._deadman = deadman
         self._actors = actors
         self._stop_worker = stop
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}  # where a partition stood, and since when
 
-    @Service.task  # type: ignore[misc] # mode is untyped here
+    @Service.task
     async def _tick(self) -> None:
         while not self.should_stop:
             self._deadman.tick()
             await asyncio.sleep(1.0)
 
-    @Service.task  # type: ignore[misc] # mode is untyped here
+    @Service.task
     async def _pass_failure_on(self) -> None:
         await self._runtime.failed.wait()
         self._stop_worker()
 
-    @Service.task  # type: ignore[misc] # mode is untyped here
+    @Service.task
     async def _watch_progress(self) -> None:
         while not self.should_stop:
             await self.sleep(_LOOK_SECONDS)

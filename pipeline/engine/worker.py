@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import faust
@@ -44,8 +44,8 @@ def run_worker(
         tuning: bounds; the defaults fit a broker near by.
 
     Returns:
-        0 after SIGTERM or SIGINT; 75 when the worker was fenced, got stuck or failed. Whatever was in flight then is
-        not committed and will be processed again: start it again.
+        0 after SIGTERM or SIGINT, however early it comes; 75 when the worker was fenced, got stuck or failed.
+        Whatever was in flight then is not committed and will be processed again: start it again.
 
     Raises:
         StartupError: the broker, its topics or the configuration do not allow a start.
@@ -59,12 +59,34 @@ def run_worker(
         runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning())
         _make_directory(runtime)
         changelogs = {stages[topic](0).state_topic for topic in stages}
-        loop.run_until_complete(preflight.check(runtime, {*stages, *changelogs, *outputs, DEAD_LETTERS}))
+        topics = {*stages, *changelogs, *outputs, DEAD_LETTERS}
+        if not loop.run_until_complete(_unless_stopped(loop, preflight.check(runtime, topics))):
+            loop.close()
+            return EXIT_CLEAN
     except BaseException:
         loop.close()
         raise
     log.info("delivery: %s; group %s at %s", config.delivery, runtime.group, runtime.bootstrap)
     return EngineWorker(make_app(runtime), runtime, loop).run()
+
+
+async def _unless_stopped(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> bool:
+    """Do ``work``; return False when a signal ended it: a worker must stop in order however early it is told to."""
+    task = loop.create_task(work)
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        stopped.set()
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not stopped.is_set():
+            raise
+    return not stopped.is_set()
 
 
 def _make_directory(runtime: Runtime) -> None:
@@ -96,6 +118,7 @@ class EngineWorker(faust.Worker):
     def run(self) -> int:
         """Run to the end and return the exit status."""
         self._deadman.start()
+        self.install_signal_handlers()  # at once: mode does it a little later, and a signal may come between
         try:
             self.execute_from_commandline()
         except SystemExit as end:

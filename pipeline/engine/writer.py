@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.producer.message_accumulator import BatchBuilder
 from msgspec import Struct
 
 from pipeline.engine.errors import EngineError
@@ -59,16 +60,12 @@ class Sender:
         self._partition = partition
         self._large = asyncio.Lock()
 
-    async def send_outputs(self, outputs: Iterable[Output]) -> None:
+    async def send_outputs(self, outputs: Sequence[Output]) -> None:
         """Send outputs, in order within each topic, and return once all are delivered."""
-        rows: dict[str, list[Row]] = {}
-        for output in outputs:
-            rows.setdefault(output.topic, []).append((output.key, output.value, output.headers))
-        if len(rows) == 1:  # the common case, without tasks
-            for topic, only in rows.items():
-                await self.send(topic, only)
-        elif rows:
-            await side_by_side(*(self.send(topic, part) for topic, part in rows.items()))
+        topics = dict.fromkeys([output.topic for output in outputs])
+        await side_by_side(
+            *(self.send(topic, [(o.key, o.value, o.headers) for o in outputs if o.topic == topic]) for topic in topics)
+        )
 
     async def send(self, topic: str, rows: Iterable[Row]) -> None:
         """Send rows to one topic and return once they are delivered.
@@ -94,11 +91,15 @@ class Sender:
                 f"{name} refuses a record that the contract allows; `reknit topics apply` sets max.message.bytes",
             ) from error
 
-    async def _submit(self, batch: object, name: str) -> asyncio.Future[object]:
+    async def _submit(self, batch: BatchBuilder, name: str) -> asyncio.Future[object]:
         batch.close()
         if batch.size() < _LARGE:
-            return await self._producer.send_batch(batch, name, partition=self._partition)
+            return await self._queue(batch, name)
         async with self._large:
-            future = await self._producer.send_batch(batch, name, partition=self._partition)
+            future = await self._queue(batch, name)
             await asyncio.wait([future])
+        return future
+
+    async def _queue(self, batch: BatchBuilder, name: str) -> asyncio.Future[object]:
+        future: asyncio.Future[object] = await self._producer.send_batch(batch, name, partition=self._partition)
         return future

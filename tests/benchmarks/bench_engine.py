@@ -165,8 +165,9 @@ async def latency(bootstrap: str, directory: Path, delivery: str, seconds: float
 
             async def read() -> None:
                 async for record in consumer:
-                    if record.key in sent_at:
-                        took.append((time.perf_counter() - sent_at.pop(record.key)) * 1000)
+                    sent = sent_at.pop(record.key, None)
+                    if sent is not None:
+                        took.append((time.perf_counter() - sent) * 1000)
 
             reading = asyncio.create_task(read())
             began = time.perf_counter()

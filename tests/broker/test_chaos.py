@@ -38,13 +38,11 @@ def make_fleet(bootstrap, prefix, directory, free_port, **more):
 async def audited(bootstrap, prefix):
     sources = [prefix + source for source in toy_stage.SOURCES]
     await harness.caught_up(bootstrap, prefix + toy_stage.OUT, sources, PARTITIONS, 60)
-    return await harness.audit(
-        bootstrap, prefix, toy_stage.ToyStage, toy_stage.SOURCES, [toy_stage.OUT], PARTITIONS
-    )
+    return await harness.audit(bootstrap, prefix, toy_stage.ToyStage, toy_stage.SOURCES, [toy_stage.OUT], PARTITIONS)
 
 
 async def test_kill_9_of_one_of_two_workers_ten_times(broker, prefix, tmp_path, free_port):
-    chance = random.Random(11)
+    chance = random.Random(11)  # noqa: S311 - reproducible, not secret
     await make_topics(broker.bootstrap, prefix)
     fleet = make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     sources = [prefix + source for source in toy_stage.SOURCES]
@@ -77,7 +75,8 @@ async def test_scaling_freezing_and_a_source_full_of_markers(broker, prefix, tmp
         async with feeder:
             await first.ready()
             second, third = fleet.start(), fleet.start()
-            await asyncio.sleep(6)
+            await asyncio.gather(second.ready(), third.ready())
+            await asyncio.sleep(2)
             assert await second.stop() == 0
             await asyncio.sleep(1)
             assert await third.stop() == 0

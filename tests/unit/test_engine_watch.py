@@ -1,0 +1,209 @@
+"""What notices that a worker only looks alive, what it serves, and the order of the at-least-once writer."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from pipeline.engine import ordered, watchdog
+from pipeline.engine.errors import EngineError
+from pipeline.engine.health import Health
+from pipeline.engine.interface import NoMetrics, Tuning
+from pipeline.engine.partition import State
+from pipeline.engine.recovery import POSITION
+from pipeline.engine.runtime import Runtime
+from pipeline.engine.writer import Batch, side_by_side
+from pipeline.stages.base import Output
+
+CONFIG = SimpleNamespace(
+    bootstrap_servers="", prefix="p.", partitions=1, delivery="at-least-once", state_dir="/nowhere", metrics_port=0
+)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(watchdog, "time", clock)
+    monkeypatch.setattr(ordered, "time", clock)
+    return clock
+
+
+def actor(done_to, state=State.WORKING):
+    return SimpleNamespace(topic="in.v1", number=0, done_to=done_to, state=state)
+
+
+@pytest.fixture
+def watch(clock):
+    runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(stall_seconds=60.0))
+    return watchdog.Watchdog(runtime, watchdog.Deadman(60.0), dict, lambda: None), runtime
+
+
+def test_lag_without_progress_ends_the_worker(watch, clock):
+    dog, runtime = watch
+    for _ in range(13):
+        dog._look_at(actor(5), 9)
+        clock.now += 5
+    assert runtime.failure is None, "60 s are not over"
+    dog._look_at(actor(5), 9)
+    assert runtime.failure.code == "stalled"
+    assert runtime.failure.message == "in.v1 partition 0 stays at offset 5 of 9 for 60 s"
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [(actor(n), 99) for n in range(40)],
+        [(actor(5), 5)] * 40,
+        [(actor(5, State.PARKED), 9)] * 40,
+        [(actor(5, State.OPENING), 9)] * 40,
+    ],
+    ids=["progress", "no lag", "rebalancing", "reading state"],
+)
+def test_what_is_no_stall(watch, clock, looks):
+    dog, runtime = watch
+    for one, end in looks:
+        dog._look_at(one, end)
+        clock.now += 5
+    assert runtime.failure is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("d = Deadman(0.5)\nd.start()", "the event loop has not turned for 0 s"),
+        ("d = Deadman(600)\nd.start()\nd.must_end_within(0.3)", "the worker did not stop in time"),
+    ],
+)
+def test_the_deadman_ends_the_process(lines, said):
+    script = f"import time\nfrom pipeline.engine.watchdog import Deadman\n{lines}\ntime.sleep(20)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=15, check=False)
+    assert done.returncode == 75
+    assert said in done.stderr
+
+
+def test_the_deadman_lets_go_when_it_is_disarmed():
+    script = (
+        "import time\nfrom pipeline.engine.watchdog import Deadman\n"
+        "d = Deadman(0.3)\nd.start()\nd.disarm()\ntime.sleep(1)\nraise SystemExit(3)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=15, check=False).returncode == 3
+
+
+async def get(port, path):
+    async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def test_health_pages():
+    registry = CollectorRegistry()
+    Counter("reknit_things_total", "Things.", registry=registry).inc(3)
+    wrong = {"live": None, "ready": "reading state"}
+    health = Health(registry, lambda: wrong["live"], lambda: wrong["ready"], "127.0.0.1", 0)
+    await health.on_start()
+    try:
+        assert await get(health.port, "/livez") == (200, "ok\n")
+        assert await get(health.port, "/readyz") == (503, "reading state\n")
+        wrong |= {"live": "stuck", "ready": None}
+        assert await get(health.port, "/livez") == (503, "stuck\n")
+        assert await get(health.port, "/readyz") == (200, "ok\n")
+        status, text = await get(health.port, "/metrics")
+        assert status == 200
+        assert "reknit_things_total 3.0" in text
+        other = Health(registry, lambda: None, lambda: None, "127.0.0.1", health.port)
+        await other.on_start()
+        try:
+            assert other.port not in {None, health.port}, "the port is taken, so it gets another"
+            assert (await get(other.port, "/readyz"))[0] == 200
+        finally:
+            await other.on_stop()
+    finally:
+        await health.on_stop()
+
+
+class Steps:
+    """Records the steps of an OrderedWriter instead of sending."""
+
+    def __init__(self, clock):
+        self.steps = []
+        self.clock = clock
+        self.slow = None
+
+    async def send_outputs(self, outputs):
+        await self._step("outputs", [output.value for output in outputs])
+
+    async def send(self, topic, rows):
+        await self._step(topic, [(key, value) for key, value, _ in rows])
+
+    async def commit(self, offset):
+        await self._step("offset", offset)
+
+    async def _step(self, name, what):
+        if name == self.slow:
+            self.clock.now += 11.0
+        self.steps.append((name, what))
+
+
+@pytest.fixture
+async def writer(clock, monkeypatch):
+    monkeypatch.setattr(ordered, "AIOKafkaProducer", lambda **_: None)
+    steps = Steps(clock)
+    runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(session_seconds=10.0))
+    made = ordered.OrderedWriter(runtime, "state.v1", 0, steps.commit)
+    made._sender = steps
+    return made, steps
+
+
+BATCH = Batch([Output("out.v1", b"k", b"v")], {b"k": b"1", b"gone": None}, 7)
+
+
+async def test_outputs_come_before_state_and_state_before_the_offset(writer):
+    made, steps = writer
+    await made.write(BATCH)
+    assert steps.steps == [
+        ("outputs", [b"v"]),
+        ("state.v1", [(b"k", b"1"), (b"gone", None), (POSITION, b"7")]),
+        ("offset", 7),
+    ]
+
+
+@pytest.mark.parametrize(("slow", "left"), [("outputs", 1), ("state.v1", 2)])
+async def test_a_batch_older_than_the_session_is_given_up(writer, slow, left):
+    made, steps = writer
+    steps.slow = slow
+    with pytest.raises(EngineError) as error:
+        await made.write(BATCH)
+    assert error.value.code == "stuck"
+    assert len(steps.steps) == left
+
+
+async def test_side_by_side_raises_the_bare_error_and_cancels_the_rest():
+    cancelled = asyncio.Event()
+
+    async def waits():
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def fails():
+        await asyncio.sleep(0)
+        raise EngineError("fenced", "x")
+
+    with pytest.raises(EngineError):
+        await side_by_side(waits(), fails())
+    assert cancelled.is_set()
