@@ -65,6 +65,8 @@ class View:
         # Deltas as they come; joined when somebody looks, so that a long text costs its length.
         self._pieces: dict[str, list[str]] = {}
         self._lengths: dict[str, int] = {}
+        # A result may stand before its call, or without one.
+        self._answers: dict[str, ItemResult] = {}
         self.retracted: set[str] = set()
         self.notices: dict[int, AgentError] = {}
         self.results: dict[int, TurnResult] = {}
@@ -73,8 +75,9 @@ class View:
     @property
     def entries(self) -> list[Entry]:
         """All items that were not withdrawn, in the order in which they started."""
-        for item_id, pieces in self._pieces.items():
-            self._entries[item_id].text = "".join(pieces)
+        for item_id, entry in self._entries.items():
+            entry.text = "".join(self._pieces[item_id])
+            entry.result = self._answers.get(item_id)
         return list(self._entries.values())
 
     def blocks(self, *kinds: str, parent: bool = False) -> list[Entry]:
@@ -93,7 +96,7 @@ class View:
             case ItemRetracted():
                 self._retract(item)
             case ItemResult():
-                self._answer(item)
+                self._answers[item.item_id] = item
             case AgentError():
                 self.notices[item.seq] = item
             case TurnResult():
@@ -138,11 +141,6 @@ class View:
         self.retracted.add(item.item_id)
         for kept in (self._entries, self._pieces, self._lengths):
             kept.pop(item.item_id, None)
-
-    def _answer(self, item: ItemResult) -> None:
-        entry = self._entries.get(item.item_id)
-        if entry is not None:
-            entry.result = item
 
 
 def reduce(items: Iterable[Item]) -> View:

@@ -49,6 +49,16 @@ class Block(Struct, kw_only=True):
         """Whether it streamed and no complete message has held it yet."""
         return self.index >= 0 and not self.confirmed
 
+    def reads_as_whole(self) -> bool:
+        """Whether what streamed can be the whole block: a call's input must be JSON, or nothing."""
+        if self.kind not in CALLS or not self.parts:
+            return True
+        try:
+            msgspec.json.decode(self.text())
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        return True
+
     def append(self, content: str) -> None:
         """Take a delta."""
         self.parts.append(content)
@@ -131,13 +141,12 @@ def confirm(block: Block, whole: WholeBlock) -> Rest:
     """Take the complete block's word; return what the stream did not deliver of it."""
     streamed = block.text()
     block.confirmed = True
+    # Of a confirmed block only the text is needed later, to compare a result with it.
+    block.parts = [whole.text] if whole.kind == "text" else []
     if whole.kind in TEXTS:
         # Some settings leave the thinking out of complete messages; then what was streamed is all there is.
-        if whole.text == streamed or (whole.kind == "thinking" and not whole.text):
-            return Rest()
-        block.parts, block.length = [whole.text], len(whole.text)
-        return Rest(text=whole.text)
-    block.parts = []
+        missing = whole.kind == "thinking" and not whole.text
+        return Rest() if missing or whole.text == streamed else Rest(text=whole.text)
     if whole.kind in CALLS:
         return Rest(input=UNSET if _same_json(streamed, whole.input) else whole.input)
     return Rest(raw=whole.raw)

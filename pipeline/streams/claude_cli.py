@@ -8,6 +8,7 @@ window, and adjacent deltas of one block become one event. Everything else is re
 from __future__ import annotations
 
 from typing import ClassVar, Literal, TypeAlias
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct, field
@@ -16,6 +17,7 @@ from pipeline.streams import fields as read
 from pipeline.streams.claude_cli_events import stream_events
 from pipeline.streams.claude_cli_lines import line_events
 from pipeline.streams.events import BlockDelta, Event, MessageStarted, WholeMessage, unrecognized
+from pipeline.streams.fields import Index
 from pipeline.streams.redelivery import SavedLines, SeenLines
 from pipeline.streams.salvage import read_fields, take_apart
 
@@ -25,6 +27,8 @@ _PATIENCE = 16
 
 class _TextDelta(Struct, tag_field="type", tag="text_delta", gc=False):
     content: str = field(default="", name="text")
+    # Only thinking was seen under another name; the rest have the field so that one expression reads all four.
+    text: ClassVar[str] = ""
 
 
 class _ThinkingDelta(Struct, tag_field="type", tag="thinking_delta", gc=False):
@@ -34,10 +38,12 @@ class _ThinkingDelta(Struct, tag_field="type", tag="thinking_delta", gc=False):
 
 class _InputDelta(Struct, tag_field="type", tag="input_json_delta", gc=False):
     content: str = field(default="", name="partial_json")
+    text: ClassVar[str] = ""
 
 
 class _SignatureDelta(Struct, tag_field="type", tag="signature_delta", gc=False):
     content: str = field(default="", name="signature")
+    text: ClassVar[str] = ""
 
 
 _AnyDelta: TypeAlias = _TextDelta | _ThinkingDelta | _InputDelta | _SignatureDelta
@@ -50,7 +56,7 @@ _KINDS: dict[type, str] = {
 
 
 class _Delta(Struct, tag_field="type", tag="content_block_delta", gc=False):
-    index: int
+    index: Index
     delta: _AnyDelta
 
 
@@ -64,7 +70,6 @@ class _StreamEvent(Struct, tag_field="type", tag="stream_event", gc=False):
 
 
 _decode_delta = msgspec.json.Decoder(_StreamEvent).decode
-_decode_kind = msgspec.json.Decoder(_AnyDelta).decode
 
 
 class SavedDecoder(Struct, array_like=True):
@@ -80,7 +85,6 @@ class ClaudeCli:
 
     prefix: ClassVar[str] = "cc"
     confirmed_by: ClassVar[Literal["message", "stop"]] = "message"
-    drives_itself: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._seen = SeenLines()
@@ -90,7 +94,7 @@ class ClaudeCli:
     def feed(self, data: bytes) -> list[Event]:
         """The events of one or several lines. Never raises for what stands in them."""
         events: list[Event] = []
-        is_known = self._seen.is_known
+        seen, before = self._seen.window()
         parts: list[str] = []
         kind: type | None = None
         index, message_id = 0, None
@@ -104,19 +108,22 @@ class ClaudeCli:
                     events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
                     kind = None
                 events += self._line(line)
+                seen, before = self._seen.window()
                 continue
-            if wire.uuid is not None and is_known(wire.uuid, line):
-                continue
-            delta = wire.event.delta
-            content = delta.content
-            if type(delta) is _ThinkingDelta and not content:
-                content = delta.text
-            if type(delta) is kind and wire.event.index == index and wire.api_message_id == message_id:
-                parts.append(content)
+            if wire.uuid is not None:
+                known = crc32(wire.uuid.encode()) << 32 | crc32(line)  # redelivery.mark, without the call
+                if known in seen or known in before:
+                    continue
+                seen.add(known)
+            event = wire.event
+            delta = event.delta
+            if type(delta) is kind and event.index == index and wire.api_message_id == message_id:
+                parts.append(delta.content or delta.text)
                 continue
             if kind is not None:
                 events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
-            kind, index, message_id, parts = type(delta), wire.event.index, wire.api_message_id, [content]
+            kind, index, message_id = type(delta), event.index, wire.api_message_id
+            parts = [delta.content or delta.text]
         if kind is not None:
             events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
         return events
@@ -157,13 +164,10 @@ class ClaudeCli:
         """Put a line to a half that waits: they make a whole, or the line stands for itself and the half waits on."""
         self._half = None
         joined = half + line
-        try:
-            fields = read_fields(joined)
-        except (ValueError, TypeError, RecursionError):
-            cut = take_apart(joined)
-        else:
+        fields = _fields_or_none(joined)
+        if fields is not None:
             return self._read(fields, joined)
-        if cut is not None and len(cut.foreign) > 0:
+        if _fields_or_none(line) is None and (cut := take_apart(joined)) is not None and cut.foreign:
             return self._damaged(joined)
         own = self._line(line)
         if self._patience <= 1 or self._half is not None:
@@ -193,3 +197,10 @@ class ClaudeCli:
         decoder._seen = SeenLines.load(saved.seen)
         decoder._half, decoder._patience = saved.half, saved.patience
         return decoder
+
+
+def _fields_or_none(line: bytes) -> read.Fields | None:
+    try:
+        return read_fields(line)
+    except (ValueError, TypeError, RecursionError):
+        return None

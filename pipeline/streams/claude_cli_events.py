@@ -62,11 +62,11 @@ def _message_stop(_event: Fields, line: Fields, message_id: str | None) -> Event
     if abandoned is None:
         return MessageStopped(message_id)
     named = read.text(abandoned, "api_message_id") or message_id
-    return MessageStopped(named, read.integer(abandoned, "from_block_index") or 0)
+    return MessageStopped(named, read.index(abandoned, "from_block_index") or 0)
 
 
 def _block_start(event: Fields, _line: Fields, message_id: str | None) -> Event | None:
-    index, block = read.integer(event, "index"), read.members(event, "content_block")
+    index, block = read.index(event, "index"), read.members(event, "content_block")
     if index is None or block is None:
         return None
     kind = read.text(block, "type")
@@ -82,7 +82,7 @@ def _block_start(event: Fields, _line: Fields, message_id: str | None) -> Event 
 
 
 def _block_delta(event: Fields, _line: Fields, message_id: str | None) -> Event | None:
-    index, delta = read.integer(event, "index"), read.members(event, "delta")
+    index, delta = read.index(event, "index"), read.members(event, "delta")
     if index is None or delta is None:
         return None
     kind = read.text(delta, "type")
@@ -93,7 +93,7 @@ def _block_delta(event: Fields, _line: Fields, message_id: str | None) -> Event 
 
 
 def _block_stop(event: Fields, _line: Fields, message_id: str | None) -> Event | None:
-    index = read.integer(event, "index")
+    index = read.index(event, "index")
     return None if index is None else BlockStopped(index, message_id)
 
 

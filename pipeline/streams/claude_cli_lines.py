@@ -242,7 +242,7 @@ def _api_retry(fields: Fields) -> list[Event]:
     status, error = read.integer(fields, "error_status"), read.text(fields, "error")
     words = " ".join(str(word) for word in ("API error:", status, error) if word not in (None, ""))
     tries = f"(attempt {read.integer(fields, 'attempt')}/{read.integer(fields, 'max_retries')})"
-    return [Retried(f"{words} {tries}", error)]
+    return [Retried(f"{words} {tries}")]
 
 
 def _init(fields: Fields) -> list[Event]:

@@ -131,7 +131,6 @@ class Retried(Struct, frozen=True):
     """The request is made again: the attempt, if one is open, was cut."""
 
     message: str
-    code: str = ""
 
 
 class RunResult(Struct, frozen=True):

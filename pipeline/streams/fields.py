@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 Fields: TypeAlias = dict[str, Raw]
+# A block's place in its message. The bound is far beyond any message and keeps hostile numbers out of the state.
+Index: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
 
 _string = msgspec.json.Decoder(str)
 _number: msgspec.json.Decoder[int | float] = msgspec.json.Decoder(int | float)
 _integer = msgspec.json.Decoder(int)
+_index: msgspec.json.Decoder[int] = msgspec.json.Decoder(Index)
 _object = msgspec.json.Decoder(dict[str, Raw])
 _list = msgspec.json.Decoder(list[Raw])
 _strings = msgspec.json.Decoder(list[str])
@@ -51,6 +54,14 @@ def integer(fields: Fields, name: str) -> int | None:
     """A member that is a whole number."""
     try:
         return _integer.decode(fields[name])
+    except (KeyError, msgspec.DecodeError):
+        return None
+
+
+def index(fields: Fields, name: str) -> int | None:
+    """A member that is a block's place."""
+    try:
+        return _index.decode(fields[name])
     except (KeyError, msgspec.DecodeError):
         return None
 

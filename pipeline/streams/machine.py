@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct
 
 from pipeline.errors import StreamError
 from pipeline.streams.attempts import CALLS, Block, Message, UserLine, confirm
+from pipeline.streams.classify import classify, is_late
 from pipeline.streams.events import (
     Aside,
     BlockDelta,
@@ -27,14 +28,13 @@ from pipeline.streams.events import (
     Retried,
     RunEnded,
     RunResult,
-    StreamedEvent,
     UserMessage,
     WholeBlock,
     WholeMessage,
 )
 from pipeline.streams.finished import FinishedTurn, finished_turns, user_turns
 from pipeline.streams.identity import Ids
-from pipeline.streams.recovery import Action, Input, State, transition
+from pipeline.streams.recovery import Action, State, transition
 from pipeline.streams.render import (
     confirmed,
     confirmed_by_stop,
@@ -48,8 +48,9 @@ from pipeline.streams.render import (
     whole_items,
 )
 from pipeline.streams.visibility import Shown, is_unseen
-from topics.items import AgentError, Item, ItemDelta, ItemResult, TurnStop
+from topics.items import AgentError, AgentUnrecognized, Item, ItemDelta, ItemResult, TurnStop
 
+_OPEN = State.OPEN
 # The block that a delta is for, where the block's start was lost.
 _KIND_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "tool_use"}
 
@@ -79,52 +80,23 @@ class Machine:
         Raises:
             StreamError: the event cannot come now.
         """
-        if type(event) is BlockDelta and self.memory.state is State.OPEN:
+        memory = self.memory
+        message = memory.message
+        if type(event) is BlockDelta and memory.state is _OPEN and not is_late(event, message):
             # Nearly every event is one of these, so the pair (OPEN, BLOCK_DELTA) is not looked up.
-            message = self.memory.message
-            if message is not None and (event.message_id == message.id or not _is_another(event.message_id, message)):
-                return self._extend_block(event)
-        state, action = transition(self.memory.state, self.classify(event))
+            return self._extend_block(event)
+        state, action = transition(memory.state, classify(event, message))
         items = _ACTIONS[action](self, event)
-        self.memory.state = state
+        memory.state = state
         return items
-
-    def classify(self, event: Event) -> Input:
-        """What the event is to the current message."""
-        message = self.memory.message
-        if isinstance(event, BlockDelta | BlockStarted | BlockStopped | MessageDelta | MessageStopped):
-            return self._classify_streamed(event, message)
-        if isinstance(event, WholeMessage):
-            return self._classify_whole(event, message)
-        if isinstance(event, UserMessage):
-            answered = {result.tool_id for result in event.results}
-            done = message is not None and message.reason == "tool_use" and message.is_answered_with(answered)
-            return Input.ANSWER if done and answered else Input.ASIDE
-        if isinstance(event, RunResult):
-            return Input.RESULT_BEFORE if _is_before(event, message) else Input.RESULT
-        return _PLAIN[type(event)]
-
-    def _classify_streamed(self, event: StreamedEvent, message: Message | None) -> Input:
-        if message is None or not message.attempt or message.over or _is_another(event.message_id, message):
-            return Input.LATE
-        if isinstance(event, MessageDelta):
-            if event.stop_reason is None:
-                return Input.NO_FINISH
-            done = event.stop_reason == "tool_use" and message.is_answered_with(set())
-            return Input.FINISH_ANSWERED if done else Input.FINISH
-        if isinstance(event, MessageStopped):
-            return Input.STOP if event.abandoned_from is None else Input.ABANDON
-        return _BLOCK_INPUTS[type(event)]
-
-    def _classify_whole(self, event: WholeMessage, message: Message | None) -> Input:
-        if event.parent is not None:
-            return Input.ASIDE
-        return Input.FOREIGN if message is None or _is_another(event.message_id, message) else Input.OWN
 
     # -- beside the messages ------------------------------------------------------------------------------------
 
-    def _ignore(self, _event: Event) -> list[Item]:
-        return []
+    def _ignore(self, event: Event) -> list[Item]:
+        raw = event.raw if isinstance(event, BlockDelta | BlockStarted) else UNSET
+        if raw is UNSET:
+            return []
+        return [AgentUnrecognized(reason="unknown content outside a message", event=raw, seq=self._ids.number())]
 
     def _show(self, event: Event) -> list[Item]:
         if isinstance(event, UserMessage):
@@ -134,7 +106,7 @@ class Machine:
         if isinstance(event, Aside):
             return [msgspec.structs.replace(event.item, seq=self._ids.number())]
         if isinstance(event, Retried):
-            return [AgentError(message=event.message, will_retry=True, code=event.code, seq=self._ids.number())]
+            return [AgentError(message=event.message, will_retry=True, seq=self._ids.number())]
         if isinstance(event, Notice):
             seq = self._ids.number()
             return [AgentError(message=event.message, code=event.code, parent_tool_use_id=event.parent, seq=seq)]
@@ -208,8 +180,10 @@ class Machine:
         return items
 
     def _extend_block(self, event: BlockDelta) -> list[Item]:
-        blocks = self._message().blocks
-        block = blocks[-1] if blocks and blocks[-1].index == event.index else self._message().block(event.index)
+        message = self._message()
+        block = message.blocks[-1] if message.blocks else None
+        if block is None or block.index != event.index:
+            block = message.block(event.index)
         if block is None:
             return self._open_for(event)
         if block.confirmed:
@@ -221,15 +195,13 @@ class Machine:
             return []
         at = block.length
         block.append(event.content)
-        return [
-            ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=event.raw)
-        ]
+        return [ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=event.raw)]
 
     def _open_for(self, event: BlockDelta) -> list[Item]:
         """Start a block whose start was lost, if the delta tells what it is."""
         kind = _KIND_OF_DELTA.get(event.kind)
         if kind is None:
-            return []
+            return self._ignore(event)
         return [*self._open_block(BlockStarted(index=event.index, kind=kind)), *self._extend_block(event)]
 
     def _stop_block(self, event: BlockStopped) -> list[Item]:
@@ -253,7 +225,7 @@ class Machine:
             return []
         items: list[Item] = []
         for block in message.surviving():
-            if block.stopped and not block.confirmed:
+            if block.stopped and not block.confirmed and block.reads_as_whole():
                 block.confirmed = True
                 items.append(confirmed_by_stop(block))
         return items
@@ -370,29 +342,6 @@ class Machine:
         return message
 
 
-def _is_another(message_id: str | None, message: Message) -> bool:
-    return message_id is not None and message.id is not None and message_id != message.id
-
-
-def _is_before(event: RunResult, message: Message | None) -> bool:
-    """Whether the result names the messages that began in it, and the running attempt is none of them."""
-    if event.begun is None or message is None or not message.attempt or message.over:
-        return False
-    return message.id is not None and message.id not in event.begun
-
-
-_PLAIN: dict[type, Input] = {
-    MessageStarted: Input.START,
-    Retried: Input.RETRY,
-    Notice: Input.ASIDE,
-    Aside: Input.ASIDE,
-    RunEnded: Input.END,
-}
-_BLOCK_INPUTS: dict[type, Input] = {
-    BlockStarted: Input.BLOCK_START,
-    BlockDelta: Input.BLOCK_DELTA,
-    BlockStopped: Input.BLOCK_STOP,
-}
 # An action takes the events of the inputs that lead to it, and no others.
 _ACTIONS: dict[Action, Callable[[Machine, Any], list[Item]]] = {
     action: getattr(Machine, f"_{action.name.lower()}") for action in Action

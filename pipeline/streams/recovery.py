@@ -68,7 +68,7 @@ class Input(enum.StrEnum):
 class Action(enum.StrEnum):
     """What to do; each is a method of ``machine.Machine``."""
 
-    IGNORE = "nothing"
+    IGNORE = "nothing, except that content of an unknown type is passed on"
     SHOW = "pass on what stands beside the messages"
     START_NEXT = "close the message, begin an attempt"
     START_AGAIN = "withdraw what is unconfirmed, begin an attempt"

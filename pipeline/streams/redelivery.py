@@ -34,16 +34,22 @@ class SeenLines:
         self._seen: set[int] = set()
         self._before: set[int] = set()
 
+    def window(self) -> tuple[set[int], set[int]]:
+        """The marks of the current message and of the one before, for a loop that looks them up itself.
+
+        They are the window's own until the next ``enter``. What is new is to be added to the first.
+        """
+        if len(self._seen) >= MOST_LINES:
+            self._before, self._seen = self._seen, set()
+        return self._seen, self._before
+
     def is_known(self, uuid: str, line: bytes) -> bool:
         """Whether the line came before; if not, it is known from now on."""
-        mark = _mark(uuid, line)
-        seen = self._seen
-        if mark in seen or mark in self._before:
+        seen, before = self.window()
+        found = mark(uuid, line)
+        if found in seen or found in before:
             return True
-        if len(seen) >= MOST_LINES:
-            self._before, self._seen = seen, set()
-            seen = self._seen
-        seen.add(mark)
+        seen.add(found)
         return False
 
     def enter(self, message_id: str | None, uuid: str | None, line: bytes) -> None:
@@ -54,7 +60,7 @@ class SeenLines:
         self._messages = [*self._messages[-1:], message_id]
         self._before, self._seen = self._seen, set()
         if uuid:
-            self._seen.add(_mark(uuid, line))
+            self._seen.add(mark(uuid, line))
 
     def save(self) -> SavedLines:
         """The window as a value."""
@@ -69,7 +75,8 @@ class SeenLines:
         return lines
 
 
-def _mark(uuid: str, line: bytes) -> int:
+def mark(uuid: str, line: bytes) -> int:
+    """A line as 64 bits."""
     return crc32(uuid.encode()) << 32 | crc32(line)
 
 

@@ -14,10 +14,13 @@ from pipeline.streams.finished import FinishedTurn
 from pipeline.streams.framing import Tail
 from pipeline.streams.identity import Ids
 from pipeline.streams.machine import Machine, Memory
-from topics.items import Item
+from topics.items import AnyItem, Item
 
 # Decoders by the name of their source.
 SOURCES: dict[str, type[ClaudeCli]] = {"claude-cli": ClaudeCli}
+
+
+_items = msgspec.json.Decoder(list[AnyItem])
 
 
 class _Saved(Struct, array_like=True):
@@ -26,6 +29,7 @@ class _Saved(Struct, array_like=True):
     fed: bool
     records: bool
     tail: Tail
+    due: bytes
     decoder: SavedDecoder
     memory: Memory
 
@@ -110,13 +114,14 @@ class Recovery:
         return turns
 
     def snapshot(self) -> bytes:
-        """All that recovery needs to go on from here. Items and finished turns are to be taken before."""
+        """All that recovery needs to go on from here, with the finished turns that nobody took."""
         saved = _Saved(
             self.source,
             self._run,
             self._fed,
             self._records,
             self._tail,
+            msgspec.json.encode(self._due),
             self._decoder.save(),
             self._machine.memory,
         )
@@ -135,17 +140,17 @@ class Recovery:
             raise InputError("bad_snapshot", f"this is not a snapshot of a recovery: {error}") from error
         recovery = cls(saved.source, records=saved.records)
         recovery._run, recovery._fed, recovery._tail = saved.run, saved.fed, saved.tail
+        recovery._due = list(_items.decode(saved.due))
         decoder = SOURCES[saved.source]
         recovery._decoder = decoder.load(saved.decoder)
         recovery._machine = Machine(saved.memory, decoder.confirmed_by, records=saved.records)
         return recovery
 
     def _steps(self, events: list[Event]) -> list[Item]:
-        items: list[Item] = []
         step = self._machine.step
-        for event in events:
-            items += step(event)
-        return items
+        if len(events) == 1:
+            return step(events[0])
+        return [item for event in events for item in step(event)]
 
 
 def _decoder(source: str) -> type[ClaudeCli]:

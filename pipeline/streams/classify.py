@@ -1,0 +1,93 @@
+"""What a common event is to the current message: the input of the transition table."""
+
+from __future__ import annotations
+
+from pipeline.streams.attempts import Message
+from pipeline.streams.events import (
+    Aside,
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    Event,
+    MessageDelta,
+    MessageStarted,
+    MessageStopped,
+    Notice,
+    Retried,
+    RunEnded,
+    RunResult,
+    StreamedEvent,
+    UserMessage,
+    WholeMessage,
+)
+from pipeline.streams.recovery import Input
+
+
+def classify(event: Event, message: Message | None) -> Input:
+    """The input that the event is. ``message`` is the current message, if there is one."""
+    if isinstance(event, BlockDelta | BlockStarted | BlockStopped | MessageDelta | MessageStopped):
+        return _streamed(event, message)
+    if isinstance(event, WholeMessage):
+        if event.parent is not None:
+            return Input.ASIDE
+        return Input.FOREIGN if message is None or _is_another(event.message_id, message) else Input.OWN
+    if isinstance(event, UserMessage):
+        return Input.ANSWER if _answers_the_last_call(event, message) else Input.ASIDE
+    if isinstance(event, RunResult):
+        return Input.RESULT_BEFORE if _is_before(event, message) else Input.RESULT
+    return _PLAIN[type(event)]
+
+
+def is_late(event: StreamedEvent, message: Message | None) -> bool:
+    """Whether a streamed event is not about the current message, or comes when that one takes no more.
+
+    Only new versions name the message of an event. Without a name it is the current attempt's, if there is one.
+    """
+    if message is None or not message.attempt or message.over:
+        return True
+    return event.message_id != message.id and _is_another(event.message_id, message)
+
+
+def _streamed(event: StreamedEvent, message: Message | None) -> Input:
+    if message is None or is_late(event, message):
+        return Input.LATE
+    if isinstance(event, MessageDelta):
+        if event.stop_reason is None:
+            return Input.NO_FINISH
+        answered = event.stop_reason == "tool_use" and message.is_answered_with(set())
+        return Input.FINISH_ANSWERED if answered else Input.FINISH
+    if isinstance(event, MessageStopped):
+        return Input.STOP if event.abandoned_from is None else Input.ABANDON
+    return _BLOCK_INPUTS[type(event)]
+
+
+def _is_another(message_id: str | None, message: Message) -> bool:
+    return message_id is not None and message.id is not None and message_id != message.id
+
+
+def _answers_the_last_call(event: UserMessage, message: Message | None) -> bool:
+    """Whether these results are all that a message finished by tool calls was waiting for."""
+    if message is None or message.reason != "tool_use" or not event.results or event.parent is not None:
+        return False
+    return message.is_answered_with({result.tool_id for result in event.results})
+
+
+def _is_before(event: RunResult, message: Message | None) -> bool:
+    """Whether the result names the messages that began in it, and the running attempt is none of them."""
+    if event.begun is None or message is None or not message.attempt or message.over:
+        return False
+    return message.id is not None and message.id not in event.begun
+
+
+_PLAIN: dict[type, Input] = {
+    MessageStarted: Input.START,
+    Retried: Input.RETRY,
+    Notice: Input.ASIDE,
+    Aside: Input.ASIDE,
+    RunEnded: Input.END,
+}
+_BLOCK_INPUTS: dict[type, Input] = {
+    BlockStarted: Input.BLOCK_START,
+    BlockDelta: Input.BLOCK_DELTA,
+    BlockStopped: Input.BLOCK_STOP,
+}

@@ -1,0 +1,80 @@
+"""The recovery cases of CyDo (PR #6), as they hold here.
+
+Each vector has our items in full. ``source_items`` is what the source emits; where ours differ by more than ids and
+fields of our own, ``why`` says in one sentence what the design wants instead. A vector with a ``why`` must differ and
+one without must not, so no reason outlives its difference.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.streams import Recovery
+from topics.items import Item
+from topics.reducer import reduce
+
+VECTORS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("cydo_stream_recovery.jsonl").read_text(encoding="utf-8").splitlines()
+]
+# Fields that the source does not have.
+OURS = {"at", "expanded", "origin", "seq", "unseen"}
+
+
+def recovered(lines: list[str], size: int = 1) -> list[Item]:
+    recovery = Recovery("claude-cli", records=False)
+    items: list[Item] = []
+    for first in range(0, len(lines), size):
+        items += recovery.feed("\n".join(lines[first : first + size]).encode())
+    return items + recovery.end_run("end of input")
+
+
+def as_json(items: list[Item]) -> list[dict[str, Any]]:
+    return msgspec.json.decode(msgspec.json.encode(items))
+
+
+def with_mapped_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The source uses ``cc-block-0`` again in every message: number ids by their starts instead."""
+    names: dict[str, str] = {}
+    mapped = []
+    started = 0
+    for item in items:
+        kept = {name: value for name, value in item.items() if name not in OURS}
+        item_id = kept.get("item_id", "")
+        if item_id.startswith("cc-"):
+            if kept["type"] == "item/started":
+                names[item_id] = f"#{started}"
+                started += 1
+            kept["item_id"] = names[item_id]
+        mapped.append(kept)
+    return mapped
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_items_are_exactly_these(vector: dict[str, Any]) -> None:
+    assert as_json(recovered(vector["lines"])) == vector["items"]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_items_differ_from_the_source_only_for_a_reason(vector: dict[str, Any]) -> None:
+    same = with_mapped_ids(vector["items"]) == with_mapped_ids(vector["source_items"])
+    assert same == ("why" not in vector)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_any_batching_ends_with_this_view(vector: dict[str, Any], size: int) -> None:
+    view = reduce(recovered(vector["lines"], size))
+    blocks = [
+        {"type": entry.item_type, "text": entry.text, "parent": entry.parent, "incomplete": entry.incomplete}
+        for entry in view.entries
+        if entry.item_type != "user_message"
+    ]
+    assert [{name: value for name, value in block.items() if value} for block in blocks] == vector["view"]
+    assert [result.unseen for result in view.results.values()] == vector["unseen"]
+    assert [result.expanded for result in view.results.values()] == vector["expanded"]

@@ -1,0 +1,90 @@
+"""Recorded outputs of ``claude -p --output-format stream-json``, from other projects' tests."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.streams import recover
+from topics.reducer import View, reduce
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = Path(os.environ.get("REKNIT_CORPUS", ROOT.parent / "shared" / "corpus"))
+OUTPUTS = CORPUS / "claude-stream-json"
+
+pytestmark = [
+    pytest.mark.corpus,
+    pytest.mark.skipif(not OUTPUTS.is_dir(), reason=f"no recorded outputs at {OUTPUTS}; set REKNIT_CORPUS"),
+]
+
+each_output = pytest.mark.parametrize("path", sorted(OUTPUTS.glob("*.gz")), ids=lambda path: path.name[:40])
+
+
+def read(path: Path) -> list[bytes]:
+    return gzip.decompress(path.read_bytes()).splitlines()
+
+
+def as_json(line: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return {"type": "not JSON"}
+
+
+def main_blocks(lines: list[bytes], kind: str) -> list[dict[str, Any]]:
+    """What complete messages of the main turn hold, read the plainest way."""
+    found = map(as_json, lines)
+    messages = [line["message"] for line in found if line["type"] == "assistant" and not line.get("parent_tool_use_id")]
+    return [block for message in messages for block in message["content"] if block["type"] == kind]
+
+
+def known_texts(lines: list[bytes]) -> list[str]:
+    """The text blocks; where no complete message holds any, the result is all that is known."""
+    texts = [block["text"] for block in main_blocks(lines, "text")]
+    results = [line.get("result") for line in map(as_json, lines) if line["type"] == "result"]
+    return texts or [text for text in results if text]
+
+
+def view_of(path: Path) -> View:
+    return reduce(recover(read(path)))
+
+
+@each_output
+def test_an_output_is_recovered_to_its_known_text(path: Path) -> None:
+    assert [entry.text for entry in view_of(path).blocks("text")] == known_texts(read(path))
+
+
+@each_output
+def test_its_calls_are_there_with_their_inputs_and_answers(path: Path) -> None:
+    lines = read(path)
+    calls = view_of(path).blocks("tool_use")
+    expected = main_blocks(lines, "tool_use")
+    assert [call.item_id for call in calls] == [block["id"] for block in expected]
+    assert [call.input and json.loads(bytes(call.input)) for call in calls] == [block["input"] for block in expected]
+    answered = {
+        block["tool_use_id"]
+        for line in map(as_json, lines)
+        if line["type"] == "user"
+        for block in line["message"]["content"]
+        if block["type"] == "tool_result"
+    }
+    assert {call.item_id for call in calls if call.result is not None} == answered & {call.item_id for call in calls}
+
+
+@each_output
+def test_every_result_with_text_is_on_the_screen(path: Path) -> None:
+    assert [result.unseen for result in view_of(path).results.values() if result.result] == [
+        False for line in map(as_json, read(path)) if line["type"] == "result" and line.get("result")
+    ]
+
+
+@each_output
+def test_lines_that_are_not_json_are_passed_on(path: Path) -> None:
+    found = [item.text for item in view_of(path).unrecognized.values() if item.reason == "non-JSON output"]
+    lines = [line.decode() for line in read(path) if as_json(line)["type"] == "not JSON" and line.strip()]
+    assert found == lines

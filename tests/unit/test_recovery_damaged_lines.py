@@ -1,0 +1,171 @@
+"""Damaged lines are items, never errors, and cost their length."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from pipeline.streams import Recovery
+from pipeline.streams.events import MOST_TEXT
+from topics.items import AgentUnrecognized, Item, SessionRateLimit
+from topics.reducer import reduce
+
+LIMIT = b'{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","note":"{\\"type\\":\\"x\\"}"}}'
+
+
+def answer(text: str) -> bytes:
+    message = {"id": "m1", "model": "m", "content": [{"type": "text", "text": text}]}
+    line = {"type": "assistant", "message": message, "parent_tool_use_id": None}
+    return json.dumps(line, ensure_ascii=False).encode()
+
+
+def recovered(*data: bytes) -> list[Item]:
+    recovery = Recovery("claude-cli")
+    items = [item for part in data for item in recovery.feed(part)]
+    return items + recovery.end_run("exit")
+
+
+def texts(items: list[Item]) -> list[str]:
+    return [entry.text for entry in reduce(items).blocks("text")]
+
+
+def reasons(items: list[Item]) -> list[str]:
+    return [item.reason for item in items if isinstance(item, AgentUnrecognized)]
+
+
+LINE = answer('Grüße, 你好 and {braces} and "quotes".')
+# Not in the first bytes: a line that begins with the foreign event is that event with something after it.
+PLACES = range(1, len(LINE))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("newline", [b"", b"\n"], ids=["same-line", "next-line"])
+def test_an_event_written_into_another_line_is_cut_out(place: int, newline: bytes) -> None:
+    items = recovered(LINE[:place] + LIMIT + newline + LINE[place:])
+    assert reasons(items) == []
+    assert texts(items) == ['Grüße, 你好 and {braces} and "quotes".']
+    assert len([item for item in items if isinstance(item, SessionRateLimit)]) == 1
+
+
+def test_the_halves_of_a_line_may_come_in_different_feeds_with_a_snapshot_between() -> None:
+    recovery = Recovery("claude-cli")
+    items = recovery.feed(LINE[:120] + LIMIT)
+    recovery = Recovery.restore(recovery.snapshot())
+    items += recovery.feed(LIMIT)
+    items += recovery.feed(LINE[120:])
+    assert reasons(items) == []
+    assert len(texts(items)) == 1
+
+
+def test_two_events_may_be_written_into_one_line() -> None:
+    items = recovered(LINE[:60] + LIMIT + b"\n" + LINE[60:120] + LIMIT + b"\n" + LINE[120:])
+    assert reasons(items) == []
+    assert len(texts(items)) == 1
+    assert len([item for item in items if isinstance(item, SessionRateLimit)]) == 2
+
+
+def test_events_that_lost_their_newline_come_in_their_order() -> None:
+    items = recovered(answer("one") + answer("two") + LIMIT)
+    assert texts(items) == ["one", "two"]
+    assert reasons(items) == []
+
+
+def test_a_half_whose_rest_never_comes_is_passed_on_as_it_is() -> None:
+    items = recovered(LINE[:120] + LIMIT + b"\n" + answer("next"))
+    assert reasons(items) == ["non-JSON output"]
+    assert texts(items) == ["next"]
+
+
+def test_a_half_waits_for_sixteen_lines_and_no_longer() -> None:
+    others = [answer(f"n{number}") for number in range(20)]
+    late = recovered(LINE[:120] + LIMIT, *others[:16], LINE[120:], *others[16:])
+    assert (reasons(late), len(texts(late))) == (["non-JSON output", "non-JSON output"], 20)
+    soon = recovered(LINE[:120] + LIMIT, *others[:15], LINE[120:], *others[15:])
+    assert (reasons(soon), len(texts(soon))) == ([], 21)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"not json at all", "non-JSON output"),
+        (b"null", "not a JSON object"),
+        (b"[1, 2]", "not a JSON object"),
+        (b'"text"', "not a JSON object"),
+        (b'{"type":"assistant"', "non-JSON output"),
+        (b'{"type":"assistant"}}', "non-JSON output"),
+        (b'{"type": NaN}', "non-JSON output"),
+        (b"\xff\xfe\x00\x01\x80binary", "non-JSON output"),
+        (b'{"type":' + b"[" * 5000 + b"]" * 5000 + b"}", "nesting too deep"),
+        (b"[" * 100_000, "not a JSON object"),
+    ],
+)
+def test_what_cannot_be_read_is_an_item(line: bytes, reason: str) -> None:
+    (item,) = recovered(line)
+    assert isinstance(item, AgentUnrecognized)
+    assert (item.reason, item.seq) == (reason, 0)
+    assert item.text == line.decode("utf-8", "replace")[:MOST_TEXT]
+
+
+def test_blank_lines_and_carriage_returns_are_nothing() -> None:
+    assert recovered(b"\n\n  \n\r\n") == []
+    assert texts(recovered(answer("a") + b"\r\n" + answer("b") + b"\r\n")) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("json_text", "text"),
+    [(rb"a\ud83db", "a\ufffdb"), (rb"\udc00", "\ufffd"), (rb"\ud83d\ude00", "\U0001f600"), (b"a\xffb", "a\ufffdb")],
+)
+def test_a_lone_surrogate_or_a_bad_byte_is_replaced_and_the_rest_is_read(json_text: bytes, text: str) -> None:
+    items = recovered(answer("HERE").replace(b"HERE", json_text))
+    assert reasons(items) == []
+    assert texts(items) == [text]
+
+
+def test_a_lone_surrogate_in_a_delta_is_mended_by_the_complete_message() -> None:
+    def delta(text: bytes) -> bytes:
+        return (
+            b'{"type":"stream_event","event":{"type":"content_block_delta","index":0,'
+            b'"delta":{"type":"text_delta","text":"' + text + b'"}}}'
+        )
+
+    begin = b'{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
+    cut = [begin, delta(rb"\ud83d"), delta(rb"\ude00")]
+    assert texts(recovered(*cut)) == ["\ufffd\ufffd"]
+    assert texts(recovered(*cut, answer("\U0001f600"))) == ["\U0001f600"]
+
+
+def test_a_long_line_that_is_not_json_is_cut_and_its_size_told() -> None:
+    line = b"x" * (10 * 1024 * 1024)
+    (item,) = recovered(line)
+    assert isinstance(item, AgentUnrecognized)
+    assert (len(item.text), item.size) == (MOST_TEXT, len(line))
+
+
+def test_a_long_text_is_whole() -> None:
+    text = "ä" * (5 * 1024 * 1024)
+    assert texts(recovered(answer(text))) == [text]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b'{"type":"system"',
+        b'{"type":"system"}',
+        b'{"a":{"type":"rate_limit_event",',
+        b"{" + b" " * 50,
+        b'"\\',
+    ],
+)
+def test_hostile_lines_cost_their_length(hostile: bytes) -> None:
+    def seconds(size: int) -> float:
+        line = hostile * (size // len(hostile))
+        start = time.perf_counter()
+        recovered(line)
+        return time.perf_counter() - start
+
+    seconds(1000)
+    # Eight times the length may cost 64 times the time if it is quadratic, and far less than 40 times if it is linear.
+    small = max(min(seconds(250_000) for _ in range(3)), 1e-3)
+    assert seconds(2_000_000) < 40 * small

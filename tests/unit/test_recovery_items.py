@@ -1,0 +1,182 @@
+"""What recovery makes of complete messages beside their recovery: ids, unknown things, and whether a result is seen."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline.streams import recover
+from topics.items import AgentError, Item, ItemCompleted, ItemRetracted, TurnDelta, TurnResult
+from topics.reducer import reduce
+
+Line = dict[str, Any]
+
+
+def event(kind: str, **members: Any) -> Line:
+    return {"type": "stream_event", "event": {"type": kind} | members}
+
+
+def start(message_id: str) -> Line:
+    return event("message_start", message={"id": message_id, "model": "m"})
+
+
+def block_start(index: int, block: Line) -> Line:
+    return event("content_block_start", index=index, content_block=block)
+
+
+def block_delta(index: int, **delta: Any) -> Line:
+    return event("content_block_delta", index=index, delta=delta)
+
+
+def whole(message_id: str, *blocks: Line, **members: Any) -> Line:
+    return {"type": "assistant", "message": {"id": message_id, "model": "m", "content": list(blocks)}} | members
+
+
+def said(content: str) -> Line:
+    return {"type": "text", "text": content}
+
+
+def used(tool_id: str) -> Line:
+    return {"type": "tool_use", "id": tool_id, "name": "Bash", "input": {}}
+
+
+def answer(tool_id: str, content: str) -> Line:
+    block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
+    return {"type": "user", "message": {"role": "user", "content": [block]}}
+
+
+def result(content: str | None, **members: Any) -> Line:
+    return {"type": "result", "subtype": "success", "is_error": False, "result": content} | members
+
+
+def recovered(*lines: Line) -> list[Item]:
+    return list(recover(json.dumps(line) for line in lines))
+
+
+# -- ids ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_id_that_comes_again_gets_an_id_of_its_own_and_its_own_result() -> None:
+    items = recovered(
+        whole("m1", used("call_0")),
+        answer("call_0", "one"),
+        whole("m2", used("call_0")),
+        answer("call_0", "two"),
+        whole("m3", used("call_0~2")),
+    )
+    view = reduce(items)
+    assert [(entry.item_id, entry.result and bytes(entry.result.content)) for entry in view.entries] == [
+        ("call_0", b'[{"type":"text","text":"one"}]'),
+        ("call_0~2", b'[{"type":"text","text":"two"}]'),
+        ("call_0~2~2", None),
+    ]
+
+
+def test_results_of_equal_call_ids_in_one_message_are_paired_in_order() -> None:
+    view = reduce(recovered(whole("m1", used("c"), used("c")), answer("c", "one"), answer("c", "two")))
+    assert [entry.result and bytes(entry.result.content)[24:27] for entry in view.entries] == [b"one", b"two"]
+
+
+def test_the_id_of_a_withdrawn_call_is_not_used_again() -> None:
+    items = recovered(
+        start("m1"), block_start(0, used("t1")), start("m2"), block_start(0, used("t1")), whole("m2", used("t1"))
+    )
+    assert ItemRetracted(item_id="t1") in items
+    assert [entry.item_id for entry in reduce(items).entries] == ["t1~2"]
+
+
+# -- unknown things -----------------------------------------------------------------------------------------------
+
+
+def test_unknown_blocks_are_opaque_items_streamed_or_promoted() -> None:
+    block = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+    delta = block_delta(0, type="odd_delta", x=1)
+    items = recovered(start("m1"), block_start(0, block), delta, whole("m1", block), whole("m1", block))
+    raws = [json.loads(bytes(item.raw)) for item in items if getattr(item, "raw", None)]
+    assert raws == [block, {"type": "odd_delta", "x": 1}, block, block]
+    assert [entry.item_type for entry in reduce(items).entries] == ["web_search_tool_result"] * 2
+
+
+@pytest.mark.parametrize("before", [[], [start("m1")], [whole("m1", said("a"))]], ids=["idle", "open", "promoted"])
+def test_unknown_content_that_belongs_to_no_block_is_passed_on(before: list[Line]) -> None:
+    (item,) = [item for item in recovered(*before, block_delta(9, type="odd_delta")) if hasattr(item, "event")]
+    assert (item.reason, bytes(item.event)) == ("unknown content outside a message", b'{"type": "odd_delta"}')
+
+
+def test_members_that_nobody_knows_are_carried_as_extras() -> None:
+    cited = {"type": "text", "text": "Hi", "citations": [1]}
+    items = recovered(whole("m1", cited, request_id="r1"))
+    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    assert {name: bytes(raw) for name, raw in done.extras.items()} == {"citations": b"[1]"}
+    (delta,) = [item for item in items if isinstance(item, TurnDelta)]
+    assert {name: bytes(raw) for name, raw in delta.extras.items()} == {"request_id": b'"r1"'}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"type": "brand_new"}, "unknown event type: brand_new"),
+        ({"no": "type"}, "no event type"),
+        (event("brand_new"), "unknown stream event type: brand_new"),
+        (event("content_block_stop", index="x"), "malformed stream_event"),
+        (event("content_block_stop", index=10**30), "malformed stream_event"),
+        (event("content_block_start", index=-1, content_block={"type": "text"}), "malformed stream_event"),
+        (event("content_block_delta", index=2**31, delta={"type": "text_delta"}), "malformed stream_event"),
+        ({"type": "stream_event"}, "malformed stream_event"),
+        ({"type": "assistant", "message": 3}, "malformed assistant"),
+        ({"type": "user", "message": {"content": 3}}, "malformed user"),
+    ],
+)
+def test_what_nobody_knows_is_passed_on_whole(line: Line, reason: str) -> None:
+    (item,) = recovered(line)
+    assert item.__struct_config__.tag == "agent/unrecognized"
+    assert (item.reason, json.loads(bytes(item.event))) == (reason, line)
+
+
+# -- results ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("blocks", "text_", "unseen"),
+    [
+        ([said("Both done.")], "Both  done.\n", False),
+        ([said("Both"), said("done.")], "Both\n\ndone.", False),
+        ([said("Bo"), said("th done.")], "Both done.", False),
+        ([said("First."), said("Second.")], "First.", False),
+        ([said("Other.")], "Both done.", True),
+        ([{"type": "thinking", "thinking": "Both done."}], "Both done.", True),
+        ([said("x")], "   ", False),
+        ([said("x")], None, False),
+    ],
+)
+def test_a_result_is_unseen_if_the_last_main_message_does_not_show_it(
+    *, blocks: list[Line], text_: str | None, unseen: bool
+) -> None:
+    (outcome,) = [item for item in recovered(whole("m1", *blocks), result(text_)) if isinstance(item, TurnResult)]
+    assert (outcome.unseen, outcome.expanded) == (unseen, unseen)
+
+
+def test_an_error_result_is_expanded_though_it_is_seen() -> None:
+    items = recovered(whole("m1", said("Oh no.")), result("Oh no.", is_error=True))
+    (outcome,) = [item for item in items if isinstance(item, TurnResult)]
+    assert (outcome.unseen, outcome.expanded) == (False, True)
+
+
+def test_a_withdrawn_text_is_not_seen() -> None:
+    cut = [start("m1"), block_start(0, said("")), block_delta(0, type="text_delta", text="The answ")]
+    items = recovered(*cut, start("m2"), result("The answ"))
+    assert [item.unseen for item in items if isinstance(item, TurnResult)] == [True]
+
+
+def test_a_retry_notice_tells_that_it_goes_on() -> None:
+    retry = {
+        "type": "system",
+        "subtype": "api_retry",
+        "attempt": 1,
+        "max_retries": 10,
+        "error_status": 529,
+        "error": "x",
+    }
+    assert recovered(retry) == [AgentError(message="API error: 529 x (attempt 1/10)", will_retry=True, seq=0)]

@@ -1,0 +1,139 @@
+"""The reference reducer: what items add up to, and that nothing changes when they come again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from topics.items import (
+    AgentError,
+    AgentUnrecognized,
+    AnyItem,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemResult,
+    ItemRetracted,
+    ItemStarted,
+    SessionInit,
+    TurnResult,
+    TurnStop,
+)
+from topics.reducer import View, reduce
+
+
+def delta(content: str, at: int) -> ItemDelta:
+    return ItemDelta(item_id="a", delta_type="text_delta", content=content, at=at)
+
+
+STARTED = ItemStarted(item_id="a", item_type="text")
+STREAM: list[Item] = [
+    SessionInit(session_id="s", seq=0),
+    STARTED,
+    delta("Hel", 0),
+    delta("lo", 3),
+    ItemStarted(item_id="t", item_type="tool_use", name="Bash"),
+    ItemDelta(item_id="t", delta_type="input_json_delta", content='{"a":1', at=0),
+    ItemCompleted(item_id="a"),
+    ItemCompleted(item_id="t", input=Raw(b'{"a":1}')),
+    ItemResult(item_id="t", content=Raw(b"[]")),
+    ItemStarted(item_id="b", item_type="text"),
+    ItemDelta(item_id="b", delta_type="text_delta", content="gone"),
+    AgentError(message="API error", seq=1),
+    ItemRetracted(item_id="b"),
+    TurnStop(),
+    ItemStarted(item_id="u", item_type="user_message", content=Raw(b"[]")),
+    ItemStarted(item_id="c", item_type="text", parent_tool_use_id="t"),
+    ItemCompleted(item_id="c", incomplete=True, reason="exit"),
+    TurnResult(is_error=False, result="Hello", seq=2),
+    AgentUnrecognized(reason="non-JSON output", text="?", seq=3),
+]
+
+
+def picture(view: View) -> object:
+    return (
+        [
+            (
+                entry.item_id,
+                entry.text,
+                entry.input and bytes(entry.input),
+                entry.done,
+                entry.incomplete,
+                entry.reason,
+                entry.result and bytes(entry.result.content),
+            )
+            for entry in view.entries
+        ],
+        view.retracted,
+        sorted(view.notices),
+        sorted(view.results),
+        sorted(view.unrecognized),
+    )
+
+
+EXPECTED = (
+    [
+        ("a", "Hello", None, True, False, "", None),
+        ("t", '{"a":1', b'{"a":1}', True, False, "", b"[]"),
+        ("u", "", None, True, False, "", None),
+        ("c", "", None, True, True, "exit", None),
+    ],
+    {"b"},
+    [1],
+    [2],
+    [3],
+)
+
+
+def test_a_stream_adds_up_to_its_view() -> None:
+    assert picture(reduce(STREAM)) == EXPECTED
+
+
+@pytest.mark.parametrize("length", range(1, len(STREAM) + 1))
+def test_any_stretch_that_comes_again_changes_nothing(length: int) -> None:
+    for start in range(len(STREAM) - length + 1):
+        again = STREAM[: start + length] + STREAM[start : start + length] + STREAM[start + length :]
+        assert picture(reduce(again)) == EXPECTED
+
+
+def test_records_survive_their_json() -> None:
+    read = msgspec.json.decode(msgspec.json.encode(STREAM), type=list[AnyItem])
+    assert picture(reduce(read)) == EXPECTED
+    assert msgspec.json.encode(read) == msgspec.json.encode(STREAM)
+
+
+def test_what_equals_its_default_is_left_out() -> None:
+    assert msgspec.json.encode([STARTED, delta("x", 0), TurnStop(), TurnResult(is_error=False)]) == (
+        b'[{"type":"item/started","item_id":"a","item_type":"text"},'
+        b'{"type":"item/delta","item_id":"a","delta_type":"text_delta","content":"x"},'
+        b'{"type":"turn/stop"},{"type":"turn/result","is_error":false}]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ([delta("Hello", 0), delta("lo, you", 3)], "Hello, you"),
+        ([delta("Hello", 0), delta("ell", 1)], "Hello"),
+        ([delta("👩‍👧", 0), delta("!", 3)], "👩‍👧!"),
+        # A piece between is missing: what does not fit is not shown, until the whole text comes.
+        ([delta("He", 0), delta("o", 4)], "He"),
+        ([delta("He", 0), delta("o", 4), ItemCompleted(item_id="a", text="Hello")], "Hello"),
+        ([delta("Hello", 0), ItemCompleted(item_id="a", text="Hi"), delta("Hello", 0)], "Hi"),
+    ],
+)
+def test_deltas_are_placed_by_their_position(items: list[Item], text: str) -> None:
+    assert reduce([STARTED, *items]).entries[0].text == text
+
+
+def test_an_incomplete_item_may_be_completed_and_then_stays_so() -> None:
+    cut = ItemCompleted(item_id="a", incomplete=True, reason="result")
+    view = reduce([STARTED, delta("He", 0), cut, ItemCompleted(item_id="a", text="Hello"), cut])
+    assert [(entry.text, entry.incomplete, entry.reason) for entry in view.entries] == [("Hello", False, "")]
+
+
+def test_a_withdrawn_item_does_not_come_back() -> None:
+    gone = ItemRetracted(item_id="a")
+    assert reduce([gone, STARTED, delta("x", 0)]).entries == []
+    assert reduce([STARTED, gone, STARTED, ItemResult(item_id="a", content=Raw(b"[]"))]).entries == []

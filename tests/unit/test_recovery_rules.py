@@ -1,0 +1,411 @@
+"""The eight rules of what a cut response is worth, each in the smallest run that shows it.
+
+Runs are written as the CLI writes them, through helpers with the notation of the measurements in mind: ``start`` is
+``[``, ``block`` and ``delta`` stream, ``finish`` is ``<reason>``, ``stop`` is ``]``, ``whole`` an ``assistant`` line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pipeline.streams import Recovery
+from topics.items import (
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemResult,
+    ItemRetracted,
+    ItemStarted,
+    TurnStop,
+)
+from topics.reducer import View, reduce
+
+Line = dict[str, Any]
+
+
+def event(kind: str, message_id: str | None = None, **members: Any) -> Line:
+    named = {} if message_id is None else {"api_message_id": message_id}
+    return {"type": "stream_event", "event": {"type": kind} | members, "parent_tool_use_id": None} | named
+
+
+def start(message_id: str) -> Line:
+    return event("message_start", message={"id": message_id, "model": "m"})
+
+
+def text(content: str, index: int = 0, kind: str = "text") -> list[Line]:
+    """A block that starts and streams, without its stop."""
+    key = {"text": "text", "thinking": "thinking"}[kind]
+    return [
+        event("content_block_start", index=index, content_block={"type": kind, key: ""}),
+        event("content_block_delta", index=index, delta={"type": f"{kind}_delta", key: content}),
+    ]
+
+
+def call(tool_id: str, partial: str, index: int = 0) -> list[Line]:
+    block = {"type": "tool_use", "id": tool_id, "name": "Bash", "input": {}}
+    return [
+        event("content_block_start", index=index, content_block=block),
+        event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": partial}),
+    ]
+
+
+def end(index: int = 0) -> Line:
+    return event("content_block_stop", index=index)
+
+
+def finish(reason: str | None) -> Line:
+    return event("message_delta", delta={"stop_reason": reason})
+
+
+def stop(abandoned_from: int | None = None, message_id: str | None = None) -> Line:
+    line = event("message_stop", message_id)
+    if abandoned_from is not None:
+        line["abandoned_blocks"] = {"api_message_id": message_id, "from_block_index": abandoned_from}
+    return line
+
+
+def whole(message_id: str | None, *blocks: Line, **members: Any) -> Line:
+    message = {"role": "assistant", "model": "m", "content": list(blocks)}
+    if message_id is not None:
+        message["id"] = message_id
+    return {"type": "assistant", "message": message, "parent_tool_use_id": None} | members
+
+
+def said(content: str) -> Line:
+    return {"type": "text", "text": content}
+
+
+def used(tool_id: str, **arguments: Any) -> Line:
+    return {"type": "tool_use", "id": tool_id, "name": "Bash", "input": arguments}
+
+
+def answer(tool_id: str, content: Any = "out", **members: Any) -> Line:
+    block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
+    return {"type": "user", "message": {"role": "user", "content": [block]}, "parent_tool_use_id": None} | members
+
+
+def result(content: str | None = "", **members: Any) -> Line:
+    return {"type": "result", "subtype": "success", "is_error": False, "result": content} | members
+
+
+RETRY = {"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529, "error": "x"}
+CUT_ANSWER = [start("m1"), *text("The answ")]
+WHOLE_ANSWER = whole("m2", said("The answer."))
+
+
+def lines_of(run: Iterable[Line | list[Line]]) -> list[bytes]:
+    lines = [line for part in run for line in (part if isinstance(part, list) else [part])]
+    return [json.dumps(line).encode() for line in lines]
+
+
+def recovered(*run: Line | list[Line]) -> list[Item]:
+    recovery = Recovery("claude-cli")
+    items = [item for line in lines_of(run) for item in recovery.feed(line)]
+    return items + recovery.end_run("exit 1")
+
+
+def shown(view: View) -> list[tuple[str, str]]:
+    """Main-turn blocks on the screen; an incomplete one has ``!`` before its type."""
+    return [("!" * entry.incomplete + entry.item_type, entry.text) for entry in view.blocks("text", "thinking")]
+
+
+def kinds(items: list[Item]) -> list[str]:
+    return [item.__struct_config__.tag for item in items]
+
+
+# -- rule 1: stops prove nothing --------------------------------------------------------------------------------------
+
+
+def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_stops() -> None:
+    streamed = [start("m1"), *text("Hi"), end(), finish("end_turn"), stop()]
+    before = recovered(streamed)
+    assert [item.incomplete for item in before if isinstance(item, ItemCompleted)] == [True]
+    after = recovered(streamed, whole("m1", said("Hi")))
+    assert [item for item in after if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="cc-block-0")]
+
+
+def test_blocks_that_are_named_as_abandoned_go_confirmed_or_not_and_the_others_stay() -> None:
+    run = [
+        start("m1"),
+        text("kept"),
+        whole("m1", said("kept")),
+        text("given up", 1),
+        whole("m1", said("given up")),
+        stop(1, "m1"),
+        start("m2"),
+    ]
+    assert shown(reduce(recovered(*run))) == [("text", "kept")]
+
+
+def test_abandoned_blocks_of_another_message_touch_nothing() -> None:
+    items = recovered(start("m1"), text("Hi"), stop(0, "m0"), whole("m1", said("Hi")), finish("end_turn"), stop())
+    assert shown(reduce(items)) == [("text", "Hi")]
+    assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop()]
+
+
+# -- rule 2: cut with a stop, or by a retry -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [[stop()], [end(), stop(0, "m1")], [finish(None)], [finish(None), stop()], [RETRY], [stop(), RETRY]],
+    ids=["stop", "abandoned", "null", "null-stop", "retry", "stop-retry"],
+)
+@pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams-again", "silent"])
+def test_after_a_cut_only_what_was_unconfirmed_goes(cut: list[Line], next_: list[Line]) -> None:
+    # The first block was confirmed, so abandonment from block 1 on leaves it as well.
+    run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1)]
+    named = [json.loads(json.dumps(line).replace('"from_block_index": 0', '"from_block_index": 1')) for line in cut]
+    items = recovered(*run, named, next_)
+    assert [item for item in items if isinstance(item, ItemRetracted)] == [ItemRetracted(item_id="cc-block-1")]
+    assert shown(reduce(items))[0] == ("text", "First.")
+
+
+def test_an_attempt_is_withdrawn_when_it_is_replaced_and_not_before() -> None:
+    assert shown(reduce(recovered(CUT_ANSWER, stop(), RETRY))) == [("!text", "The answ")]
+    assert shown(reduce(recovered(CUT_ANSWER, stop(), RETRY, start("m2")))) == []
+
+
+def test_a_second_start_is_a_new_attempt_even_with_the_same_id() -> None:
+    items = recovered(CUT_ANSWER, start("m1"), text("The answer."), whole("m1", said("The answer.")))
+    assert shown(reduce(items)) == [("text", "The answer.")]
+    assert {item.item_id for item in items if isinstance(item, ItemStarted)} == {"cc-block-0", "cc-block-1"}
+
+
+# -- rule 3: silent replacement -----------------------------------------------------------------------------------
+
+
+def test_another_message_without_a_start_replaces_an_open_attempt_with_all_that_was_confirmed() -> None:
+    run = [start("m1"), text("First."), whole("m1", said("First.")), end(), text("Sec", 1), WHOLE_ANSWER]
+    items = recovered(*run)
+    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-0", "cc-block-1"]
+    assert shown(reduce(items)) == [("text", "The answer.")]
+
+
+def test_a_finished_attempt_without_its_stop_is_replaced_too() -> None:
+    run = [start("m1"), text("The answer."), whole("m1", said("The answer.")), end(), finish("end_turn"), WHOLE_ANSWER]
+    assert shown(reduce(recovered(*run))) == [("text", "The answer.")]
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        [finish("end_turn"), stop()],
+        [finish("tool_use"), answer("t1")],
+        [answer("t1"), finish("tool_use")],
+        [finish("tool_use"), answer("t1"), RETRY],
+    ],
+    ids=["stopped", "answered", "answered-early", "next-one-retried"],
+)
+def test_what_was_accepted_is_followed_and_not_replaced(accepted: list[Line]) -> None:
+    run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), accepted, WHOLE_ANSWER]
+    items = recovered(*run)
+    assert not any(isinstance(item, ItemRetracted) for item in items)
+    assert [entry.item_id for entry in reduce(items).entries] == ["t1", "cc-promoted-0"]
+
+
+def test_a_finished_attempt_that_another_attempt_follows_was_accepted() -> None:
+    items = recovered(start("m1"), text("Hi"), finish("end_turn"), start("m2"))
+    assert shown(reduce(items)) == [("!text", "Hi")]
+    assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop()]
+
+
+def test_a_retry_after_the_stop_reason_keeps_what_was_confirmed() -> None:
+    run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), finish("end_turn"), RETRY]
+    assert shown(reduce(recovered(*run, WHOLE_ANSWER))) == [("text", "First."), ("text", "The answer.")]
+
+
+def test_a_call_that_waits_for_its_result_is_replaced() -> None:
+    run = [
+        start("m1"),
+        call("t1", "{}"),
+        whole("m1", used("t1")),
+        call("t2", "{}", 1),
+        whole("m1", used("t2")),
+        finish("tool_use"),
+        answer("t1"),
+        WHOLE_ANSWER,
+    ]
+    assert shown(reduce(recovered(*run))) == [("text", "The answer.")]
+
+
+def test_all_lines_of_the_replacement_are_one_message() -> None:
+    items = recovered(CUT_ANSWER, whole("m2", said("One.")), whole("m2", said("Two.")))
+    assert shown(reduce(items)) == [("text", "One."), ("text", "Two.")]
+    assert len([item for item in items if isinstance(item, ItemRetracted)]) == 1
+
+
+# -- rule 4: late stops -------------------------------------------------------------------------------------------
+
+
+def test_late_stops_of_a_replaced_attempt_are_ignored() -> None:
+    late = [end(), finish(None), stop()]
+    with_late = recovered(CUT_ANSWER, whole("m2", used("t1")), answer("t1"), late, start("m3"))
+    without = recovered(CUT_ANSWER, whole("m2", used("t1")), answer("t1"), start("m3"))
+    assert with_late == without
+
+
+def test_a_late_stop_that_names_its_message_does_not_stop_the_current_one() -> None:
+    late = [event("content_block_delta", "m1", index=0, delta={"type": "text_delta", "text": "late"}), stop(None, "m1")]
+    items = recovered(CUT_ANSWER, start("m2"), text("The ans"), late, whole("m3", said("The answer.")))
+    assert shown(reduce(items)) == [("text", "The answer.")]
+    assert ItemDelta(item_id="cc-block-1", delta_type="text_delta", content="late", at=7) not in items
+
+
+# -- rule 5: notices ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        whole("n", said("API Error"), isApiErrorMessage=True),
+        whole("n", said("API Error"), is_api_error_message=True),
+        whole("n", said("API Error"), error="server_error"),
+        {"type": "assistant", "message": {"id": "n", "model": "<synthetic>", "content": [said("API Error")]}},
+    ],
+    ids=["camel", "snake", "error", "synthetic"],
+)
+def test_a_notice_is_an_error_and_neither_confirms_nor_replaces(notice: Line) -> None:
+    items = recovered(start("m1"), text("Hi"), notice, whole("m1", said("Hi")), result("API Error"))
+    view = reduce(items)
+    assert [error.message for error in view.notices.values()] == ["API Error"]
+    assert shown(view) == [("text", "Hi")]
+    assert not any(isinstance(item, ItemRetracted) for item in items)
+    assert [outcome.unseen for outcome in view.results.values()] == [True]
+
+
+# -- rule 6: what stands inside a stream ---------------------------------------------------------------------------
+
+
+def test_tool_results_and_sub_agents_inside_a_stream_do_not_touch_it() -> None:
+    sub = whole("s1", said("Found nothing."), used("t9"), parent_tool_use_id="t0")
+    inside = [answer("t0"), sub, answer("t9", parent_tool_use_id="t0")]
+    items = recovered(start("m1"), text("A"), inside, text("B", 1), whole("m1", said("A")), whole("m1", said("B")))
+    view = reduce(items)
+    assert shown(view) == [("text", "A"), ("text", "B")]
+    assert [(entry.item_id, entry.text) for entry in view.blocks("text", "tool_use", parent=True)] == [
+        ("cc-subagent-0", "Found nothing."),
+        ("t9", ""),
+    ]
+    assert [item.parent_tool_use_id for item in items if isinstance(item, ItemResult)] == [None, "t0"]
+    assert TurnStop(model="m", parent_tool_use_id="t0") in items
+
+
+def test_streamed_events_of_a_sub_agent_do_not_reach_the_main_stream() -> None:
+    sub = [line | {"parent_tool_use_id": "t0"} for line in [start("s1"), *text("sub"), finish(None), stop()]]
+    assert recovered(start("m1"), sub, text("A"), whole("m1", said("A"))) == recovered(
+        start("m1"), text("A"), whole("m1", said("A"))
+    )
+
+
+# -- rules 7 and 8: synthetic lines, ends ------------------------------------------------------------------------
+
+
+def test_lines_that_the_program_wrote_itself_are_marked() -> None:
+    line = {"type": "user", "isSynthetic": True, "message": {"role": "user", "content": "Go on."}}
+    (item,) = [item for item in recovered(line) if isinstance(item, ItemStarted)]
+    assert (item.item_type, item.is_synthetic, bytes(item.content)) == (
+        "user_message",
+        True,
+        b'[{"type":"text","text":"Go on."}]',
+    )
+
+
+@pytest.mark.parametrize("ending", [[], [result("x", is_error=True)]], ids=["killed", "error"])
+def test_the_end_of_a_run_keeps_what_is_open_and_marks_it(ending: list[Line]) -> None:
+    items = recovered(CUT_ANSWER, call("t1", '{"cmd": "ls', 1), ending)
+    reason = "result" if ending else "exit 1"
+    assert [item for item in items if isinstance(item, ItemCompleted)] == [
+        ItemCompleted(item_id="cc-block-0", incomplete=True, reason=reason),
+        ItemCompleted(item_id="t1", partial_input='{"cmd": "ls', incomplete=True, reason=reason),
+    ]
+    assert not any(isinstance(item, ItemRetracted) for item in items)
+
+
+def test_after_a_result_nothing_is_replaced_and_a_late_line_still_completes() -> None:
+    assert shown(reduce(recovered(CUT_ANSWER, result(), start("m2")))) == [("!text", "The answ")]
+    assert shown(reduce(recovered(CUT_ANSWER, result(), WHOLE_ANSWER))) == [
+        ("!text", "The answ"),
+        ("text", "The answer."),
+    ]
+    assert shown(reduce(recovered(CUT_ANSWER, result(), whole("m1", said("The answer."))))) == [("text", "The answer.")]
+
+
+def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone() -> None:
+    early = result("One.", begun_message_ids=["m1"])
+    items = recovered(
+        [start("m1"), *text("One."), whole("m1", said("One.")), finish("end_turn"), stop()],
+        [start("m2"), *text("Tw"), early, whole("m2", said("Two.")), finish("end_turn"), stop()],
+        result("Two.", begun_message_ids=["m2"]),
+    )
+    view = reduce(items)
+    assert shown(view) == [("text", "One."), ("text", "Two.")]
+    assert [outcome.unseen for outcome in view.results.values()] == [False, False]
+
+
+# -- recovery of content -----------------------------------------------------------------------------------------
+
+
+def test_blackout_promotes_every_block_in_order_with_ids_that_never_reset() -> None:
+    first = whole("m1", {"type": "thinking", "thinking": "plan", "signature": "s"}, said("a"), used("t1", x=1))
+    view = reduce(recovered(RETRY, first, answer("t1"), whole("m2", said("b")), result("b")))
+    assert [(entry.item_id, entry.item_type, entry.text, entry.origin) for entry in view.entries] == [
+        ("cc-promoted-0", "thinking", "plan", "promoted"),
+        ("cc-promoted-1", "text", "a", "promoted"),
+        ("t1", "tool_use", "", "promoted"),
+        ("cc-promoted-2", "text", "b", "promoted"),
+    ]
+
+
+def test_partial_blackout_promotes_the_block_that_did_not_stream() -> None:
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    run = [start("m1"), text("Hm.", kind="thinking"), whole("m1", thinking), end(), whole("m1", said("Done."))]
+    assert shown(reduce(recovered(*run))) == [("thinking", "Hm."), ("text", "Done.")]
+
+
+def test_a_block_that_streamed_short_is_completed_with_the_rest() -> None:
+    items = recovered(start("m1"), text("Hel"), whole("m1", said("Hello.")))
+    assert ItemCompleted(item_id="cc-block-0", text="Hello.") in items
+    assert shown(reduce(items)) == [("text", "Hello.")]
+
+
+def test_a_delta_lost_in_the_middle_is_mended_by_the_block_at_its_place() -> None:
+    run = [start("m1"), text("Hlo"), text("World", 1), whole("m1", said("Hello")), whole("m1", said("World"))]
+    assert shown(reduce(recovered(*run))) == [("text", "Hello"), ("text", "World")]
+
+
+def test_two_blocks_of_the_same_text_are_two_blocks() -> None:
+    assert shown(reduce(recovered(whole("m1", said("a")), whole("m1", said("a"))))) == [("text", "a"), ("text", "a")]
+
+
+def test_thinking_that_complete_messages_leave_out_stays_as_it_streamed() -> None:
+    empty = {"type": "thinking", "thinking": "", "signature": "s"}
+    assert shown(reduce(recovered(start("m1"), text("Hm.", kind="thinking"), whole("m1", empty)))) == [
+        ("thinking", "Hm.")
+    ]
+
+
+@pytest.mark.parametrize(("partial", "rest"), [('{"a": 1}', None), ('{"a"', b'{"a":1}'), ("", b'{"a":1}')])
+def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial: str, rest: bytes | None) -> None:
+    line = json.dumps(whole("m1", used("t1", a=1)), separators=(",", ":"))
+    recovery = Recovery()
+    items = [item for part in lines_of([start("m1"), call("t1", partial)]) for item in recovery.feed(part)]
+    items += recovery.feed(line.encode())
+    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    assert (None if rest is None else rest) == (bytes(done.input) if done.input else None)
+    assert not done.incomplete
+
+
+def test_deltas_of_a_block_whose_start_was_lost_still_show() -> None:
+    delta = event("content_block_delta", index=3, delta={"type": "text_delta", "text": "Hi"})
+    assert shown(reduce(recovered(start("m1"), delta))) == [("!text", "Hi")]
+
+
+def test_a_line_without_a_message_id_belongs_to_the_current_message() -> None:
+    items = recovered(start("m1"), text("Hi"), whole(None, used("t1")), whole(None, said("Hi")))
+    assert shown(reduce(items)) == [("text", "Hi")]
+    assert kinds(items)[-1] == "turn/stop"

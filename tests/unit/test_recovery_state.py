@@ -1,0 +1,307 @@
+"""What recovery keeps between feeds: runs, redelivery, framing, snapshots, finished turns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.errors import InputError, UnknownTargetError
+from pipeline.streams import FinishedTurn, Recovery, recover
+from pipeline.streams import framing as framing_module
+from topics.items import Item, ItemCompleted, ItemDelta, ItemStarted, SessionInit
+from topics.reducer import reduce
+
+
+def line(uuid: str | None = None, **members: Any) -> bytes:
+    return json.dumps(members | ({} if uuid is None else {"uuid": uuid})).encode()
+
+
+def event(uuid: str | None = None, **members: Any) -> bytes:
+    return line(uuid, type="stream_event", event=members)
+
+
+def answer(message_id: str, *blocks: Any, uuid: str | None = None) -> bytes:
+    content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
+    return line(uuid, type="assistant", message={"id": message_id, "model": "m", "content": content})
+
+
+def streamed(message_id: str, *parts: str, uuids: str = "") -> list[bytes]:
+    def named(n: int) -> str | None:
+        return f"{uuids}{n}" if uuids else None
+
+    return [
+        event(named(0), type="message_start", message={"id": message_id}),
+        event(named(1), type="content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        *[
+            event(named(2 + n), type="content_block_delta", index=0, delta={"type": "text_delta", "text": part})
+            for n, part in enumerate(parts)
+        ],
+    ]
+
+
+def feed(recovery: Recovery, *lines: bytes, **options: Any) -> list[Item]:
+    return [item for one in lines for item in recovery.feed(one, **options)]
+
+
+def texts(items: list[Item]) -> list[str]:
+    return [entry.text for entry in reduce(items).blocks("text")]
+
+
+def without_deltas(items: list[Item]) -> list[bytes]:
+    return [msgspec.json.encode(item) for item in items if not isinstance(item, ItemDelta)]
+
+
+DONE = [
+    event(type="content_block_stop", index=0),
+    event(type="message_delta", delta={"stop_reason": "end_turn"}),
+    event(type="message_stop"),
+]
+
+
+# -- redelivery ---------------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_comes_again_is_passed_over_within_two_messages() -> None:
+    first = [*streamed("m1", "a", "a", uuids="x"), answer("m1", "aa", uuid="x9"), *DONE]
+    second = [*streamed("m2", "b", uuids="y"), answer("m2", "b", uuid="y9")]
+    items = feed(Recovery(), *first, *second, *first[:5], *second)
+    assert texts(items) == ["aa", "b"]
+    assert not any(item.__struct_config__.tag == "item/retracted" for item in items)
+
+
+def test_lines_that_share_a_uuid_are_different_if_their_content_is() -> None:
+    items = feed(
+        Recovery(), answer("m2", "one", uuid="u"), answer("m2", "two", uuid="u"), answer("m2", "one", uuid="u")
+    )
+    assert texts(items) == ["one", "two"]
+
+
+def test_what_has_no_uuid_is_never_passed_over() -> None:
+    assert texts(feed(Recovery(), answer("m1", "a"), answer("m1", "a"))) == ["a", "a"]
+    delta = streamed("m1", "a")
+    assert texts(feed(Recovery(), *delta, delta[2])) == ["aa"]
+
+
+def test_after_two_messages_and_in_another_run_a_line_is_new() -> None:
+    old = answer("m1", "a", uuid="u")
+    assert texts(feed(Recovery(), old, answer("m2", "b"), answer("m3", "c"), old)) == ["a", "b", "c", "a"]
+    recovery = Recovery()
+    assert texts(recovery.feed(old, "r1") + recovery.feed(old, "r2")) == ["a", "a"]
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_run_ends_the_former_one_and_ids_go_on() -> None:
+    recovery = Recovery()
+    items = feed(recovery, *streamed("m1", "cut"), run="r1") + feed(recovery, *streamed("m1", "again"), run="r2")
+    assert ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next run") in items
+    assert [item.item_id for item in items if isinstance(item, ItemStarted)] == ["cc-block-0", "cc-block-1"]
+    # Without a run the events are the current run's.
+    assert ItemDelta(item_id="cc-block-1", delta_type="text_delta", content="!", at=5) in feed(
+        recovery, streamed("", "!")[2]
+    )
+
+
+def test_ending_a_run_twice_says_nothing_twice() -> None:
+    recovery = Recovery()
+    feed(recovery, *streamed("m1", "cut"))
+    assert len(recovery.end_run("exit 137")) == 2
+    assert recovery.end_run("exit 137") == []
+
+
+def test_another_source_ends_the_run_and_its_last_items_come_with_the_next_feed() -> None:
+    recovery = Recovery()
+    feed(recovery, *streamed("m1", "cut"))
+    recovery.switch_source("claude-cli")
+    recovery = Recovery.restore(recovery.snapshot())
+    first, *_ = recovery.feed(answer("m2", "next"))
+    assert first == ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next source")
+
+
+def test_an_unknown_source_is_refused() -> None:
+    with pytest.raises(UnknownTargetError, match="no source 'x'"):
+        Recovery("x")
+    with pytest.raises(UnknownTargetError):
+        list(recover([], source="x"))
+
+
+def test_recover_takes_lines_or_the_whole_and_ends_the_run() -> None:
+    lines = [*streamed("m1", "Grü", "ße"), b""]
+    expected = ["Grüße"]
+    for given in (lines, [one.decode() for one in lines], b"\n".join(lines), b"\n".join(lines).decode()):
+        items = list(recover(given))
+        assert texts(items) == expected
+        assert ItemCompleted(item_id="cc-block-0", incomplete=True, reason="end of input") in items
+
+
+# -- joining and framing ------------------------------------------------------------------------------------------
+
+
+def test_adjacent_deltas_of_one_feed_are_joined_and_positions_count_code_points() -> None:
+    lines = streamed("m1", "👩‍👩‍👧", "é", "x")
+    joined = [item for item in Recovery().feed(b"\n".join(lines)) if isinstance(item, ItemDelta)]
+    assert joined == [ItemDelta(item_id="cc-block-0", delta_type="text_delta", content="👩‍👩‍👧éx")]
+    single = [item for item in feed(Recovery(), *lines) if isinstance(item, ItemDelta)]
+    assert [item.at for item in single] == [0, 5, 6]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 4096])
+def test_bytes_may_end_inside_an_event(size: int) -> None:
+    data = b"\n".join([*streamed("m1", "Grü", "ße"), answer("m1", "Grüße"), *DONE])
+    recovery = Recovery()
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    items = feed(recovery, *pieces, framing="bytes") + recovery.end_run()
+    whole = Recovery()
+    expected = whole.feed(data) + whole.end_run()
+    assert without_deltas(items) == without_deltas(expected)
+    assert texts(items) == ["Grüße"]
+
+
+def test_the_tail_is_state() -> None:
+    data = b"\n".join([*streamed("m1", "Hello"), answer("m1", "Hello")])
+    recovery, items = Recovery(), []
+    for start in range(0, len(data), 33):
+        items += recovery.feed(data[start : start + 33], framing="bytes")
+        recovery = Recovery.restore(recovery.snapshot())
+    assert texts(items + recovery.end_run()) == ["Hello"]
+
+
+def test_a_tail_without_end_is_given_up_and_the_next_line_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing_module, "MOST_TAIL", 1000)
+    recovery = Recovery()
+    items = feed(recovery, *[b"x" * 300] * 8, b"xxx\n" + answer("m1", "Hi") + b"\n", framing="bytes")
+    assert [item.reason for item in reduce(items).unrecognized.values()] == ["event longer than 64 MiB"]
+    assert texts(items) == ["Hi"]
+
+
+def test_a_record_of_whole_events_ends_a_tail() -> None:
+    recovery = Recovery()
+    recovery.feed(answer("m1", "cut")[:-5], framing="bytes")
+    items = recovery.feed(answer("m1", "Hi"))
+    assert [item.reason for item in reduce(items).unrecognized.values()] == ["non-JSON output"]
+    assert texts(items) == ["Hi"]
+
+
+# -- snapshots ----------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_small_however_long_the_session() -> None:
+    recovery = Recovery()
+    sizes = []
+    for number in range(200):
+        lines = streamed(f"m{number}", *["word "] * 50, uuids=f"u{number}-")
+        recovery.feed(b"\n".join([*lines, answer(f"m{number}", "word " * 50), *DONE, line(type="result", result="")]))
+        recovery.take_finished()
+        sizes.append(len(recovery.snapshot()))
+    assert max(sizes[10:]) < sizes[10] + 50
+    assert sizes[-1] < 3000
+
+
+def test_a_snapshot_of_something_else_is_refused() -> None:
+    with pytest.raises(InputError, match="not a snapshot"):
+        Recovery.restore(b"\x93\x01\x02\x03")
+
+
+# -- finished turns -----------------------------------------------------------------------------------------------
+
+
+def call(tool_id: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": tool_id, "name": "mcp__files__read", "input": arguments}
+
+
+def tool_result(tool_id: str, **members: Any) -> bytes:
+    block = {"type": "tool_result", "tool_use_id": tool_id, "content": "out"}
+    return line(type="user", message={"role": "user", "content": [block]}, **members)
+
+
+def turns(*lines: bytes, end: bool = True) -> list[FinishedTurn]:
+    recovery = Recovery()
+    found: list[FinishedTurn] = []
+    for one in lines:
+        recovery.feed(one)
+        found += recovery.take_finished()
+    if end:
+        recovery.end_run()
+    return found + recovery.take_finished()
+
+
+def content(turn: FinishedTurn) -> Any:
+    message = json.loads(turn.message)
+    assert message["role"] == turn.role
+    return message["content"]
+
+
+def test_a_turn_is_finished_when_the_next_thing_comes_and_its_results_follow_it() -> None:
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
+    lines = [
+        answer("m1", thinking, "Let me look.", call("t1", n=1.0)),
+        tool_result("t1"),
+        answer("m1", call("t2")),
+        tool_result("t2"),
+    ]
+    assert turns(*lines, end=False) == []
+    assistant, first, second, last = turns(*lines, answer("m2", "Done."))
+    assert (assistant.message_id, assistant.model, assistant.incomplete) == ("m1", "m", False)
+    assert b'"input": {"n": 1.0}' in assistant.message
+    assert content(assistant) == [thinking, {"type": "text", "text": "Let me look."}, call("t1", n=1.0), call("t2")]
+    assert [content(turn)[0]["tool_use_id"] for turn in (first, second)] == ["t1", "t2"]
+    assert content(last) == [{"type": "text", "text": "Done."}]
+
+
+def test_what_was_replaced_is_in_no_turn_and_neither_are_results_of_withdrawn_calls() -> None:
+    lines = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
+    (turn,) = turns(*lines)
+    assert content(turn) == [{"type": "text", "text": "Done."}]
+
+
+def test_unknown_blocks_and_members_are_kept_as_they_came() -> None:
+    odd = {"type": "odd", "x": [1.50]}
+    cited = {"type": "text", "text": "Hi", "citations": [{"a": 1}]}
+    (turn,) = turns(answer("m1", odd, cited))
+    assert turn.message.endswith(
+        b'[{"type": "odd", "x": [1.5]},{"type": "text", "text": "Hi", "citations": [{"a": 1}]}]}'
+    )
+
+
+def test_a_call_that_was_cut_is_marked_and_its_json_left_as_it_is() -> None:
+    start = event(type="content_block_start", index=0, content_block={"type": "tool_use", "id": "t1", "name": "Bash"})
+    delta = event(
+        type="content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": '{"cmd": "ls'}
+    )
+    (turn,) = turns(streamed("m1")[0], start, delta)
+    assert turn.incomplete
+    assert content(turn) == [
+        {"type": "tool_use", "id": "t1", "name": "Bash", "input": '{"cmd": "ls', "incomplete": True}
+    ]
+
+
+def test_only_results_and_lines_of_the_program_itself_are_recorded_of_the_user() -> None:
+    said = line(type="user", message={"role": "user", "content": "Hello"})
+    own = line(type="user", message={"role": "user", "content": "Go on."}, isSynthetic=True)
+    sub = tool_result("s1", parent_tool_use_id="t0")
+    (turn,) = turns(said, own, sub)
+    assert (turn.role, turn.synthetic, content(turn)) == ("user", True, [{"type": "text", "text": "Go on."}])
+
+
+def test_turn_ids_are_unique_and_the_same_when_the_same_lines_come_again() -> None:
+    lines = [answer("m1", "a"), answer("m2", "a"), line(type="result", result="a"), answer("m1", "a")]
+    first, again = turns(*lines), turns(b"\n".join(lines))
+    assert first == again
+    assert len({turn.id for turn in first}) == 3
+
+
+def test_nothing_is_kept_for_nobody() -> None:
+    recovery = Recovery(records=False)
+    recovery.feed(answer("m1", "a") + b"\n" + answer("m2", "b"))
+    assert recovery.take_finished() == []
+
+
+def test_the_first_line_is_who_speaks() -> None:
+    (item,) = Recovery().feed(line(type="system", subtype="init", session_id="s", model="m", tools=["Bash"], fast=True))
+    assert isinstance(item, SessionInit)
+    assert (item.session_id, item.model, bytes(item.tools), item.seq) == ("s", "m", b'["Bash"]', 0)
+    assert {name: bytes(raw) for name, raw in item.extras.items()} == {"fast": b"true"}

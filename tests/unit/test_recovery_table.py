@@ -1,0 +1,137 @@
+"""Every pair of state and input is in the table, or a typed error that blames the provider."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import lists, sampled_from
+
+from pipeline.errors import StreamError
+from pipeline.streams.machine import Machine
+from pipeline.streams.recovery import TABLE, Action, Input, State, transition
+
+BLOCK_INPUTS = {Input.BLOCK_START, Input.BLOCK_DELTA, Input.BLOCK_STOP}
+# What only an attempt can get; elsewhere the classification makes it late.
+ATTEMPT_INPUTS = BLOCK_INPUTS | {
+    Input.FINISH,
+    Input.FINISH_ANSWERED,
+    Input.NO_FINISH,
+    Input.STOP,
+    Input.ABANDON,
+    Input.RESULT_BEFORE,
+}
+ATTEMPTS = {State.OPEN, State.CUT, State.FINISHED, State.ANSWERED, State.DONE}
+
+
+@settings(max_examples=300)
+@given(sampled_from(State), sampled_from(Input))
+def test_a_pair_gives_a_known_state_and_action_or_a_typed_error(state: State, given_: Input) -> None:
+    if (state, given_) not in TABLE:
+        with pytest.raises(StreamError, match=r"cannot come") as refused:
+            transition(state, given_)
+        assert (refused.value.fault, refused.value.code) == ("provider", "unexpected_event")
+        return
+    after, action = transition(state, given_)
+    assert (after, action) == TABLE[state, given_]
+    assert isinstance(after, State)
+    assert callable(getattr(Machine, f"_{action.name.lower()}"))
+
+
+def test_an_attempt_takes_everything_that_streams() -> None:
+    missing = {(state, given) for state in ATTEMPTS for given in ATTEMPT_INPUTS} - TABLE.keys()
+    assert missing == set()
+
+
+def test_without_an_attempt_nothing_streams() -> None:
+    others = set(State) - ATTEMPTS
+    assert {pair for pair in TABLE if pair[0] in others and pair[1] in ATTEMPT_INPUTS} == set()
+
+
+def test_only_an_open_attempt_grows() -> None:
+    growing = {Action.OPEN_BLOCK, Action.EXTEND_BLOCK, Action.STOP_BLOCK}
+    assert {state for (state, _), (_, action) in TABLE.items() if action in growing} == {State.OPEN}
+
+
+def test_the_pair_that_the_machine_does_not_look_up_is_in_the_table() -> None:
+    assert TABLE[State.OPEN, Input.BLOCK_DELTA] == (State.OPEN, Action.EXTEND_BLOCK)
+
+
+def test_everywhere_a_run_can_end_and_a_late_event_changes_nothing() -> None:
+    for state in State:
+        assert TABLE[state, Input.END] == (State.IDLE, Action.END)
+        assert TABLE[state, Input.LATE] == (state, Action.IGNORE)
+        assert TABLE[state, Input.ASIDE] == (state, Action.SHOW)
+
+
+def test_what_was_accepted_is_never_replaced() -> None:
+    replacing = {Action.START_AGAIN, Action.REPLACE_REST, Action.REPLACE_ALL}
+    for state in (State.ANSWERED, State.DONE, State.PROMOTED, State.CLOSED):
+        assert {action for (from_, _), (_, action) in TABLE.items() if from_ is state} & replacing == set()
+
+
+# What moves a message from one state to another, input by input; every other pair of the table stays where it is.
+MOVES: dict[Input, dict[State, State]] = {
+    Input.START: dict.fromkeys(State, State.OPEN),
+    Input.FOREIGN: dict.fromkeys(State, State.PROMOTED),
+    Input.END: dict.fromkeys(State, State.IDLE),
+    Input.RESULT: dict.fromkeys(set(State) - {State.IDLE}, State.CLOSED),
+    Input.ABANDON: dict.fromkeys(ATTEMPTS, State.CUT),
+    Input.NO_FINISH: {State.OPEN: State.CUT},
+    Input.FINISH: {State.OPEN: State.FINISHED},
+    Input.FINISH_ANSWERED: {State.OPEN: State.ANSWERED, State.FINISHED: State.ANSWERED},
+    Input.STOP: {State.OPEN: State.CUT, State.FINISHED: State.DONE, State.ANSWERED: State.DONE},
+    Input.RETRY: {State.OPEN: State.CUT, State.FINISHED: State.CUT},
+    Input.ANSWER: {State.FINISHED: State.ANSWERED},
+}
+
+
+def test_nothing_else_moves() -> None:
+    for (state, given_), (after, _) in TABLE.items():
+        assert after is MOVES.get(given_, {}).get(state, state), (state, given_)
+
+
+def test_what_a_state_is_worth_when_the_next_thing_comes() -> None:
+    withdrawn = {
+        State.OPEN: (Action.START_AGAIN, Action.REPLACE_ALL),
+        State.CUT: (Action.START_AGAIN, Action.REPLACE_REST),
+        State.FINISHED: (Action.START_NEXT, Action.REPLACE_ALL),
+    }
+    for state in State:
+        actions = (TABLE[state, Input.START][1], TABLE[state, Input.FOREIGN][1])
+        assert actions == withdrawn.get(state, (Action.START_NEXT, Action.TAKE_NEXT))
+
+
+def test_an_input_has_one_action_where_it_has_any() -> None:
+    several = {
+        Input.START: {Action.START_NEXT, Action.START_AGAIN},
+        Input.FOREIGN: {Action.TAKE_NEXT, Action.REPLACE_REST, Action.REPLACE_ALL},
+    }
+    for given_ in Input:
+        actions = {action for (_, input_), (_, action) in TABLE.items() if input_ is given_} - {Action.IGNORE}
+        assert len(actions) <= 1 or actions == several[given_]
+
+
+def test_a_turn_is_stopped_once_and_a_stop_reason_taken_once() -> None:
+    taking = {pair for pair, (_, action) in TABLE.items() if action in {Action.STOP, Action.FINISH}}
+    assert taking == {
+        *((state, Input.STOP) for state in (State.OPEN, State.CUT, State.FINISHED, State.ANSWERED)),
+        *(
+            (state, given_)
+            for state in (State.OPEN, State.FINISHED)
+            for given_ in (Input.FINISH, Input.FINISH_ANSWERED)
+        ),
+    }
+
+
+@given(lists(sampled_from(Input), max_size=30))
+def test_every_state_that_inputs_lead_to_has_its_rows(inputs: list[Input]) -> None:
+    state = State.IDLE
+    for given_ in inputs:
+        if (state, given_) in TABLE:
+            state, _ = transition(state, given_)
+    assert (state, Input.START) in TABLE
+
+
+def test_every_action_and_every_state_is_reached() -> None:
+    assert {action for _, action in TABLE.values()} == set(Action)
+    assert {state for state, _ in TABLE.values()} | {State.IDLE} == set(State)
