@@ -95,6 +95,9 @@ class Metrics:
         self._write = self._histogram(
             "reknit_batch_write_seconds", "From a batch's first send to its commit.", "topic"
         )
+        self._latency = self._histogram(
+            "reknit_end_to_end_latency_seconds", "From when a batch's oldest record was written to its commit.", "topic"
+        )
         self._restore = self._histogram(
             "reknit_state_restore_seconds", "A partition's time to read its state.", "topic"
         )
@@ -140,6 +143,10 @@ class Metrics:
         del partition
         self._process.labels(topic).observe(process_seconds)
         self._write.labels(topic).observe(write_seconds)
+
+    def on_latency(self, topic: str, seconds: float) -> None:
+        """Observe the time from when a batch's oldest record was written to the batch's commit."""
+        self._latency.labels(topic).observe(seconds)
 
     def on_lag(self, topic: str, partition: int, records: int) -> None:
         """Set how many source offsets are not yet committed."""

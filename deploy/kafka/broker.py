@@ -72,11 +72,13 @@ def free_port() -> int:
 class Broker:
     """One broker process and its data directory; the port and the data outlive a restart."""
 
-    def __init__(self, directory: Path, port: int = 0, heap: str = "512m") -> None:
+    def __init__(self, directory: Path, port: int = 0, heap: str = "512m", **settings: str) -> None:
+        """``settings`` go over those of ``server.properties``; underscores in their names stand for dots."""
         self.directory = directory.resolve()
         self.port = port or free_port()
         self.controller_port = free_port()
         self.heap = heap
+        self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.log = self.directory / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -141,6 +143,7 @@ class Broker:
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
             "log.dirs": str(self.directory / "data"),
+            **self.settings,
         }
         lines = [f"{name}={value}" for name, value in own.items()]
         path = self.directory / "server.properties"

@@ -13,7 +13,7 @@ from pipeline.explain import explain, listing, plain, summaries
 @click.argument("code", required=False)
 @click.option("--list", "all_codes", is_flag=True, help="List all codes; so does leaving out CODE.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def explain_command(code: str | None, all_codes: bool, as_json: bool) -> None:  # noqa: FBT001  click
+def explain_command(code: str | None, all_codes: bool, as_json: bool) -> None:
     """Say what a fix or a rule means, with an example.
 
     CODE is a fix code (result_moved) or the id of a rule (ANT-07). Ends with 2 where there is no such code.

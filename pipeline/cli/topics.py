@@ -80,7 +80,7 @@ def diff_command(timeout: float, **options: Any) -> None:  # noqa: ANN401  as ab
 @click.option("--fix", is_flag=True, help="Alter settings that differ. Partitions and copies are never altered.")
 @_layout_options
 @_TIMEOUT
-def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: ANN401, FBT001  as above; click's flag
+def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: ANN401  as above
     """Create the topics that are missing; refuse, touching nothing, where one is not as declared.
 
     Ends with 0 where all are as declared now, 4 where it refused.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 import msgspec
 
@@ -11,6 +13,9 @@ from pipeline.config import Config
 from pipeline.errors import ReknitError
 from pipeline.stages.defaults import Defaults
 from pipeline.targets import target_named
+
+if TYPE_CHECKING:
+    from pipeline.engine import Tuning
 
 
 @click.command("worker")
@@ -32,8 +37,8 @@ def worker_command(config_file: str | None, **options: str | int | None) -> None
         fail(error)
 
 
-def run(config: Config) -> int:
-    """Run a worker in this process and return its exit code.
+def run(config: Config, tuning: Tuning | None = None) -> int:
+    """Run a worker in this process and return its exit code; ``tuning`` instead of the configuration's bounds.
 
     Raises:
         ReknitError: the worker cannot start.
@@ -41,11 +46,12 @@ def run(config: Config) -> int:
     from pipeline.engine import Tuning, run_worker
     from pipeline.logs import configure_logs
     from pipeline.metrics import Metrics
-    from pipeline.stages import WRITTEN, stages
+    from pipeline.stages.registry import WRITTEN, stages
 
     configure_logs(config.log_level, config.log_format)
     say(f"reknit: delivery {config.delivery}, brokers {config.bootstrap_servers}, prefix {config.prefix!r}")
-    tuning = Tuning(**{name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)})
+    bounds = {name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)}
+    tuning = tuning or Tuning(**bounds)
     return run_worker(config, stages(session_defaults(config)), Metrics(), outputs=WRITTEN, tuning=tuning)
 
 

@@ -139,18 +139,11 @@ def main(argument: str) -> int:
     order = msgspec.json.decode(argument, type=_Order)
     _end_with(order.parent)
     # Imported here: the demo itself needs no engine.
-    from pipeline.cli.worker import session_defaults
-    from pipeline.engine import Tuning, run_worker
+    from pipeline.cli.worker import run
     from pipeline.engine.embedded import TUNING
-    from pipeline.logs import configure_logs
-    from pipeline.metrics import Metrics
-    from pipeline.stages import WRITTEN, stages
 
-    config = order.config
-    configure_logs(config.log_level, config.log_format)
-    tuning = TUNING if order.embedded else Tuning()
     try:
-        return run_worker(config, stages(session_defaults(config)), Metrics(), outputs=WRITTEN, tuning=tuning)
+        return run(order.config, TUNING if order.embedded else None)
     except ReknitError as error:
         sys.stderr.write(f"reknit: {error}\n")
         return 2

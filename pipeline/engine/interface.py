@@ -91,6 +91,9 @@ class Metrics(Protocol):
     def on_batch(self, topic: str, partition: int, process_seconds: float, write_seconds: float) -> None:
         """Observe how long the batch took: in the stage, and from the first send to the commit."""
 
+    def on_latency(self, topic: str, seconds: float) -> None:
+        """Observe the time from when a batch's oldest record was written to the batch's commit."""
+
     def on_lag(self, topic: str, partition: int, records: int) -> None:
         """Set how many source offsets are not yet committed."""
 
@@ -117,6 +120,9 @@ class NoMetrics:
         """Do nothing."""
 
     def on_batch(self, topic: str, partition: int, process_seconds: float, write_seconds: float) -> None:
+        """Do nothing."""
+
+    def on_latency(self, topic: str, seconds: float) -> None:
         """Do nothing."""
 
     def on_lag(self, topic: str, partition: int, records: int) -> None:

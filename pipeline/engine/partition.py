@@ -68,6 +68,7 @@ class Partition:
         self._pending: deque[ConsumerRecord] = deque()
         self._pending_bytes = 0
         self._full = False  # whether the consumer was told so; then it waits for `on_room`
+        self._oldest_ms = 0  # when the oldest record of the batch in flight was written
         self._record_bytes = 1.0  # bytes that one source record makes, as seen lately
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -247,6 +248,7 @@ class Partition:
             size += next_size
             records.append(pending.popleft())
         self._pending_bytes -= size
+        self._oldest_ms = records[0].timestamp if records else 0
         if self._full:
             self._on_room()
         # Where nothing waits, the chain's end counts: it lies behind trailing transaction markers too.
@@ -288,6 +290,8 @@ class Partition:
         metrics = self._runtime.metrics
         metrics.on_commit(self.topic, self.number, result, records)
         metrics.on_batch(self.topic, self.number, processed - started, now - processed)
+        if records:
+            metrics.on_latency(self.topic, max(0.0, time.time() - self._oldest_ms / 1000))
         metrics.on_lag(self.topic, self.number, max(0, self._limit - position))
 
     # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a

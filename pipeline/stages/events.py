@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -42,14 +42,14 @@ class EventsStage:
         result = Result()
         tally: Counter[tuple[str, ...]] = Counter()
         items: dict[bytes, list[Item]] = {}
-        for record in records:
+        for run in runs(records):
             try:
-                self._take(record, items, result, tally)
+                self._take(run, items, result, tally)
             except ReknitError as error:
-                result.outputs.append(dead_letter(record, self.topic, error))
-                tally["reknit_dead_letters_total", self.topic, error.code] += 1
-                if record.key and self._states.find(record.key) is not None:
-                    items.setdefault(record.key, [])  # what the record did before it failed is state
+                result.outputs += [dead_letter(record, self.topic, error) for record in run]
+                tally["reknit_dead_letters_total", self.topic, error.code] += len(run)
+                if run[0].key and self._states.find(run[0].key) is not None:
+                    items.setdefault(run[0].key, [])  # what was done before it failed is state
         encode = msgspec.json.Encoder().encode
         for key, found in items.items():
             result.outputs.extend([Output(SESSION_ITEMS, key, encode(item)) for item in joined(found)])
@@ -58,19 +58,21 @@ class EventsStage:
         return result
 
     def _take(
-        self, record: Record, items: dict[bytes, list[Item]], result: Result, tally: Counter[tuple[str, ...]]
+        self, run: list[Record], items: dict[bytes, list[Item]], result: Result, tally: Counter[tuple[str, ...]]
     ) -> None:
-        key = record.key
+        key, value = run[0].key, run[0].value
         if not key:
             raise InputError("no_key", "the record has no key; the key is the session's id")
-        headers = dict(record.headers)
-        if record.value is None and names.POLICY in headers:
+        headers = dict(run[0].headers)
+        if value is None and names.POLICY in headers:
             self._learn_policy(key, headers[names.POLICY], result)
             items.setdefault(key, [])
             return
         source = _text(headers.get(names.SOURCE)) or self._defaults.source
         entry = self._entry(key, source)
-        found = _feed(entry.recovery, record, headers)
+        if len(run) > 1:
+            value = b"\n".join([record.value or b"" for record in run])
+        found = _feed(entry.recovery, value, headers)
         count_items(found, source, tally)
         items.setdefault(key, []).extend(found)
         finished = entry.recovery.take_finished()
@@ -106,16 +108,41 @@ class EventsStage:
                 entry.wait(turn)
 
 
-def _feed(recovery: Recovery, record: Record, headers: Mapping[str, bytes]) -> list[Item]:
+def runs(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """Records of one session that say alike whose events they hold, together; each session's in order.
+
+    Whole events can be fed at once, which costs a third of feeding them one by one.
+    """
+    current: dict[bytes | None, list[Record]] = {}
+    for record in records:
+        run = current.get(record.key)
+        if run is not None and _goes_with(run[0], record):
+            run.append(record)
+            continue
+        if run is not None:
+            yield run
+        current[record.key] = [record]
+    yield from current.values()
+
+
+def _goes_with(first: Record, record: Record) -> bool:
+    if first.value is None or record.value is None or not record.key:
+        return False
+    return first.headers == record.headers and not any(name == names.FRAMING for name, _ in record.headers)
+
+
+def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes]) -> list[Item]:
     run = _text(headers.get(names.RUN))
-    if record.value is None:
+    if value is None:
         if names.EXIT not in headers:
             raise InputError("no_value", "the record has no value, and no header `exit` or `policy`")
+        if run is not None and recovery.run not in {None, run}:
+            return []  # the end of a run that ended when the next one came
         return recovery.end_run(_text(headers[names.EXIT]) or "end of run")
     framing = headers.get(names.FRAMING, b"events")
     if framing not in {b"events", b"bytes"}:
         raise InputError("bad_framing", f"header `framing` is `events` or `bytes`, not {_text(framing)!r}")
-    return recovery.feed(record.value, run, framing="bytes" if framing == b"bytes" else "events")
+    return recovery.feed(value, run, framing="bytes" if framing == b"bytes" else "events")
 
 
 def _text(value: bytes | None) -> str | None:

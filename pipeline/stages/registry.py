@@ -1,4 +1,4 @@
-"""Pure record processing: one stage for each source topic."""
+"""The stages by their source topic, and what they write."""
 
 from __future__ import annotations
 
@@ -33,6 +33,3 @@ def _turns(defaults: Defaults, _partition: int) -> Stage:
 
 def _events(defaults: Defaults, _partition: int) -> Stage:
     return EventsStage(defaults)
-
-
-__all__ = ["WRITTEN", "Defaults", "EventsStage", "Stage", "TurnsStage", "stages"]

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from pipeline.errors import InputError, ReknitError
+from pipeline.errors import ReknitError
 from pipeline.session import Session
 from pipeline.stages.base import Output, Record, Result
 from pipeline.stages.dead_letters import dead_letter
+from pipeline.stages.decoding import decoded
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.repeats import forget, forget_behind, kept_by, seen_before
 from pipeline.stages.requests import Publisher
@@ -23,7 +24,6 @@ from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from topics import headers as names
 from topics.records import (
     RECORDED,
-    TURN_RECORDS,
     HistoryRestored,
     HistoryRewound,
     RequestWanted,
@@ -74,7 +74,7 @@ class TurnsStage:
         return result
 
     def _take(self, record: Record, result: Result, tally: Counter[tuple[str, ...]]) -> bytes:
-        key, event = _decoded(record)
+        key, event = decoded(record)
         entry = self._states.get(key)
         if entry.quarantined and not isinstance(event, HistoryRestored | SessionClosed):
             raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
@@ -127,21 +127,6 @@ class TurnsStage:
                 session.rewind(event.to if isinstance(event.to, int) else kept_by(entry, event.to))
                 entry.turn += 1
                 forget_behind(entry, session.count)
-
-
-def _decoded(record: Record) -> tuple[bytes, TurnRecord]:
-    if not record.key:
-        raise InputError("no_key", "the record has no key; the key is the session's id")
-    if record.value is None:
-        raise InputError("no_value", "the record has no value")
-    try:
-        return record.key, TURN_RECORDS.decode(record.value)
-    except msgspec.ValidationError as error:
-        raise InputError("bad_record", str(error)) from error
-    except RecursionError as error:
-        raise InputError("too_deep", "the record is nested too deeply") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError("not_json", f"the record is not JSON: {error}") from error
 
 
 def _drives_itself(event: TurnAppended) -> bool:

@@ -56,6 +56,11 @@ class Recovery:
         self._decoder = decoder()
         self._machine = Machine(Memory(Ids(decoder.prefix)), decoder.confirmed_by, records=records)
 
+    @property
+    def run(self) -> str | None:
+        """The run that is going on, by the name it was fed under; None where it has none, or between runs."""
+        return self._run
+
     def feed(
         self, data: bytes, run: str | None = None, *, framing: Literal["events", "bytes"] = "events"
     ) -> list[Item]:

@@ -64,7 +64,8 @@ def broker(tmp_path_factory):
 def own_broker(tmp_path):
     """A real Apache Kafka for one test, to be stopped and started at will."""
     _need_kafka()
-    server = kafka_broker.Broker(tmp_path / "kafka")
+    # After a kill -9 the controller must notice the old incarnation's end before it lets the new one in.
+    server = kafka_broker.Broker(tmp_path / "kafka", broker_session_timeout_ms="3000")
     server.start()
     try:
         yield server

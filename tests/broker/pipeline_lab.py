@@ -13,14 +13,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import harness
 import msgspec
 from aiokafka import AIOKafkaProducer
 
 from pipeline.demo.recordings import Wait, fleet, inputs
-from pipeline.stages import Defaults, stages
 from pipeline.stages.base import Output, Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.registry import stages
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -85,7 +87,7 @@ class Feeder:
         self._stop = asyncio.Event()
         self.sent: Counter[str] = Counter()
 
-    async def __aenter__(self) -> Feeder:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())
         return self
 

@@ -27,7 +27,7 @@ async def audited(bootstrap, prefix, sent):
 
 
 async def test_kill_9_of_one_of_two_workers_ten_times(broker, prefix, tmp_path, free_port):
-    chance = random.Random(5)
+    chance = random.Random(5)  # noqa: S311  reproducible, not secret
     await lab.make_topics(broker.bootstrap, prefix)
     fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     try:

@@ -11,7 +11,9 @@ import pytest
 from pipeline.demo.recordings import Input, Recording, Wait, fleet, inputs
 from pipeline.demo.report import Gathered
 from pipeline.fixes import FIXES
-from pipeline.stages import Defaults, EventsStage, TurnsStage
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
 from pipeline.stages.base import Record
 from topics import HISTORY_FIXES, PROVIDER_REQUESTS
 

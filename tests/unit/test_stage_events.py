@@ -135,6 +135,24 @@ def test_a_session_that_does_not_record_appends_nothing():
     assert of(made.outputs, AGENT_TURNS) == []
 
 
+def test_the_end_of_an_earlier_run_does_not_end_the_present_one():
+    stage = EventsStage()
+    stage.process(records(streamed("Hello world")[:3]))
+    late = (("source", b"claude-cli"), ("run", b"r0"), ("exit", b"0"))
+    assert stage.process(records([None], headers=late, first=3)).outputs == []
+    rest = items(stage.process(records(streamed("Hello world")[3:], first=4)).outputs)
+    assert [item.get("incomplete", False) for item in rest if item["type"] == "item/completed"] == [False]
+
+
+def test_interleaved_sessions_keep_their_own_order():
+    one, other = streamed("Hello one"), streamed("Hello two")
+    mixed = [r for pair in zip(records(one), records(other, key=b"other"), strict=True) for r in pair]
+    made = EventsStage().process(mixed).outputs
+    for key, lines in ((KEY, one), (b"other", other)):
+        alone = EventsStage().process(records(lines, key=key)).outputs
+        assert [output for output in made if output.key == key] == alone
+
+
 def test_the_end_of_a_run_leaves_an_incomplete_item():
     stage = EventsStage()
     stage.process(records(streamed("Hello world")[:3]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 
 import msgspec
@@ -96,7 +97,7 @@ def test_the_settled_part_of_a_request_starts_the_next_one():
         events += [appended(user(f"question {turn}")), appended(said(f"answer {turn}"))]
     requests = of(run(*events), PROVIDER_REQUESTS)
     assert len(requests) == 5
-    for earlier, later in zip(requests, requests[1:], strict=False):
+    for earlier, later in itertools.pairwise(requests):
         settled = int(header(earlier, "prefix-bytes"))
         assert settled > 0
         assert later.value.startswith(earlier.value[:settled])
@@ -268,6 +269,17 @@ def test_what_cannot_be_used_is_a_dead_letter_and_session_and_neighbours_go_on(v
     assert header(letter, "reknit.error.topic") == "agent.turns.v1"
     good = stage.process(records([appended(said("ok")), appended(user("two"))], first=3))
     assert [len(body["messages"]) for body in bodies(good)] == [3]
+
+
+def test_half_a_surrogate_pair_is_mended_by_the_reader_not_refused():
+    torn = b'{"type":"turn.appended","message":{"role":"user","content":[{"type":"text","text":"a \\ud83d b"}]}}'
+    found = run(OPENED, torn)
+    assert letters(found) == []
+    assert bodies(found)[0]["messages"] == [user("a \ufffd b")]
+    assert fix_codes(found) == ["surrogate_replaced"]
+    restored = {"type": "history.restored", "messages": [user("@")]}
+    found = run(OPENED, json.dumps(restored).replace("@", "\\ud83d").encode(), {"type": "request.wanted"})
+    assert bodies(found)[0]["messages"] == [user("\ufffd")]
 
 
 def test_with_quarantine_later_records_follow_until_the_history_is_restored():

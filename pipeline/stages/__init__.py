@@ -1,0 +1,1 @@
+"""Pure record processing: one stage for each source topic."""

@@ -1,0 +1,172 @@
+"""normalize, validate and recover from a shell: outputs, exit codes, and what they say to whom."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEALTHY = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 64,
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+}
+BROKEN = HEALTHY | {"messages": [*HEALTHY["messages"], {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]}
+
+
+def reknit(*arguments: str, given: bytes | str | object = b"") -> subprocess.CompletedProcess[bytes]:
+    if not isinstance(given, bytes):
+        given = given.encode() if isinstance(given, str) else json.dumps(given).encode()
+    command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)
+
+
+def lines(done: subprocess.CompletedProcess[bytes]) -> list:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_healthy_history_is_clean_and_says_nothing():
+    done = reknit("normalize", given=HEALTHY)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout) == HEALTHY
+
+
+def test_a_mended_history_ends_with_3_and_says_what_was_mended():
+    done = reknit("normalize", given=BROKEN)
+    assert done.returncode == 3
+    assert b"tail_continued" in done.stderr
+    assert json.loads(done.stdout)["messages"][-1]["role"] == "user"
+
+
+def test_a_rejected_history_ends_with_4_and_the_providers_words():
+    done = reknit("normalize", "--policy", "tail=reject", given=BROKEN)
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert b"must end with a user message" in done.stderr
+
+
+def test_a_report_is_one_object_and_leaves_stderr_alone():
+    done = reknit("normalize", "--report", "--policy", "tail=reject", given=BROKEN)
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (4, b"")
+    assert report["request"] is None
+    assert [violation["severity"] for violation in report["violations"]] == ["hard"]
+
+
+def test_a_text_targets_request_is_the_text_itself():
+    done = reknit("normalize", "--to", "claude-cli", "--report", given=HEALTHY)
+    request = json.loads(done.stdout)["request"]
+    assert request == '{"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "hi"}]}}\n'
+    plain = reknit("normalize", "--to", "claude-cli", given=HEALTHY)
+    assert plain.stdout.decode() == request
+
+
+def test_lines_give_a_line_each_and_the_worst_exit_code():
+    documents = [json.dumps(HEALTHY), json.dumps(BROKEN), "nonsense"]
+    done = reknit("normalize", "--lines", "--report", given="\n".join(documents))
+    assert done.returncode == 2
+    first, second, third = lines(done)
+    assert (first["fixes"], [fix["code"] for fix in second["fixes"]]) == ([], ["tail_continued"])
+    assert third["request"] is None
+    assert third["error"]["code"] == "not_json"
+    plain = reknit("normalize", "--lines", given="\n".join(documents[:2]))
+    assert plain.returncode == 3
+    assert len(lines(plain)) == 2
+
+
+def test_a_file_does_as_well_as_stdin(tmp_path):
+    file = tmp_path / "history.json"
+    file.write_text(json.dumps(HEALTHY))
+    assert reknit("normalize", str(file)).stdout == reknit("normalize", given=HEALTHY).stdout
+
+
+UNUSABLE = [
+    pytest.param(b"", id="empty"),
+    pytest.param(b"not json", id="not JSON"),
+    pytest.param(b"null", id="null"),
+    pytest.param(b"17", id="a number"),
+    pytest.param(b'{"messages": 3}', id="messages are a number"),
+    pytest.param(b'[{"role": 7, "content": "x"}]', id="role is a number"),
+    pytest.param(b'[{"role": "wizard", "content": "x"}]', id="unknown role"),
+    pytest.param(b"[" * 100_000, id="deep"),
+    pytest.param(b'[{"role":"user","content":' + b"[" * 1000 + b"]" * 1000 + b"}]", id="depth 1,000"),
+    pytest.param(b"\x80\x81\xfe", id="binary"),
+]
+
+
+@pytest.mark.parametrize("given", UNUSABLE)
+def test_unusable_input_ends_with_2_and_one_sentence(given: bytes):
+    done = reknit("normalize", given=given)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"reknit: ")
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("normalize", "--to", "nobody"),
+        ("normalize", "--from", "nobody"),
+        ("normalize", "--policy", "tail"),
+        ("normalize", "--policy", "tail=sometimes"),
+        ("normalize", "--policy", "tial=keep"),
+        ("validate", "--target", "nobody"),
+        ("recover", "--from", "nobody"),
+        ("normalize", "/does/not/exist"),
+        ("explain", "nobody_knows"),
+    ],
+)
+def test_unusable_arguments_end_with_2(arguments):
+    done = reknit(*arguments, given=HEALTHY)
+    assert done.returncode == 2
+    assert done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_lone_surrogates_and_unknown_blocks_are_mended_not_refused():
+    given = b'[{"role":"user","content":[{"type":"text","text":"a\\ud800b"},{"type":"hologram","x":1}]}]'
+    done = reknit("normalize", "--report", given=given)
+    assert done.returncode == 3
+    codes = {fix["code"] for fix in json.loads(done.stdout)["fixes"]}
+    assert "surrogate_replaced" in codes
+    assert len(codes) == 2
+
+
+def test_validate_prints_one_violation_a_line_in_the_providers_words():
+    body = HEALTHY | {"messages": [{"role": "user", "content": []}]}
+    done = reknit("validate", given=body)
+    assert done.returncode == 4
+    assert {"rule", "path", "message", "severity"} == set(lines(done)[0])
+    clean = reknit("validate", given=HEALTHY)
+    assert (clean.returncode, clean.stdout) == (0, b"")
+    numbered = reknit("validate", "--lines", given=f"{json.dumps(HEALTHY)}\n{json.dumps(body)}")
+    assert {line["line"] for line in lines(numbered)} == {2}
+
+
+def test_validate_says_that_a_body_is_no_json_object():
+    done = reknit("validate", given=b"{")
+    assert done.returncode == 2
+    assert b"not a JSON object" in done.stderr
+
+
+STREAM = [
+    {"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529, "error": "overloaded"},
+    {"type": "assistant", "message": {"id": "m1", "role": "assistant", "content": [{"type": "text", "text": "Hi."}]}},
+    {"type": "result", "subtype": "success", "is_error": False, "result": "Hi."},
+]
+
+
+def test_recover_prints_one_item_a_line_and_ends_with_3_where_something_was_promoted():
+    done = reknit("recover", given="\n".join(map(json.dumps, STREAM)))
+    found = lines(done)
+    assert done.returncode == 3
+    started = [item for item in found if item["type"] == "item/started"]
+    assert [(item["origin"], item["text"]) for item in started] == [("promoted", "Hi.")]
+    assert found[-1]["type"] == "turn/result"
+
+
+def test_recover_takes_noise_as_items():
+    done = reknit("recover", given=b"\xff\xfe\x00\nnull\nnot json\n" + b"x" * 10_000_000)
+    assert done.returncode == 0
+    assert [item["type"] for item in lines(done)] == ["agent/unrecognized"] * 4

@@ -1,0 +1,213 @@
+"""Calls and results: which result belongs to which call, and what becomes of the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline import Session, normalize
+from pipeline.history.placeholders import INTERRUPTED, PLACEHOLDERS, TEMPLATES
+
+
+def user(*blocks):
+    return {"role": "user", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
+
+
+def said(*blocks):
+    return {"role": "assistant", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+def call(call_id, name="ls", **given):
+    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
+
+
+def result(call_id, content="files", **more):
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
+
+
+def missing(call_id):
+    return result(call_id, INTERRUPTED, is_error=True)
+
+
+def mended(*messages, **policy):
+    done = normalize(list(messages), policy={"tail": "keep"} | policy)
+    return json.loads(done.body)["messages"], [fix.code for fix in done.fixes]
+
+
+def test_a_displaced_result_comes_back_to_its_call():
+    messages, codes = mended(
+        user("q"), said(call("a")), user("still there?"), said("wait"), user(result("a")), said("so")
+    )
+    assert messages == [
+        user("q"),
+        said(call("a")),
+        user(result("a"), "still there?"),
+        said("wait", "so"),
+    ]
+    assert codes == ["result_moved", "turns_merged"]
+
+
+def test_a_result_that_is_displaced_by_less_than_the_window_is_still_taken():
+    chatter = [message for _ in range(3) for message in (said("wait"), user("and now?"))]
+    messages, codes = mended(user("q"), said(call("a")), user("hm"), *chatter, user(result("a")))
+    assert messages[2] == user(result("a"), "hm")
+    assert codes == ["result_moved"]
+
+
+@pytest.mark.parametrize(("orphan", "code"), [("drop", "result_late"), ("text", "result_late_text")])
+def test_a_result_that_comes_after_its_call_was_settled_is_late(orphan, code):
+    chatter = [message for _ in range(4) for message in (said("wait"), user("and now?"))]
+    history = [user("q"), said(call("a")), user("hm"), *chatter, user(result("a", "at last"))]
+    messages, codes = mended(*history, orphan_result=orphan)
+    assert messages[2] == user(missing("a"), "hm")
+    assert codes[:2] == ["result_synthesised", code]
+    assert ("at last" in json.dumps(messages)) == (orphan == "text")
+
+
+def test_the_window_is_configurable():
+    history = [user("q"), said(call("a")), user("hm"), said("wait"), user(result("a"))]
+    assert mended(*history, open_exchanges=2)[1] == ["result_synthesised", "result_late"]
+    assert mended(*history, open_exchanges=3)[1] == ["result_moved"]
+
+
+def test_ids_that_are_used_again_in_each_round_survive_with_their_results():
+    rounds = [message for n in range(3) for message in (said(call("call_0", n=n)), user(result("call_0", f"r{n}")))]
+    messages, codes = mended(user("q"), *rounds)
+    ids = [message["content"][0]["id"] for message in messages if message["role"] == "assistant"]
+    assert ids[0] == "call_0"
+    assert len(set(ids)) == 3
+    answers = [message["content"][0] for message in messages[2::2]]
+    assert [(answer["tool_use_id"], answer["content"]) for answer in answers] == [(ids[n], f"r{n}") for n in range(3)]
+    assert codes == ["id_rewritten"] * 4
+
+
+def test_a_second_result_of_a_call_goes_and_says_whether_it_was_another():
+    assert mended(user("q"), said(call("a")), user(result("a", "1"), result("a", "1")))[1] == ["result_repeated"]
+    messages, codes = mended(user("q"), said(call("a")), user(result("a", "1"), result("a", "2")))
+    assert messages[2] == user(result("a", "1"))
+    assert codes == ["result_duplicate"]
+
+
+def test_a_duplicate_of_a_result_that_is_settled_goes_too():
+    history = [
+        user("q"),
+        said(call("a")),
+        user(result("a")),
+        said("so"),
+        user("on"),
+        said("ok"),
+        user(result("a", "x")),
+    ]
+    assert mended(*history)[1] == ["result_duplicate"]
+
+
+@pytest.mark.parametrize("words", sorted(PLACEHOLDERS))
+@pytest.mark.parametrize("order", ["before", "after", "later"])
+def test_a_placeholder_gives_way_to_the_real_result(words, order):
+    empty, real = result("a", words), result("a", "real")
+    turns = {
+        "before": [user(empty, real)],
+        "after": [user(real, empty)],
+        "later": [user(empty), said("hm"), user(real)],
+    }[order]
+    messages, codes = mended(user("q"), said(call("a")), *turns)
+    assert messages[2] == user(real)
+    assert "placeholder_dropped" in codes
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES))
+def test_a_placeholder_may_name_its_call(template):
+    words = template.replace("{name}", "ls").replace("{id}", "a")
+    assert mended(user("q"), said(call("a")), user(result("a", words), result("a", "real")))[0][2] == user(
+        result("a", "real")
+    )
+    other = template.replace("{name}", "rm").replace("{id}", "b")
+    assert mended(user("q"), said(call("a")), user(result("a", other), result("a", "real")))[0][2] == user(
+        result("a", other)
+    )
+
+
+def test_a_placeholder_alone_is_the_answer():
+    history = [user("q"), said(call("a")), user(result("a", "[Request interrupted by user]"), "stop")]
+    assert mended(*history) == (history, [])
+
+
+def test_a_real_result_that_only_begins_like_a_placeholder_is_real():
+    real = result("a", "aborted: 3 files left")
+    assert mended(user("q"), said(call("a")), user(real, result("a", "aborted")))[0][2] == user(real)
+
+
+def test_identical_calls_of_one_turn_collapse():
+    messages, codes = mended(user("q"), said(call("a", x=1), call("a", x=1)), user(result("a")))
+    assert messages[1] == said(call("a", x=1))
+    assert codes == ["call_repeated"]
+
+
+def test_differing_calls_with_one_id_are_paired_in_order():
+    messages, codes = mended(user("q"), said(call("a", x=1), call("a", x=2)), user(result("a", "1"), result("a", "2")))
+    second = messages[1]["content"][1]["id"]
+    assert second != "a"
+    assert messages[2] == user(result("a", "1"), result(second, "2"))
+    assert codes == ["id_rewritten", "id_rewritten"]
+
+
+def test_calls_of_neighbouring_turns_may_be_answered_together():
+    messages, codes = mended(user("q"), said(call("a")), said(call("b")), user(result("a"), result("b")))
+    assert messages == [user("q"), said(call("a"), call("b")), user(result("a"), result("b"))]
+    assert codes == ["turns_merged"]
+
+
+def test_an_orphan_kept_as_text_keeps_its_media():
+    picture = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    messages, codes = mended(user(result("x", [text("seen"), picture])), orphan_result="text")
+    assert messages == [user("[Tool result without its call]\nseen", picture)]
+    assert codes == ["result_orphan_text"]
+
+
+def test_a_call_without_a_result_may_be_left_out():
+    messages, codes = mended(user("q"), said(call("a")), user("never mind"), said("ok"), missing_result="drop")
+    assert messages == [user("q", "never mind"), said("ok")]
+    assert codes == ["call_unanswered", "turns_merged"]
+
+
+def test_a_call_that_was_left_out_is_back_when_its_result_comes():
+    session = Session(policy={"missing_result": "drop"})
+    for message in (user("q"), said(call("a")), user("well?")):
+        session.append(message)
+    assert json.loads(session.request().body)["messages"] == [user("q", "well?")]
+    session.append(said("wait"))
+    session.append(user(result("a")))
+    assert json.loads(session.request().body)["messages"][:3] == [
+        user("q"),
+        said(call("a")),
+        user(result("a"), "well?"),
+    ]
+
+
+def test_an_unfinished_call_is_never_made_to_look_whole():
+    cut = {"type": "tool_use", "id": "a", "name": "rm", "input": '{"path": "/a', "incomplete": True}
+    done = normalize([user("q"), said("I will", cut), user("stop")])
+    assert json.loads(done.body)["messages"] == [user("q"), said("I will"), user("stop")]
+    (fix,) = done.fixes
+    assert fix.code == "call_incomplete"
+    assert '{\\"path\\": \\"/a' in fix.detail
+    kept, codes = mended(user("q"), said(cut), user("stop"), incomplete_call="text")
+    assert kept[1]["content"][0]["type"] == "text"
+    assert codes == ["call_incomplete_text"]
+
+
+def test_results_in_the_assistants_turn_become_the_users():
+    messages, codes = mended(user("q"), said(call("a"), result("a"), "so"), user("on"))
+    assert messages == [user("q"), said(call("a")), user(result("a")), said("so"), user("on")]
+    assert codes == ["block_moved"]
+
+
+def test_text_behind_a_call_comes_before_it():
+    messages, codes = mended(user("q"), said(call("a"), "let me see", call("b")), user(result("a"), result("b")))
+    assert messages[1] == said("let me see", call("a"), call("b"))
+    assert codes == ["call_moved"]

@@ -1,0 +1,163 @@
+"""What is settled, what stays open, and when it is the model's turn."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pipeline import Session
+from pipeline.history import History
+from pipeline.model import Policy, Text, Turn
+
+
+def user(words="go on"):
+    return {"role": "user", "content": words}
+
+
+def said(words="well"):
+    return {"role": "assistant", "content": words}
+
+
+def call(*ids):
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "ls", "input": {}} for i in ids]}
+
+
+def result(call_id, content="files"):
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": content}]}
+
+
+def session_of(*messages, **given):
+    session = Session(**given)
+    for message in messages:
+        session.append(message)
+    return session
+
+
+def test_everything_before_the_last_turn_is_settled():
+    session = session_of(user(), said(), user(), call("a"), result("a"))
+    done = session.request()
+    assert done.body[: done.prefix_bytes].endswith(b'"name":"ls","input":{}}]}')
+    session.append(said())
+    assert session.request().body.startswith(done.body[: done.prefix_bytes])
+
+
+def test_a_call_without_a_real_result_holds_the_boundary():
+    before = session_of(user(), said(), user(), call("a"), user("hm"), said("wait"), user("?"))
+    settled = before.request().prefix_bytes
+    before.append(result("a"))
+    done = before.request()
+    assert done.prefix_bytes > settled
+    assert b"hm" not in before.request().body[:settled]
+
+
+def test_the_boundary_moves_on_when_the_window_has_passed():
+    session = session_of(user(), call("a"), user("hm"))
+    held = session.request().prefix_bytes
+    for _ in range(3):
+        session.append(said())
+        session.append(user())
+    assert session.request().prefix_bytes == held
+    session.append(said())
+    session.append(user())
+    assert session.request().prefix_bytes > held
+
+
+def test_nothing_is_promised_until_a_turn_was_taken():
+    session = session_of({"role": "system", "content": "be brief"})
+    assert session.request().prefix_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("messages", "waiting"),
+    [
+        ([], False),
+        ([user()], True),
+        ([user(""), user(" ")], False),
+        ([user(), said()], False),
+        ([user(), call("a")], False),
+        ([user(), call("a"), result("a")], True),
+        ([user(), call("a", "b"), result("a")], False),
+        ([user(), call("a", "b"), result("a"), result("b")], True),
+        ([user(), call("a", "b"), result("a"), user("stop")], True),
+        ([user(), call("a"), user("stop")], True),
+        ([user(), call("a"), result("a", "[Request interrupted by user]")], False),
+        ([user(), call("a"), result("x")], False),
+        ([user(), said(), {"role": "system", "content": "note"}], False),
+        ([user(), call("a"), user("hm"), said("wait"), result("a")], True),
+    ],
+)
+def test_it_is_the_models_turn_when_everything_is_answered(messages, waiting):
+    assert session_of(*messages).waiting is waiting
+
+
+def test_leading_turns_go_until_the_user_speaks():
+    done = session_of(said("hi"), call("a"), result("a"), user("q"), said("so"), user("on")).request()
+    assert [fix.code for fix in done.fixes] == ["leading_dropped", "leading_dropped", "result_orphan"]
+    assert b"hi" not in done.body
+
+
+def test_leading_system_messages_are_the_system_prompt():
+    done = session_of(
+        {"role": "system", "content": "one"}, {"role": "developer", "content": "two"}, user("q"), system="zero"
+    ).request()
+    assert done.body.startswith(
+        b'{"system":[{"type":"text","text":"zero"},{"type":"text","text":"one"},{"type":"text","text":"two"}],'
+    )
+    assert done.fixes == []
+    assert [entry.output for entry in done.ledger] == ["system", "system", "messages.0.content.0"]
+
+
+def test_later_system_messages_stay_in_place_as_marked_text():
+    done = session_of(user("q"), said(), {"role": "system", "content": "note"}, user("on")).request()
+    assert b'[{"type":"text","text":"[System message]\\nnote"},{"type":"text","text":"on"}]' in done.body
+    assert [fix.code for fix in done.fixes] == ["system_inlined", "turns_merged"]
+
+
+def test_reasoning_alone_is_no_turn():
+    thought = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]}
+    done = session_of(user("a"), thought, user("b")).request()
+    assert [fix.code for fix in done.fixes] == ["reasoning_alone", "turns_merged"]
+    assert b'[{"type":"text","text":"a"},{"type":"text","text":"b"}]' in done.body
+
+
+def test_a_history_can_be_used_without_a_session():
+    history = History(Policy(tail="keep"))
+    history.append(Turn(role="user", blocks=(Text(text="q"),), index=0))
+    history.append(Turn(role="assistant", blocks=(Text(text="a"),), index=1))
+    history.append(Turn(role="user", blocks=(Text(text="b"),), index=2))
+    messages, fixes, gone, calls = history.take_settled()
+    assert [message.role for message in messages] == ["user", "assistant"]
+    assert (fixes, gone, calls) == ([], [], [])
+    assert [message.role for message in history.open_messages().messages] == ["user"]
+
+
+def function_calls(work):
+    """How many Python functions a piece of work calls: the same on every machine."""
+    count = 0
+
+    def profile(_frame, event, _argument):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_one_more_turn_costs_the_turn_and_not_the_history():
+    def turn(session, number):
+        session.append(call(f"toolu_{number}"))
+        session.append(result(f"toolu_{number}"))
+        done = session.request()
+        assert done.sha256
+        assert not done.rejected
+
+    session = session_of(user())
+    costs = []
+    for number in range(600):
+        costs.append(function_calls(lambda number=number: turn(session, number)))
+    assert max(costs[500:]) <= 1.1 * max(costs[10:100])

@@ -1,0 +1,158 @@
+"""Who may import whom: the core is pure, rules share nothing with renderers, the engine knows nothing of sessions."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first asked for
+# What may touch the world. Everything else in `pipeline` is the core, also what is added tomorrow.
+EDGE = ("admin", "cli", "config", "demo", "engine", "explain", "logs", "metrics", "replay", "viewer")
+CORE = sorted(
+    path.stem
+    for path in (ROOT / "pipeline").iterdir()
+    if path.stem not in EDGE and (path.suffix == ".py" or (path / "__init__.py").exists())
+)
+# Ways to the world, by kind: files, the network, clocks, chance, the machine, other threads, and hidden imports.
+WAYS_OUT = """
+fcntl glob io mmap os pathlib pickle shelve shutil sqlite3 tempfile
+email ftplib http select selectors smtplib socket socketserver ssl urllib webbrowser
+datetime sched time
+random secrets uuid
+ctypes locale logging platform signal subprocess sysconfig tracemalloc
+_thread asyncio concurrent multiprocessing queue threading
+importlib
+"""
+WORLD = frozenset(WAYS_OUT.split())
+WORLDLY_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval", "__import__"})
+
+
+def modules(*names):
+    """The files of packages or modules of `pipeline`, or of a top-level package."""
+    found = []
+    for name in names:
+        base = ROOT / name if name == "topics" else ROOT / "pipeline" / name
+        found += sorted(base.rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
+    return [path for path in found if path.exists()]
+
+
+def dotted(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree, path):
+    """Every module that a file imports, wherever in it, by its full name."""
+    package = dotted(path) if path.name == "__init__.py" else dotted(path).rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base
+            # `from pipeline import engine` imports pipeline.engine, if there is such a module.
+            yield from (f"{base}.{alias.name}" for alias in node.names if is_module(f"{base}.{alias.name}"))
+
+
+def is_module(name):
+    base = ROOT.joinpath(*name.split("."))
+    return base.is_dir() or base.with_suffix(".py").exists()
+
+
+def within(name, *packages):
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def offences(path, allowed, *, banned=(), pure=False):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for name in imports(tree, path):
+        root = name.partition(".")[0]
+        if pure and root in WORLD:
+            yield f"{name}: a way to the world"
+        elif root in {"pipeline", "topics"} and (not within(name, *allowed) or within(name, *banned)):
+            yield f"{name}: not for this package"
+        elif root not in sys.stdlib_module_names and root not in {"pipeline", "topics", "msgspec"}:
+            yield f"{name}: msgspec is all that the core needs"
+    if pure:
+        yield from worldly(tree)
+
+
+def worldly(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+            yield f"line {node.lineno}: the core does not wait"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in WORLDLY_CALLS:
+            yield f"line {node.lineno}: {node.func.id}()"
+
+
+def test_the_core_is_what_the_design_says_it_is():
+    assert {"model", "fixes", "history", "targets", "rules", "streams", "text", "stages", "session"} <= set(CORE)
+
+
+@pytest.mark.parametrize("path", modules(*CORE), ids=dotted)
+def test_the_core_is_pure(path):
+    allowed = ["topics", *(f"pipeline.{name}" for name in CORE)]
+    found = offences(path, allowed, pure=True)
+    if path == FRONT_DOOR:
+        found = [offence for offence in found if offence != "importlib: a way to the world"]
+    # `from pipeline import text` names the package as well; what is taken from it is judged by its own name.
+    assert [offence for offence in found if offence != "pipeline: not for this package"] == []
+
+
+@pytest.mark.parametrize("path", modules("rules"), ids=dotted)
+def test_rules_share_no_code_with_what_they_judge(path):
+    assert list(offences(path, ["pipeline.rules", "pipeline.errors"])) == []
+
+
+@pytest.mark.parametrize("path", modules("targets", "history", "text"), ids=dotted)
+def test_renderers_share_no_code_with_the_rules(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert [name for name in imports(tree, path) if within(name, "pipeline.rules")] == []
+
+
+@pytest.mark.parametrize("path", modules("topics"), ids=dotted)
+def test_topics_import_msgspec_only(path):
+    assert list(offences(path, ["topics"], pure=True)) == []
+
+
+@pytest.mark.parametrize("path", modules("engine"), ids=dotted)
+def test_the_engine_knows_nothing_of_sessions(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    known = ["pipeline.engine", "pipeline.errors", "pipeline._version", "pipeline.stages.base", "topics"]
+    packages = ("pipeline", "pipeline.stages")
+    strange = [
+        name
+        for name in imports(tree, path)
+        if within(name, "pipeline") and name not in packages and not within(name, *known)
+    ]
+    assert strange == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import time", ["time: a way to the world"]),
+        ("from datetime import datetime", ["datetime: a way to the world"]),
+        ("def f():\n    import os.path", ["os.path: a way to the world"]),
+        ("from pipeline import engine", ["pipeline: not for this package", "pipeline.engine: not for this package"]),
+        (
+            "from ..engine import app",
+            ["pipeline.engine: not for this package", "pipeline.engine.app: not for this package"],
+        ),
+        ("import prometheus_client", ["prometheus_client: msgspec is all that the core needs"]),
+        ("async def f(): ...", ["line 1: the core does not wait"]),
+        ("open('x')", ["line 1: open()"]),
+        ("import json, msgspec\nfrom pipeline.model import Turn\nfrom . import base", []),
+    ],
+)
+def test_these_tests_see_what_they_are_to_see(text, found, monkeypatch):
+    path = ROOT / "pipeline" / "stages" / "example.py"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
+    allowed = ["pipeline.model", "pipeline.stages"]
+    assert list(offences(path, allowed, pure=True)) == found
