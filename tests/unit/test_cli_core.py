@@ -13,7 +13,9 @@ HEALTHY = {
     "max_tokens": 64,
     "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
 }
-BROKEN = HEALTHY | {"messages": [*HEALTHY["messages"], {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]}
+BROKEN = HEALTHY | {
+    "messages": [*HEALTHY["messages"], {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]
+}
 
 
 def reknit(*arguments: str, given: bytes | str | object = b"") -> subprocess.CompletedProcess[bytes]:
@@ -151,7 +153,14 @@ def test_validate_says_that_a_body_is_no_json_object():
 
 
 STREAM = [
-    {"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529, "error": "overloaded"},
+    {
+        "type": "system",
+        "subtype": "api_retry",
+        "attempt": 1,
+        "max_retries": 10,
+        "error_status": 529,
+        "error": "overloaded",
+    },
     {"type": "assistant", "message": {"id": "m1", "role": "assistant", "content": [{"type": "text", "text": "Hi."}]}},
     {"type": "result", "subtype": "success", "is_error": False, "result": "Hi."},
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import pytest
 
@@ -157,7 +158,5 @@ def test_one_more_turn_costs_the_turn_and_not_the_history():
         assert not done.rejected
 
     session = session_of(user())
-    costs = []
-    for number in range(600):
-        costs.append(function_calls(lambda number=number: turn(session, number)))
+    costs = [function_calls(partial(turn, session, number)) for number in range(600)]
     assert max(costs[500:]) <= 1.1 * max(costs[10:100])

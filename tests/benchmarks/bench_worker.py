@@ -1,0 +1,351 @@
+"""The worker on a real Kafka: recorded Claude CLI lines to items, exactly once, beside three other hosts.
+
+    python tests/benchmarks/bench_worker.py [--lines 80000] [--rounds 2] [--peers PYTHON]
+
+All sides read the same backlog on the same broker in the same run, and do the same pure work (``EventsStage``); see
+``hosts.py`` for what they are. Rates are taken between the first and the last output that a ``read_committed`` reader
+can see, so that starting costs nobody anything; the last record of each partition is looked for among the outputs, so
+that a side that lost its way counts as failed and not as fast. Needs Java 17 (`deploy/kafka`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import measure  # noqa: E402 - beside this file
+import msgspec  # noqa: E402 - after the path
+import recorded  # noqa: E402 - beside this file; it adds the two paths that the next ones are found through
+
+# isort: split
+import broker as kafka_broker  # noqa: E402 - deploy/kafka
+import harness  # noqa: E402 - tests/broker
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
+from hosts import Places  # noqa: E402 - beside this file
+
+PARTITIONS = 4
+EVENTS, ITEMS, STATE = "provider.events.v1", "session.items.v1", "pipeline.events-state.v1"
+QUIET_SECONDS = 2.0  # no new output for so long, and the end is there: the side is done
+PATIENCE_SECONDS = 90.0
+PER_SECOND = 200
+# Idiomatic Faust does a few thousand a second; its rate is steady, so a shorter backlog tells it as well. A long
+# answer makes few items, and quickly: with less of it, a fast side would be done in a batch or two.
+SHARE = {"faust": 0.1, "quix": 0.5}
+TIMES = {"recorded": 1, "long": 4}
+BUDGETS = {"faust": 40.0, "quix": 4.0, "bare": 1.0}
+NAMES = {"faust": "idiomatic Faust", "quix": "Quix Streams", "bare": "bare aiokafka loop, no transactions"}
+LONGEST_LATENCY = 2.0
+
+
+Send: TypeAlias = Callable[[recorded.Event, int], Awaitable[None]]
+
+
+class FailedError(RuntimeError):
+    """A side ended, or did not get to the end of its backlog."""
+
+
+@contextlib.contextmanager
+def process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A side's process; nothing of it is left afterwards."""
+    with log.open("wb") as file:
+        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def reknit(*arguments: str) -> list[str]:
+    """A command line of ours, for the Python of this process."""
+    return [sys.executable, "-c", "from pipeline.cli import main; main()", *arguments]
+
+
+def apply_topics(bootstrap: str, prefix: str) -> None:
+    """Create the topics of a pipeline."""
+    options = ["--bootstrap-servers", bootstrap, "--prefix", prefix, "--partitions", str(PARTITIONS)]
+    subprocess.run(reknit("topics", "apply", *options), check=True, capture_output=True)
+
+
+def worker_command(bootstrap: str, prefix: str, delivery: str, directory: Path, port: int = 0) -> list[str]:
+    """Start a worker of ours."""
+    options = {
+        "bootstrap-servers": bootstrap,
+        "prefix": prefix,
+        "partitions": PARTITIONS,
+        "delivery": delivery,
+        "metrics-port": port or kafka_broker.free_port(),
+        "state-dir": directory / "state",
+    }
+    return reknit("worker", *(f"--{name}={value}" for name, value in options.items()))
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How fast a side was: lines a second, and microseconds of its process's processor time a line (0: not known)."""
+
+    rate: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.rate:,.0f} lines/s" + (f" ({self.cpu:.0f} µs CPU a line)" if self.cpu else "")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far, on Linux; elsewhere 0."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return 0.0
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def pace(bootstrap: str, topic: str, lines: int, side: subprocess.Popen[bytes]) -> Pace:
+    """Measure from the first visible output to the last."""
+    tps = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    began = first = last = time.perf_counter()
+    base = seen = 0
+    spent = so_far = 0.0
+    async with harness.reader(bootstrap) as consumer:
+        consumer.assign(tps)
+        while True:
+            total = sum((await consumer.end_offsets(tps)).values())
+            now = time.perf_counter()
+            if total > seen:
+                if not base:
+                    base, first, spent = total, now, cpu_seconds(side.pid)
+                seen, last, began, so_far = total, now, now, cpu_seconds(side.pid)
+            elif base and now - last > QUIET_SECONDS and await at_end(bootstrap, topic):
+                # The first look was at `base` outputs already: their lines were done before the clock started.
+                done = lines * (1 - base / seen)
+                return Pace(done / (last - first), (so_far - spent) / done * 1e6)
+            if side.poll() is not None or now - began > PATIENCE_SECONDS:
+                raise FailedError(f"{topic}: status {side.poll()}, {seen} outputs")
+            await asyncio.sleep(0.02)
+
+
+async def at_end(bootstrap: str, topic: str) -> bool:
+    """Whether the outputs of every partition's last record are there; hosts may spread them as they like."""
+    ends = {recorded.END + b"%d" % number for number in range(PARTITIONS)}
+    for records in await harness.read_all(bootstrap, topic, PARTITIONS):
+        ends -= {record.key for record in records}
+    return not ends
+
+
+class Bench:
+    """One broker and what runs on it."""
+
+    def __init__(self, server: kafka_broker.Broker, directory: Path, options: argparse.Namespace) -> None:
+        self.bootstrap = server.bootstrap
+        self.directory = directory
+        self.options = options
+        self._runs = 0
+
+    def fresh(self) -> str:
+        """A prefix that nobody has used."""
+        self._runs += 1
+        return f"bench{self._runs}."
+
+    async def worker(self, delivery: str, workload: str) -> Pace:
+        """Our pace on a backlog."""
+        prefix, lines = self.fresh(), self.options.lines * TIMES[workload]
+        apply_topics(self.bootstrap, prefix)
+        await recorded.write_backlog(self.bootstrap, prefix + EVENTS, workload, PARTITIONS, lines)
+        command = worker_command(self.bootstrap, prefix, delivery, self.directory)
+        with process(command, self.directory / f"{prefix}log") as side:
+            return await pace(self.bootstrap, prefix + ITEMS, lines, side)
+
+    async def host(self, name: str, workload: str) -> Pace:
+        """The pace of another host on a backlog of its own."""
+        prefix = self.fresh()
+        lines = int(self.options.lines * SHARE.get(name, TIMES[workload]))
+        places = Places(
+            bootstrap=self.bootstrap,
+            group=f"{prefix}{name}",
+            source=prefix + EVENTS,
+            items=prefix + ITEMS,
+            state=prefix + STATE,
+            partitions=PARTITIONS,
+        )
+        await harness.make_topics(self.bootstrap, [places.source, places.items, places.state], PARTITIONS)
+        await recorded.write_backlog(self.bootstrap, places.source, workload, PARTITIONS, lines)
+        python = self.options.peers if name == "quix" else sys.executable
+        command = [python, str(HERE / "hosts.py"), name, msgspec.json.encode(places).decode()]
+        with process(command, self.directory / f"{prefix}log") as side:
+            return await pace(self.bootstrap, places.items, lines, side)
+
+    async def throughput(self, workload: str) -> None:
+        """All sides on one workload, round by round."""
+        sides: dict[str, Callable[[], Awaitable[Pace]]] = {
+            "exactly-once": lambda: self.worker("exactly-once", workload),
+            "bare": lambda: self.host("bare", workload),
+            "faust": lambda: self.host("faust", workload),
+            "at-least-once": lambda: self.worker("at-least-once", workload),
+        }
+        if has_quix(self.options.peers):
+            sides["quix"] = lambda: self.host("quix", workload)
+        else:
+            measure.say(f"Quix Streams: {self.options.peers} does not have it (see --peers)")
+        paces: dict[str, list[Pace]] = {name: [] for name in sides}
+        for _ in range(self.options.rounds):
+            for name, run in sides.items():
+                try:
+                    paces[name].append(await run())
+                except FailedError as error:
+                    measure.say(f"{name} failed: {error}")
+                    continue
+                measure.say(f"  {workload}, {name}: {paces[name][-1]}")
+        middle = {name: median(found) for name, found in paces.items() if found}
+        for name in (*BUDGETS, "at-least-once"):
+            if name in middle and "exactly-once" in middle:
+                measure.report(compared(workload, middle, name))
+
+    async def latency(self) -> None:
+        """Both deliveries in one run, taking turns."""
+        took: dict[str, list[float]] = {"exactly-once": [], "at-least-once": []}
+        for _ in range(self.options.rounds):
+            for delivery in took:
+                took[delivery] += await self.event_to_item(delivery)
+        middle = {delivery: statistics.median(found) for delivery, found in took.items()}
+        ratio = middle["exactly-once"] / middle["at-least-once"]
+        measure.report(
+            measure.Finding(
+                what=f"event to item, {PER_SECOND} events/s, read_committed",
+                ours=f"exactly once {percentiles(took['exactly-once'])}",
+                theirs=f"at least once {percentiles(took['at-least-once'])}",
+                ratio=f"{ratio:.2f} times as long (p50)",
+                budget=f"at most {LONGEST_LATENCY:g} times",
+                met=ratio <= LONGEST_LATENCY,
+            )
+        )
+
+    async def event_to_item(self, delivery: str) -> list[float]:
+        """Milliseconds from an event's sending to the arrival of its first item at a reader."""
+        prefix = self.fresh()
+        apply_topics(self.bootstrap, prefix)
+        port = kafka_broker.free_port()
+        command = worker_command(self.bootstrap, prefix, delivery, self.directory, port)
+        worker = harness.WorkerProcess(prefix, command, self.directory / f"{prefix}log", port)
+        try:
+            await worker.start().ready()
+            async with timed(self.bootstrap, prefix) as (send, took):
+                began = time.perf_counter()
+                for number in range(int(self.options.seconds * PER_SECOND)):
+                    await asyncio.sleep(max(0.0, began + number / PER_SECOND - time.perf_counter()))
+                    await send(recorded.whole_message(b"session-%d" % number), number % PARTITIONS)
+                await asyncio.sleep(1.5)
+        finally:
+            worker.end()
+        return took[PER_SECOND:]  # the first second warms up
+
+
+@contextlib.asynccontextmanager
+async def timed(
+    bootstrap: str, prefix: str
+) -> AsyncIterator[tuple[Callable[[recorded.Event, int], Awaitable[None]], list[float]]]:
+    """What sends an event, and the milliseconds that it took each to come back as an item."""
+    sent_at: dict[bytes, float] = {}
+    took: list[float] = []
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+
+    async def send(event: recorded.Event, partition: int) -> None:
+        sent_at[event.key] = time.perf_counter()
+        await producer.send(
+            prefix + EVENTS, key=event.key, value=event.value, headers=recorded.headers(event), partition=partition
+        )
+
+    async def read(consumer: AIOKafkaConsumer) -> None:
+        async for record in consumer:
+            began = sent_at.pop(record.key, None)
+            if began is not None:
+                took.append((time.perf_counter() - began) * 1000)
+
+    try:
+        async with harness.reader(bootstrap) as consumer:
+            consumer.assign([TopicPartition(prefix + ITEMS, number) for number in range(PARTITIONS)])
+            reading = asyncio.create_task(read(consumer))
+            yield send, took
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+    finally:
+        await producer.stop()
+
+
+def median(found: list[Pace]) -> Pace:
+    """The median of each number by itself."""
+    return Pace(statistics.median(one.rate for one in found), statistics.median(one.cpu for one in found))
+
+
+def compared(workload: str, middle: dict[str, Pace], name: str) -> measure.Finding:
+    """Our exactly-once rate against another side's."""
+    ratio = middle["exactly-once"].rate / middle[name].rate
+    budget = BUDGETS.get(name)
+    return measure.Finding(
+        what=f"worker, {workload} claude-cli lines, exactly once",
+        ours=str(middle["exactly-once"]),
+        theirs=f"{NAMES.get(name, f'the same worker {name}')} {middle[name]}",
+        ratio=f"{ratio:.2f} times as fast",
+        budget=f"at least {budget:g} times" if budget else "",
+        met=ratio >= budget if budget else None,
+    )
+
+
+def percentiles(values: list[float]) -> str:
+    """Return p50 and p99 for a person."""
+    cuts = statistics.quantiles(values, n=100)
+    return f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms"
+
+
+def has_quix(python: str) -> bool:
+    """Whether that Python can run the Quix side."""
+    return subprocess.run([python, "-c", "import quixstreams"], capture_output=True, check=False).returncode == 0
+
+
+async def run(options: argparse.Namespace, directory: Path) -> None:
+    """Start a broker on a data directory that nobody has used, measure, stop it."""
+    server = kafka_broker.Broker(directory / "kafka", heap="1g")
+    server.start()
+    try:
+        bench = Bench(server, options.logs or directory, options)
+        if "rate" in options.only:
+            for workload in options.workloads:
+                await bench.throughput(workload)
+        if "latency" in options.only:
+            await bench.latency()
+    finally:
+        server.stop()
+
+
+def main() -> None:
+    """Read the options and measure."""
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--lines", type=int, default=80_000)
+    parser.add_argument("--workloads", nargs="+", choices=["recorded", "long"], default=["recorded", "long"])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of load, for each measurement of latency")
+    parser.add_argument("--only", nargs="+", choices=["rate", "latency"], default=["rate", "latency"])
+    parser.add_argument("--logs", type=Path, help="keep the logs of all sides in this directory")
+    options = parser.parse_args()
+    for name in ("aiokafka", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as temporary:
+        asyncio.run(run(options, Path(temporary)))
+
+
+if __name__ == "__main__":
+    main()

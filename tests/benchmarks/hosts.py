@@ -1,0 +1,165 @@
+"""The same pure stage under other hosts: a hand-written aiokafka loop, an idiomatic Faust app, Quix Streams.
+
+    python tests/benchmarks/hosts.py {bare|faust|quix} JSON
+
+Each reads the source topic in a group of its own and runs ``EventsStage``, which recovers and encodes the items, and
+writes items and state. What differs is only how a record gets to the stage and its outputs to the broker. None of them
+has transactions here: all are at-least-once, as one would first write them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from pipeline.stages.base import Record
+from pipeline.stages.events import EventsStage
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a host reads and writes."""
+
+    bootstrap: str
+    group: str
+    source: str
+    items: str
+    state: str
+    partitions: int
+
+
+def bare(places: Places) -> None:
+    """Consume, process, send whole batches, await delivery, commit."""
+    import uvloop
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+    async def main() -> None:
+        consumer = AIOKafkaConsumer(
+            places.source,
+            bootstrap_servers=places.bootstrap,
+            group_id=places.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            max_poll_records=2_000,
+        )
+        producer = AIOKafkaProducer(bootstrap_servers=places.bootstrap, acks="all", max_batch_size=1 << 18)
+        await consumer.start()
+        await producer.start()
+        stages = [EventsStage() for _ in range(places.partitions)]
+        while True:
+            for tp, fetched in (await consumer.getmany(timeout_ms=500)).items():
+                result = stages[tp.partition].process([_record(record) for record in fetched])
+                rows = [(o.key, o.value, list(o.headers)) for o in result.outputs]
+                changes = [(key, value, []) for key, value in result.changes.items()]
+                sent = await _send(producer, places.items, tp.partition, rows)
+                sent += await _send(producer, places.state, tp.partition, changes)
+                await asyncio.gather(*sent)
+                await consumer.commit({tp: fetched[-1].offset + 1})
+
+    uvloop.install()
+    asyncio.run(main())
+
+
+def _record(record: Any) -> Record:
+    return Record(
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+        timestamp=record.timestamp,
+    )
+
+
+async def _send(producer: Any, topic: str, number: int, rows: list) -> list:
+    futures, batch = [], producer.create_batch()
+    for key, value, headers in rows:
+        if batch.append(key=key, value=value, headers=headers, timestamp=None) is None:
+            futures.append(await producer.send_batch(batch, topic, partition=number))
+            batch = producer.create_batch()
+            batch.append(key=key, value=value, headers=headers, timestamp=None)
+    futures.append(await producer.send_batch(batch, topic, partition=number))
+    return futures
+
+
+def faust_app(places: Places) -> None:
+    """An agent, a table and a send for each output, as Faust's documentation shows them."""
+    import faust
+
+    app = faust.App(
+        places.group,
+        broker=f"kafka://{places.bootstrap}",
+        store="memory://",
+        topic_partitions=places.partitions,
+        key_serializer="raw",
+        value_serializer="raw",
+        consumer_auto_offset_reset="earliest",
+    )
+    events = app.topic(places.source, key_type=bytes, value_type=bytes)
+    items = app.topic(places.items, key_type=bytes, value_type=bytes)
+    state = app.Table("state", key_type=bytes, value_type=bytes, partitions=places.partitions)
+    stages = [EventsStage() for _ in range(places.partitions)]
+
+    @app.agent(events)
+    async def recover(stream: Any) -> None:
+        async for event in stream.events():
+            message = event.message
+            record = Record(
+                partition=message.partition,
+                offset=message.offset,
+                key=message.key,
+                value=message.value,
+                headers=message.headers,
+            )
+            result = stages[message.partition].process([record])
+            for key, value in result.changes.items():
+                state[key] = value
+            for output in result.outputs:
+                await items.send(key=output.key, value=output.value)
+
+    with tempfile.TemporaryDirectory() as directory:
+        # The worker binds a port for its web server unless told not to.
+        sys.argv = ["faust", "--datadir", directory, "worker", "-l", "warn", "--without-web"]
+        app.main()
+
+
+def quix(places: Places) -> None:
+    """A stateful ``apply`` that expands to items, and ``to_topic``."""
+    import quixstreams
+
+    with tempfile.TemporaryDirectory() as directory:
+        app = quixstreams.Application(
+            broker_address=places.bootstrap,
+            consumer_group=places.group,
+            auto_offset_reset="earliest",
+            state_dir=directory,
+            loglevel="WARNING",
+        )
+        source = app.topic(places.source, key_deserializer="bytes", value_deserializer="bytes")
+        items = app.topic(places.items, key_serializer="bytes", value_serializer="bytes")
+        stages = [EventsStage() for _ in range(places.partitions)]
+
+        def recover(value: bytes, key: bytes, timestamp: int, headers: Any, state: Any) -> list[bytes]:
+            number = int(key.split(b"-")[-2 if key.startswith(b"session-") else -1])
+            record = Record(
+                partition=number, offset=0, key=key, value=value, headers=tuple(headers or ()), timestamp=timestamp
+            )
+            result = stages[number].process([record])
+            for name, change in result.changes.items():
+                state.set_bytes(name.hex(), change)
+            return [output.value for output in result.outputs]
+
+        app.dataframe(source).apply(recover, expand=True, stateful=True, metadata=True).to_topic(items)
+        app.run()
+
+
+HOSTS = {"bare": bare, "faust": faust_app, "quix": quix}
+
+if __name__ == "__main__":
+    HOSTS[sys.argv[1]](msgspec.json.decode(sys.argv[2], type=Places))

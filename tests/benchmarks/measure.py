@@ -1,0 +1,95 @@
+"""Side by side in one run: every side has its turn in every round, so that a slow moment of the machine hits all.
+
+Absolute numbers belong to one machine and one minute, so budgets are ratios. Nothing here asserts: a budget that was
+missed is a line in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+# Variables of the environment: where findings go, and the Python that has what we are compared with.
+ROWS, PEERS = "BENCH_ROWS", "BENCH_PEERS"
+# One measurement of one side takes at least so long, in seconds: far above what a timer or a task switch costs.
+_SHORTEST = 0.1
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table. ``ratio`` is ours against theirs, as ``budget`` has it; ``met`` is None without one."""
+
+    what: str
+    ours: str
+    theirs: str
+    ratio: str
+    budget: str = ""
+    met: bool | None = None
+
+
+def report(finding: Finding) -> None:
+    """Tell a finding, and keep it for the table where `run.py` makes one."""
+    verdict = {None: "", True: "  met", False: "  MISSED"}[finding.met]
+    budget = f"  (budget {finding.budget})" if finding.budget else ""
+    say(f"{finding.what}: {finding.ours} against {finding.theirs}: {finding.ratio}{budget}{verdict}")
+    rows = os.environ.get(ROWS)
+    if rows:
+        with Path(rows).open("ab") as file:
+            file.write(msgspec.json.encode(finding) + b"\n")
+
+
+def say(text: str) -> None:
+    """A line on standard output, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument(
+        "--peers",
+        default=os.environ.get(PEERS, sys.executable),
+        help=f"a Python that has LiteLLM and Quix Streams  [env: {PEERS}]",
+    )
+    return parser
+
+
+def seconds_a_call(work: Callable[[], object]) -> float:
+    """How long one call takes the processor, over as many as make the measurement long enough.
+
+    Processor time, not the clock's: what else runs on the machine is no part of the work.
+    """
+    gc.collect()
+    calls = 1
+    while True:
+        began = time.process_time()
+        for _ in range(calls):
+            work()
+        took = time.process_time() - began
+        if took >= _SHORTEST:
+            return took / calls
+        calls = max(calls * 2, int(calls * _SHORTEST / max(took, 1e-9)))
+
+
+def medians(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """The median of each side's measurements; every side is measured in every round."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, measure in sides.items():
+            found[name].append(measure())
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def duration(seconds: float) -> str:
+    """A time with a unit that fits."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.2f} ms"

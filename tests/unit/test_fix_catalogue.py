@@ -1,0 +1,59 @@
+"""The fix catalogue: complete, worded, and the only source of codes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from msgspec import Raw
+
+from pipeline.fixes import FIXES, Fix, digest, make
+
+PIPELINE = Path(__file__).parents[2] / "pipeline"
+RECORDERS = {"make", "note", "drop", "change", "add"}
+
+
+def test_codes_are_labels():
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in FIXES)
+    assert all(FIXES[code].code == code for code in FIXES)
+
+
+def test_summaries_are_told_in_one_line():
+    assert len({entry.summary for entry in FIXES.values()}) == len(FIXES)
+    assert all(entry.summary[0].islower() and not entry.summary.endswith(".") for entry in FIXES.values())
+
+
+def recorded_codes():
+    """Codes that the sources hand to a recorder, as they stand there."""
+    for path in sorted(PIPELINE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            code = node.args[0].value
+            if name in RECORDERS and isinstance(code, str) and "_" in code and code.islower():
+                yield path, code
+
+
+def test_what_the_sources_record_is_in_the_catalogue():
+    found = [(path.name, code) for path, code in recorded_codes() if "history" in path.parts or "targets" in path.parts]
+    assert len(found) > 40
+    assert [(name, code) for name, code in found if code not in FIXES] == []
+
+
+def test_a_fix_says_what_it_was_before_and_after():
+    fix = make("input_wrapped", "messages.1.content.0", before=Raw(b"[1]"), after=Raw(b'{"_raw":[1]}'), detail="d")
+    assert fix == Fix(
+        code="input_wrapped",
+        path="messages.1.content.0",
+        lossless=True,
+        detail="d",
+        before=digest(Raw(b"[1]")),
+        after=digest(Raw(b'{"_raw":[1]}')),
+    )
+    assert re.fullmatch(r"[0-9a-f]{16}", fix.before)
+
+
+def test_a_digest_does_not_depend_on_the_order_of_keys():
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})

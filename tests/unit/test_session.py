@@ -1,0 +1,251 @@
+"""A session: targets side by side, changes midway, going back, and its records."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import msgspec
+import pytest
+
+from pipeline import Session, normalize
+from pipeline.errors import InputError, InternalError, PolicyError, UnknownTargetError
+from pipeline.model import Policy, Text, Turn
+
+
+def user(words, **more):
+    return {"role": "user", "content": words, **more}
+
+
+def said(words, **more):
+    return {"role": "assistant", "content": words, **more}
+
+
+def call(call_id):
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": call_id, "name": "ls", "input": {}}]}
+
+
+def result(call_id, content="files"):
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": content}]}
+
+
+def rounds(count):
+    return [
+        message
+        for number in range(count)
+        for message in (user(f"u{number}"), call(f"toolu_{number}"), result(f"toolu_{number}"), said("ok"))
+    ]
+
+
+def session_of(messages, *targets, **given):
+    session = Session(targets or ("anthropic",), **given)
+    for message in messages:
+        session.append(message)
+    return session
+
+
+def test_a_message_is_taken_in_any_form():
+    forms = [user("q"), json.dumps(user("q")), json.dumps(user("q")).encode()]
+    forms.append(Turn(role="user", blocks=(Text(text="q"),), index=7, paths=("messages.0.content",)))
+    assert len({session_of([form]).request().body for form in forms}) == 1
+
+
+def test_several_targets_stand_side_by_side():
+    session = session_of(rounds(3), "anthropic", "claude-cli")
+    assert session.targets == ("anthropic", "claude-cli")
+    for target in session.targets:
+        assert session.request(target).body == normalize(rounds(3), to=target).body
+    assert session.request().target == "anthropic"
+    with pytest.raises(UnknownTargetError):
+        session.request("gemini")
+
+
+def test_a_request_is_a_value_that_later_turns_do_not_change():
+    session = session_of(rounds(3))
+    early = session.request()
+    for message in rounds(9)[12:]:
+        session.append(message)
+        session.request().sha256  # noqa: B018  the running digest moves on
+    whole = normalize(rounds(3))
+    assert early.body == whole.body
+    assert early.sha256 == hashlib.sha256(whole.body).hexdigest()
+    assert early.ledger == whole.ledger
+
+
+def test_append_tells_what_is_certain_and_the_request_what_it_stands_on():
+    session = Session()
+    assert session.append(user("q")) == []
+    assert session.append(call("a.b"))[0].code == "id_rewritten"
+    session.append(user("stop"))
+    assert [fix.code for fix in session.request().fixes] == ["id_rewritten", "result_synthesised"]
+    moved = session.append(result("a.b"))
+    assert [fix.code for fix in moved] == ["result_moved", "id_rewritten"]
+    assert "result_synthesised" not in [fix.code for fix in session.request().fixes]
+
+
+def test_a_message_that_cannot_be_used_leaves_the_session_as_it_was():
+    session = session_of([user("q")])
+    before = session.head()
+    with pytest.raises(InputError):
+        session.append(b"{")
+    assert session.head() == before
+
+
+def test_a_change_is_a_new_prefix_and_says_so():
+    session = session_of(rounds(3), model="claude-sonnet-4-5", params={"max_tokens": 5})
+    assert session.request().reset == ""
+    assert session.configure(params={"max_tokens": 6}) is True
+    changed = session.request()
+    assert changed.reset == "configured"
+    assert b'"max_tokens":6' in changed.body
+    assert session.request().reset == ""
+    assert session.configure(params={"max_tokens": 6}) is False
+
+
+def test_a_target_that_is_added_leaves_the_others_as_they_are():
+    session = session_of(rounds(3))
+    first = session.request()
+    session.configure(targets=["anthropic", "claude-cli"])
+    assert session.request().reset == ""
+    assert session.request().body == first.body
+    added = session.request("claude-cli")
+    assert added.reset == "configured"
+    assert added.body == normalize(rounds(3), to="claude-cli").body
+
+
+def test_a_policy_that_changes_mends_the_history_anew():
+    session = session_of([user("q"), call("a"), user("stop"), said("ok"), user("on")])
+    session.configure(policy={"missing_result": "drop"})
+    expected = normalize(
+        [user("q"), call("a"), user("stop"), said("ok"), user("on")], policy={"missing_result": "drop"}
+    )
+    assert session.request().body == expected.body
+
+
+@pytest.mark.parametrize(("to", "kept"), [(0, 0), (3, 3), ("m2", 4), ("m1", 1)])
+def test_going_back_to_a_count_or_an_id(to, kept):
+    history = [user("a", id="m1"), said("b"), user("c"), said("d", id="m2"), user("e")]
+    session = session_of(history)
+    session.rewind(to)
+    assert session.count == kept
+    assert session.request().reset == "rewound"
+    assert session.request().body == normalize(history[:kept]).body
+
+
+@pytest.mark.parametrize("to", [-1, 6, "nobody", ""])
+def test_going_back_to_nowhere_is_the_callers_fault(to):
+    session = session_of([user("a"), said("b")])
+    with pytest.raises(InputError):
+        session.rewind(to)
+    assert session.count == 2
+
+
+def test_another_history_takes_the_place_of_the_old():
+    session = session_of(rounds(3))
+    fixes = session.replace([user("new"), said(""), user("one")])
+    assert [fix.code for fix in fixes] == ["blank_dropped", "turns_merged"]
+    assert session.count == 3
+    assert session.request().reset == "replaced"
+    assert session.request().body == normalize([user("new"), said(""), user("one")]).body
+    session.rewind(1)
+    assert session.request().body == normalize([user("new")]).body
+
+
+def test_a_replacement_that_cannot_be_read_changes_nothing():
+    session = session_of([user("q")])
+    with pytest.raises(InputError):
+        session.replace([user("new"), {"role": "user", "content": 7}])
+    assert session.request().body == normalize([user("q")]).body
+
+
+# Records.
+
+
+def test_segments_are_written_once_and_the_head_stays_small():
+    session = Session()
+    written = []
+    heads = []
+    for message in rounds(60):
+        session.append(message)
+        written += session.take_segments()
+        heads.append(len(session.head()))
+    assert [number for number, _ in written] == list(range(len(written)))
+    assert session.segments == [number for number, _ in written]
+    assert max(heads[200:]) <= 1.5 * max(heads[:60])
+    assert sum(len(record) for _, record in written) < 5 * len(session.request().body)
+    resumed = Session.load(session.head(), [record for _, record in written])
+    assert resumed.request().body == session.request().body
+
+
+def test_a_session_from_its_records_can_still_go_back_and_take_another_target():
+    session = session_of(rounds(12), policy=Policy(tail="keep"), system="s", tools=[{"name": "ls", "input_schema": {}}])
+    segments = [record for _, record in session.take_segments(flush=True)]
+    resumed = Session.load(session.head(), segments)
+    assert resumed.policy == Policy(tail="keep")
+    resumed.configure(targets=["claude-cli"])
+    resumed.rewind(40)
+    document = {"messages": rounds(12)[:40], "system": "s"}
+    assert resumed.request().body == normalize(document, to="claude-cli").body
+
+
+def test_segments_of_an_abandoned_history_are_ignored():
+    session = session_of(rounds(12))
+    old = session.take_segments(flush=True)
+    session.rewind(8)
+    new = session.take_segments(flush=True)
+    assert session.segments == [number for number, _ in new]
+    assert {number for number, _ in old}.isdisjoint(session.segments)
+    resumed = Session.load(session.head(), [record for _, record in (*new, *old)])
+    assert resumed.request().body == normalize(rounds(12)[:8]).body
+
+
+@pytest.mark.parametrize("damage", ["missing", "other"])
+def test_a_segment_that_is_not_what_was_written_is_our_fault(damage):
+    session = session_of(rounds(12))
+    ((_, record),) = session.take_segments(flush=True)
+    other = msgspec.msgpack.encode([0, 1, [b"[]", [], [], [], [], {}]])
+    with pytest.raises(InternalError):
+        Session.load(session.head(), [] if damage == "missing" else [other] if record != other else [])
+
+
+# What is given.
+
+
+@pytest.mark.parametrize("policy", [{"tail": "sideways"}, {"nothing": 1}, {"open_exchanges": "many"}])
+def test_a_policy_that_does_not_exist_is_the_callers_fault(policy):
+    with pytest.raises(PolicyError):
+        Session(policy=policy)
+    with pytest.raises(PolicyError):
+        normalize([user("q")], policy=policy)
+
+
+def test_a_policy_may_be_text():
+    session = Session(policy={"strip_tools": "true", "open_exchanges": "3"})
+    assert session.policy == Policy(strip_tools=True, open_exchanges=3)
+
+
+def test_a_target_that_does_not_exist_is_the_callers_fault():
+    for make in (lambda: Session(["nobody"]), lambda: Session([]), lambda: normalize([], to="nobody")):
+        with pytest.raises(UnknownTargetError):
+            make()
+
+
+def test_a_session_says_what_it_was_given():
+    session = session_of([user("q")], model="claude-sonnet-4-5", system=[{"type": "text", "text": "s"}])
+    assert session.model == "claude-sonnet-4-5"
+    assert session.last_role == "user"
+    assert json.loads(session.request().body)["system"] == [{"type": "text", "text": "s"}]
+
+
+def test_what_nobody_gave_is_a_warning():
+    done = normalize([user("q")])
+    assert {violation.severity for violation in done.violations} == {"soft"}
+    assert repr(done) == f"<Normalized for anthropic: accepted, 0 fixes, {len(done.violations)} violations>"
+
+
+def test_what_cannot_be_mended_is_rejected_in_the_providers_words():
+    done = normalize({"messages": [user("q")], "model": "claude-sonnet-4-5", "max_tokens": 5, "temperature": 3})
+    assert done.body is None
+    assert done.rejected
+    assert done.unjudged.startswith(b'{"model":')
+    assert "temperature" in done.violations[0].message

@@ -1,0 +1,288 @@
+"""The Messages API: what it refuses and the repair lets through, and its head."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+
+import msgspec
+import pytest
+
+from pipeline import Session, normalize
+
+MARK = {"type": "ephemeral"}
+SIGNED = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+REDACTED = {"type": "redacted_thinking", "data": "ZGF0YQ=="}
+
+
+def text(words, **more):
+    return {"type": "text", "text": words, **more}
+
+
+def user(*blocks):
+    return {"role": "user", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
+
+
+def said(*blocks):
+    return {"role": "assistant", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
+
+
+def call(call_id="a", name="ls", **more):
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}, **more}
+
+
+def result(call_id="a", content="files", **more):
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
+
+
+def png(width=1, height=1):
+    return base64.b64encode(
+        b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + struct.pack(">II", width, height) + bytes(8)
+    ).decode()
+
+
+def image(data=None, media_type="image/png"):
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data or png()}}
+
+
+def made(*messages, policy=None, **head):
+    done = normalize({"messages": list(messages), **head}, policy=policy)
+    assert done.body is not None, done.violations
+    return json.loads(done.body), [fix.code for fix in done.fixes]
+
+
+# Thinking.
+
+
+@pytest.mark.parametrize("thought", [SIGNED, REDACTED])
+def test_signed_reasoning_goes_back_as_it_came(thought):
+    history = [user("q"), said(thought, "a", call()), user(result())]
+    assert made(*history) == ({"messages": history}, [])
+
+
+@pytest.mark.parametrize(
+    ("thought", "code"),
+    [
+        ({"type": "thinking", "thinking": "hm"}, "thinking_unsigned"),
+        ({"type": "thinking", "thinking": "hm", "signature": ""}, "thinking_unsigned"),
+        ({"type": "thinking", "thinking": " ", "signature": "c2ln"}, "thinking_empty"),
+        ({**SIGNED, "issuer": {"provider": "openai-chat"}}, "thinking_foreign"),
+        ({**SIGNED, "issuer": {"provider": "anthropic", "model": "claude-opus-4-1"}}, "thinking_foreign"),
+    ],
+)
+def test_reasoning_that_cannot_go_back_goes(thought, code):
+    body, codes = made(user("q"), said(thought, "a"), user("b"), model="claude-sonnet-4-5", max_tokens=9)
+    assert body["messages"][1] == said("a")
+    assert codes == [code]
+
+
+def test_a_model_and_its_alias_are_one_issuer():
+    thought = {**SIGNED, "issuer": {"provider": "anthropic", "model": "claude-sonnet-4-5-20250929"}}
+    body, codes = made(user("q"), said(thought, "a"), user("b"), model="claude-sonnet-4-5", max_tokens=9)
+    assert body["messages"][1] == said(SIGNED, "a")
+    assert codes == []
+
+
+def test_models_that_write_empty_reasoning_take_it_back():
+    empty = {"type": "thinking", "thinking": "", "signature": "c2ln"}
+    history = [user("q"), said(empty, "a"), user("b")]
+    assert made(*history, model="claude-opus-4-7", max_tokens=9)[1] == []
+    assert made(*history, model="claude-sonnet-4-5", max_tokens=9)[1] == ["thinking_empty"]
+
+
+def test_a_turn_keeps_all_of_its_reasoning_or_none():
+    unsigned = {"type": "thinking", "thinking": "more"}
+    body, codes = made(user("q"), said(SIGNED, "a", unsigned, call()), user(result()))
+    assert body["messages"][1] == said("a", call())
+    assert codes == ["thinking_of_changed_turn", "thinking_unsigned"]
+
+
+def test_a_turn_that_lost_a_call_has_no_reasoning():
+    history = [user("q"), said(SIGNED, "a", call("x")), user("stop")]
+    body, codes = made(*history, policy={"missing_result": "drop"})
+    assert body["messages"][1] == said("a")
+    assert codes == ["call_unanswered", "thinking_of_changed_turn"]
+
+
+def test_a_merged_turn_keeps_the_reasoning_of_the_part_that_is_as_it_was():
+    body, codes = made(user("q"), said(SIGNED, "a"), said(SIGNED, "b", call(), call()), user(result()))
+    assert body["messages"][1] == said(SIGNED, "a", "b", call())
+    assert codes == ["turns_merged", "call_repeated", "thinking_of_changed_turn"]
+
+
+def test_reasoning_does_not_end_a_turn():
+    body, codes = made(user("q"), said("a", SIGNED), user("b"))
+    assert body["messages"][1] == said("a")
+    assert codes == ["thinking_trailing"]
+
+
+# Blocks.
+
+
+def test_names_are_rewritten_in_tools_choice_and_history_together():
+    tools = [{"name": "mcp.server/read file", "input_schema": {"type": "object"}}]
+    body, codes = made(
+        user("q"),
+        said(call(name="mcp.server/read file")),
+        user(result()),
+        tools=tools,
+        tool_choice={"type": "tool", "name": "mcp.server/read file"},
+    )
+    name = body["tools"][0]["name"]
+    assert name == body["messages"][1]["content"][0]["name"] == body["tool_choice"]["name"]
+    assert codes == ["tool_name_rewritten", "tool_name_rewritten"]
+
+
+def test_names_that_look_alike_stay_apart():
+    history = [user("q"), said(call("a", "x.y"), call("b", "x y"), call("c", "x_y"))]
+    body, _ = made(*history, user(result("a"), result("b"), result("c")))
+    assert len({block["name"] for block in body["messages"][1]["content"]}) == 3
+
+
+def test_media_of_an_error_result_stand_behind_the_results():
+    broken = result("a", [text("failed"), image()], is_error=True)
+    body, codes = made(user("q"), said(call("a"), call("b")), user(broken, result("b"), "so?"))
+    assert body["messages"][2] == user(result("a", [text("failed")], is_error=True), result("b"), image(), "so?")
+    assert codes == ["error_media_moved"]
+
+
+def test_an_images_type_is_what_its_bytes_say():
+    body, codes = made(user(image(media_type="image/jpeg")))
+    assert body["messages"][0] == user(image(media_type="image/png"))
+    assert codes == ["image_type_corrected"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        image("SUkqAAAAAAAAAAAA", "image/tiff"),
+        image("not base64!"),
+        image(png()[:16]),
+        image(png() + "A" * 5_242_880),
+    ],
+)
+def test_an_image_that_is_refused_becomes_a_line_of_text(bad):
+    body, codes = made(user("see", bad))
+    assert body["messages"][0]["content"][1]["text"].startswith("[Image left out: ")
+    assert codes == ["image_stubbed"]
+
+
+def test_a_large_image_is_refused_only_among_many():
+    wide, small = image(png(2001, 10)), image()
+    many = [user(small), said("ok")] * 20
+    assert made(user(wide, *[small] * 19))[1] == []
+    assert made(*many, user(wide))[1] == ["image_stubbed"]
+    # The new one goes, the older ones stay.
+    body, codes = made(user(wide, *[small] * 19), said("ok"), user(small))
+    assert body["messages"][0]["content"][0] == wide
+    assert codes == ["image_stubbed"]
+
+
+def test_provider_run_calls_and_results_go_together_or_not_at_all():
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    assert made(user("q"), said(search, found, "so"), user("on"))[1] == []
+    assert made(user("q"), said(search, "so"), user("on"))[1] == ["server_tool_unpaired"]
+    assert made(user("q"), said(found, "so"), user("on"))[1] == ["server_tool_unpaired"]
+    paused = made(
+        user("q"), said("let me see", search), policy={"tail": "prefill"}, model="claude-opus-4-1", max_tokens=9
+    )
+    assert paused[1] == []
+
+
+def test_a_turn_of_which_nothing_is_left_is_held_by_a_line_of_text():
+    body, codes = made(user("q"), said({"type": "hologram", "depth": 3}), user("on"))
+    assert body["messages"][1] == said("[Nothing of this turn can be shown to this model.]")
+    assert codes == ["unknown_dropped", "turn_stubbed"]
+
+
+def test_a_prefill_ends_without_whitespace():
+    body, codes = made(user("q"), said("{ \n"), policy={"tail": "prefill"}, model="claude-opus-4-1", max_tokens=9)
+    assert body["messages"][1] == said("{")
+    assert codes == ["prefill_trimmed"]
+
+
+# Cache breakpoints.
+
+
+def marks(body):
+    return [at for at, message in enumerate(body["messages"]) if "cache_control" in json.dumps(message)]
+
+
+def test_up_to_four_breakpoints_stay_where_they_are():
+    history = [user(text("a", cache_control=MARK)), said("b"), user(text("c", cache_control=MARK))]
+    body, codes = made(*history, system=[text("s", cache_control=MARK)])
+    assert marks(body) == [0, 2]
+    assert codes == []
+
+
+def test_the_head_and_the_newest_breakpoints_stay():
+    history = [message for n in range(5) for message in (user(text(f"u{n}", cache_control=MARK)), said("ok"))]
+    tools = [{"name": "ls", "input_schema": {"type": "object"}, "cache_control": MARK}]
+    body, codes = made(*history, user("on"), system=[text("s", cache_control=MARK)], tools=tools)
+    assert marks(body) == [6, 8]
+    assert body["system"][0]["cache_control"] == MARK
+    assert body["tools"][0]["cache_control"] == MARK
+    assert codes == ["cache_control_dropped"] * 3
+
+
+def test_breakpoints_that_move_on_are_the_same_turn_by_turn():
+    session = Session()
+    history = []
+    for number in range(12):
+        for message in (user(text(f"u{number}", cache_control=MARK)), said(text("ok", cache_control=MARK))):
+            history.append(message)
+            session.append(message)
+            done, whole = session.request(), normalize(msgspec.json.encode(history))
+            assert done.body == whole.body
+            assert done.sha256 == whole.sha256
+            assert sorted(done.fixes, key=repr) == sorted(whole.fixes, key=repr)
+
+
+def test_one_turn_with_many_breakpoints_keeps_the_newest():
+    body, codes = made(user(*[text(str(n), cache_control=MARK) for n in range(6)]))
+    assert [("cache_control" in block) for block in body["messages"][0]["content"]] == [False] * 2 + [True] * 4
+    assert codes == ["cache_control_dropped"]
+
+
+# The head.
+
+
+def test_the_head_comes_first_so_that_requests_begin_alike():
+    body = normalize(
+        {"messages": [user("q")], "max_tokens": 5, "system": "s", "model": "m", "params": {"top_k": 3}}
+    ).body
+    assert body == (
+        b'{"model":"m","system":"s","max_tokens":5,"top_k":3,'
+        b'"messages":[{"role":"user","content":[{"type":"text","text":"q"}]}]}'
+    )
+
+
+def test_a_providers_own_tool_goes_to_its_issuer_only():
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
+    body, codes = made(user("q"), tools=[search, {"type": "web_search_preview"}])
+    assert body["tools"] == [search]
+    assert codes == ["tool_foreign"]
+
+
+def test_tools_of_other_shapes_are_written_in_this_one():
+    function = {"name": "ls", "description": "List.", "parameters": {"type": "object"}, "strict": True}
+    body, codes = made(user("q"), tools=[{"type": "function", "function": function}])
+    assert body["tools"] == [{"name": "ls", "description": "List.", "input_schema": {"type": "object"}}]
+    assert codes == ["field_dropped"]
+    del function["strict"]
+    assert made(user("q"), tools=[{"type": "function", "function": function}])[1] == []
+
+
+def test_a_second_tool_of_a_name_goes():
+    tool = {"name": "ls", "input_schema": {"type": "object"}}
+    body, codes = made(user("q"), tools=[tool, tool])
+    assert body["tools"] == [tool]
+    assert codes == ["tool_repeated"]
+
+
+def test_numbers_in_tool_inputs_keep_their_digits():
+    history = b'[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f",'
+    history += b'"input":{"a":1.0,"b":1e400}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}]'
+    assert b'"input":{"a":1.0,"b":1e400}' in normalize(history).body

@@ -1,0 +1,125 @@
+"""The command line's envelope beyond the recorded vectors: systems, media, what cannot be shown, prefixes."""
+
+from __future__ import annotations
+
+import json
+
+from pipeline import Session, normalize
+from pipeline.text.jsontext import spaced
+
+PICTURE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+
+
+def user(*blocks):
+    return {"role": "user", "content": list(blocks)}
+
+
+def said(*blocks):
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+def content(messages, **policy):
+    done = normalize(messages, to="claude-cli", policy=policy)
+    return json.loads(done.body)["message"]["content"], [fix.code for fix in done.fixes]
+
+
+def test_no_history_is_no_line():
+    done = normalize([], to="claude-cli")
+    assert (done.body, done.fixes, done.violations) == (b"", [], [])
+
+
+def test_a_single_user_turn_passes_through_with_its_images():
+    assert content([user(text("see"), PICTURE)]) == ([text("see"), PICTURE], [])
+    assert content([{"role": "user", "content": "  padded "}]) == ("  padded ", [])
+
+
+def test_what_the_command_line_does_not_take_goes_from_a_single_turn():
+    hologram = {"type": "hologram", "depth": 3}
+    assert content([user(text("see"), hologram)]) == ([text("see")], ["unknown_dropped"])
+    stub = [text("[Nothing of this turn can be shown to this model.]")]
+    assert content([user(hologram)]) == (stub, ["unknown_dropped", "turn_stubbed"])
+
+
+def test_the_system_prompt_is_the_first_section():
+    done = normalize({"system": "be brief", "messages": [user(text("q"))]}, to="claude-cli")
+    assert json.loads(done.body)["message"]["content"] == (
+        "## Conversation so far\n\n### System\nbe brief\n\n## Current input\nq"
+    )
+
+
+def test_a_system_message_inside_the_history_is_a_section_in_its_place():
+    history = [user(text("a")), said(text("b")), {"role": "system", "content": "note"}, user(text("c"))]
+    assert content(history)[0] == (
+        "## Conversation so far\n\n### User\na\n\n### Assistant\nb\n\n### System\nnote\n\n## Current input\nc"
+    )
+
+
+def test_images_of_the_current_turn_are_real_and_older_ones_are_named():
+    history = [user(text("a"), PICTURE), said(text("b")), user(PICTURE, text("c"))]
+    shown, codes = content(history)
+    assert shown[0] == PICTURE
+    assert shown[1]["text"].endswith(
+        "### User\na\n[image attachment]\n\n### Assistant\nb\n\n## Current input\n[image attachment]\nc"
+    )
+    assert codes == []
+
+
+def test_what_is_not_shown_is_named():
+    thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    paper = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
+    history = [user(text("a"), paper), said(thought, text("b")), user(text("c"))]
+    shown, codes = content(history)
+    assert shown == "## Conversation so far\n\n### User\na\n\n### Assistant\nb\n\n## Current input\nc"
+    assert codes == ["unknown_dropped", "thinking_dropped"]
+
+
+def test_a_text_has_no_place_for_a_half_said_answer():
+    history = [user(text("a")), said(text("b"))]
+    for tail in ("continue", "keep", "prefill"):
+        shown, codes = content(history, tail=tail)
+        assert shown.endswith("### Assistant\nb\n\n## Current input\nContinue.")
+        assert codes == ["tail_continued"]
+    refused = normalize(history, to="claude-cli", policy={"tail": "reject"})
+    assert refused.body is None
+    assert [violation.rule for violation in refused.violations] == ["CLI-01"]
+
+
+def test_the_flattened_history_of_one_request_begins_the_next():
+    session = Session(("claude-cli",))
+    before = None
+    for number in range(6):
+        for message in (user(text(f"u{number} é\n")), said(text(f"a{number}"))):
+            session.append(message)
+            done = session.request()
+            if before is not None and before.prefix_bytes:
+                assert done.body.startswith(before.body[: before.prefix_bytes])
+            before = done
+    assert before.prefix_bytes > 100
+
+
+def test_an_envelope_of_another_shape_promises_nothing():
+    session = Session(("claude-cli",))
+    session.append(user(text("a")))
+    assert session.request().prefix_bytes == 0
+    session.append(said(text("b")))
+    session.append(user(PICTURE))
+    assert session.request().prefix_bytes == 0
+    session.append(said(text("c")))
+    session.append(user(text("d")))
+    assert session.request().prefix_bytes > 0
+
+
+def test_json_is_spaced_token_by_token():
+    raw = b'{"a":1.0,  "b" : [ 1e400,"x\\u00e9\\n:,"],"a":{ }}'
+    assert spaced(raw) == '{"a": 1.0, "b": [1e400, "xé\\n:,"], "a": {}}'
+
+
+def test_a_line_is_one_line_whatever_it_holds():
+    done = normalize([user(text("a\u2028b\nc\r\x00"))], to="claude-cli")
+    assert done.body.count(b"\n") == 1
+    assert json.loads(done.body)["message"]["content"][0]["text"] == "a\u2028b\nc\r\x00"
+    assert "\u2028" in done.text
