@@ -66,8 +66,7 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
         self._tallied = {
-            name: Counter(name, text, labels, registry=self.registry)
-            for name, (text, labels) in STAGE_COUNTERS.items()
+            name: Counter(name, text, labels, registry=self.registry) for name, (text, labels) in STAGE_COUNTERS.items()
         }
         self._observed = {
             name: Histogram(name, text, labels, buckets=SIZE_BUCKETS, registry=self.registry)
@@ -75,12 +74,8 @@ class Metrics:
         }
         self._consumed = self._counter("reknit_records_consumed_total", "Source records committed.", "topic")
         self._produced = self._counter("reknit_records_produced_total", "Records published.", "topic")
-        self._batches = self._counter(
-            "reknit_batches_total", "Committed batches: transactions, exactly once.", "topic"
-        )
-        self._restored = self._counter(
-            "reknit_state_restored_records_total", "Changelog records read back.", "topic"
-        )
+        self._batches = self._counter("reknit_batches_total", "Committed batches: transactions, exactly once.", "topic")
+        self._restored = self._counter("reknit_state_restored_records_total", "Changelog records read back.", "topic")
         self._poison = self._counter(
             "reknit_poison_records_total", "Records that a stage raised for: our bugs.", "topic"
         )
@@ -89,12 +84,8 @@ class Metrics:
             "Source offsets that retention removed before they were read.",
             "topic",
         )
-        self._process = self._histogram(
-            "reknit_batch_process_seconds", "A batch's time in the stage.", "topic"
-        )
-        self._write = self._histogram(
-            "reknit_batch_write_seconds", "From a batch's first send to its commit.", "topic"
-        )
+        self._process = self._histogram("reknit_batch_process_seconds", "A batch's time in the stage.", "topic")
+        self._write = self._histogram("reknit_batch_write_seconds", "From a batch's first send to its commit.", "topic")
         self._latency = self._histogram(
             "reknit_end_to_end_latency_seconds", "From when a batch's oldest record was written to its commit.", "topic"
         )
@@ -105,9 +96,7 @@ class Metrics:
             "reknit_consumer_lag_records", "Source offsets not yet committed.", "topic", "partition"
         )
         self._owned = self._gauge("reknit_partitions", "Source partitions that this worker has.")
-        self._gauge("reknit_build_info", "Always 1; the version is a label.", "version").labels(
-            __version__
-        ).set(1)
+        self._gauge("reknit_build_info", "Always 1; the version is a label.", "version").labels(__version__).set(1)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

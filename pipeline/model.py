@@ -25,14 +25,19 @@ class Issuer(Struct, frozen=True, omit_defaults=True, gc=False):
     model: str | None = None
 
 
-class _Block(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type", kw_only=True):
+# The garbage collector need not look at blocks and turns (gc=False): they are frozen trees and never hold a cycle.
+
+
+class _Block(
+    Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type", kw_only=True, gc=False
+):
     """What every block has: a cache breakpoint (kept raw) and an issuer."""
 
     cache_control: Raw | UnsetType = UNSET
     issuer: Issuer | UnsetType = UNSET
 
 
-class Unknown(Struct, frozen=True, tag_field="type", tag="reknit.unknown", kw_only=True):
+class Unknown(Struct, frozen=True, tag_field="type", tag="reknit.unknown", kw_only=True, gc=False):
     """A block of a type that the model does not know, as it came.
 
     ``kind`` is the type it names (or ``""``), ``raw`` its whole JSON. The tag serves our own state only: a reader
@@ -43,42 +48,42 @@ class Unknown(Struct, frozen=True, tag_field="type", tag="reknit.unknown", kw_on
     raw: Raw
 
 
-class Text(_Block, frozen=True, tag="text"):
+class Text(_Block, frozen=True, tag="text", gc=False):
     """Plain text; citations are kept raw."""
 
     text: str
     citations: Raw | UnsetType = UNSET
 
 
-class Image(_Block, frozen=True, tag="image"):
+class Image(_Block, frozen=True, tag="image", gc=False):
     """An image; ``source`` is the JSON of base64, url or file sources."""
 
     source: Raw
 
 
-class Document(_Block, frozen=True, tag="document"):
+class Document(_Block, frozen=True, tag="document", gc=False):
     """A document with its source, and an optional title and context."""
 
     source: Raw
-    title: str | None | UnsetType = UNSET
-    context: str | None | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
+    context: str | UnsetType | None = UNSET
     citations: Raw | UnsetType = UNSET
 
 
-class Thinking(_Block, frozen=True, tag="thinking"):
+class Thinking(_Block, frozen=True, tag="thinking", gc=False):
     """Reasoning text; without a signature no provider takes it back."""
 
     thinking: str
-    signature: str | None | UnsetType = UNSET
+    signature: str | UnsetType | None = UNSET
 
 
-class RedactedThinking(_Block, frozen=True, tag="redacted_thinking"):
+class RedactedThinking(_Block, frozen=True, tag="redacted_thinking", gc=False):
     """Reasoning that only its issuer can read."""
 
     data: str
 
 
-class ToolUse(_Block, frozen=True, tag="tool_use"):
+class ToolUse(_Block, frozen=True, tag="tool_use", gc=False):
     """A tool call. ``input`` is raw JSON; ``incomplete`` marks an input that a stream never finished."""
 
     id: str
@@ -88,7 +93,7 @@ class ToolUse(_Block, frozen=True, tag="tool_use"):
     incomplete: bool = False
 
 
-class ToolResult(_Block, frozen=True, tag="tool_result"):
+class ToolResult(_Block, frozen=True, tag="tool_result", gc=False):
     """The answer to a tool call: a string, blocks, or nothing at all."""
 
     tool_use_id: str
@@ -99,7 +104,7 @@ class ToolResult(_Block, frozen=True, tag="tool_result"):
 Block: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolUse | ToolResult | Unknown
 
 
-class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """One message as a reader made it of one input message.
 
     ``index`` is the input message's position in its history. ``paths`` names each block's place in the input in the

@@ -1,4 +1,4 @@
-"""Every recorded Claude Code transcript becomes a request for each target, whole or turn by turn, and none is refused."""
+"""Every recorded Claude Code transcript becomes a request for each target, whole or turn by turn; none is refused."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ import pytest
 from pipeline.demo.recordings import Input, Recording, Wait, fleet, inputs
 from pipeline.demo.report import Gathered
 from pipeline.fixes import FIXES
+from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
-from pipeline.stages.base import Record
 from topics import HISTORY_FIXES, PROVIDER_REQUESTS
 
 VECTORS = Path(__file__).parents[1] / "conformance" / "demo_fleet.jsonl"

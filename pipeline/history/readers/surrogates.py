@@ -65,6 +65,10 @@ class Mask:
 
         return _ESCAPE.sub(one, data)
 
+    def show(self, data: bytes) -> bytes:
+        """Write each masked half in JSON text as its escape again: the undoing of `hide`."""
+        return self._mark.sub(lambda match: b"\\u%04x" % (ord(match[0].decode()) - self._offset), data)
+
     def reveal(self, data: bytes) -> bytes:
         """Make U+FFFD of each masked half."""
         return self._mark.sub(_REPLACEMENT, data)
