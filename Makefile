@@ -1,0 +1,76 @@
+# What one does with this repository. `make demo` is the first command after a clone; it needs Python 3.11 and nothing
+# else. Steps that were done are not repeated until pyproject.toml changes.
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format unit broker bench kafka schemas clean distclean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ARGS ?= --once
+demo: $(VENV)/.runtime ## run the whole pipeline here, embedded broker included (ARGS for `reknit demo`)
+	@$(BIN)/reknit demo $(ARGS)
+
+# One after the other, also under -j, and the first failure stops: the last line is pytest's.
+test: ## everything that must hold: lint, unit, broker
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory broker
+
+lint: $(VENV)/.dev ## ruff and mypy
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run 'make format'" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+
+format: $(VENV)/.dev ## format, and fix what ruff can fix
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+unit: $(VENV)/.dev ## tests that need no broker of their own, in parallel
+	@$(PYTEST) -n $(WORKERS) --ignore=tests/broker --ignore=tests/benchmarks tests
+
+broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, or failed with REKNIT_REQUIRE_KAFKA=1
+	@$(PYTEST) tests/broker
+
+bench: $(VENV)/.dev ## measure the budgets
+	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+
+kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
+	@deploy/kafka/run $(ARGS)
+
+schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json anew from the records
+	@$(BIN)/reknit topics schemas --write topics
+	@$(BIN)/reknit topics asyncapi --write topics
+
+clean: ## remove caches and local state
+	rm -rf .reknit .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	find pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environment and the broker's jars as well
+	rm -rf $(VENV) deploy/kafka/lib
+
+# One stamp for each step, newer than what it was made from.
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is not Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+		{ echo "$(PYTHON) cannot make environments (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@# Dependency groups need pip 25.1; the one that comes with Python 3.11 is older.
+	@$(PIP) install --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.python pyproject.toml
+	@$(PIP) install --editable '.[embedded]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@$(PIP) install --group dev
+	@touch $@
