@@ -1,0 +1,209 @@
+"""Pages: what the catalogue says of a code, and its example as it was just run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.errors import InputError
+from pipeline.explain.examples import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample, written_out
+from pipeline.fixes import FIXES, Fix, FixCode
+from pipeline.normalizer import normalize
+from pipeline.rules import RULES, Rule, Violation, validate
+from pipeline.targets import TARGETS
+
+# A string longer than this is shown by its beginning and its length.
+LONGEST_SHOWN = 400
+_BEGINNING = 40
+
+Outcome: TypeAlias = Literal["mended", "unchanged", "still broken", "rejected", "unusable"]
+
+
+class Mended(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"source": "from"}):
+    """A fix's example, run.
+
+    ``request`` is the body, or the text itself for a target that takes text. ``broken`` names the rules that the
+    history would break if it were sent as it is, where it is in the target's own shape.
+    """
+
+    to: str
+    source: str = "auto"
+    policy: dict[str, Any] = {}
+    history: Any
+    broken: tuple[str, ...] = ()
+    request: Any
+    fixes: tuple[Fix, ...]
+
+
+class Broken(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rule's example, judged; ``outcome`` is what ``normalize`` makes of the body, ``fixes`` what that takes.
+
+    There is no outcome where the body is no history that could be read again: the one line of a CLI.
+    """
+
+    body: Any
+    violation: Violation
+    also: tuple[str, ...] = ()
+    outcome: Outcome | Literal[""] = ""
+    fixes: tuple[str, ...] = ()
+
+
+class FixPage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="fix"):
+    """What a fix means."""
+
+    code: str
+    summary: str
+    fate: str
+    lossless: bool
+    error: str
+    source: str
+    example: Mended
+
+
+class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
+    """What a rule means; one that a body alone cannot show to be broken has no example."""
+
+    code: str
+    target: str
+    summary: str
+    severity: str
+    families: tuple[str, ...]
+    message: str
+    repair: str
+    source: str
+    unchecked: str
+    example: Broken | None
+
+
+def explain(code: str) -> FixPage | RulePage:
+    """The page of a fix code or a rule id; neither case nor a leading zero makes a difference.
+
+    Raises:
+        InputError: there is no such code; the message names the nearest ones.
+    """
+    name = _known(code)
+    if name in FIXES:
+        return _fix_page(FIXES[name], FIX_EXAMPLES[name])
+    return _rule_page(RULES[name], RULE_EXAMPLES.get(name))
+
+
+def summaries() -> Mapping[str, Mapping[str, str]]:
+    """Every code with its summary, in groups: fixes by whether they lose anything, rules by target."""
+    groups: dict[str, dict[str, str]] = {}
+    for fix in FIXES.values():
+        group = "fixes that lose nothing" if fix.lossless else "fixes that lose something"
+        groups.setdefault(group, {})[fix.code] = fix.summary
+    for rule in RULES.values():
+        groups.setdefault(f"rules of {rule.target}", {})[rule.id] = rule.summary
+    return groups
+
+
+def _known(code: str) -> str:
+    names = {_key(name): name for name in (*FIXES, *RULES)}
+    wanted = _key(code)
+    if wanted in names:
+        return names[wanted]
+    near = [names[match] for match in get_close_matches(wanted, names, n=3, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "`reknit explain` lists all of them"
+    raise InputError("unknown_code", f"no fix and no rule is called {code!r}; {hint}")
+
+
+def _key(code: str) -> str:
+    """What two spellings of one code have in common: ``ant-7`` is ``ANT-07``."""
+    return code.strip().casefold().replace("-0", "-")
+
+
+def _fix_page(fix: FixCode, example: FixExample) -> FixPage:
+    history = written_out(example.history)
+    given = history if isinstance(history, str) else msgspec.json.encode(history)
+    done = normalize(given, to=example.to, source=example.source, policy=example.policy)
+    return FixPage(
+        code=fix.code,
+        summary=fix.summary,
+        fate=fix.fate,
+        lossless=fix.lossless,
+        error=fix.error,
+        source=fix.source,
+        example=Mended(
+            to=example.to,
+            source=example.source,
+            policy=example.policy,
+            history=shortened(history),
+            broken=_broken(history, example),
+            request=_shown(done.body, text=TARGETS[example.to].text),
+            fixes=tuple(done.fixes),
+        ),
+    )
+
+
+def _broken(history: Any, example: FixExample) -> tuple[str, ...]:  # noqa: ANN401  any JSON
+    if example.source != "auto" or TARGETS[example.to].text or isinstance(history, str):
+        return ()
+    body = history if isinstance(history, dict) else {"messages": history}
+    found = validate(body, target=example.to)
+    return tuple(dict.fromkeys(violation.rule for violation in found if violation.severity != "soft"))
+
+
+def _rule_page(rule: Rule, example: RuleExample | None) -> RulePage:
+    return RulePage(
+        code=rule.id,
+        target=rule.target,
+        summary=rule.summary,
+        severity=rule.severity,
+        families=rule.families,
+        message=rule.message,
+        repair=rule.repair,
+        source=rule.source,
+        unchecked=rule.unchecked,
+        example=_judge(rule, example) if example else None,
+    )
+
+
+def _judge(rule: Rule, example: RuleExample) -> Broken:
+    body = written_out(example.body)
+    data = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+    violation = next(found for found in validate(data, target=rule.target) if found.rule == rule.id)
+    outcome, fixes = _outcome(data, rule)
+    return Broken(
+        body=shortened(body),
+        violation=violation,
+        also=example.also,
+        outcome=outcome,
+        fixes=fixes,
+    )
+
+
+def _outcome(data: bytes, rule: Rule) -> tuple[Outcome | Literal[""], tuple[str, ...]]:
+    if rule.target not in TARGETS or TARGETS[rule.target].text:
+        return "", ()
+    try:
+        done = normalize(data, to=rule.target)
+    except InputError:
+        return "unusable", ()
+    fixes = tuple(dict.fromkeys(fix.code for fix in done.fixes))
+    if done.body is None:
+        return "rejected", fixes
+    if any(violation.rule == rule.id for violation in done.violations):
+        return "still broken", fixes
+    return "mended" if fixes else "unchanged", fixes
+
+
+def _shown(body: bytes | None, *, text: bool) -> Any:  # noqa: ANN401  any JSON
+    if body is None or text:
+        return body.decode() if body else None
+    return shortened(msgspec.json.decode(body))
+
+
+def shortened(value: Any) -> Any:  # noqa: ANN401  any JSON
+    """The value with every long string cut."""
+    if isinstance(value, str) and len(value) > LONGEST_SHOWN:
+        return f"{value[:_BEGINNING]}… ({len(value)} characters)"
+    if isinstance(value, list):
+        return [shortened(element) for element in value]
+    if isinstance(value, dict):
+        return {key: shortened(element) for key, element in value.items()}
+    return value
