@@ -65,7 +65,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         spans: Mapping[TP, Span] = await self.call_thread(self._fetch_spans, wanted, seconds)
         return spans
 
-    def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:  # noqa: ARG002
+    def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:  # noqa: ARG002  Faust gives it
         """Make the client: read_committed where it matters, Faust's co-partitioning and sticky assignor always.
 
         ``transport`` is Faust's to give; the addresses in it are those of the runtime.

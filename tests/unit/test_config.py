@@ -162,7 +162,10 @@ def test_the_engines_bounds_have_the_engines_defaults():
     assert shared == {
         "batch_bytes",
         "batch_records",
+        "heartbeat_seconds",
         "metrics_host",
+        "rebalance_seconds",
+        "session_seconds",
         "stall_seconds",
         "stop_seconds",
         "transaction_seconds",

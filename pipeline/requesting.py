@@ -1,0 +1,48 @@
+"""A request from where a session stands: its open end rendered, encoded and judged behind what is settled."""
+
+from __future__ import annotations
+
+from pipeline.history.machine import History
+from pipeline.outcome import Normalized, Shared
+from pipeline.rules import RULE_SETS, RULES, Violation
+from pipeline.targets import Target
+from pipeline.track import Track
+
+
+def make_request(track: Track, shared: Shared, history: History) -> Normalized:
+    """The request for one target; the session's settled part is in ``track``."""
+    tail = _tail(history.policy.tail, track.target)
+    rendered = history.open_messages(tail)
+    ending = track.dialect.end(rendered.messages, track.state, len(track.chunks), final=tail == "prefill")
+    # Until a turn has been taken, a system message may still come and change the head.
+    done = Normalized(track, shared, rendered, ending, steady=bool(history.exchanges))
+    last = history.messages + len(rendered.messages) - 1
+    done.violations = _judged(track, done, last, endless=tail == "keep" or rendered.assistant_last)
+    if rendered.assistant_last:
+        # By policy it is not mended, so it is judged as the models do that take no prefill.
+        done.violations.append(RULES[track.target.tail_rule].broken(f"messages.{last}", "hard"))
+    track.reset = ""
+    return done
+
+
+def _tail(tail: str, target: Target) -> str:
+    """The policy for the end as the target can have it: a text has no place for a half-said answer."""
+    return "continue" if target.text and tail in {"keep", "prefill"} else tail
+
+
+def _judged(track: Track, done: Normalized, last: int, *, endless: bool) -> list[Violation]:
+    if track.target.text:
+        # A session without a turn makes no line at all, which is nothing to judge.
+        body = done.unjudged
+        return RULE_SETS[track.target.name].validate(body, track.model) if body else []
+    violations = track.judge(done.open_data)
+    if not endless:
+        return violations
+    # What the end of this history is like is not yet for the target to judge: the next user turn will be the last.
+    end = f"messages.{last}"
+    return [
+        violation
+        for violation in violations
+        if violation.rule not in track.target.tail_rules
+        or not (violation.path in {"messages", end} or violation.path.startswith(f"{end}."))
+    ]
