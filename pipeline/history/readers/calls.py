@@ -31,9 +31,9 @@ def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = Fa
     """A call's input and whether it is incomplete.
 
     An object is taken as it is written, and so is an object inside a string of JSON: where ``encoded`` says that
-    the shape writes inputs so, this is no mend. Missing, null and empty inputs are ``{}``. Anything else is what a
-    model began and never finished: the text that it wrote is kept as a JSON string, marked incomplete, and never
-    parsed and closed.
+    the shape writes inputs so, this is no mend. Missing, null and empty inputs are ``{}``. Any other whole value, such
+    as the list that PHP writes for an empty object, stays for the repair to wrap. Any other string is what a model
+    began and never finished: it is kept as a JSON string, marked incomplete, and never parsed and closed.
     """
     if value is None:
         notes.add("field_missing", path, "{}")
@@ -41,7 +41,7 @@ def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = Fa
     if starts_with(value, b"{"):
         return value, False
     if not starts_with(value, b'"'):
-        return Raw(msgspec.json.encode(bytes(value).decode())), True
+        return Raw(compact(bytes(value))), False
     text = _STRING.decode(value)
     if text.strip() in ("", "null"):
         notes.add("field_missing", path, "{}")

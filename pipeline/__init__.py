@@ -1,0 +1,34 @@
+"""Mend agent histories into requests that providers accept, recover what a stream dropped, account for every change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pipeline._version import __version__
+
+if TYPE_CHECKING:
+    from pipeline.normalizer import normalize
+    from pipeline.rules import validate
+    from pipeline.session import Session
+    from pipeline.streams import recover
+
+__all__ = ["Session", "__version__", "normalize", "recover", "validate"]
+
+# Each name is imported when it is first asked for: who only validates does not wait for the rest.
+_HOMES = {
+    "Session": "pipeline.session",
+    "normalize": "pipeline.normalizer",
+    "recover": "pipeline.streams",
+    "validate": "pipeline.rules",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  one of four
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib  # noqa: PLC0415  not before it is needed
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

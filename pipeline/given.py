@@ -1,0 +1,72 @@
+"""What callers give beside messages: a policy, and the setting of a request, in whichever form they have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from pipeline.errors import InputError, PolicyError
+from pipeline.history.readers import read
+from pipeline.model import Policy, Tool
+from pipeline.targets import Setting
+
+GivenPolicy: TypeAlias = Policy | Mapping[str, Any] | None
+GivenSystem: TypeAlias = str | Raw | Sequence[Any] | None
+GivenTools: TypeAlias = Iterable[Tool | Mapping[str, Any]]
+
+
+def policy_from(given: GivenPolicy) -> Policy:
+    """A policy; of a mapping, text such as ``"true"`` or ``"8"`` is understood as what the field takes.
+
+    Raises:
+        PolicyError: no such option, or no such value of one.
+    """
+    if given is None:
+        return Policy()
+    if isinstance(given, Policy):
+        return given
+    try:
+        return msgspec.convert(dict(given), Policy, strict=False)
+    except msgspec.ValidationError as error:
+        raise PolicyError("policy", str(error)) from None
+
+
+def setting_from(
+    system: GivenSystem, tools: GivenTools, model: str | None, params: Mapping[str, Any] | None
+) -> Setting:
+    """A setting; what is not in the model's own structs is read as the head of a document is.
+
+    Raises:
+        InputError: a system prompt, a tool or parameters that are none.
+    """
+    tools = list(tools)
+    given: dict[str, Any] = {}
+    typed = [tool for tool in tools if isinstance(tool, Tool)]
+    if len(typed) < len(tools):
+        if typed:
+            raise InputError("wrong_type", "tools are given either as structs or as JSON", path="tools")
+        given["tools"] = tools
+    if system is not None and not isinstance(system, (str, Raw)):
+        given["system"] = system
+    if params:
+        given["params"] = dict(params)
+    if given:
+        try:
+            document = msgspec.json.encode({"messages": [], **given})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError("wrong_type", f"not JSON: {error}") from None
+        found = read(document).conversation
+        return Setting(
+            system=found.system if "system" in given else _as_given(system),
+            tools=found.tools or tuple(typed),
+            model=model,
+            params=found.params,
+        )
+    return Setting(system=_as_given(system), tools=tuple(typed), model=model)
+
+
+def _as_given(system: GivenSystem) -> str | Raw | None:
+    return system if isinstance(system, (str, Raw)) else None

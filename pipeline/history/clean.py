@@ -1,0 +1,193 @@
+"""What can be said of a turn by itself: blank blocks, blocks in the wrong role, inputs that are no objects.
+
+``clean`` turns one input turn into stretches of pieces, each of one role. A healthy turn comes out as one stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, structs
+
+from pipeline.history.pieces import Book, Piece, Speaker, block_path
+from pipeline.model import (
+    Document,
+    Image,
+    Policy,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+    Unknown,
+)
+from pipeline.wire import on_the_wire
+
+Stretch: TypeAlias = tuple[Speaker, list[Piece]]
+
+# What a system message inside the history becomes: user text that says what it is.
+SYSTEM_MARK = "[System message]\n"
+
+# A call without a name is called this.
+UNNAMED = "tool"
+
+_OPEN_BRACE = ord("{")
+
+# Whose turn a block belongs to, where that is not the turn's own role.
+_ROLES: dict[type, Speaker] = {
+    ToolUse: "assistant",
+    ToolResult: "user",
+    Image: "user",
+    Document: "user",
+}
+
+
+def clean(turn: Turn, policy: Policy, book: Book, changed: set[int]) -> list[Stretch]:
+    """The turn's pieces in stretches of one role; what goes is in the book, a turn that loses blocks in ``changed``."""
+    if not turn.blocks:
+        book.note("turn_empty", f"messages.{turn.index}")
+        return []
+    speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
+    stretches: list[Stretch] = []
+    gone = 0
+    for at, block in enumerate(turn.blocks):
+        piece = _CLEANERS[type(block)](Piece(block, turn.index, block_path(turn, at)), speaker, policy, book)
+        if piece is None:
+            gone += not isinstance(block, Text)
+            continue
+        role = _ROLES.get(type(piece.block), speaker)
+        if role != speaker:
+            piece = book.change("block_moved", piece)
+        if stretches and stretches[-1][0] == role:
+            stretches[-1][1].append(piece)
+        else:
+            stretches.append((role, [piece]))
+    # A blank text is no part of what a model said; anything else that goes leaves the turn no longer verbatim.
+    if gone or len(stretches) > 1:
+        changed.add(turn.index)
+    return stretches
+
+
+def system_pieces(turn: Turn, book: Book, *, leading: bool) -> list[Piece]:
+    """A system message's blocks: texts as they are for the system slot, marked for a place inside the history.
+
+    Media inside the history stay as the user's; what no system prompt and no user can say is shown as its JSON.
+    """
+    if not turn.blocks:
+        book.note("turn_empty", f"messages.{turn.index}")
+    pieces = []
+    for at, block in enumerate(turn.blocks):
+        piece = Piece(block, turn.index, block_path(turn, at), system=True)
+        if isinstance(block, Text) and not block.text.strip():
+            book.drop("blank_dropped", piece)
+        elif isinstance(block, Text):
+            marked = structs.replace(block, text=SYSTEM_MARK + block.text)
+            pieces.append(piece if leading else book.change("system_inlined", piece, marked))
+        elif leading:
+            book.drop("system_media_dropped", piece)
+        elif isinstance(block, (Image, Document)):
+            pieces.append(structs.replace(book.change("block_moved", piece), system=False))
+        else:
+            shown = msgspec.json.encode(on_the_wire(block)).decode()
+            pieces.append(book.change("system_block_as_text", piece, Text(text=SYSTEM_MARK + shown)))
+    return pieces
+
+
+def _text(piece: Piece, _speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
+    text: str = piece.block.text  # type: ignore[union-attr]  # the table dispatches on the type
+    if text and not text.isspace():
+        return piece
+    book.drop("blank_dropped", piece)
+    return None
+
+
+def _reasoning(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
+    if speaker == "user":
+        book.drop("thinking_misplaced", piece)
+        return None
+    if policy.reasoning == "strip":
+        book.drop("reasoning_stripped", piece)
+        return None
+    return piece
+
+
+def _call(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
+    call = piece.block
+    assert isinstance(call, ToolUse)  # noqa: S101  the table dispatches on the type
+    if policy.strip_tools:
+        book.drop("tools_stripped", piece)
+        return None
+    if call.incomplete:
+        return _incomplete(piece, call, policy, book)
+    if not call.name.strip():
+        piece = book.change("call_unnamed", piece, structs.replace(call, name=UNNAMED))
+    return _object_input(piece, book)
+
+
+def _incomplete(piece: Piece, call: ToolUse, policy: Policy, book: Book) -> Piece | None:
+    raw = bytes(call.input).decode("utf-8", "replace")
+    if policy.incomplete_call == "drop":
+        book.drop("call_incomplete", piece, detail=raw)
+        return None
+    text = Text(text=f"[Incomplete tool call: {call.name}({raw})]")
+    return book.change("call_incomplete_text", piece, text, detail=raw)
+
+
+def _object_input(piece: Piece, book: Book) -> Piece:
+    """Tool inputs are objects: a JSON text of one is parsed, null is an empty one, anything else is put into one."""
+    call = piece.block
+    assert isinstance(call, ToolUse)  # noqa: S101  the caller knows
+    view = memoryview(call.input)
+    if view and view[0] == _OPEN_BRACE:
+        return piece
+    raw = bytes(call.input).strip()
+    if raw[:1] == b"{":
+        return piece
+    value = msgspec.json.decode(raw) if raw else None
+    if isinstance(value, str):
+        inner = _object_in(value)
+        if inner is not None:
+            return book.change("input_parsed", piece, structs.replace(call, input=inner))
+    wrapped = b"{}" if value is None or value == "" else b'{"_raw":' + raw + b"}"
+    return book.change("input_wrapped", piece, structs.replace(call, input=Raw(wrapped)))
+
+
+def _object_in(text: str) -> Raw | None:
+    try:
+        return Raw(text.encode()) if isinstance(msgspec.json.decode(text), dict) else None
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+
+
+def _result(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
+    result = piece.block
+    assert isinstance(result, ToolResult)  # noqa: S101  the table dispatches on the type
+    if policy.strip_tools:
+        book.drop("tools_stripped", piece)
+        return None
+    if isinstance(result.content, list):
+        kept = [part for part in result.content if not (isinstance(part, Text) and not part.text.strip())]
+        if len(kept) < len(result.content):
+            return book.change("blank_in_result", piece, structs.replace(result, content=kept or UNSET))
+    return piece
+
+
+def _as_is(piece: Piece, _speaker: Speaker, _policy: Policy, _book: Book) -> Piece | None:
+    return piece
+
+
+_Cleaner: TypeAlias = Callable[[Piece, Speaker, Policy, Book], Piece | None]
+
+_CLEANERS: dict[type[Any], _Cleaner] = {
+    Text: _text,
+    Thinking: _reasoning,
+    RedactedThinking: _reasoning,
+    ToolUse: _call,
+    ToolResult: _result,
+    Image: _as_is,
+    Document: _as_is,
+    Unknown: _as_is,
+}

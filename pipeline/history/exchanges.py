@@ -1,0 +1,101 @@
+"""Exchanges: an assistant turn with the results of its calls, and what the user said after them.
+
+The open end of a history is a list of exchanges. They are plain data, so that a session's state is a copy of them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.history.pieces import Piece
+from pipeline.model import RedactedThinking, Text, Thinking, ToolUse
+
+
+class Call(Struct, omit_defaults=True):
+    """A tool call: its place among the assistant's pieces, its id in the input, and its result's place, if any."""
+
+    at: int
+    original: str
+    result: int = -1
+    real: bool = False
+
+
+class Exchange(Struct, omit_defaults=True):
+    """One exchange. The first of a history has no assistant turn.
+
+    ``number`` counts the assistant turn, ``user_number`` the user turn of its own that follows its results (0: none
+    yet). ``sealed`` is set once the assistant turn has been settled.
+    """
+
+    number: int
+    assistant: list[Piece] = []
+    calls: list[Call] = []
+    results: list[Piece] = []
+    user: list[Piece] = []
+    assistant_id: str | None = None
+    user_id: str | None = None
+    user_number: int = 0
+    sealed: bool = False
+
+    def calls_of(self, original: str) -> list[Call]:
+        """The calls that came under an id, in order."""
+        return [call for call in self.calls if call.original == original]
+
+    def tool_use(self, call: Call) -> ToolUse:
+        """A call's block, with the id that it has in the output."""
+        block = self.assistant[call.at].block
+        assert isinstance(block, ToolUse)  # noqa: S101  calls point at nothing else
+        return block
+
+    @property
+    def answered(self) -> bool:
+        """Whether every call has a real result."""
+        return all(call.real for call in self.calls)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the assistant turn is over: what the assistant says next is a turn of its own."""
+        return bool(self.user or self.results)
+
+    @property
+    def only_reasoning(self) -> bool:
+        """Whether the assistant turn is nothing but reasoning, which no provider takes by itself."""
+        return bool(self.assistant) and all(is_reasoning(piece) for piece in self.assistant)
+
+    def firm(self, *, unanswered_stay: bool) -> bool:
+        """Whether something of the assistant turn stays, whatever comes.
+
+        A call without a result may be left out by policy; with a placeholder it stays.
+        """
+        if not unanswered_stay:
+            loose = {call.at for call in self.calls if call.result < 0}
+            return any(not is_reasoning(piece) and at not in loose for at, piece in enumerate(self.assistant))
+        return any(not is_reasoning(piece) for piece in self.assistant)
+
+
+def is_reasoning(piece: Piece) -> bool:
+    """Whether a piece is thinking, readable or not."""
+    return isinstance(piece.block, (Thinking, RedactedThinking))
+
+
+def same_call(one: ToolUse, other: ToolUse) -> bool:
+    """Whether two calls ask for the same thing."""
+    if one.name != other.name:
+        return False
+    left, right = bytes(one.input), bytes(other.input)
+    return left == right or msgspec.json.decode(left) == msgspec.json.decode(right)
+
+
+def calls_last(pieces: list[Piece]) -> list[int]:
+    """The order of an assistant turn's pieces in which no text stands behind a call (ANT-07b).
+
+    Reasoning and provider-run blocks keep their places relative to the texts.
+    """
+    last_text = max((at for at, piece in enumerate(pieces) if isinstance(piece.block, Text)), default=-1)
+    early = [at for at in range(last_text) if isinstance(pieces[at].block, ToolUse)]
+    if not early:
+        return list(range(len(pieces)))
+    first = set(early)
+    rest = [at for at in range(last_text + 1) if at not in first]
+    return [*rest, *early, *range(last_text + 1, len(pieces))]

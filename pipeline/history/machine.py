@@ -1,0 +1,329 @@
+"""The structure repair, turn by turn.
+
+Theory of operation. The history is a list of exchanges. Only its end is open; what lies before has been settled, that
+is, handed out as finished messages, and is never touched again. A turn that comes in is cleaned by itself (``clean``),
+then its blocks go to the open exchanges: what an assistant says joins the last exchange or begins a new one, a result
+goes to its call, wherever that is among the open exchanges, anything else that a user says joins the last exchange's
+user turn. Neighbours of one role thereby merge, whatever was dropped between them.
+
+After each turn, everything before the earlier of these is settled: the last turn, which may still grow, and the first
+exchange with a call that has no real result yet, as long as it is among the last ``policy.open_exchanges``. A request
+renders the open exchanges as if nothing more came (``open_messages``), without changing them.
+
+A whole history is repaired by the same steps, so both ways give the same.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from pipeline.fixes import Fix
+from pipeline.history.clean import clean, system_pieces
+from pipeline.history.exchanges import Call, Exchange, is_reasoning, same_call
+from pipeline.history.healthy import Stretch
+from pipeline.history.ids import IdTable, SettledCall
+from pipeline.history.pieces import Book, Entry, Message, Piece
+from pipeline.history.placeholders import is_placeholder
+from pipeline.history.render import Rendered, assistant_message, render_open, result_for, user_message
+from pipeline.history.results import orphan_pieces, same_content
+from pipeline.model import Policy, ToolResult, ToolUse, Turn
+
+# Past this many, the turns that have been settled are taken out of ``History.changed``.
+_MANY_CHANGED = 64
+
+
+class History:
+    """A history under repair. ``messages`` counts those that are settled."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.ids = IdTable()
+        self.exchanges: list[Exchange] = []
+        self.system: list[Piece] = []
+        self.messages = 0
+        self.turns = 0
+        self.number = 0
+        self.changed: set[int] = set()
+        self.user_spoke_last = False
+        self._book = Book()
+        self._settled: list[Message] = []
+        self._calls: list[SettledCall] = []
+
+    def append(self, turn: Turn) -> list[Fix]:
+        """Take the next turn; the fixes that are now certain."""
+        self.turns += 1
+        book = self._book
+        before = len(book.fixes)
+        if turn.role == "system":
+            self._system(turn)
+        else:
+            for role, pieces in clean(turn, self.policy, book, self.changed):
+                if role == "assistant":
+                    self._assistant(turn, pieces)
+                else:
+                    self._user(turn, pieces)
+            if turn.role == "assistant":
+                self.user_spoke_last = False
+        self._settle()
+        return book.fixes[before:]
+
+    def begin(self, stretch: Stretch) -> None:
+        """Begin behind a healthy stretch, as if its turns had been taken and settled one by one."""
+        self.turns += stretch.turns
+        self.messages += stretch.turns
+        self.ids.claim_answered(stretch.ids)
+        self._calls += [SettledCall(each, each, answered=True) for each in stretch.ids]
+        self.number = stretch.number + 1
+        # The assistant turn that comes next is this exchange's.
+        self.exchanges.append(Exchange(number=self.number))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is the model's turn.
+
+        The last turn is the user's, and every call has a real result or the user has spoken over the open call.
+        """
+        if not self.user_spoke_last or not self.exchanges:
+            return False
+        spoken = any(not piece.system for piece in self.exchanges[-1].user)
+        return spoken or all(exchange.answered for exchange in self.exchanges)
+
+    def open_messages(self, tail: str | None = None) -> Rendered:
+        """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""
+        return render_open(self, tail or self.policy.tail)
+
+    def take_settled(self) -> tuple[list[Message], list[Fix], list[Entry], list[SettledCall]]:
+        """What has become certain since the last time: messages, fixes, ledger entries of blocks that went, calls."""
+        taken = self._settled, self._book.fixes, self._book.gone, self._calls
+        self._settled, self._book, self._calls = [], Book(), []
+        return taken
+
+    # What comes in.
+
+    def _system(self, turn: Turn) -> None:
+        leading = not self.exchanges
+        pieces = system_pieces(turn, self._book, leading=leading)
+        if leading:
+            self.system += pieces
+        elif pieces:
+            self._say(turn, pieces, self._last_for_user())
+            self.user_spoke_last = False
+
+    def _assistant(self, turn: Turn, pieces: list[Piece]) -> None:
+        if not self.exchanges:
+            for piece in pieces:
+                self._book.drop("leading_dropped", piece)
+            return
+        exchange = self.exchanges[-1]
+        if exchange.closed:
+            self.number += 1
+            exchange = Exchange(number=self.number)
+            self.exchanges.append(exchange)
+        elif exchange.assistant:
+            self._book.note("turns_merged", f"messages.{turn.index}")
+        for piece in pieces:
+            self._add_assistant_piece(exchange, piece)
+        exchange.assistant_id = turn.id or exchange.assistant_id
+
+    def _add_assistant_piece(self, exchange: Exchange, piece: Piece) -> None:
+        call = piece.block
+        if isinstance(call, ToolUse):
+            if any(same_call(exchange.tool_use(other), call) for other in exchange.calls_of(call.id)):
+                self._book.drop("call_repeated", piece)
+                self.changed.add(piece.turn)
+                return
+            exchange.calls.append(Call(at=len(exchange.assistant), original=call.id))
+            final = self.ids.claim(call.id)
+            if final != call.id:
+                piece = self._book.change("id_rewritten", piece, structs.replace(call, id=final), detail=final)
+        exchange.assistant.append(piece)
+
+    def _user(self, turn: Turn, pieces: list[Piece]) -> None:
+        said: list[Piece] = []
+        for piece in pieces:
+            if not isinstance(piece.block, ToolResult):
+                said.append(piece)
+            elif not self._result(turn, piece, piece.block, spoken=bool(said)):
+                said += self._orphan(piece, piece.block)
+        if said:
+            self._say(turn, said, self._last_for_user())
+            self.user_spoke_last = True
+
+    def _last_for_user(self) -> Exchange:
+        """The exchange that the next user content belongs to."""
+        if not self.exchanges:
+            self.number += 1
+            self.exchanges.append(Exchange(number=self.number, user_number=self.number, sealed=True))
+        exchange = self.exchanges[-1]
+        if exchange.only_reasoning and not exchange.closed:
+            for piece in exchange.assistant:
+                self._book.drop("reasoning_alone", piece)
+            # It was not firm, so the exchange before it is still there.
+            self.exchanges.pop()
+            exchange = self.exchanges[-1]
+        return exchange
+
+    def _say(self, turn: Turn, pieces: list[Piece], exchange: Exchange) -> None:
+        if not exchange.user_number:
+            self.number += 1
+            exchange.user_number = self.number
+        if exchange.user and exchange.user[-1].turn != turn.index:
+            self._book.note("turns_merged", f"messages.{turn.index}")
+        exchange.user += pieces
+        exchange.user_id = turn.id or exchange.user_id
+
+    # Results.
+
+    def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
+        """Give a result to its call; False where there is none that could take it."""
+        found = self._call_of(result.tool_use_id)
+        if found is None:
+            return False
+        exchange, call = found
+        use = exchange.tool_use(call)
+        real = not is_placeholder(result, use.name, call.original)
+        if call.result >= 0:
+            earlier = exchange.results[call.result]
+            if call.real or not real:
+                self._second(piece, earlier, real=real)
+                return True
+            self._book.drop("placeholder_dropped", earlier)
+        if exchange is not self.exchanges[-1] or exchange.user or spoken:
+            piece = self._book.change("result_moved", piece)
+        if use.id != result.tool_use_id:
+            rewritten = structs.replace(result, tool_use_id=use.id)
+            piece = self._book.change("id_rewritten", piece, rewritten, detail=use.id)
+        if call.result >= 0:
+            exchange.results[call.result] = piece
+        else:
+            call.result = len(exchange.results)
+            exchange.results.append(piece)
+        call.real = real
+        if exchange is self.exchanges[-1]:
+            exchange.user_id = turn.id or exchange.user_id
+        self.user_spoke_last = True
+        return True
+
+    def _call_of(self, original: str) -> tuple[Exchange, Call] | None:
+        """The call that a result belongs to.
+
+        A result that follows directly belongs to the last exchange if that has a call of its id; a displaced one to
+        the latest open call of its id that still waits. Of several calls with one id, the first that waits.
+        """
+        for exchange in reversed(self.exchanges):
+            calls = exchange.calls_of(original)
+            if not calls:
+                continue
+            open_call = next((call for call in calls if call.result < 0), None)
+            open_call = open_call or next((call for call in calls if not call.real), None)
+            if open_call is not None or exchange is self.exchanges[-1]:
+                return exchange, open_call or calls[0]
+        # Every open call of this id has its result: this is one more for the latest of them.
+        for exchange in reversed(self.exchanges):
+            for call in exchange.calls_of(original):
+                return exchange, call
+        return None
+
+    def _second(self, piece: Piece, earlier: Piece, *, real: bool) -> None:
+        if not real:
+            self._book.drop("placeholder_dropped", piece)
+        elif same_content(piece, earlier):
+            self._book.drop("result_repeated", piece)
+        else:
+            self._book.drop("result_duplicate", piece)
+
+    def _orphan(self, piece: Piece, result: ToolResult) -> list[Piece]:
+        answered = self.ids.answered(result.tool_use_id)
+        if answered:
+            self._book.drop("result_duplicate", piece)
+            return []
+        code = "result_orphan" if answered is None else "result_late"
+        if self.policy.orphan_result == "drop":
+            self._book.drop(code, piece)
+            return []
+        return orphan_pieces(piece, result, f"{code}_text", self._book)
+
+    # Settling.
+
+    def _settle(self) -> None:
+        while self.exchanges:
+            first = self.exchanges[0]
+            if not first.sealed and not self._seal(first):
+                return
+            if len(self.exchanges) == 1:
+                return
+            second = self.exchanges[1]
+            if not second.firm(unanswered_stay=self.policy.missing_result == "synthesise"):
+                if not (second.closed and self._expired(second)):
+                    return
+                if not self._give_up(second):
+                    continue
+            self._emit(user_message(first, self.changed))
+            del self.exchanges[0]
+
+    def _seal(self, exchange: Exchange) -> bool:
+        """Settle an exchange's assistant turn if it can be; its user turn may still grow."""
+        if not exchange.closed:
+            return False
+        if not exchange.answered:
+            if not self._expired(exchange):
+                return False
+            self._give_up(exchange)
+        self._emit(assistant_message(exchange, self.changed, self._book))
+        for call in exchange.calls:
+            self._settle_call(exchange, call)
+        exchange.sealed = True
+        return True
+
+    def _expired(self, exchange: Exchange) -> bool:
+        return exchange.number <= self.number - self.policy.open_exchanges
+
+    def _give_up(self, exchange: Exchange) -> bool:
+        """Do without the results that never came; False if nothing of the exchange is left by itself."""
+        missing = [call for call in exchange.calls if call.result < 0]
+        if self.policy.missing_result == "synthesise":
+            for call in missing:
+                call.result = len(exchange.results)
+                place = f"messages.{self.messages + 1}.content.{call.result}"
+                exchange.results.append(result_for(exchange, call, place, self._book))
+            return True
+        return self._drop_calls(exchange, missing)
+
+    def _drop_calls(self, exchange: Exchange, missing: list[Call]) -> bool:
+        for call in missing:
+            piece = exchange.assistant[call.at]
+            self._book.drop("call_unanswered", piece)
+            self.changed.add(piece.turn)
+            self._calls.append(SettledCall(call.original, exchange.tool_use(call).id, answered=False))
+            self.ids.settle(self._calls[-1])
+        gone = {call.at for call in missing}
+        places = {at: new for new, at in enumerate(at for at in range(len(exchange.assistant)) if at not in gone)}
+        exchange.assistant = [exchange.assistant[at] for at in places]
+        exchange.calls = [structs.replace(call, at=places[call.at]) for call in exchange.calls if call.at not in gone]
+        if any(not is_reasoning(piece) for piece in exchange.assistant):
+            return True
+        for piece in exchange.assistant:
+            self._book.drop("reasoning_alone", piece)
+        self._join_to_previous(exchange)
+        return False
+
+    def _join_to_previous(self, exchange: Exchange) -> None:
+        at = self.exchanges.index(exchange)
+        previous = self.exchanges[at - 1]
+        if previous.user and exchange.user:
+            self._book.note("turns_merged", f"messages.{exchange.user[0].turn}")
+        previous.user += exchange.user
+        previous.user_number = previous.user_number or exchange.user_number
+        previous.user_id = exchange.user_id or previous.user_id
+        del self.exchanges[at]
+
+    def _settle_call(self, exchange: Exchange, call: Call) -> None:
+        settled = SettledCall(call.original, exchange.tool_use(call).id, call.real)
+        self._calls.append(settled)
+        self.ids.settle(settled)
+
+    def _emit(self, message: Message) -> None:
+        self._settled.append(message)
+        self.messages += 1
+        if len(self.changed) > _MANY_CHANGED:
+            self.changed &= {piece.turn for exchange in self.exchanges for piece in exchange.assistant}

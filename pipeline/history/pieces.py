@@ -1,0 +1,102 @@
+"""Blocks on their way through the repair, the messages they end up in, and the record of what became of each.
+
+A ``Piece`` is one block with its place in the input. The repair moves pieces about, puts changed blocks into them and
+says so in a ``Book``; a ``Message`` is a finished turn of the repaired history. Each input block has exactly one fate,
+the gravest of what happened to it, and the ledger is made from the pieces that are left and the entries of those gone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, structs
+
+from pipeline.fixes import FIXES, Fate, Fix, make
+from pipeline.model import Block, Turn
+
+Speaker: TypeAlias = Literal["user", "assistant"]
+
+# From the lightest to the gravest; a block that was both moved and rewritten was moved.
+_GRAVITY: dict[str, int] = {"kept": 0, "rewritten": 1, "moved": 2, "flattened": 3, "dropped": 4, "synthesised": 5}
+
+
+class Entry(Struct, frozen=True, omit_defaults=True):
+    """One line of the ledger: what became of an input block, or where an output block comes from.
+
+    ``path`` is the block's place in the input (``""`` for what was synthesised), ``output`` its place in the output
+    (``""`` for what was dropped), ``code`` the fix that decided its fate (``""`` for what was kept).
+    """
+
+    path: str
+    fate: Literal["kept"] | Fate
+    output: str = ""
+    code: str = ""
+
+
+class Piece(Struct, omit_defaults=True):
+    """One block, where it came from (``turn`` is the input message's index), and what has happened to it so far.
+
+    ``system`` marks the text of a system message that stands inside the history; ``whole`` a text that was the whole
+    content of its message, as a plain string.
+    """
+
+    block: Block
+    turn: int
+    path: str
+    fate: Literal["kept"] | Fate = "kept"
+    code: str = ""
+    system: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the block was its message's content, written as a plain string."""
+        return self.path.endswith(".content")
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """One turn of the repaired history.
+
+    ``changed`` holds the input messages in it that lost a block or gave one away: what they say is no longer verbatim.
+    """
+
+    role: Speaker
+    pieces: list[Piece]
+    id: str | None = None
+    changed: frozenset[int] = frozenset()
+
+
+def block_path(turn: Turn, at: int) -> str:
+    """The place in the input of a turn's block."""
+    return turn.paths[at] if turn.paths is not None else f"messages.{turn.index}.content.{at}"
+
+
+def message_of(turn: Turn) -> Message:
+    """A healthy turn as the message it is."""
+    pieces = [Piece(block, turn.index, block_path(turn, at)) for at, block in enumerate(turn.blocks)]
+    return Message("assistant" if turn.role == "assistant" else "user", pieces, turn.id)
+
+
+class Book:
+    """The fixes of one stretch of work, and the ledger's entries of what did not survive it."""
+
+    def __init__(self, target: str = "") -> None:
+        self.target = target
+        self.fixes: list[Fix] = []
+        self.gone: list[Entry] = []
+
+    def note(self, code: str, path: str, detail: str = "") -> None:
+        """Record a fix that concerns a whole message, or something that was synthesised."""
+        self.fixes.append(make(code, path, target=self.target, detail=detail))
+
+    def drop(self, code: str, piece: Piece, detail: str = "") -> None:
+        """Record that a block is left out."""
+        self.fixes.append(make(code, piece.path, before=piece.block, target=self.target, detail=detail))
+        self.gone.append(Entry(piece.path, "dropped", code=code))
+
+    def change(self, code: str, piece: Piece, after: Block | None = None, detail: str = "") -> Piece:
+        """Record that a block was moved, or that ``after`` takes its place; the piece to go on with."""
+        self.fixes.append(make(code, piece.path, before=piece.block, after=after, target=self.target, detail=detail))
+        block = piece.block if after is None else after
+        if _GRAVITY[FIXES[code].fate] > _GRAVITY[piece.fate]:
+            return structs.replace(piece, block=block, fate=FIXES[code].fate, code=code)
+        return structs.replace(piece, block=block)

@@ -1,0 +1,223 @@
+"""A session's state as records: a small head, and segments that are written once.
+
+A segment holds what settled since the one before: the encoded chunks of each target, and the log of the messages as
+they came, from which a rewind or a new target starts afresh. The head holds the open end and what is not yet enough
+for a segment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from pipeline.errors import InternalError
+from pipeline.fixes import Fix
+from pipeline.history.exchanges import Exchange
+from pipeline.history.ids import SettledCall
+from pipeline.history.machine import History
+from pipeline.history.pieces import Entry, Piece
+from pipeline.model import Policy, Tool, Turn
+from pipeline.targets import Setting
+from pipeline.track import TrackHead, TrackSlice
+
+# The layout of heads and segments. A session of another layout is read from its log.
+LAYOUT = 1
+
+
+class Logged(Struct, frozen=True, omit_defaults=True):
+    """One entry of the saved log: a turn, or the fixes that reading a message took."""
+
+    turn: Turn | None = None
+    fixes: list[Fix] = []
+
+
+LogEntry: TypeAlias = Turn | list[Fix]
+
+
+class Slice(Struct, array_like=True):
+    """What a session has gained. ``log`` is the JSON of a list of ``Logged``."""
+
+    log: bytes = b"[]"
+    ids: list[str | None] = []
+    fixes: list[Fix] = []
+    gone: list[Entry] = []
+    calls: list[SettledCall] = []
+    tracks: dict[str, TrackSlice] = {}
+
+
+class Segment(Struct, array_like=True):
+    """One settled segment, with its own number, so that it can be told from those of an abandoned history."""
+
+    number: int
+    layout: int
+    gained: Slice
+
+
+class Head(Struct, kw_only=True):
+    """The head record. ``setting`` and ``history`` are JSON, since they hold raw JSON themselves."""
+
+    layout: int
+    targets: list[str]
+    policy: Policy
+    setting: bytes
+    history: bytes
+    count: int
+    segments: list[tuple[int, bytes]]
+    next_segment: int
+    gained: Slice
+    tracks: dict[str, TrackHead]
+
+
+class HistoryState(Struct, omit_defaults=True, kw_only=True):
+    """The open end of a history."""
+
+    exchanges: list[Exchange] = []
+    system: list[Piece] = []
+    messages: int = 0
+    turns: int = 0
+    number: int = 0
+    changed: list[int] = []
+    user_spoke_last: bool = False
+
+
+class SavedSetting(Struct, omit_defaults=True, kw_only=True):
+    """A setting; the system prompt is kept as JSON."""
+
+    system: Raw | UnsetType = UNSET
+    tools: list[Tool] = []
+    model: str | None = None
+    params: dict[str, Raw] = {}
+
+
+class Archive:
+    """The log of a session, and the list of its segments. ``log`` is what no segment holds yet."""
+
+    def __init__(self, next_segment: int = 0) -> None:
+        self.log: list[LogEntry] = []
+        self.packed: list[bytes] = []
+        self.segments: list[tuple[int, bytes]] = []
+        self.next_segment = next_segment
+
+    def entries(self) -> Iterator[LogEntry]:
+        """The whole log, oldest first."""
+        for packed in self.packed:
+            yield from decode_log(packed)
+        yield from self.log
+
+    def pack(self, gained: Slice) -> tuple[int, bytes]:
+        """Put what was gained, its log included, in a new segment."""
+        number = self.next_segment
+        record = _encode(Segment(number, LAYOUT, gained))
+        self.segments.append((number, _digest(record)))
+        self.next_segment += 1
+        self.packed.append(gained.log)
+        self.log = []
+        return number, record
+
+    def unpack(self, head: Head, records: Iterable[bytes]) -> list[Slice]:
+        """Take back the segments that a head names, in order; others are leftovers of an abandoned history.
+
+        Raises:
+            InternalError: one is missing, or is not what was written.
+        """
+        found = {}
+        for record in records:
+            segment = _SEGMENT.decode(record)
+            found[segment.number] = (segment, record)
+        slices = []
+        for number, expected in head.segments:
+            segment, record = found.get(number, (None, b""))
+            if segment is None or _digest(record) != expected:
+                raise InternalError("state_incomplete", f"segment {number} is missing, or is not what was written")
+            slices.append(segment.gained)
+            self.packed.append(segment.gained.log)
+        self.segments = list(head.segments)
+        self.next_segment = head.next_segment
+        self.log = decode_log(head.gained.log)
+        return slices
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
+_HEAD = msgspec.msgpack.Decoder(Head)
+_SEGMENT = msgspec.msgpack.Decoder(Segment)
+_LOG = msgspec.json.Decoder(list[Logged])
+_HISTORY = msgspec.json.Decoder(HistoryState)
+_SETTING = msgspec.json.Decoder(SavedSetting)
+
+
+def encode_log(log: list[LogEntry]) -> bytes:
+    """A log as JSON."""
+    return _encode_json([Logged(turn=entry) if isinstance(entry, Turn) else Logged(fixes=entry) for entry in log])
+
+
+def decode_log(log: bytes) -> list[LogEntry]:
+    """A log from its JSON."""
+    return [entry.fixes if entry.turn is None else entry.turn for entry in _LOG.decode(log)]
+
+
+def encode_head(head: Head) -> bytes:
+    """A head as a record."""
+    return _encode(head)
+
+
+def decode_head(record: bytes) -> Head:
+    """A head from its record."""
+    return _HEAD.decode(record)
+
+
+def save_history(history: History) -> bytes:
+    """The open end of a history as JSON; what is settled must have been taken."""
+    return _encode_json(
+        HistoryState(
+            exchanges=history.exchanges,
+            system=history.system,
+            messages=history.messages,
+            turns=history.turns,
+            number=history.number,
+            changed=sorted(history.changed),
+            user_spoke_last=history.user_spoke_last,
+        )
+    )
+
+
+def load_history(data: bytes, policy: Policy, calls: Iterable[SettledCall]) -> History:
+    """A history that goes on where the saved one stopped; ``calls`` are all that were settled, oldest first."""
+    state = _HISTORY.decode(data)
+    history = History(policy)
+    history.exchanges = state.exchanges
+    history.system = state.system
+    history.messages, history.turns, history.number = state.messages, state.turns, state.number
+    history.changed = set(state.changed)
+    history.user_spoke_last = state.user_spoke_last
+    for settled in calls:
+        history.ids.reload(settled)
+    for exchange in state.exchanges:
+        for call in exchange.calls if not exchange.sealed else ():
+            history.ids.reload_open(call.original, exchange.tool_use(call).id)
+    return history
+
+
+def save_setting(setting: Setting) -> bytes:
+    """A setting as JSON."""
+    system = UNSET if setting.system is None else Raw(_encode_json(setting.system))
+    return _encode_json(
+        SavedSetting(system=system, tools=list(setting.tools), model=setting.model, params=setting.params)
+    )
+
+
+def load_setting(data: bytes) -> Setting:
+    """A setting from its JSON."""
+    saved = _SETTING.decode(data)
+    system: str | Raw | None = None if saved.system is UNSET else saved.system
+    if isinstance(system, Raw) and bytes(system)[:1] == b'"':
+        system = msgspec.json.decode(system, type=str)
+    return Setting(system=system, tools=tuple(saved.tools), model=saved.model, params=saved.params)
+
+
+def _digest(record: bytes) -> bytes:
+    return hashlib.sha256(record).digest()[:16]

@@ -1,0 +1,232 @@
+"""A session: one history under repair, and the requests it makes for its targets.
+
+Appending a turn costs the turn. Settled messages are encoded once for each target and kept as bytes; a request encodes
+the open end, judges it from the state at the settled boundary, and joins the body only when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from pipeline.errors import InputError, UnknownTargetError
+from pipeline.fixes import Fix
+from pipeline.given import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
+from pipeline.history.readers import read, read_message
+from pipeline.model import Policy, Role, Turn
+from pipeline.outcome import Normalized
+from pipeline.saved import LogEntry
+from pipeline.targets import Target, target_named
+from pipeline.work import Work, entries_before
+
+GivenMessage: TypeAlias = dict[str, Any] | bytes | str | Turn
+
+
+class Session:
+    """What the worker keeps for each session.
+
+    ``targets`` are names of the registry; ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
+    is understood) or None. ``system``, ``tools``, ``model`` and ``params`` stand beside the messages in every request.
+
+    Raises:
+        UnknownTargetError: a target that does not exist.
+        PolicyError: a policy that does not.
+        InputError: a system prompt, a tool or parameters that are none.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str] = ("anthropic",),
+        policy: GivenPolicy = None,
+        *,
+        system: GivenSystem = None,
+        tools: GivenTools = (),
+        model: str | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._work = Work(_named(targets), policy_from(policy), setting_from(system, tools, model, params))
+        self._last_role: Role | None = None
+
+    @property
+    def count(self) -> int:
+        """How many messages came in."""
+        return self._work.count
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the targets."""
+        return tuple(target.name for target in self._work.targets)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._work.policy
+
+    @property
+    def model(self) -> str | None:
+        """The model that requests name."""
+        return self._work.setting.model
+
+    @property
+    def last_role(self) -> Role | None:
+        """Whose turn was appended last to this object."""
+        return self._last_role
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the conversation waits for the model.
+
+        The last turn is the user's, and every call has a real result or user text follows the open call.
+        """
+        return self._work.history.waiting
+
+    def append(self, message: GivenMessage, source: str = "auto") -> list[Fix]:
+        """Take the next message, in any shape that the readers know; the fixes that are now certain.
+
+        Fixes of single targets, and those of the open end that a later turn may still undo, are in the requests.
+
+        Raises:
+            InputError: the message cannot be used; the session is as it was.
+        """
+        work = self._work
+        turns, fixes = _read(message, work.count, source)
+        work.count += 1
+        work.note(fixes)
+        self._last_role = turns[-1].role if turns else self._last_role
+        return [*fixes, *work.take(turns)]
+
+    def request(self, target: str | None = None) -> Normalized:
+        """The request as it stands, for one of the session's targets; by default its first.
+
+        Raises:
+            UnknownTargetError: not one of the session's targets.
+        """
+        name = self.targets[0] if target is None else target
+        if name not in self._work.tracks:
+            raise UnknownTargetError("unknown_target", f"the session has {', '.join(self.targets)}, not {name!r}")
+        return self._work.request(name)
+
+    # What makes a session start anew.
+
+    def configure(
+        self,
+        *,
+        targets: Sequence[str] | UnsetType = UNSET,
+        policy: GivenPolicy | UnsetType = UNSET,
+        system: GivenSystem | UnsetType = UNSET,
+        tools: GivenTools | UnsetType = UNSET,
+        model: str | UnsetType | None = UNSET,
+        params: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> bool:
+        """Change what is given, keep the rest; whether anything is different now.
+
+        The history is repaired and encoded anew, and the next request of each target says why its prefix is new.
+        """
+        old = self._work
+        given = old.setting
+        setting = setting_from(
+            given.system if system is UNSET else system,
+            given.tools if tools is UNSET else tools,
+            given.model if model is UNSET else model,
+            given.params if params is UNSET else params,
+        )
+        new = Work(
+            old.targets if targets is UNSET else _named(targets),
+            old.policy if policy is UNSET else policy_from(policy),
+            setting,
+            old.archive,
+        )
+        same = (new.policy, new.setting) == (old.policy, old.setting)
+        if same and new.targets == old.targets:
+            return False
+        # A target that was there before goes on as it was; what it has not yet said about its prefix it still says.
+        kept = {name: track.reset for name, track in old.tracks.items()} if same else {}
+        reasons = {target.name: kept.get(target.name, "configured") for target in new.targets}
+        self._work = new.again(old.archive.entries(), old.count, reasons)
+        return True
+
+    def replace(self, messages: Sequence[GivenMessage] | bytes, source: str = "auto") -> list[Fix]:
+        """Put another history in the place of what there was; the fixes that are certain.
+
+        Raises:
+            InputError: a message that cannot be used; the session is as it was.
+        """
+        entries: list[LogEntry] = []
+        if isinstance(messages, bytes) or not any(isinstance(message, Turn) for message in messages):
+            found = read(messages if isinstance(messages, bytes) else _listed(messages), source)
+            entries = [list(found.fixes), *found.conversation.turns]
+            count = max((turn.index for turn in found.conversation.turns), default=-1) + 1
+        else:
+            count = len(messages)
+            for index, message in enumerate(messages):
+                turns, fixes = _read(message, index, source)
+                entries += [fixes, *turns]
+        self._work = self._work.again(entries, count, dict.fromkeys(self.targets, "replaced"))
+        return list(self._work.shared.fixes)
+
+    def rewind(self, to: str | int) -> None:
+        """Go back: to the first ``to`` messages, or to the last message of the id ``to``, which stays.
+
+        Raises:
+            InputError: no such message.
+        """
+        entries = list(self._work.archive.entries())
+        if isinstance(to, int):
+            count, least = to, 0
+        else:
+            count, least = max((e.index for e in entries if isinstance(e, Turn) and e.id == to), default=-1) + 1, 1
+        if not least <= count <= self.count:
+            raise InputError("unknown_message", f"no message {to!r} to go back to; the history has {self.count}")
+        self._work = self._work.again(entries_before(entries, count), count, dict.fromkeys(self.targets, "rewound"))
+
+    # State.
+
+    def take_segments(self, *, flush: bool = False) -> list[tuple[int, bytes]]:
+        """Newly settled segments as ``(number, record)``, each handed out once; write them before the head.
+
+        What is too little for a segment waits in the head, unless ``flush`` asks for it.
+        """
+        return self._work.take_segments(flush=flush)
+
+    @property
+    def segments(self) -> list[int]:
+        """The numbers of the segments that the head stands on; all others may be deleted."""
+        return [number for number, _ in self._work.archive.segments]
+
+    def head(self) -> bytes:
+        """The rest of the state as a record; with the segments it makes the session again."""
+        return self._work.head()
+
+    @classmethod
+    def load(cls, head: bytes, segments: Iterable[bytes]) -> Session:
+        """A session from its records; it goes on exactly as the one that was saved. Other segments are ignored.
+
+        Raises:
+            InternalError: a segment is missing, or is not what was written.
+        """
+        session = cls()
+        session._work = Work.load(head, segments)
+        return session
+
+
+def _named(targets: Sequence[str]) -> tuple[Target, ...]:
+    names = [targets] if isinstance(targets, str) else list(dict.fromkeys(targets))
+    if not names:
+        raise UnknownTargetError("unknown_target", "a session has at least one target")
+    return tuple(target_named(name) for name in names)
+
+
+def _read(message: GivenMessage, index: int, source: str) -> tuple[list[Turn], list[Fix]]:
+    if isinstance(message, Turn):
+        return [msgspec.structs.replace(message, index=index)], []
+    return read_message(message, index=index, source=source)
+
+
+def _listed(messages: Sequence[GivenMessage]) -> list[Any]:
+    return [msgspec.json.decode(message) if isinstance(message, (bytes, str)) else message for message in messages]
+
+
+__all__ = ["Normalized", "Session"]

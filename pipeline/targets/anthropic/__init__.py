@@ -1,0 +1,184 @@
+"""Anthropic's Messages API: the canonical shape, less what the API refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
+from pipeline.targets.anthropic.blocks import Projection
+from pipeline.targets.anthropic.head import write_head
+from pipeline.targets.anthropic.provider_run import untaken
+from pipeline.targets.anthropic.thinking import unfit_reasoning
+from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
+from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
+from pipeline.targets.names import legal_name
+from pipeline.wire import on_the_wire
+
+NAME: Final = "anthropic"
+
+# Names in a history may be longer than those of defined tools; the shorter limit keeps the two the same (ANT-13c).
+LONGEST_NAME: Final = 128
+
+
+class ImageCount(Struct, frozen=True, array_like=True):
+    """How many images the messages so far hold, and whether one of them is large (ANT-30b)."""
+
+    images: int = 0
+    large: bool = False
+
+
+class _Wire(Struct, frozen=True):
+    role: str
+    content: list[Any]
+
+
+class _Run(Struct, frozen=True, gc=False):
+    role: str
+    content: tuple[Block, ...]
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class AnthropicDialect:
+    """The Messages API for one setting."""
+
+    separator = b","
+
+    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+        self.model = setting.model
+        self.state = ImageCount()
+        head = write_head(setting, system)
+        self.head = head.data
+        self.fixes = head.fixes
+        self.marks_left = MOST_MARKS - head.marks
+        self.prefix = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + b'"messages":['
+        self._names: dict[str, str] = {}
+
+    def encode(self, message: Message, state: ImageCount) -> Encoded:
+        """Write one message; where nothing speaks against it, as it is."""
+        for piece in message.pieces:
+            if not self._plain(piece):
+                return self._project(message, state)
+        blocks = [piece.block for piece in message.pieces]
+        rows = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
+        return Encoded(data=_encode(_Wire(message.role, blocks)), state=state, rows=rows)
+
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> bytes | None:
+        """Write plain turns as they are, if their tools' names can stay."""
+        if any(self.name(name) != name for name in names):
+            return None
+        return _encode([_Run(turn.role, turn.blocks) for turn in turns])[1:-1]
+
+    def end(self, messages: Sequence[Message], state: ImageCount, _settled: int, *, final: bool) -> Ending:
+        """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""
+        parts: list[Encoded] = []
+        for at, message in enumerate(messages):
+            if final and at == len(messages) - 1 and message.role == "assistant":
+                parts.append(self._prefill(message, state))
+            else:
+                parts.append(self.encode(message, state))
+            state = parts[-1].state
+        return Ending(parts=parts, suffix=b"]}")
+
+    def _prefill(self, message: Message, state: ImageCount) -> Encoded:
+        trimmed, book = _without_trailing_space(message)
+        part = self._project(trimmed, state, paused=True)
+        return msgspec.structs.replace(part, fixes=[*book.fixes, *part.fixes]) if book.fixes else part
+
+    def name(self, name: str) -> str:
+        """A tool's name as this API takes it."""
+        found = self._names.get(name)
+        if found is None:
+            found = self._names[name] = legal_name(name, LONGEST_NAME)
+        return found
+
+    def _plain(self, piece: Piece) -> bool:
+        block = piece.block
+        kind = type(block)
+        if kind is Text:
+            return block.cache_control is UNSET and block.issuer is UNSET  # type: ignore[union-attr]  # see kind
+        if isinstance(block, ToolUse):
+            return block.cache_control is UNSET and block.issuer is UNSET and self.name(block.name) == block.name
+        if isinstance(block, ToolResult):
+            if block.cache_control is not UNSET or block.issuer is not UNSET:
+                return False
+            content = block.content
+            return not isinstance(content, list) or all(
+                isinstance(part, Text) and part.cache_control is UNSET and part.issuer is UNSET for part in content
+            )
+        return False
+
+    def _project(self, came: Message, state: ImageCount, *, paused: bool = False) -> Encoded:
+        book = Book(NAME)
+        message = _taken(came, book, paused=paused)
+        unfit = unfit_reasoning(message, self.model)
+        work = Projection(self.name, book, state.images, large=state.large)
+        for at, piece in enumerate(message.pieces):
+            if at in unfit:
+                book.drop(unfit[at], piece)
+            else:
+                work.add(piece)
+        work.finish()
+        if not work.out:
+            book.note("turn_stubbed", came.pieces[0].path)
+            work.out.append(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
+        rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in work.out]
+        blocks = [on_the_wire(piece.block) for piece in work.out]
+        bare, marks = unmarked(blocks)
+        if marks > self.marks_left:
+            blocks = newest_marks(blocks, self.marks_left)
+            book.note("cache_control_dropped", work.out[0].path)
+            marks = self.marks_left
+        return Encoded(
+            data=_encode(_Wire(message.role, bare)),
+            marked=_encode(_Wire(message.role, blocks)) if marks else b"",
+            marks=marks,
+            state=ImageCount(work.images, work.large),
+            rows=rows,
+            fixes=book.fixes,
+            gone=book.gone,
+        )
+
+
+def _taken(message: Message, book: Book, *, paused: bool) -> Message:
+    """The message without the blocks that this API has no place for; a turn that loses one is changed."""
+    codes = untaken(message, paused=paused)
+    if not codes:
+        return message
+    for at, code in sorted(codes.items()):
+        piece = message.pieces[at]
+        book.drop(code, piece, detail=piece.block.kind if isinstance(piece.block, Unknown) else "")
+    return msgspec.structs.replace(
+        message,
+        pieces=[piece for at, piece in enumerate(message.pieces) if at not in codes],
+        changed=message.changed | {message.pieces[at].turn for at in codes},
+    )
+
+
+def _without_trailing_space(message: Message) -> tuple[Message, Book]:
+    book = Book(NAME)
+    pieces = list(message.pieces)
+    last = pieces[-1].block
+    if isinstance(last, Text) and last.text != last.text.rstrip():
+        trimmed = msgspec.structs.replace(last, text=last.text.rstrip())
+        pieces[-1] = book.change("prefill_trimmed", pieces[-1], trimmed)
+    return msgspec.structs.replace(message, pieces=pieces), book
+
+
+class Anthropic:
+    """The target ``anthropic``."""
+
+    name = NAME
+    text = False
+    tail_rule = "ANT-25"
+    tail_rules = frozenset({"ANT-01", "ANT-20", "ANT-23", "ANT-23b", "ANT-24", "ANT-25"})
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> AnthropicDialect:
+        """Get ready for a session."""
+        return AnthropicDialect(setting, system)

@@ -1,0 +1,107 @@
+"""One message's blocks as the Messages API takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import UNSET, structs
+
+from pipeline.history.pieces import Book, Piece
+from pipeline.model import Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from pipeline.targets.images import MEDIA_TYPES, inspect, with_media_type
+
+# Block types beyond the model's own that the API takes inside a tool's result.
+_TAKEN_IN_RESULTS: Final = frozenset({"search_result", "tool_reference"})
+
+_MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text (ANT-30)
+_MANY_IMAGES: Final = 20  # beyond this many, no side of any image may be longer than (ANT-30b)
+_MANY_IMAGES_SIDE: Final = 2000  # pixels
+
+
+class Projection:
+    """The work on one message: pieces go in by ``add``, and what is sent stands in ``out`` after ``finish``."""
+
+    def __init__(self, name: Callable[[str], str], book: Book, images: int, *, large: bool) -> None:
+        self.out: list[Piece] = []
+        self.images = images
+        self.large = large
+        self._name = name
+        self._book = book
+        self._media: list[Piece] = []
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece of the message."""
+        block = piece.block
+        match block:
+            case ToolUse():
+                name = self._name(block.name)
+                if name != block.name:
+                    piece = self._book.change("tool_name_rewritten", piece, structs.replace(block, name=name))
+            case ToolResult():
+                piece = self._result(piece, block)
+            case Image():
+                piece = self._image(piece, block)
+            case Thinking() | RedactedThinking():
+                piece = self._unmarked_reasoning(piece, block)
+        self.out.append(piece)
+
+    def finish(self) -> None:
+        """Put media of error results behind the results."""
+        if self._media:
+            at = sum(isinstance(piece.block, ToolResult) for piece in self.out)
+            self.out[at:at] = self._media
+
+    def _unmarked_reasoning(self, piece: Piece, block: Thinking | RedactedThinking) -> Piece:
+        """Reasoning takes no cache breakpoint (ANT-29)."""
+        if block.cache_control is UNSET:
+            return piece
+        return self._book.change("cache_control_dropped", piece, structs.replace(block, cache_control=UNSET))
+
+    def _result(self, piece: Piece, result: ToolResult) -> Piece:
+        if not isinstance(result.content, list):
+            return piece
+        content: list[Any] = []
+        for at, part in enumerate(result.content):
+            inner = Piece(part, piece.turn, f"{piece.path}.content.{at}")
+            if isinstance(part, Unknown) and part.kind not in _TAKEN_IN_RESULTS:
+                piece = self._book.change("unknown_dropped", piece, detail=f"content.{at}: {part.kind}")
+                piece = structs.replace(piece, fate="rewritten")
+            elif result.is_error and not isinstance(part, Text):
+                # An error result is text only (ANT-16).
+                self._media.append(self._shown(structs.replace(inner, fate="moved", code="error_media_moved")))
+                piece = self._book.change("error_media_moved", piece, detail=f"content.{at}")
+                piece = structs.replace(piece, fate="rewritten")
+            else:
+                content.append(self._shown(inner).block)
+        if content == result.content:
+            return piece
+        return structs.replace(piece, block=structs.replace(result, content=content or UNSET))
+
+    def _shown(self, piece: Piece) -> Piece:
+        return self._image(piece, piece.block) if isinstance(piece.block, Image) else piece
+
+    def _image(self, piece: Piece, image: Image) -> Piece:
+        facts = inspect(image.source)
+        if facts is None:
+            return piece
+        fault = ""
+        large = facts.longest_side > _MANY_IMAGES_SIDE
+        media_type = facts.sniffed or facts.declared
+        if facts.broken:
+            fault = "its data cannot be read"
+        elif media_type not in MEDIA_TYPES:
+            fault = f"media type {media_type or 'missing'}"
+        elif facts.encoded_bytes > _MOST_IMAGE_BYTES:
+            fault = f"{facts.encoded_bytes} bytes, at most {_MOST_IMAGE_BYTES}"
+        elif self.images >= _MANY_IMAGES and (large or self.large):
+            fault = f"a side over {_MANY_IMAGES_SIDE} pixels in a request of more than {_MANY_IMAGES} images"
+        if fault:
+            stub = Text(text=f"[Image left out: {fault}]", cache_control=image.cache_control)
+            return self._book.change("image_stubbed", piece, stub, detail=fault)
+        self.images += 1
+        self.large = self.large or large
+        if media_type == facts.declared:
+            return piece
+        corrected = structs.replace(image, source=with_media_type(image.source, media_type))
+        return self._book.change("image_type_corrected", piece, corrected, detail=media_type)

@@ -1,0 +1,153 @@
+"""A Messages request without its messages: model, system, tools and the other parameters, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from pipeline.fixes import Fix, make
+from pipeline.history.pieces import Piece
+from pipeline.model import Tool
+from pipeline.targets.base import Setting
+from pipeline.targets.marks import MOST_MARKS, raw_unmarked
+from pipeline.targets.names import legal_name
+
+_NAME: Final = "anthropic"
+_LONGEST_NAME: Final = 128
+# Tools that other providers run, by the type they name.
+_FOREIGN: Final = frozenset(
+    {"web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "image_generation", "local_shell"}
+)
+# What the readers take from a tool of any shape.
+_READ_KEYS: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "inputSchema"}
+_OWN_KEYS: Final = ("messages", "model", "system", "tools")
+
+
+class WrittenHead(Struct, frozen=True):
+    """The head as a JSON object, what was mended in it, and how many cache breakpoints it has."""
+
+    data: bytes
+    fixes: list[Fix]
+    marks: int
+
+
+class _ClientTool(Struct, frozen=True, omit_defaults=True):
+    name: str
+    description: str | msgspec.UnsetType = UNSET
+    input_schema: Raw = Raw(b"{}")
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
+    """The head of every request of a session."""
+    fixes: list[Fix] = []
+    marks = _Marks(fixes)
+    keys: dict[str, Raw] = {}
+    if setting.model is not None:
+        keys["model"] = Raw(_encode(setting.model))
+    prompt = _system(setting.system, system)
+    if prompt is not None:
+        keys["system"] = prompt
+    tools = [Raw(tool) for tool in _tools(setting.tools, fixes)]
+    if tools:
+        keys["tools"] = Raw(_encode(tools))
+    for key, value in setting.params.items():
+        if key not in _OWN_KEYS:
+            keys[key] = _renamed_choice(value) if key == "tool_choice" else value
+    # Anthropic reads tools before the system prompt, so breakpoints are counted in that order.
+    for key in ("tools", "system"):
+        if key in keys:
+            keys[key] = marks.limit(keys[key], key)
+    return WrittenHead(_encode(keys), fixes, marks.count)
+
+
+class _Marks:
+    def __init__(self, fixes: list[Fix]) -> None:
+        self.count = 0
+        self._fixes = fixes
+
+    def limit(self, value: Raw, path: str) -> Raw:
+        """Take off what is over the limit; nothing is written anew where it is not."""
+        if b'"cache_control"' not in bytes(value) or bytes(value)[:1] != b"[":
+            return value
+        items = msgspec.json.decode(value, type=list[Raw])
+        taken = False
+        for at, item in enumerate(items):
+            bare, marks = raw_unmarked(item)
+            if self.count + marks > MOST_MARKS:
+                items[at], taken = bare, True
+                self._fixes.append(make("cache_control_dropped", f"{path}.{at}", target=_NAME))
+            else:
+                self.count += marks
+        return Raw(_encode(items)) if taken else value
+
+
+def _system(given: str | Raw | None, rows: Sequence[Piece]) -> Raw | None:
+    """The system prompt, followed by the history's leading system messages."""
+    texts = [piece.block for piece in rows]
+    if not texts:
+        return None if given is None else Raw(_encode(given))
+    blocks: list[Any] = []
+    if isinstance(given, str):
+        blocks += [{"type": "text", "text": given}] if given.strip() else []
+    elif given is not None:
+        blocks += msgspec.json.decode(given, type=list[Raw])
+    return Raw(_encode([*blocks, *texts]))
+
+
+def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
+    seen: set[str] = set()
+    for at, tool in enumerate(tools):
+        path = f"tools.{at}"
+        given = _keys(tool)
+        if given is not None and _foreign(given):
+            fixes.append(make("tool_foreign", path, before=given, target=_NAME))
+            continue
+        name = legal_name(tool.name, _LONGEST_NAME)
+        if name in seen:
+            fixes.append(make("tool_repeated", path, before=given or tool, target=_NAME))
+            continue
+        seen.add(name)
+        if name != tool.name:
+            fixes.append(make("tool_name_rewritten", path, target=_NAME, detail=f"{tool.name} -> {name}"))
+        if given is not None and ("input_schema" in given or bytes(tool.input_schema) == b"null"):
+            yield _encode(given | {"name": name} if "name" in given and name != tool.name else given)
+        else:
+            if given is not None:
+                fixes.append(make("field_dropped", path, before=given, target=_NAME, detail=_extras(given)))
+            yield _encode(_ClientTool(name, tool.description, tool.input_schema))
+
+
+def _keys(tool: Tool) -> dict[str, Any] | None:
+    return None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
+
+
+def _extras(keys: dict[str, Any]) -> str:
+    """The keys of a tool in another shape that this one has no place for."""
+    inner = next((keys[key] for key in ("function", "toolSpec") if key in keys), None)
+    named = keys.keys() if inner is None else msgspec.json.decode(inner, type=dict[str, Raw]).keys() | keys.keys()
+    return ", ".join(
+        sorted(named - {"type", "function", "toolSpec", "name", "description", "parameters", "inputSchema"})
+    )
+
+
+def _foreign(keys: dict[str, Any]) -> bool:
+    """Whether a provider's own tool is another provider's: Anthropic's name a type that no other has."""
+    if "input_schema" in keys or "name" in keys or "function" in keys:
+        return False
+    kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
+    return not isinstance(kind, str) or kind in _FOREIGN
+
+
+def _renamed_choice(value: Raw) -> Raw:
+    """A choice that names a tool names it as the tools do."""
+    choice = msgspec.json.decode(value)
+    if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
+        return value
+    name = legal_name(choice["name"], _LONGEST_NAME)
+    return value if name == choice["name"] else Raw(_encode(choice | {"name": name}))

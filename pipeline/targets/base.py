@@ -1,0 +1,103 @@
+"""What a target is: a way to write repaired messages as a provider's request.
+
+A target is prepared for one session's setting and is a ``Dialect`` then. It encodes one message at a time: what is
+settled is encoded once and kept, the open end anew for each request. A body is
+``prefix + separator.join(settled chunks + the ending's parts) + suffix``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec import Raw, Struct
+
+from pipeline.fixes import Fix
+from pipeline.history.pieces import Entry, Message, Piece
+from pipeline.model import Tool, Turn
+
+Row: TypeAlias = tuple[str, str, str]
+"""Where an output block comes from: input path, fate, code."""
+
+
+# What holds the place of a turn that a target can show nothing of.
+STUB: Final = "[Nothing of this turn can be shown to this model.]"
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What stands beside the messages: system prompt, tools, model and the other parameters of a request."""
+
+    system: str | Raw | None = None
+    tools: tuple[Tool, ...] = ()
+    model: str | None = None
+    params: dict[str, Raw] = {}
+
+
+class Encoded(Struct, frozen=True, kw_only=True):
+    """One message in the target's bytes.
+
+    ``data`` has no cache breakpoints; ``marked`` is the same with them, ``marks`` their number. ``state`` is what the
+    target carries on to the next message. ``rows`` has one entry for each output block.
+    """
+
+    data: bytes
+    state: Any = None
+    rows: Sequence[Row] = ()
+    fixes: Sequence[Fix] = ()
+    gone: Sequence[Entry] = ()
+    marked: bytes = b""
+    marks: int = 0
+
+
+class Ending(Struct, frozen=True, kw_only=True):
+    """The open end of a request.
+
+    ``prefix`` replaces the dialect's own where the body takes another shape; nothing of such a body is a prefix of
+    the next. ``messages`` is what the rules are to judge, where that is not the whole body.
+    """
+
+    parts: Sequence[Encoded]
+    suffix: bytes
+    prefix: bytes | None = None
+
+
+class Dialect(Protocol):
+    """A target, prepared for one setting. ``head`` is the request without its messages, as a JSON object."""
+
+    head: bytes
+    prefix: bytes
+    separator: bytes
+    marks_left: int
+    fixes: list[Fix]
+    state: Any
+
+    def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
+        """Write a message for good. A message that this target shows nothing of has empty ``data``."""
+
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> bytes | None:
+        """Write the plain turns of a healthy stretch in one go; ``names`` are the tools they call.
+
+        None where they are not to be written just as they are.
+        """
+
+    def end(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the target's own
+        """Write the open messages, the last ones of a request that has ``settled`` messages before them.
+
+        ``final`` says that an assistant turn at the end stays the last one (a prefill).
+        """
+
+
+class Target(Protocol):
+    """A provider's way to take requests.
+
+    ``text`` targets take one text. ``tail_rule`` is the rule against a request that ends with the assistant;
+    ``tail_rules`` are those that only look at the end, which a restored history (tail=keep) does not have yet.
+    """
+
+    name: str
+    text: bool
+    tail_rule: str
+    tail_rules: frozenset[str]
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> Dialect:
+        """Get ready for a session; ``system`` are the texts of leading system messages."""

@@ -1,0 +1,61 @@
+"""Cache breakpoints: a provider takes only so many in one request, those on the head and the newest ones."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, structs
+
+from pipeline.model import ToolResult
+
+# `A maximum of 4 blocks with cache_control may be provided.` (ANT-28)
+MOST_MARKS: Final = 4
+
+_KEY: Final = b'"cache_control"'
+
+
+def unmarked(blocks: list[Any]) -> tuple[list[Any], int]:
+    """The blocks without their cache breakpoints, inner ones included, and how many those were."""
+    bare, count = [], 0
+    for block in blocks:
+        plain, marks = _unmarked(block)
+        bare.append(plain)
+        count += marks
+    return (bare if count else blocks), count
+
+
+def newest_marks(blocks: list[Any], most: int) -> list[Any]:
+    """The blocks with at most the last ``most`` of their breakpoints."""
+    kept = []
+    for block in reversed(blocks):
+        plain, marks = _unmarked(block)
+        kept.append(block if marks <= most else plain)
+        most -= min(marks, most)
+    return kept[::-1]
+
+
+def _unmarked(block: Any) -> tuple[Any, int]:  # noqa: ANN401  a block's struct or its raw JSON
+    if isinstance(block, Raw):
+        return raw_unmarked(block)
+    count = 0
+    if block.cache_control is not UNSET:
+        count += bytes(block.cache_control) != b"null"
+        block = structs.replace(block, cache_control=UNSET)
+    if isinstance(block, ToolResult) and isinstance(block.content, list):
+        content, marks = unmarked(list(block.content))
+        if marks:
+            block = structs.replace(block, content=content)
+            count += marks
+    return block, count
+
+
+def raw_unmarked(block: Raw) -> tuple[Raw, int]:
+    """A block's JSON without its own cache breakpoint, and whether it had one (0 or 1)."""
+    if _KEY not in bytes(block):
+        return block, 0
+    keys = msgspec.json.decode(block, type=dict[str, Raw])
+    mark = keys.pop("cache_control", None)
+    if mark is None:
+        return block, 0
+    return Raw(msgspec.json.encode(keys)), int(bytes(mark) != b"null")

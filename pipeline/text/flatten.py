@@ -1,0 +1,101 @@
+"""Blocks and turns as plain text, for targets that take one text instead of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pipeline.history.clean import SYSTEM_MARK
+from pipeline.history.pieces import Message, Piece
+from pipeline.model import Image, Text, ToolResult, ToolUse
+from pipeline.text.jsontext import spaced
+
+IMAGE: Final = "[image attachment]"
+
+
+def sections(message: Message) -> list[str]:
+    """A turn of the history: its sections, each under its header."""
+    return [text for run in runs(message) if (text := _headed(message, run))]
+
+
+def runs(message: Message) -> list[list[Piece]]:
+    """A turn in parts that each have a header of their own.
+
+    A system message inside the history is one, and so are results that came by themselves: what the user says after
+    them is a turn of its own. Results and words of one input message stay together.
+    """
+    parts: list[list[Piece]] = []
+    spoken = next((piece.turn for piece in message.pieces if not isinstance(piece.block, ToolResult)), None)
+    part_of: tuple[bool, bool] | None = None
+    for piece in message.pieces:
+        kind = (piece.system, isinstance(piece.block, ToolResult) and piece.turn != spoken)
+        if kind != part_of or piece.system:
+            parts.append([])
+        parts[-1].append(piece)
+        part_of = kind
+    return parts
+
+
+def system_section(piece: Piece) -> str:
+    """A leading system message."""
+    return f"### System\n{flat([piece])}"
+
+
+def flat(pieces: Sequence[Piece]) -> str:
+    """Blocks as text, one below the other; those that cannot be shown leave nothing behind.
+
+    A content that was one plain string keeps its outer whitespace.
+    """
+    if len(pieces) == 1 and isinstance(pieces[0].block, Text) and pieces[0].whole:
+        return pieces[0].block.text
+    return "\n".join(text for text in map(shown, pieces) if text).strip()
+
+
+def shown(piece: Piece) -> str:
+    """One block as text: calls and results in brackets, a place holder for an image, nothing for the rest."""
+    match piece.block:
+        case Text(text=text):
+            return text
+        case Image():
+            return IMAGE
+        case ToolUse(name=name, input=value):
+            return f"[Tool call: {name}({spaced(value)})]"
+        case ToolResult() as result:
+            tag = "[Tool error]" if result.is_error else "[Tool result]"
+            body = _body(result)
+            return f"{tag} {body}" if body else tag
+        case _:
+            return ""
+
+
+def is_shown(piece: Piece) -> bool:
+    """Whether anything of a block is left in the text."""
+    return isinstance(piece.block, (Text, Image, ToolUse, ToolResult))
+
+
+def _body(result: ToolResult) -> str:
+    if isinstance(result.content, str):
+        return result.content
+    if not isinstance(result.content, list):
+        return ""
+    lines = [
+        part.text if isinstance(part, Text) else IMAGE if isinstance(part, Image) else "" for part in result.content
+    ]
+    return "\n".join(line for line in lines if line).strip()
+
+
+def _headed(message: Message, pieces: list[Piece]) -> str:
+    if pieces[0].system:
+        return _system(pieces[0])
+    text = flat(pieces)
+    if not text:
+        return ""
+    if message.role == "assistant":
+        return f"### Assistant\n{text}"
+    results = all(isinstance(piece.block, ToolResult) for piece in pieces)
+    return f"### Tool result\n{text}" if results else f"### User\n{text}"
+
+
+def _system(piece: Piece) -> str:
+    assert isinstance(piece.block, Text)  # noqa: S101  system messages inside a history are text
+    return f"### System\n{piece.block.text.removeprefix(SYSTEM_MARK)}"

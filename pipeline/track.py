@@ -1,0 +1,211 @@
+"""A session's settled messages in the bytes of one target, and what hangs on them: digest, rules, breakpoints.
+
+All lists only grow, so that a request is a view of their first so many entries; a session that starts anew makes new
+ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.fixes import Fix, make
+from pipeline.history.pieces import Entry, Message, Piece, message_of
+from pipeline.model import Turn
+from pipeline.rules import RULE_SETS, Violation
+from pipeline.targets import Encoded, Ending, Setting, Target
+from pipeline.targets.base import Row
+
+
+class Mark(Struct, frozen=True, array_like=True):
+    """A settled chunk with live cache breakpoints: its place, its bytes with them, their number, its input path."""
+
+    at: int
+    data: bytes
+    count: int
+    path: str
+
+
+class TrackSlice(Struct, array_like=True):
+    """What a track has gained."""
+
+    chunks: list[bytes] = []
+    rows: list[list[Row]] = []
+    fixes: list[Fix] = []
+    gone: list[Entry] = []
+
+
+class TrackHead(Struct, array_like=True):
+    """What a track needs to go on: the target's own state, live breakpoints, and why its prefix was given up."""
+
+    state: Any
+    marks: list[Mark]
+    reset: str
+
+
+class Track:
+    """The settled part of one target's request."""
+
+    def __init__(self, target: Target, setting: Setting, system: Sequence[Piece]) -> None:
+        self.target = target
+        self.dialect = target.prepare(setting, system)
+        self.model = setting.model
+        self.state: Any = self.dialect.state
+        self.chunks: list[bytes] = []
+        self.rows: list[Sequence[Row] | Turn] = []
+        self.fixes: list[Fix] = list(self.dialect.fixes)
+        self.gone: list[Entry] = []
+        self.marks: list[Mark] = []
+        self.reset = ""
+        self._hash = hashlib.sha256(self.dialect.prefix)
+        self._hashed = 0
+        self._measured = 0
+        self._bytes = len(self.dialect.prefix)
+        self._judged = 0
+        self._judgement: Any = None
+        self._violations: list[Violation] = []
+
+    def settle(self, message: Message) -> int:
+        """Write a message for good; the bytes it takes."""
+        part = self.dialect.encode(message, self.state)
+        self.state = part.state
+        self.rows.append(part.rows)
+        self.fixes += part.fixes
+        self.gone += part.gone
+        if not part.data:
+            return 0
+        if part.marks:
+            path = part.rows[0][0] if part.rows else ""
+            self.marks.append(Mark(len(self.chunks), part.marked, part.marks, path))
+            self._retire_marks()
+        self.chunks.append(part.data)
+        return len(part.data)
+
+    def settle_run(self, turns: Sequence[Turn], names: set[str]) -> int:
+        """Write turns of a healthy stretch for good, in one go where the target takes them as they are."""
+        data = self.dialect.encode_run(turns, names)
+        if data is None:
+            return sum(self.settle(message_of(turn)) for turn in turns)
+        self.chunks.append(data)
+        self.rows += turns
+        return len(data)
+
+    def lit(self, ending: Ending) -> tuple[Mark, ...]:
+        """The settled breakpoints that there is room for behind those of the open messages; the newest ones."""
+        if not self.marks:
+            return ()
+        room = self.dialect.marks_left - sum(part.marks for part in ending.parts)
+        lit: list[Mark] = []
+        for mark in reversed(self.marks):
+            room -= mark.count
+            if room < 0:
+                break
+            lit.append(mark)
+        return tuple(reversed(lit))
+
+    def judge(self, parts: Iterable[bytes]) -> list[Violation]:
+        """What the rules say of a body that ends with ``parts``, given that its settled part has been judged."""
+        rules = RULE_SETS[self.target.name]
+        if self._judgement is None:
+            self._judgement, self._violations = rules.start(self.dialect.head, self.model)
+        if self._judged < len(self.chunks):
+            settled = b",".join(self.chunks[self._judged :])
+            self._judgement, found = rules.step(self._judgement, settled)
+            self._violations += found
+            self._judged = len(self.chunks)
+        state, found = self._judgement, []
+        ending = b",".join(parts)
+        if ending:
+            state, found = rules.step(state, ending)
+        return [*self._violations, *found, *rules.finish(state)]
+
+    def steady(self) -> int:
+        """How many bytes, the prefix included, no later request will have otherwise."""
+        upto = self._unmarked()
+        for at in range(self._measured, upto):
+            self._bytes += len(self.chunks[at]) + (len(self.dialect.separator) if at else 0)
+        self._measured = upto
+        return self._bytes
+
+    def digest(self, settled: int, rest: Iterable[bytes], lit: Sequence[Mark], suffix: bytes) -> str | None:
+        """The digest of a body over the first ``settled`` chunks; None where the session has moved past them."""
+        self._advance()
+        if settled < self._hashed or settled != len(self.chunks):
+            return None
+        total = self._hash.copy()
+        marked = {mark.at: mark.data for mark in lit}
+        tail = [marked.get(at, self.chunks[at]) for at in range(self._hashed, settled)]
+        separator = self.dialect.separator
+        for at, data in enumerate([*tail, *rest], start=self._hashed):
+            if at:
+                total.update(separator)
+            total.update(data)
+        total.update(suffix)
+        return total.hexdigest()
+
+    # State.
+
+    def size(self, behind: TrackSlice) -> tuple[int, int, int, int]:
+        """How much there is, less what is ``behind``."""
+        return (
+            len(self.chunks) - len(behind.chunks),
+            len(self.rows) - len(behind.rows),
+            len(self.fixes) - len(behind.fixes),
+            len(self.gone) - len(behind.gone),
+        )
+
+    def since(self, size: tuple[int, int, int, int]) -> TrackSlice:
+        """What has come since the track had that size."""
+        chunks, rows, fixes, gone = size
+        return TrackSlice(
+            self.chunks[chunks:], [expanded(row) for row in self.rows[rows:]], self.fixes[fixes:], self.gone[gone:]
+        )
+
+    def regain(self, gained: TrackSlice) -> None:
+        """Take back what a slice holds."""
+        self.chunks += gained.chunks
+        self.rows += gained.rows
+        self.fixes += gained.fixes
+        self.gone += gained.gone
+
+    def resume(self, head: TrackHead) -> None:
+        """Go on from a saved head, once all slices are back."""
+        self.state = msgspec.convert(head.state, type(self.dialect.state))
+        self.marks = list(head.marks)
+        self.reset = head.reset
+
+    def _advance(self) -> None:
+        """Hash the chunks that no later request will have otherwise."""
+        upto = self._unmarked()
+        for at in range(self._hashed, upto):
+            if at:
+                self._hash.update(self.dialect.separator)
+            self._hash.update(self.chunks[at])
+        self._hashed = upto
+
+    def _unmarked(self) -> int:
+        """How many chunks stand before the first breakpoint that may yet be taken off."""
+        return self.marks[0].at if self.marks else len(self.chunks)
+
+    def _retire_marks(self) -> None:
+        """Give up the oldest breakpoints that no later request can have room for."""
+        while sum(mark.count for mark in self.marks) > self.dialect.marks_left:
+            mark = self.marks.pop(0)
+            self.fixes.append(make("cache_control_dropped", mark.path, target=self.target.name))
+
+
+def expanded(row: Sequence[Row] | Turn) -> list[Row]:
+    """The rows of one message; a healthy turn stands for itself."""
+    if not isinstance(row, Turn):
+        return list(row)
+    paths = row.paths or [f"messages.{row.index}.content.{at}" for at in range(len(row.blocks))]
+    return [(path, "kept", "") for path in paths]
+
+
+def open_data(parts: Iterable[Encoded]) -> list[bytes]:
+    """The bytes of the open messages, with their breakpoints; those that a target shows nothing of are left out."""
+    return [data for part in parts if (data := part.marked or part.data)]

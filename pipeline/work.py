@@ -1,0 +1,229 @@
+"""A history at work: the machine that mends it, the tracks that write it for each target, and its log.
+
+A ``Work`` only goes forward. Whatever goes back or changes what is given begins a new one from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pipeline.fixes import Fix
+from pipeline.history.healthy import healthy_stretch
+from pipeline.history.ids import SettledCall
+from pipeline.history.machine import History
+from pipeline.model import Policy, Turn
+from pipeline.outcome import Normalized, Shared
+from pipeline.requesting import make_request
+from pipeline.saved import (
+    LAYOUT,
+    Archive,
+    Head,
+    LogEntry,
+    Slice,
+    decode_head,
+    encode_head,
+    encode_log,
+    load_history,
+    load_setting,
+    save_history,
+    save_setting,
+)
+from pipeline.targets import Setting, Target, target_named
+from pipeline.track import Track, TrackHead, TrackSlice
+
+# A segment is written when this much has settled: few enough for a small head, enough for few segments.
+_SEGMENT_MESSAGES = 16
+_SEGMENT_BYTES = 32 * 1024
+
+
+class Work:
+    """One history and its requests. ``count`` is the number of messages that came in."""
+
+    def __init__(
+        self, targets: Sequence[Target], policy: Policy, setting: Setting, archive: Archive | None = None
+    ) -> None:
+        self.targets = tuple(targets)
+        self.policy = policy
+        self.setting = setting
+        self.archive = archive or Archive()
+        self.count = 0
+        self.history = History(policy)
+        self.shared = Shared()
+        self.calls: list[SettledCall] = []
+        self._open_tracks()
+        self._mark_packed(Slice())
+
+    def note(self, fixes: Sequence[Fix]) -> None:
+        """Record what reading a message took."""
+        if fixes:
+            self.archive.log.append(list(fixes))
+            self.shared.fixes += fixes
+
+    def begin(self, turns: Sequence[Turn]) -> None:
+        """Take the first turns: those that are plainly healthy in one go, the rest one by one."""
+        leading = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
+        self.take(turns[:leading])
+        rest = turns[leading:]
+        stretch = healthy_stretch(rest, self.policy)
+        if stretch is not None:
+            healthy, rest = rest[: stretch.turns], rest[stretch.turns :]
+            self.history.begin(stretch)
+            self.archive.log += healthy
+            self.shared.ids += [turn.id for turn in healthy]
+            self._settled += len(healthy)
+            for track in self.tracks.values():
+                self._settled_bytes += track.settle_run(healthy, stretch.names)
+        self.take(rest)
+
+    def take(self, turns: Iterable[Turn]) -> list[Fix]:
+        """Take more turns; the fixes that are now certain."""
+        certain: list[Fix] = []
+        history, shared = self.history, self.shared
+        for turn in turns:
+            self.archive.log.append(turn)
+            certain += history.append(turn)
+            if len(history.system) != self._system_rows:
+                self._reopen_tracks()
+            messages, fixes, gone, calls = history.take_settled()
+            shared.fixes += fixes
+            shared.gone += gone
+            self.calls += calls
+            for message in messages:
+                shared.ids.append(message.id)
+                self._settled += 1
+                for track in self.tracks.values():
+                    self._settled_bytes += track.settle(message)
+        return certain
+
+    def request(self, target: str) -> Normalized:
+        """The request for one of the targets, as it stands."""
+        return make_request(self.tracks[target], self.shared, self.history)
+
+    def again(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> Work:
+        """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up."""
+        work = Work(self.targets, self.policy, self.setting, Archive(self.archive.next_segment))
+        work.count = count
+        for entry in entries:
+            if isinstance(entry, Turn):
+                work.take((entry,))
+            else:
+                work.note(entry)
+        for name, track in work.tracks.items():
+            track.reset = reasons.get(name, "")
+        return work
+
+    # State.
+
+    def take_segments(self, *, flush: bool) -> list[tuple[int, bytes]]:
+        """What has settled since the last segment, if it is enough for one or must go."""
+        due = self._settled >= _SEGMENT_MESSAGES or self._settled_bytes >= _SEGMENT_BYTES
+        if not (due or (flush and self.archive.log)):
+            return []
+        packed = self.archive.pack(self._gained())
+        self.calls = []
+        self._mark_packed(Slice())
+        return [packed]
+
+    def head(self) -> bytes:
+        """The rest of the state as a record."""
+        return encode_head(
+            Head(
+                layout=LAYOUT,
+                targets=[target.name for target in self.targets],
+                policy=self.policy,
+                setting=save_setting(self.setting),
+                history=save_history(self.history),
+                count=self.count,
+                segments=self.archive.segments,
+                next_segment=self.archive.next_segment,
+                gained=self._gained(),
+                tracks={name: TrackHead(track.state, track.marks, track.reset) for name, track in self.tracks.items()},
+            )
+        )
+
+    @classmethod
+    def load(cls, head: bytes, segments: Iterable[bytes]) -> Work:
+        """The work that was saved; segments that its head does not name are ignored.
+
+        Raises:
+            InternalError: a segment is missing, or is not what was written.
+        """
+        saved = decode_head(head)
+        work = cls([target_named(name) for name in saved.targets], saved.policy, load_setting(saved.setting))
+        work.count = saved.count
+        slices = [*work.archive.unpack(saved, segments), saved.gained]
+        work.resume(saved, slices)
+        return work
+
+    def resume(self, saved: Head, slices: Sequence[Slice]) -> None:
+        """Take back what was saved."""
+        calls = [call for gained in slices for call in gained.calls]
+        self.history = load_history(saved.history, self.policy, calls)
+        self._open_tracks()
+        for gained in slices:
+            self.shared.ids += gained.ids
+            self.shared.fixes += gained.fixes
+            self.shared.gone += gained.gone
+            for name, track in self.tracks.items():
+                track.regain(gained.tracks.get(name, TrackSlice()))
+        for name, track in self.tracks.items():
+            track.resume(saved.tracks[name])
+        self._mark_packed(saved.gained)
+        self.calls = saved.gained.calls
+
+    def _open_tracks(self) -> None:
+        system = self.history.system
+        self.shared.system = system
+        self._system_rows = len(system)
+        self.tracks = {target.name: Track(target, self.setting, system) for target in self.targets}
+
+    def _reopen_tracks(self) -> None:
+        """Give the targets another head, for a leading system message; nothing has been settled yet."""
+        gained, resets = self._gained(), {name: track.reset for name, track in self.tracks.items()}
+        self._open_tracks()
+        for name, track in self.tracks.items():
+            track.reset = resets[name]
+        gained.tracks = {}
+        self._mark_packed(gained)
+
+    def _mark_packed(self, behind: Slice) -> None:
+        """Remember up to where segments hold what there is; ``behind`` is what none of them holds yet."""
+        shared = self.shared
+        self._packed_shared = (
+            len(shared.ids) - len(behind.ids),
+            len(shared.fixes) - len(behind.fixes),
+            len(shared.gone) - len(behind.gone),
+        )
+        self._packed_tracks = {
+            name: track.size(behind.tracks.get(name, TrackSlice())) for name, track in self.tracks.items()
+        }
+        self._settled = len(behind.ids)
+        self._settled_bytes = sum(len(chunk) for part in behind.tracks.values() for chunk in part.chunks)
+
+    def _gained(self) -> Slice:
+        """What has come since the last segment."""
+        ids, fixes, gone = self._packed_shared
+        shared = self.shared
+        return Slice(
+            log=encode_log(self.archive.log),
+            ids=shared.ids[ids:],
+            fixes=shared.fixes[fixes:],
+            gone=shared.gone[gone:],
+            calls=self.calls,
+            tracks={name: track.since(self._packed_tracks[name]) for name, track in self.tracks.items()},
+        )
+
+
+def entries_before(entries: Iterable[LogEntry], count: int) -> Iterator[LogEntry]:
+    """The log of the first ``count`` messages; the fixes of reading name theirs in their paths."""
+    for entry in entries:
+        if isinstance(entry, Turn):
+            if entry.index < count:
+                yield entry
+        else:
+            yield [fix for fix in entry if _message(fix) < count]
+
+
+def _message(fix: Fix) -> int:
+    place = fix.path.split(".")
+    return int(place[1]) if len(place) > 1 and place[0] == "messages" and place[1].isdecimal() else -1
