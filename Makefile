@@ -39,8 +39,8 @@ unit: $(VENV)/.dev ## tests that need no broker of their own, in parallel
 broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, or failed with REKNIT_REQUIRE_KAFKA=1
 	@$(PYTEST) tests/broker
 
-bench: $(VENV)/.dev ## measure the budgets
-	@set -e; for script in tests/benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+bench: $(VENV)/.dev ## measure the budgets beside the peers; writes build/benchmarks.md
+	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)

@@ -21,7 +21,7 @@ TEXTS = (
     'q "é" \\ 😀',
     "a\u2028b",
 )
-RESULTS = ("done", "", "other", "[Request interrupted by user]", "Tool result missing", "aborted")
+RESULTS = ("done", "", " ", "other", "[Request interrupted by user]", "Tool result missing", "aborted")
 INPUTS = ({}, {"a": 1}, {"a": 1.0, "b": [None, {"c": "ü"}]}, "", '{"a": 1}', "not json", None, [1], 7)
 MARK = {"type": "ephemeral"}
 

@@ -52,6 +52,10 @@ def test_what_comes_out_is_valid(target, messages, policy):
         assert done.body is not None
 
 
+def related(one, other):
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
 @settings(max_examples=200 * SCALE)
 @given(messages=histories, policy=policies)
 def test_each_input_block_has_one_fate_and_each_output_block_a_source(messages, policy):
@@ -63,10 +67,8 @@ def test_each_input_block_has_one_fate_and_each_output_block_a_source(messages, 
     for entry in done.ledger:
         assert (entry.fate == "kept") == (entry.code == "")
         if entry.fate not in {"kept", "synthesised"}:
-            # Reading names the very field that it mended.
-            assert any(
-                code == entry.code and (path == entry.path or path.startswith(f"{entry.path}.")) for code, path in named
-            )
+            # Reading names the very field that it mended; a block out of a result is named by the result's fix.
+            assert any(code == entry.code and related(path, entry.path) for code, path in named)
         if entry.fate == "synthesised":
             assert entry.path == ""
             assert any(code == entry.code for code, _ in named)

@@ -123,7 +123,7 @@ def test_the_fast_and_the_tolerant_path_make_the_same_turn(message):
         ),
         (
             '{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":[1, 2]}]}',
-            (ToolUse(id="a", name="f", input=Raw(b'"[1, 2]"'), incomplete=True),),
+            (ToolUse(id="a", name="f", input=Raw(b"[1, 2]")),),
             [],
         ),
         (
