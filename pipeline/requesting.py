@@ -20,7 +20,8 @@ def make_request(track: Track, shared: Shared, history: History) -> Normalized:
     done.violations = _judged(track, done, last, endless=tail == "keep" or rendered.assistant_last)
     if rendered.assistant_last:
         # By policy it is not mended, so it is judged as the models do that take no prefill.
-        done.violations.append(RULES[track.target.tail_rule].broken(f"messages.{last}", "hard"))
+        rule = RULES[track.target.tail_rule]
+        done.violations.append(rule.broken(f"messages.{last}", "hard", role="assistant"))
     track.reset = ""
     return done
 

@@ -85,7 +85,8 @@ def test_a_text_has_no_place_for_a_half_said_answer():
         assert codes == ["tail_continued"]
     refused = normalize(history, to="claude-cli", policy={"tail": "reject"})
     assert refused.body is None
-    assert [violation.rule for violation in refused.violations] == ["CLI-01"]
+    (violation,) = refused.violations
+    assert violation.message == "Error: Expected message role 'user', got 'assistant'"
 
 
 def test_the_flattened_history_of_one_request_begins_the_next():
