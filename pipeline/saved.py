@@ -130,9 +130,9 @@ class Archive:
             found[segment.number] = (segment, record)
         slices = []
         for number, expected in head.segments:
-            segment, record = found.get(number, (None, b""))
-            if segment is None or _digest(record) != expected:
+            if number not in found or _digest(found[number][1]) != expected:
                 raise InternalError("state_incomplete", f"segment {number} is missing, or is not what was written")
+            segment, _ = found[number]
             slices.append(segment.gained)
             self.packed.append(segment.gained.log)
         self.segments = list(head.segments)
