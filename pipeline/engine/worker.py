@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
+import sys
 from collections.abc import Collection, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import faust
 import mode.loop
@@ -16,7 +19,7 @@ from pipeline.engine.errors import StartupError
 from pipeline.engine.health import Health
 from pipeline.engine.interface import NoMetrics, Tuning
 from pipeline.engine.records import DEAD_LETTERS
-from pipeline.engine.runtime import Runtime, log
+from pipeline.engine.runtime import Runtime, log, where
 from pipeline.engine.transport import SpanConsumer
 from pipeline.engine.watchdog import EXIT_FAILED, Deadman, Watchdog
 
@@ -98,6 +101,13 @@ def _make_directory(runtime: Runtime) -> None:
         ) from error
 
 
+def _end_process() -> NoReturn:
+    """End at once: the client's thread may still work, and taking the interpreter down under it was seen to crash."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
+
+
 class EngineWorker(faust.Worker):
     """Faust's worker with health, watchdog, and an end within a bound."""
 
@@ -116,20 +126,24 @@ class EngineWorker(faust.Worker):
         self.spinner = None
 
     def run(self) -> int:
-        """Run to the end and return the exit status."""
+        """Run to the end and return 0; after a failure end the process, with 75."""
         self._deadman.start()
         self.install_signal_handlers()  # at once: mode does it a little later, and a signal may come between
+        status: object = None
         try:
             self.execute_from_commandline()
         except SystemExit as end:
             status = end.code
+        except BaseException as error:  # noqa: BLE001  whatever it is, the status says that the worker failed
+            # A service that is stopped while its client is gone may crash on the way; the first failure is what counts.
+            status = EXIT_FAILED
+            if self._runtime.failure is None:
+                log.error("the worker crashed: %s", where(error))
         finally:
             self._deadman.disarm()
         if self._runtime.failure is None and not status:
             return EXIT_CLEAN
-        if self._runtime.failure is None:
-            log.error("the worker crashed: %r", self.crash_reason)
-        return EXIT_FAILED
+        _end_process()
 
     def _schedule_shutdown(self, signal: signal.Signals) -> None:
         self._deadman.must_end_within(self._runtime.tuning.stop_seconds)
