@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from pipeline.errors import InputError, ReknitError
-from pipeline.stages.base import Output, Record, Result
+from pipeline.stages.base import Headers, Output, Record, Result
 from pipeline.stages.dead_letters import dead_letter
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import Entry, EventStates
@@ -113,22 +113,23 @@ def runs(records: Sequence[Record]) -> Iterator[list[Record]]:
 
     Whole events can be fed at once, which costs a third of feeding them one by one.
     """
-    current: dict[bytes | None, list[Record]] = {}
+    current: dict[bytes | None, tuple[Headers | None, list[Record]]] = {}
     for record in records:
-        run = current.get(record.key)
-        if run is not None and _goes_with(run[0], record):
-            run.append(record)
-            continue
+        joined_by, run = current.get(record.key, (None, None))
         if run is not None:
+            if joined_by == record.headers and record.value is not None:
+                run.append(record)
+                continue
             yield run
-        current[record.key] = [record]
-    yield from current.values()
+        current[record.key] = (_headers_to_join(record), [record])
+    for _, run in current.values():
+        yield run
 
 
-def _goes_with(first: Record, record: Record) -> bool:
-    if first.value is None or record.value is None or not record.key:
-        return False
-    return first.headers == record.headers and not any(name == names.FRAMING for name, _ in record.headers)
+def _headers_to_join(first: Record) -> Headers | None:
+    """The headers that a record must have to be fed together with this one; None where it stands alone."""
+    stands_alone = not first.key or first.value is None or any(name == names.FRAMING for name, _ in first.headers)
+    return None if stands_alone else first.headers
 
 
 def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes]) -> list[Item]:

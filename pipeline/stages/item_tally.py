@@ -11,18 +11,15 @@ from topics.items import AgentUnrecognized, Item, ItemCompleted, ItemDelta, Item
 def count_items(items: Sequence[Item], source: str, tally: Counter[tuple[str, ...]]) -> None:
     """Count items by where they came from, and what had to be withdrawn, stayed incomplete or was never shown."""
     for item in items:
-        match item:
-            case ItemDelta():  # by far the most, and nothing to count
-                continue
-            case ItemStarted():
-                tally["reknit_items_total", source, item.origin] += 1
-            case ItemCompleted(incomplete=True):
-                tally["reknit_items_incomplete_total", source] += 1
-            case ItemRetracted():
-                tally["reknit_retractions_total", source] += 1
-            case TurnResult(unseen=True):
-                tally["reknit_results_unseen_total", source] += 1
-            case AgentUnrecognized():
-                tally["reknit_events_unrecognised_total", source] += 1
-            case _:
-                continue
+        if type(item) is ItemDelta:  # by far the most, and nothing to count
+            continue
+        if type(item) is ItemStarted:
+            tally["reknit_items_total", source, item.origin] += 1
+        elif type(item) is ItemCompleted and item.incomplete:
+            tally["reknit_items_incomplete_total", source] += 1
+        elif type(item) is ItemRetracted:
+            tally["reknit_retractions_total", source] += 1
+        elif type(item) is TurnResult and item.unseen:
+            tally["reknit_results_unseen_total", source] += 1
+        elif type(item) is AgentUnrecognized:
+            tally["reknit_events_unrecognised_total", source] += 1

@@ -1,75 +1,27 @@
 """The Claude CLI's ``stream-json`` output to common events.
 
-Almost every line is a text delta, so those have a path of their own: one typed decode, one look at the redelivery
-window, and adjacent deltas of one block become one event. Everything else is read member by member
-(``claude_cli_lines``), and what strict JSON refuses is read tolerantly (``salvage``).
+Almost every line is a text delta, so stream events have a path of their own: one typed decode (``claude_cli_wire``),
+one look at the redelivery window, and adjacent deltas of one block become one event. Everything else is read member by
+member (``claude_cli_lines``), and what strict JSON refuses is read tolerantly (``salvage``).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 from zlib import crc32
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from pipeline.streams import fields as read
 from pipeline.streams.claude_cli_events import stream_events
 from pipeline.streams.claude_cli_lines import line_events
-from pipeline.streams.events import BlockDelta, Event, MessageStarted, WholeMessage, unrecognized
-from pipeline.streams.fields import Index
+from pipeline.streams.claude_cli_wire import Delta, decode, joined_delta, plain_event
+from pipeline.streams.events import Event, MessageStarted, WholeMessage, unrecognized
 from pipeline.streams.redelivery import SavedLines, SeenLines
 from pipeline.streams.salvage import read_fields, take_apart
 
 # How many whole lines may stand between the halves of a line that was cut.
 _PATIENCE = 16
-
-
-class _TextDelta(Struct, tag_field="type", tag="text_delta", gc=False):
-    content: str = field(default="", name="text")
-    # Only thinking was seen under another name; the rest have the field so that one expression reads all four.
-    text: ClassVar[str] = ""
-
-
-class _ThinkingDelta(Struct, tag_field="type", tag="thinking_delta", gc=False):
-    content: str = field(default="", name="thinking")
-    text: str = ""
-
-
-class _InputDelta(Struct, tag_field="type", tag="input_json_delta", gc=False):
-    content: str = field(default="", name="partial_json")
-    text: ClassVar[str] = ""
-
-
-class _SignatureDelta(Struct, tag_field="type", tag="signature_delta", gc=False):
-    content: str = field(default="", name="signature")
-    text: ClassVar[str] = ""
-
-
-_AnyDelta: TypeAlias = _TextDelta | _ThinkingDelta | _InputDelta | _SignatureDelta
-_KINDS: dict[type, str] = {
-    _TextDelta: "text_delta",
-    _ThinkingDelta: "thinking_delta",
-    _InputDelta: "input_json_delta",
-    _SignatureDelta: "signature_delta",
-}
-
-
-class _Delta(Struct, tag_field="type", tag="content_block_delta", gc=False):
-    index: Index
-    delta: _AnyDelta
-
-
-class _StreamEvent(Struct, tag_field="type", tag="stream_event", gc=False):
-    """The line that matters for speed; a line of another shape fails to decode and goes the long way."""
-
-    event: _Delta
-    uuid: str | None = None
-    parent_tool_use_id: str | None = None
-    api_message_id: str | None = None
-
-
-_decode_delta = msgspec.json.Decoder(_StreamEvent).decode
 
 
 class SavedDecoder(Struct, array_like=True):
@@ -96,36 +48,47 @@ class ClaudeCli:
         events: list[Event] = []
         seen, before = self._seen.window()
         parts: list[str] = []
-        kind: type | None = None
+        kind: type | None = None  # of the deltas in `parts`, which go on until something else comes
         index, message_id = 0, None
         for line in data.split(b"\n"):
             try:
-                wire = _decode_delta(line)
+                wire = decode(line)
             except (ValueError, RecursionError):
                 wire = None
             if wire is None or self._half is not None or wire.parent_tool_use_id is not None:
                 if kind is not None:
-                    events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
+                    events.append(joined_delta(kind, index, parts, message_id))
                     kind = None
                 events += self._line(line)
                 seen, before = self._seen.window()
                 continue
-            if wire.uuid is not None:
+            if wire.uuid:
                 known = crc32(wire.uuid.encode()) << 32 | crc32(line)  # redelivery.mark, without the call
-                if known in seen or known in before:
+                if known in seen.known or known in before.known:
                     continue
-                seen.add(known)
+                seen.known.add(known)  # Marks.add, without the call
+                seen.packed.append(known)
             event = wire.event
-            delta = event.delta
-            if type(delta) is kind and event.index == index and wire.api_message_id == message_id:
-                parts.append(delta.content or delta.text)
+            if type(event) is Delta:
+                delta = event.delta
+                if type(delta) is kind and event.index == index and wire.api_message_id == message_id:
+                    parts.append(delta.content or delta.text)
+                    continue
+                if kind is not None:
+                    events.append(joined_delta(kind, index, parts, message_id))
+                kind, index, message_id = type(delta), event.index, wire.api_message_id
+                parts = [delta.content or delta.text]
                 continue
             if kind is not None:
-                events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
-            kind, index, message_id = type(delta), event.index, wire.api_message_id
-            parts = [delta.content or delta.text]
+                events.append(joined_delta(kind, index, parts, message_id))
+                kind = None
+            found = plain_event(wire)
+            events.append(found)
+            if type(found) is MessageStarted:
+                self._seen.enter(found.message_id, wire.uuid, line)
+                seen, before = self._seen.window()
         if kind is not None:
-            events.append(BlockDelta(index, _KINDS[kind], "".join(parts), message_id))
+            events.append(joined_delta(kind, index, parts, message_id))
         return events
 
     def end(self) -> list[Event]:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from pipeline.streams import fields as read
-from pipeline.streams.claude_cli_events import CALLS, TEXTS
+from pipeline.streams.claude_cli_messages import read_message, text_block, usage, whole_block
 from pipeline.streams.events import (
     Aside,
     Event,
@@ -20,7 +20,6 @@ from pipeline.streams.events import (
     RunResult,
     ToolResult,
     UserMessage,
-    WholeBlock,
     WholeMessage,
     unrecognized,
 )
@@ -38,21 +37,12 @@ from topics.items import (
     TaskNotification,
     TaskStarted,
     TurnResult,
-    Usage,
 )
 
 # What every line has, or what only serves the CLI itself.
 _COMMON = frozenset({"type", "subtype", "session_id", "uuid", "parent_tool_use_id", "isSidechain", "message"})
-_NOTICE = frozenset({"error", "isApiErrorMessage", "is_api_error_message"})
-_USER = frozenset({"timestamp", "tool_use_result", "toolUseResult", "isSynthetic", "isMeta", "isReplay"})
-_BLOCK: dict[str, frozenset[str]] = {
-    "text": frozenset({"type", "text"}),
-    "thinking": frozenset({"type", "thinking", "text", "signature"}),
-    "redacted_thinking": frozenset({"type", "data"}),
-    **dict.fromkeys(CALLS, frozenset({"type", "id", "name", "input"})),
-}
-
-_usage = msgspec.json.Decoder(Usage)
+_ASSISTANT = _COMMON | {"error", "isApiErrorMessage", "is_api_error_message"}
+_USER = _COMMON | frozenset({"timestamp", "tool_use_result", "toolUseResult", "isSynthetic", "isMeta", "isReplay"})
 
 
 def line_events(kind: str, fields: Fields) -> list[Event]:
@@ -66,12 +56,11 @@ def line_events(kind: str, fields: Fields) -> list[Event]:
 
 
 def _assistant(fields: Fields) -> list[Event] | None:
-    message = read.members(fields, "message")
-    content = None if message is None else _content(message)
-    if message is None or content is None:
+    message = read_message(fields)
+    if message is None:
         return None
-    blocks = tuple(whole_block(raw) for raw in content)
-    model = read.text(message, "model") or None
+    blocks = tuple(whole_block(raw) for raw in message.content)
+    model = message.model or None
     parent = read.text(fields, "parent_tool_use_id") or None
     code = read.text(fields, "error")
     # Rule 5: these are the CLI's own words.
@@ -79,68 +68,23 @@ def _assistant(fields: Fields) -> list[Event] | None:
         return [Notice(message="".join(block.text for block in blocks), code=code, parent=parent)]
     return [
         WholeMessage(
-            message_id=read.text(message, "id") or None,
+            message_id=message.id or None,
             blocks=blocks,
             model=model,
-            usage=usage(message, "usage"),
+            usage=message.usage or UNSET,
             uuid=read.text(fields, "uuid") or None,
             parent=parent,
             sidechain=read.flag(fields, "isSidechain"),
-            extras=read.others(fields, _COMMON | _NOTICE),
+            extras=read.others(fields, _ASSISTANT),
         )
     ]
 
 
-def _content(message: Fields) -> list[Raw] | None:
-    """A message's content as raw blocks; a string is one text block, null none."""
-    content = message.get("content")
-    if content is None or bytes(content) == b"null":
-        return []
-    if bytes(content).startswith(b'"'):
-        return [text_block(content)]
-    return read.elements(message, "content")
-
-
-def text_block(string: Raw) -> Raw:
-    """A text block around a raw JSON string."""
-    return Raw(b'{"type":"text","text":' + bytes(string) + b"}")
-
-
-def whole_block(raw: Raw) -> WholeBlock:
-    """A content block of a complete message. What is not an object, or of an unknown type, stays opaque."""
-    block = read.members({"block": raw}, "block") or {}
-    kind = read.text(block, "type")
-    raw = read.own(raw)
-    if kind in TEXTS:
-        keys = ("thinking", "text") if kind == "thinking" else ("text",)
-        return WholeBlock(kind=kind, raw=raw, text=read.text(block, *keys), extras=read.others(block, _BLOCK[kind]))
-    tool_id = read.text(block, "id")
-    if kind in CALLS and tool_id:
-        return WholeBlock(
-            kind=kind,
-            raw=raw,
-            tool_id=tool_id,
-            name=read.text(block, "name"),
-            input=read.raw(block, "input"),
-            extras=read.others(block, _BLOCK[kind]),
-        )
-    return WholeBlock(kind=kind or "unknown", raw=raw, opaque=True)
-
-
-def usage(fields: Fields, name: str) -> Usage | UnsetType:
-    """Token counts; a count that is not a number leaves the whole out."""
-    try:
-        return _usage.decode(fields[name])
-    except (KeyError, msgspec.DecodeError):
-        return UNSET
-
-
 def _user(fields: Fields) -> list[Event] | None:
-    message = read.members(fields, "message")
-    content = None if message is None else _content(message)
-    if content is None:
+    message = read_message(fields)
+    if message is None:
         return None
-    results, rest = _split(content)
+    results, rest = _split(message.content)
     return [
         UserMessage(
             results=results,
@@ -151,7 +95,7 @@ def _user(fields: Fields) -> list[Event] | None:
             sidechain=read.flag(fields, "isSidechain"),
             synthetic=read.flag(fields, "isSynthetic", "isMeta"),
             replay=read.flag(fields, "isReplay"),
-            extras=read.others(fields, _COMMON | _USER),
+            extras=read.others(fields, _USER),
         )
     ]
 
@@ -200,12 +144,12 @@ def _result(fields: Fields) -> list[Event]:
         stop_reason=read.text(fields, "stop_reason") or None,
         errors=_unless_empty(read.raw(fields, "errors")),
         uuid=read.text(fields, "uuid") or None,
-        extras=read.others(fields, _COMMON | _RESULT),
+        extras=read.others(fields, _RESULT),
     )
     return [RunResult(item, read.strings(fields, "begun_message_ids"))]
 
 
-_RESULT = frozenset(
+_RESULT = _COMMON | frozenset(
     {
         "is_error",
         "result",
@@ -254,12 +198,12 @@ def _init(fields: Fields) -> list[Event]:
         permission_mode=read.text(fields, "permissionMode"),
         agent_version=read.text(fields, "claude_code_version"),
         api_key_source=read.text(fields, "apiKeySource"),
-        extras=read.others(fields, _COMMON | _INIT),
+        extras=read.others(fields, _INIT),
     )
     return [Aside(item)]
 
 
-_INIT = frozenset({"model", "cwd", "tools", "permissionMode", "claude_code_version", "apiKeySource"})
+_INIT = _COMMON | frozenset({"model", "cwd", "tools", "permissionMode", "claude_code_version", "apiKeySource"})
 
 
 def _status(fields: Fields) -> list[Event]:

@@ -24,6 +24,22 @@ class SavedLines(Struct, array_like=True):
     before: bytes
 
 
+class Marks:
+    """The lines of one message: a set to look them up, and the same in the order they came, ready to be saved."""
+
+    __slots__ = ("known", "packed")
+
+    def __init__(self, packed: bytes = b"") -> None:
+        # Saved with every batch, so it only grows at its end and is never put together anew.
+        self.packed = array("Q", packed)
+        self.known = set(self.packed)
+
+    def add(self, mark: int) -> None:
+        """Take a mark that is not known yet."""
+        self.known.add(mark)
+        self.packed.append(mark)
+
+
 class SeenLines:
     """The lines of the last two messages, each as 64 bits: checksums of its uuid and of its bytes."""
 
@@ -31,23 +47,23 @@ class SeenLines:
 
     def __init__(self) -> None:
         self._messages: list[str] = []
-        self._seen: set[int] = set()
-        self._before: set[int] = set()
+        self._seen = Marks()
+        self._before = Marks()
 
-    def window(self) -> tuple[set[int], set[int]]:
+    def window(self) -> tuple[Marks, Marks]:
         """The marks of the current message and of the one before, for a loop that looks them up itself.
 
         They are the window's own until the next ``enter``. What is new is to be added to the first.
         """
-        if len(self._seen) >= MOST_LINES:
-            self._before, self._seen = self._seen, set()
+        if len(self._seen.known) >= MOST_LINES:
+            self._before, self._seen = self._seen, Marks()
         return self._seen, self._before
 
     def is_known(self, uuid: str, line: bytes) -> bool:
         """Whether the line came before; if not, it is known from now on."""
         seen, before = self.window()
         found = mark(uuid, line)
-        if found in seen or found in before:
+        if found in seen.known or found in before.known:
             return True
         seen.add(found)
         return False
@@ -58,33 +74,23 @@ class SeenLines:
         if message_id in self._messages:
             return
         self._messages = [*self._messages[-1:], message_id]
-        self._before, self._seen = self._seen, set()
+        self._before, self._seen = self._seen, Marks()
         if uuid:
             self._seen.add(mark(uuid, line))
 
     def save(self) -> SavedLines:
         """The window as a value."""
-        return SavedLines(self._messages, _pack(self._seen), _pack(self._before))
+        return SavedLines(self._messages, self._seen.packed.tobytes(), self._before.packed.tobytes())
 
     @classmethod
     def load(cls, saved: SavedLines) -> SeenLines:
         """The window that ``save`` described."""
         lines = cls()
         lines._messages = saved.messages
-        lines._seen, lines._before = _unpack(saved.seen), _unpack(saved.before)
+        lines._seen, lines._before = Marks(saved.seen), Marks(saved.before)
         return lines
 
 
 def mark(uuid: str, line: bytes) -> int:
     """A line as 64 bits."""
     return crc32(uuid.encode()) << 32 | crc32(line)
-
-
-def _pack(marks: set[int]) -> bytes:
-    return array("Q", sorted(marks)).tobytes()
-
-
-def _unpack(marks: bytes) -> set[int]:
-    numbers = array("Q")
-    numbers.frombytes(marks)
-    return set(numbers)
