@@ -80,16 +80,11 @@ class AnthropicDialect:
         parts: list[Encoded] = []
         for at, message in enumerate(messages):
             if final and at == len(messages) - 1 and message.role == "assistant":
-                parts.append(self._prefill(message, state))
+                parts.append(self._project(message, state, prefill=True))
             else:
                 parts.append(self.encode(message, state))
             state = parts[-1].state
         return Ending(parts=parts, suffix=b"]}")
-
-    def _prefill(self, message: Message, state: ImageCount) -> Encoded:
-        trimmed, book = _without_trailing_space(message)
-        part = self._project(trimmed, state, paused=True)
-        return msgspec.structs.replace(part, fixes=[*book.fixes, *part.fixes]) if book.fixes else part
 
     def name(self, name: str) -> str:
         """A tool's name as this API takes it."""
@@ -114,9 +109,9 @@ class AnthropicDialect:
             )
         return False
 
-    def _project(self, came: Message, state: ImageCount, *, paused: bool = False) -> Encoded:
+    def _project(self, came: Message, state: ImageCount, *, prefill: bool = False) -> Encoded:
         book = Book(NAME)
-        message = _taken(came, book, paused=paused)
+        message = _taken(came, book, paused=prefill)
         unfit = unfit_reasoning(message, self.model)
         work = Projection(self.name, book, state.images, large=state.large)
         for at, piece in enumerate(message.pieces):
@@ -125,6 +120,8 @@ class AnthropicDialect:
             else:
                 work.add(piece)
         work.finish()
+        if prefill and work.out:
+            work.out[-1] = _without_trailing_space(work.out[-1], book)
         if not work.out:
             book.note("turn_stubbed", came.pieces[0].path)
             work.out.append(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
@@ -161,14 +158,12 @@ def _taken(message: Message, book: Book, *, paused: bool) -> Message:
     )
 
 
-def _without_trailing_space(message: Message) -> tuple[Message, Book]:
-    book = Book(NAME)
-    pieces = list(message.pieces)
-    last = pieces[-1].block
-    if isinstance(last, Text) and last.text != last.text.rstrip():
-        trimmed = msgspec.structs.replace(last, text=last.text.rstrip())
-        pieces[-1] = book.change("prefill_trimmed", pieces[-1], trimmed)
-    return msgspec.structs.replace(message, pieces=pieces), book
+def _without_trailing_space(piece: Piece, book: Book) -> Piece:
+    """The last piece of a prefill, once everything that cannot stay behind it is gone."""
+    text = piece.block
+    if not isinstance(text, Text) or text.text == text.text.rstrip():
+        return piece
+    return book.change("prefill_trimmed", piece, msgspec.structs.replace(text, text=text.text.rstrip()))
 
 
 class Anthropic:
