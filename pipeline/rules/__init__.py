@@ -15,13 +15,44 @@ from pipeline.errors import UnknownTargetError
 from pipeline.rules.anthropic import RULES as _ANTHROPIC_RULES
 from pipeline.rules.anthropic import Anthropic
 from pipeline.rules.base import Rule, RuleSet, Severity, Violation
+from pipeline.rules.bedrock_converse import RULES as _BEDROCK_CONVERSE_RULES
+from pipeline.rules.bedrock_converse import BedrockConverse
 from pipeline.rules.claude_cli import RULES as _CLAUDE_CLI_RULES
 from pipeline.rules.claude_cli import ClaudeCli
+from pipeline.rules.copilot_cli import RULES as _COPILOT_CLI_RULES
+from pipeline.rules.copilot_cli import CopilotCli
+from pipeline.rules.gemini import RULES as _GEMINI_RULES
+from pipeline.rules.gemini import Gemini
+from pipeline.rules.openai_chat import RULES as _OPENAI_CHAT_RULES
+from pipeline.rules.openai_chat import OpenAIChat
+from pipeline.rules.openai_responses import RULES as _OPENAI_RESPONSES_RULES
+from pipeline.rules.openai_responses import OpenAIResponses
+from pipeline.rules.vllm import RULES as _VLLM_RULES
+from pipeline.rules.vllm import Vllm
 
 __all__ = ["RULES", "RULE_SETS", "Rule", "RuleSet", "Severity", "Violation", "rule_set", "validate"]
 
-RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules in (Anthropic(), ClaudeCli())}
-RULES: dict[str, Rule] = {**_ANTHROPIC_RULES, **_CLAUDE_CLI_RULES}
+_SETS: tuple[RuleSet[Any], ...] = (
+    Anthropic(),
+    Gemini(),
+    BedrockConverse(),
+    OpenAIChat(),
+    OpenAIResponses(),
+    Vllm(),
+    ClaudeCli(),
+    CopilotCli(),
+)
+RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules in _SETS}
+RULES: dict[str, Rule] = {
+    **_ANTHROPIC_RULES,
+    **_GEMINI_RULES,
+    **_BEDROCK_CONVERSE_RULES,
+    **_OPENAI_CHAT_RULES,
+    **_OPENAI_RESPONSES_RULES,
+    **_VLLM_RULES,
+    **_CLAUDE_CLI_RULES,
+    **_COPILOT_CLI_RULES,
+}
 
 
 def rule_set(target: str) -> RuleSet[Any]:

@@ -13,6 +13,8 @@ from pipeline.errors import UnknownTargetError
 from pipeline.rules import RULE_SETS, RULES, Violation, validate
 
 TARGETS = sorted(RULE_SETS)
+# Any words are a prompt; for the others a body is JSON.
+JSON_TARGETS = [target for target in TARGETS if target != "copilot-cli"]
 KEYS = [
     "messages", "role", "content", "type", "text", "tool_use", "tool_result", "tool_use_id", "id", "name", "input",
     "source", "data", "media_type", "base64", "image", "document", "thinking", "signature", "system", "tools",
@@ -51,12 +53,12 @@ def test_arbitrary_json(body, target):
 @settings(max_examples=100)
 @given(st.binary(max_size=40), st.text(max_size=40), st.sampled_from(TARGETS))
 def test_arbitrary_bytes_and_text(data, text, target):
-    assert validate(data, target)
+    assert validate(data, target) or target not in JSON_TARGETS
     well_formed(validate(data, target), target)
     well_formed(validate(text, target), target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", JSON_TARGETS)
 @pytest.mark.parametrize(
     "body",
     [
@@ -104,5 +106,5 @@ def test_every_path_leads_into_the_body():
 
 
 def test_an_unknown_target_is_the_callers_fault():
-    with pytest.raises(UnknownTargetError, match="no rules for target 'nowhere'; known are anthropic, claude-cli"):
+    with pytest.raises(UnknownTargetError, match=r"no rules for target 'nowhere'; known are anthropic, .*vllm"):
         validate(b"{}", "nowhere")

@@ -1,0 +1,93 @@
+"""The rules for one prompt of the Copilot CLI: plain text, given whole.
+
+The CLI takes one prompt and no history, so there is nothing to fold: ``start`` takes the whole text and says it all,
+``step`` and ``finish`` add nothing. No recorded traffic shows this target; the rules are those of any program that
+takes its prompt as one argument on Linux (execve(2)), and say no more than that.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pipeline.rules.base import Rule, Severity, Violation
+
+RULES: dict[str, Rule] = {}
+# MAX_ARG_STRLEN, the longest single argument on Linux: 32 pages of 4 KiB, the ending zero included.
+ARGUMENT_BYTES = 131_072
+
+
+def _rule(rule_id: str, severity: Severity, message: str, *, summary: str, repair: str, source: str) -> Rule:
+    made = Rule(
+        id=rule_id,
+        target="copilot-cli",
+        summary=summary,
+        message=message,
+        severity=severity,
+        repair=repair,
+        source=source,
+    )
+    RULES[rule_id] = made
+    return made
+
+
+# fmt: off
+# One paragraph a rule.
+ENCODING = _rule(
+    "COP-01", "hard", "the prompt is not valid UTF-8 at byte {byte}",
+    summary="The prompt is UTF-8 text.",
+    repair="encode it again", source="ours: the prompt is text",
+)
+BLANK = _rule(
+    "COP-02", "hard", "the prompt is blank",
+    summary="The prompt says something.",
+    repair="send no prompt", source="ours: nothing to ask",
+)
+NUL = _rule(
+    "COP-03", "hard", "the prompt holds a NUL character at byte {byte}, where an argument would end",
+    summary="The prompt holds no NUL, which no argument of a program can.",
+    repair="drop the character", source="execve(2)",
+)
+SIZE = _rule(
+    "COP-04", "soft", "Argument list too long: {size} bytes, {most} fit in one argument",
+    summary="The prompt fits in one argument on Linux; a longer one must come another way, such as standard input.",
+    repair="shorten the history, or hand it over by standard input", source="execve(2)",
+)
+# fmt: on
+
+
+class Prompt(Struct, frozen=True):
+    """The state: nothing is left to know after the prompt."""
+
+
+class CopilotCli:
+    """The rule set of the target ``copilot-cli``."""
+
+    target = "copilot-cli"
+
+    def start(self, head: bytes, model: str | None = None) -> tuple[Prompt, list[Violation]]:
+        """Judge the whole prompt; the model makes no difference."""
+        return Prompt(), self.validate(head, model)
+
+    def step(self, state: Prompt, messages: bytes) -> tuple[Prompt, list[Violation]]:
+        """Add nothing: earlier turns are text in the prompt."""
+        del messages
+        return state, []
+
+    def finish(self, state: Prompt) -> list[Violation]:
+        """Add nothing."""
+        del state
+        return []
+
+    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
+        """Judge the prompt."""
+        del model
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            return [ENCODING.broken("", byte=error.start)]
+        found = [] if text.strip() else [BLANK.broken("")]
+        if (nul := body.find(b"\0")) >= 0:
+            found.append(NUL.broken("", byte=nul))
+        if len(body) >= ARGUMENT_BYTES:
+            found.append(SIZE.broken("", size=len(body), most=ARGUMENT_BYTES - 1))
+        return found
