@@ -73,6 +73,11 @@ class Normalized:
         """The bytes of the messages behind the settled ones; for the rules."""
         return open_data(self._ending.parts)
 
+    @property
+    def judged_head(self) -> bytes | None:
+        """The head for the rules, where it is not the dialect's own."""
+        return self._ending.head
+
     @cached_property
     def unjudged(self) -> bytes:
         """The body, whatever the rules say of it."""

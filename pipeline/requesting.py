@@ -16,7 +16,7 @@ def make_request(track: Track, shared: Shared, history: History) -> Normalized:
     ending = track.dialect.end(rendered.messages, track.state, len(track.chunks), final=tail == "prefill")
     # Until a turn has been taken, a system message may still come and change the head.
     done = Normalized(track, shared, rendered, ending, steady=bool(history.exchanges))
-    last = history.messages + len(rendered.messages) - 1
+    last = history.messages + len(rendered.messages) - 1 if ending.last is None else ending.last
     done.violations = _judged(track, done, last, endless=tail == "keep" or rendered.assistant_last)
     if rendered.assistant_last:
         # By policy it is not mended, so it is judged as the models do that take no prefill.
@@ -36,14 +36,12 @@ def _judged(track: Track, done: Normalized, last: int, *, endless: bool) -> list
         # A session without a turn makes no line at all, which is nothing to judge.
         body = done.unjudged
         return RULE_SETS[track.target.name].validate(body, track.model) if body else []
-    violations = track.judge(done.open_data)
+    violations = track.judge(done.open_data, done.judged_head)
     if not endless:
         return violations
     # What the end of this history is like is not yet for the target to judge: the next user turn will be the last.
-    end = f"messages.{last}"
     return [
         violation
         for violation in violations
-        if violation.rule not in track.target.tail_rules
-        or not (violation.path in {"messages", end} or violation.path.startswith(f"{end}."))
+        if violation.rule not in track.target.tail_rules or violation.path.split(".")[1:2] not in ([], [str(last)])
     ]

@@ -66,6 +66,7 @@ class Track:
         self._measured = 0
         self._bytes = len(self.dialect.prefix)
         self._judged = 0
+        self._judged_head = b""
         self._judgement: Any = None
         self._violations: list[Violation] = []
 
@@ -107,11 +108,16 @@ class Track:
             lit.append(mark)
         return tuple(reversed(lit))
 
-    def judge(self, parts: Iterable[bytes]) -> list[Violation]:
-        """What the rules say of a body that ends with ``parts``, given that its settled part has been judged."""
+    def judge(self, parts: Iterable[bytes], head: bytes | None = None) -> list[Violation]:
+        """What the rules say of a body that ends with ``parts``, given that its settled part has been judged.
+
+        ``head`` stands for the dialect's own; a new one has everything judged anew.
+        """
         rules = RULE_SETS[self.target.name]
-        if self._judgement is None:
-            self._judgement, self._violations = rules.start(self.dialect.head, self.model)
+        head = self.dialect.head if head is None else head
+        if self._judgement is None or head != self._judged_head:
+            self._judgement, self._violations = rules.start(head, self.model)
+            self._judged, self._judged_head = 0, head
         if self._judged < len(self.chunks):
             settled = b",".join(self.chunks[self._judged :])
             self._judgement, found = rules.step(self._judgement, settled)

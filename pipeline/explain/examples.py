@@ -31,7 +31,7 @@ class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class RuleExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request body that breaks the rule ``code``; a string is the body's exact text.
+    """A request body that breaks the rule ``code``; a string is the body's exact text, written in ``encoding``.
 
     ``also`` names the other rules that such a body cannot help but break.
     """
@@ -39,6 +39,7 @@ class RuleExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     code: str
     body: Any
     also: tuple[str, ...] = ()
+    encoding: str = "utf-8"
 
 
 class _Repeat(Struct, forbid_unknown_fields=True):

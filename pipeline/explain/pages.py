@@ -17,6 +17,7 @@ from pipeline.rules import RULES, Rule, Violation, validate
 from pipeline.targets import TARGETS
 
 # A string longer than this is shown by its beginning and its length.
+MOST_SHOWN = 24
 LONGEST_SHOWN = 400
 _BEGINNING = 40
 
@@ -165,7 +166,7 @@ def _rule_page(rule: Rule, example: RuleExample | None) -> RulePage:
 
 def _judge(rule: Rule, example: RuleExample) -> Broken:
     body = written_out(example.body)
-    data = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+    data = body.encode(example.encoding) if isinstance(body, str) else msgspec.json.encode(body)
     violation = next(found for found in validate(data, target=rule.target) if found.rule == rule.id)
     outcome, fixes = _outcome(data, rule)
     return Broken(
@@ -199,11 +200,12 @@ def _shown(body: bytes | None, *, text: bool) -> Any:  # noqa: ANN401  any JSON
 
 
 def shortened(value: Any) -> Any:  # noqa: ANN401  any JSON
-    """The value with every long string cut."""
+    """The value with every long string and list cut."""
     if isinstance(value, str) and len(value) > LONGEST_SHOWN:
         return f"{value[:_BEGINNING]}… ({len(value)} characters)"
     if isinstance(value, list):
-        return [shortened(element) for element in value]
+        more = [f"… ({len(value)} elements)"] if len(value) > MOST_SHOWN else []
+        return [*(shortened(element) for element in value[:MOST_SHOWN]), *more]
     if isinstance(value, dict):
         return {key: shortened(element) for key, element in value.items()}
     return value

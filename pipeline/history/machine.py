@@ -276,7 +276,8 @@ class History:
         return True
 
     def _expired(self, exchange: Exchange) -> bool:
-        return exchange.number <= self.number - self.policy.open_exchanges
+        # Results may come in messages of their own, so the last exchange waits until something else has been said.
+        return exchange.number <= self.number - max(self.policy.open_exchanges, 1)
 
     def _give_up(self, exchange: Exchange) -> bool:
         """Do without the results that never came; False if nothing of the exchange is left by itself."""

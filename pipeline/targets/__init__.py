@@ -8,9 +8,25 @@ from types import MappingProxyType
 from pipeline.errors import UnknownTargetError
 from pipeline.targets.anthropic import Anthropic
 from pipeline.targets.base import Dialect, Encoded, Ending, Setting, Target
+from pipeline.targets.bedrock_converse import BedrockConverse
 from pipeline.targets.claude_cli import ClaudeCli
+from pipeline.targets.copilot_cli import CopilotCli
+from pipeline.targets.gemini import Gemini
+from pipeline.targets.openai_chat import OpenAIChat
+from pipeline.targets.openai_responses import OpenAIResponses
+from pipeline.targets.vllm import Vllm
 
-TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in (Anthropic(), ClaudeCli())})
+_ALL: tuple[Target, ...] = (
+    Anthropic(),
+    ClaudeCli(),
+    OpenAIChat(),
+    OpenAIResponses(),
+    Vllm(),
+    BedrockConverse(),
+    Gemini(),
+    CopilotCli(),
+)
+TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ALL})
 
 
 def target_named(name: str) -> Target:

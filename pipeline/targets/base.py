@@ -53,12 +53,16 @@ class Ending(Struct, frozen=True, kw_only=True):
     """The open end of a request.
 
     ``prefix`` replaces the dialect's own where the body takes another shape; nothing of such a body is a prefix of
-    the next. ``messages`` is what the rules are to judge, where that is not the whole body.
+    the next. ``last`` is the place of the last message in the body, where a turn may be written as several; without
+    it, the last turn's place counts. ``head`` replaces the dialect's own for the rules, where what stands behind the
+    messages depends on them.
     """
 
     parts: Sequence[Encoded]
     suffix: bytes
     prefix: bytes | None = None
+    last: int | None = None
+    head: bytes | None = None
 
 
 class Dialect(Protocol):

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
 
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Image, Text, Turn, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
-from pipeline.text.flatten import flat, is_shown, runs, sections, system_section
+from pipeline.text.flatten import current_input, flat, given_system, is_shown, sections, system_section
 from pipeline.text.jsontext import quoted, spaced
 from pipeline.wire import on_the_wire
 
@@ -39,7 +38,7 @@ class ClaudeCliDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.fixes: list[Any] = []
-        self._system = [system_section(piece) for piece in (*_given_system(setting.system), *system)]
+        self._system = [system_section(piece) for piece in (*given_system(setting.system), *system)]
         self.prefix = (_OPENING + '"' + _escaped(_BETWEEN.join([_SO_FAR, *self._system, ""]))).encode()
 
     def encode(self, message: Message, _state: None) -> Encoded:
@@ -65,7 +64,7 @@ class ClaudeCliDialect:
         if not settled and not self._system and not any(part.data for part in parts[:-1]):
             alone = _alone(messages[-1])
             return msgspec.structs.replace(alone, parts=[*parts[:-1], *alone.parts])
-        before, current = _current(messages[-1])
+        before, current = current_input(messages[-1])
         images = [piece.block for piece in current if isinstance(piece.block, Image)]
         text = f"{_CURRENT}\n{flat(current) or STUB}".rstrip()
         last = _escaped(_BETWEEN.join([*before, text])).encode()
@@ -98,28 +97,6 @@ def _alone(message: Message) -> Ending:
     rows = [(piece.path, piece.fate, piece.code) for piece in pieces]
     part = Encoded(data=content.encode(), rows=rows, fixes=book.fixes, gone=book.gone)
     return Ending(parts=(part,), suffix=b"}}\n", prefix=_OPENING.encode())
-
-
-def _current(message: Message) -> tuple[list[str], list[Piece]]:
-    """The sections before the current input that the final turn has, and the pieces of the current input.
-
-    What the user said last is the current input; where that is nothing, the results are, or the system message.
-    """
-    parts = runs(message)
-    at = next((at for at in reversed(range(len(parts))) if not parts[at][0].system), len(parts) - 1)
-    current = parts.pop(at)
-    before = msgspec.structs.replace(message, pieces=[piece for part in parts for piece in part])
-    return sections(before), current
-
-
-def _given_system(system: str | Raw | None) -> list[Piece]:
-    if system is None:
-        return []
-    if isinstance(system, str):
-        texts = [system]
-    else:
-        texts = [block.get("text", "") for block in msgspec.json.decode(system, type=list[dict[str, Any]])]
-    return [Piece(Text(text=text), -1, "system", system=True) for text in texts if text.strip()]
 
 
 def _is_reasoning(piece: Piece) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, structs
 
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import Message, Piece
@@ -34,6 +37,29 @@ def runs(message: Message) -> list[list[Piece]]:
         parts[-1].append(piece)
         part_of = kind
     return parts
+
+
+def current_input(message: Message) -> tuple[list[str], list[Piece]]:
+    """The sections before the current input that the final turn has, and the pieces of the current input.
+
+    What the user said last is the current input; where that is nothing, the results are, or the system message.
+    """
+    parts = runs(message)
+    at = next((at for at in reversed(range(len(parts))) if not parts[at][0].system), len(parts) - 1)
+    current = parts.pop(at)
+    before = structs.replace(message, pieces=[piece for part in parts for piece in part])
+    return sections(before), current
+
+
+def given_system(system: str | Raw | None) -> list[Piece]:
+    """The texts of a system prompt that stands beside the messages."""
+    if system is None:
+        return []
+    if isinstance(system, str):
+        texts = [system]
+    else:
+        texts = [block.get("text", "") for block in msgspec.json.decode(system, type=list[dict[str, Any]])]
+    return [Piece(Text(text=text), -1, "system", system=True) for text in texts if text.strip()]
 
 
 def system_section(piece: Piece) -> str:

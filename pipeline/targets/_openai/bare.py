@@ -1,0 +1,38 @@
+"""Blocks without what only Anthropic has: cache breakpoints, citations, callers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import UNSET, Raw, structs
+
+from pipeline.history.pieces import Book, Piece
+from pipeline.model import Text, ToolUse, Unknown
+
+_NOTHING: Final = frozenset({b"null", b"[]"})
+
+
+def bare(piece: Piece, book: Book) -> Piece:
+    """The piece without what the target has no field for, each with its fix."""
+    block = piece.block
+    if isinstance(block, Unknown):
+        return piece
+    if block.cache_control is not UNSET:
+        block = structs.replace(block, cache_control=UNSET)
+        piece = book.change("cache_mark_dropped", piece, block)
+    if isinstance(block, Text) and block.citations is not UNSET:
+        return _less(piece, structs.replace(block, citations=UNSET), "citations_dropped", block.citations, book)
+    if isinstance(block, ToolUse) and block.caller is not UNSET:
+        return _less(piece, structs.replace(block, caller=UNSET), "caller_dropped", block.caller, book)
+    return piece
+
+
+def _less(piece: Piece, after: Text | ToolUse, code: str, lost: Raw, book: Book) -> Piece:
+    if bytes(lost) in _NOTHING:
+        return piece
+    return book.change(code, piece, after, detail=bytes(lost).decode())
+
+
+def touched(piece: Piece, code: str) -> Piece:
+    """A result of which a part has changed, or is gone; if nothing graver has happened to it."""
+    return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece

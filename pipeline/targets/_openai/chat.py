@@ -1,0 +1,173 @@
+"""A chat in OpenAI's shape, message by message.
+
+A turn of the repaired history becomes one or several messages: an assistant's turn one with its calls; a user's turn a
+tool message for each result, then one user message with media out of the results and what the user said. The system
+prompt is the first message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from pipeline.history.clean import SYSTEM_MARK
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import Text, Turn
+from pipeline.targets._openai.families import Chat, Template
+from pipeline.targets._openai.params import system_text
+from pipeline.targets._openai.rows import Assistant, System, User, call, encode
+from pipeline.targets._openai.speech import AssistantTurn, UserTurn, Voice
+from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
+
+# What the assistant says between results and the user where the template wants it to.
+ANSWERED: Final = "Understood."
+
+
+class Waiting(Struct, frozen=True, array_like=True):
+    """A call whose result comes with the next turn; it is written with that if it has not been already."""
+
+    id: str
+    name: str = ""
+    arguments: str = ""
+
+
+class Sent(Struct, frozen=True, array_like=True):
+    """How many messages have been written, and the calls of the last one, if it may show only one at a time."""
+
+    count: int = 0
+    waiting: list[Waiting] = []
+
+
+class ChatHead(Struct, frozen=True):
+    """The request without its messages, and what was mended in it."""
+
+    data: bytes
+    fixes: list[Any]
+
+
+class ChatDialect:
+    """The chat for one setting."""
+
+    separator = b","
+    marks_left = 0
+    state = Sent()
+
+    def __init__(
+        self,
+        voice: Voice,
+        head: ChatHead,
+        setting: Setting,
+        system: Sequence[Piece],
+        *,
+        model: Chat,
+        template: Template,
+    ) -> None:
+        self.head = head.data
+        self.fixes = head.fixes
+        self.prefix = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + b'"messages":['
+        self._voice = voice
+        self._model = model
+        self._template = template
+        prompt = system_text(setting.system, [piece.block.text for piece in system if isinstance(piece.block, Text)])
+        self._system: System | User | None = None
+        if prompt:
+            self._system = System(prompt) if model.system else User(SYSTEM_MARK + prompt)
+
+    def encode(self, message: Message, state: Sent) -> Encoded:
+        """Write one turn."""
+        return self._write(message, state, final=False)
+
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
+        """Nothing is written as it is."""
+
+    def end(self, messages: Sequence[Message], state: Sent, _settled: int, *, final: bool) -> Ending:
+        """Write the open turns; a system prompt stays where there is nothing else."""
+        parts: list[Encoded] = []
+        for at, message in enumerate(messages):
+            parts.append(self._write(message, state, final=final and at == len(messages) - 1))
+            state = parts[-1].state
+        if not state.count and self._system is not None:
+            state = Sent(1)
+            parts.append(Encoded(data=encode(self._system), state=state))
+        return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
+
+    def _write(self, message: Message, state: Sent, *, final: bool) -> Encoded:
+        book = Book(self._voice.target)
+        rows: list[Row] = []
+        first = [self._system] if self._system is not None and not state.count else []
+        count = state.count + len(first)
+        if message.role == "assistant":
+            written, waiting = self._assistant(message, book, rows, final=final)
+        else:
+            written, waiting = self._user(message, state, count, book, rows), []
+        data = b",".join(map(encode, [*first, *written]))
+        after = Sent(count + len(written), waiting)
+        return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
+
+    def _assistant(
+        self, message: Message, book: Book, rows: list[Row], *, final: bool
+    ) -> tuple[list[Any], list[Waiting]]:
+        turn = AssistantTurn(self._voice, book)
+        for piece in message.pieces:
+            turn.add(piece)
+        if not (turn.texts or turn.calls):
+            book.note("turn_stubbed", message.pieces[0].path)
+            turn.say(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
+        calls, waiting = turn.calls, []
+        if self._template.single_call and len(calls) > 1:
+            turn.serialise()
+            waiting = [
+                Waiting(call.id, call.function.name if at else "", call.function.arguments if at else "")
+                for at, call in enumerate(calls)
+            ]
+            calls = calls[:1]
+        rows += [(piece.path, piece.fate, piece.code) for piece in turn.out]
+        reasoning = "\n".join(turn.reasoning)
+        row = Assistant(
+            content=self._content(turn.texts),
+            reasoning_content=reasoning if reasoning or (calls and self._model.echo) else UNSET,
+            tool_calls=list(calls) if calls else UNSET,
+            prefix=True if final and self._template.prefix else UNSET,
+        )
+        return [row], waiting
+
+    def _content(self, texts: list[str]) -> str | list[Any] | None:
+        if len(texts) > 1:
+            return [self._voice.parts.text(text) for text in texts]
+        return texts[0] if texts else None
+
+    def _user(self, message: Message, state: Sent, count: int, book: Book, rows: list[Row]) -> list[Any]:
+        turn = UserTurn(self._voice, book)
+        for piece in message.pieces:
+            turn.add(piece)
+        if not (turn.answers or turn.parts):
+            book.note("turn_stubbed", message.pieces[0].path)
+            turn.say(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
+        written = _in_turn(state.waiting, turn)
+        rows += [(piece.path, piece.fate, piece.code) for piece in turn.answering]
+        if written and turn.parts and self._template.answer_first:
+            book.note("assistant_inserted", f"messages.{count + len(written)}.content")
+            written.append(Assistant(content=ANSWERED))
+            rows.append(("", "synthesised", "assistant_inserted"))
+        rows += [(piece.path, piece.fate, piece.code) for piece in turn.said]
+        if turn.parts:
+            written.append(User(turn.alone if turn.alone is not None else turn.parts))
+        return written
+
+
+def _in_turn(waiting: Sequence[Waiting], turn: UserTurn) -> list[Any]:
+    """The tool messages; where a message has one call at a time, each behind its own call."""
+    if not waiting:
+        return list(turn.answers)
+    by_id = {answer.tool_call_id: answer for answer in turn.answers}
+    written: list[Any] = []
+    for one in waiting:
+        if one.name:
+            again = call(one.id, one.name, msgspec.Raw(one.arguments.encode()))
+            written.append(Assistant(content=None, tool_calls=[again]))
+        if (answer := by_id.pop(one.id, None)) is not None:
+            written.append(answer)
+    return [*written, *by_id.values()]

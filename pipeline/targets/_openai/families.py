@@ -1,0 +1,95 @@
+"""Which models want what, as far as requests have to differ; written from reports and recorded refusals."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+# Models of OpenAI's own, which never write readable reasoning, and those of them that reason: they take
+# max_completion_tokens only (recorded on gpt-5-mini and gpt-5-nano).
+_OPENAI: Final = re.compile(r"(^|/)(gpt-|chatgpt|o\d|computer-use)")
+_OPEN_WEIGHTS: Final = re.compile(r"gpt-oss")
+_REASONING: Final = re.compile(r"(^|/)(o\d|gpt-5)")
+_NO_SYSTEM: Final = re.compile(r"(^|/)o1-(mini|preview)")
+# Models that want the reasoning of each turn with calls back, be it empty (DSK-01, KIM-01).
+_ECHOING: Final = re.compile(r"deepseek-(v3[.-]2|v4|reasoner)|kimi-k2(-thinking|[.-]\d(?!\d))")
+
+# Models with a parameter that says whether they think.
+_SWITCHED: Final = re.compile(r"deepseek|kimi|moonshot|glm")
+
+
+class Chat(Struct, frozen=True):
+    """What a model takes through a chat API.
+
+    Attributes:
+        reasoning: readable reasoning of earlier turns.
+        echo: turns with calls carry their reasoning always.
+        system: messages of role system.
+        limit: the name of the limit on tokens where it must be that one.
+        hears: speech.
+        switch: the parameter ``thinking``, which says whether the model thinks.
+    """
+
+    reasoning: bool = True
+    echo: bool = False
+    system: bool = True
+    limit: str = ""
+    hears: bool = False
+    switch: bool = False
+
+
+def chat_model(model: str | None) -> Chat:
+    """What the model of a name takes."""
+    name = (model or "").lower()
+    own = _OPENAI.search(name) is not None and _OPEN_WEIGHTS.search(name) is None
+    return Chat(
+        reasoning=not own,
+        echo=_ECHOING.search(name) is not None,
+        system=_NO_SYSTEM.search(name) is None,
+        limit="max_completion_tokens" if own and _REASONING.search(name) else "",
+        hears="audio" in name,
+        switch=_SWITCHED.search(name) is not None,
+    )
+
+
+class Template(Struct, frozen=True):
+    """What the chat template of an open model's family asks for.
+
+    Attributes:
+        short_ids: ids of calls are nine letters and digits (VLM-06).
+        single_call: a message has one call (VLM-05).
+        answer_first: the assistant speaks between results and the user (VLM-02, VLM-08).
+        plain: there are no calls and results at all; they are written as text (VLM-01).
+        prefix: an answer to go on with is marked as one (VLM-09).
+        reasoning: readable reasoning of earlier turns.
+    """
+
+    short_ids: bool = False
+    single_call: bool = False
+    answer_first: bool = False
+    plain: bool = False
+    prefix: bool = False
+    reasoning: bool = True
+
+
+_MISTRAL: Final = Template(short_ids=True, prefix=True, reasoning=False)
+_STRICT_MISTRAL: Final = Template(short_ids=True, prefix=True, answer_first=True, reasoning=False)
+# The first that fits counts.
+_TEMPLATES: Final = tuple(
+    (re.compile(pattern), template)
+    for pattern, template in (
+        (r"gemma-?[123]|llama-?2", Template(plain=True, reasoning=False)),
+        (r"llama-?3", Template(single_call=True, reasoning=False)),
+        (r"devstral|mistral-?(7b|nemo)|mixtral", _STRICT_MISTRAL),
+        (r"mistral|ministral|magistral|pixtral|codestral|voxtral", _MISTRAL),
+    )
+)
+_ANY: Final = Template()
+
+
+def template(model: str | None) -> Template:
+    """What the template of a model's family asks for, by the name that a server gives the model."""
+    name = (model or "").lower()
+    return next((found for pattern, found in _TEMPLATES if pattern.search(name)), _ANY)

@@ -1,0 +1,158 @@
+"""Bedrock's Converse API.
+
+The tool configuration stands behind the messages. Converse wants one as soon as the history has calls, whether or not
+anybody gave tools (BED-10): the tools that the history calls are then declared by their names, and since that list
+grows, its place at the end keeps the bytes before it a prefix of the next request. The order of keys means nothing to
+the service; its prompt cache starts with the tools and begins anew when one is added, as it would anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from pipeline.fixes import make
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import Text, ToolResult, ToolUse, Turn, Unknown
+from pipeline.targets.base import STUB, Encoded, Ending, Setting
+from pipeline.targets.bedrock_converse.blocks import ConverseFitting, is_document, written
+from pipeline.targets.bedrock_converse.head import NAME, stub_tools, write_head
+from pipeline.targets.bedrock_converse.members import MARKERS
+from pipeline.targets.bedrock_converse.reasoning import fit_reasoning
+
+# What is said beside a document, where nobody says anything (BED-21).
+_BESIDE_DOCUMENT: Final = "See the attached document."
+# What the assistant says between results and words that must not share a turn (BED-17).
+_BETWEEN: Final = "I have the results."
+_RESULTS_ALONE: Final = ("llama", "mistral")
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ConverseState(Struct, frozen=True, array_like=True):
+    """How many messages there are, the names of their documents, and the tools called where nobody declared any."""
+
+    count: int = 0
+    documents: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+
+
+class ConverseDialect:
+    """Converse for one setting."""
+
+    separator = b","
+    marks_left = 0
+
+    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+        self.state = ConverseState()
+        self._model = (setting.model or "").lower()
+        self._results_alone = any(name in self._model for name in _RESULTS_ALONE)
+        head = write_head(setting, system)
+        self.fixes = head.fixes
+        self._before = _encode(head.keys)
+        self._tools = head.tools
+        self.head = self._whole_head(head.tools)
+        self.prefix = self._before[:-1] + (b"," if len(self._before) > 2 else b"") + b'"messages":['
+
+    def encode(self, message: Message, state: ConverseState) -> Encoded:
+        """Write one message."""
+        return self._write(message, state, final=False)
+
+    def _write(self, message: Message, state: ConverseState, *, final: bool) -> Encoded:
+        book = Book(NAME)
+        fitting = ConverseFitting(book, self._model, state.documents)
+        for piece in message.pieces:
+            fitting.add(piece)
+        fitting.finish()
+        fitted = structs.replace(message, pieces=fitting.out, changed=message.changed | fitting.dropped)
+        pieces = fit_reasoning(fitted, self._model, book)
+        if final:
+            pieces = _trimmed(pieces, book)
+        turns = self._turns(message, _worded(message, pieces, book), state.count, book)
+        tools = state.tools
+        if not self._tools:
+            called = (piece.block.name for piece in fitting.out if isinstance(piece.block, ToolUse))
+            tools = tuple(dict.fromkeys((*tools, *called)))
+        return Encoded(
+            data=b",".join(
+                _encode({"role": role, "content": [written(p.block) for p in pieces]}) for role, pieces in turns
+            ),
+            state=ConverseState(state.count + len(turns), fitting.titles, tools),
+            rows=[(piece.path, piece.fate, piece.code) for _, pieces in turns for piece in pieces],
+            fixes=book.fixes,
+            gone=book.gone,
+        )
+
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
+        """Nothing is written as it is."""
+
+    def end(self, messages: Sequence[Message], state: ConverseState, _settled: int, *, final: bool) -> Ending:
+        """Write the open messages and, behind them, the tools; an answer to go on with ends in no whitespace."""
+        parts: list[Encoded] = []
+        for at, message in enumerate(messages):
+            last = final and at == len(messages) - 1 and message.role == "assistant"
+            parts.append(self._write(message, state, final=last))
+            state = parts[-1].state
+        if self._tools or not state.tools:
+            return Ending(parts=parts, suffix=self._suffix(self._tools), last=state.count - 1)
+        tools = stub_tools(state.tools)
+        fix = make("tools_stubbed", "toolConfig", target=NAME, detail=", ".join(state.tools))
+        parts.append(Encoded(data=b"", state=state, fixes=[fix]))
+        return Ending(parts=parts, suffix=self._suffix(tools), head=self._whole_head(tools), last=state.count - 1)
+
+    def _turns(self, message: Message, pieces: list[Piece], count: int, book: Book) -> list[tuple[str, list[Piece]]]:
+        """The message as one, or as three where results stand alone."""
+        results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
+        if not self._results_alone or not results or len(results) == len(pieces):
+            return [(message.role, pieces)]
+        words = [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
+        book.note("assistant_inserted", f"messages.{count + 1}.content.0")
+        between = Piece(Text(text=_BETWEEN), -1, "", fate="synthesised", code="assistant_inserted")
+        return [("user", results), ("assistant", [between]), ("user", words)]
+
+    def _suffix(self, tools: bytes) -> bytes:
+        return b'],"toolConfig":%b}' % tools if tools else b"]}"
+
+    def _whole_head(self, tools: bytes) -> bytes:
+        if not tools:
+            return self._before
+        return self._before[:-1] + (b"," if len(self._before) > 2 else b"") + b'"toolConfig":%b}' % tools
+
+
+def _trimmed(pieces: list[Piece], book: Book) -> list[Piece]:
+    """The pieces without whitespace at their end, as Claude wants a prefill."""
+    last = pieces[-1] if pieces else None
+    if last is None or not isinstance(last.block, Text) or last.block.text == last.block.text.rstrip():
+        return pieces
+    trimmed = structs.replace(last.block, text=last.block.text.rstrip())
+    return [*pieces[:-1], book.change("prefill_trimmed", last, trimmed)]
+
+
+def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
+    """The pieces with the words that the service misses: beside a document, or in a turn that has nothing else."""
+    said = [piece for piece in pieces if not (isinstance(piece.block, Unknown) and piece.block.kind in MARKERS)]
+    if not said:
+        book.note("turn_stubbed", message.pieces[0].path)
+        return [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"), *pieces]
+    document = next((piece for piece in said if is_document(piece.block)), None)
+    if document is None or any(isinstance(piece.block, Text) for piece in said):
+        return pieces
+    book.note("document_text_added", document.path)
+    added = Piece(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
+    return [*pieces, added]
+
+
+class BedrockConverse:
+    """The target ``bedrock-converse``."""
+
+    name = NAME
+    text = False
+    tail_rule = "BED-11"
+    tail_rules = frozenset({"BED-01", "BED-03b", "BED-11", "BED-11b"})
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ConverseDialect:
+        """Get ready for a session."""
+        return ConverseDialect(setting, system)

@@ -1,0 +1,170 @@
+"""One message's blocks as Converse takes them: first fitted, then written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, structs
+
+from pipeline.history.pieces import Book, Piece
+from pipeline.history.readers.converse import MEDIA_TYPES
+from pipeline.model import (
+    Block,
+    Document,
+    Image,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
+from pipeline.targets.bedrock_converse.members import name_of, named, own_member
+from pipeline.targets.fitting import Fitting
+from pipeline.targets.images import MEDIA_TYPES as IMAGE_TYPES
+from pipeline.targets.media import fit_document, fit_image, inline
+from pipeline.targets.names import legal_name
+
+LONGEST_NAME: Final = 64
+_MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text, 3.75 MB of data (the service's documentation)
+_FORMATS: Final[Mapping[str, str]] = MappingProxyType({media_type: name for name, media_type in MEDIA_TYPES.items()})
+# What the service documents for a document's name, and the underscore, which it was recorded to take.
+_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9 ()\[\]_-]+")
+_SPACES: Final = re.compile(r"\s+")
+_LONGEST_TITLE: Final = 180  # less than the service's 200: a number may follow
+
+# An error result must say something (BED-14).
+EMPTY_ERROR: Final = "(no output)"
+
+
+class ConverseFitting(Fitting):
+    """``titles`` are the names of the documents so far; they are unique in a request (BED-20)."""
+
+    def __init__(self, book: Book, model: str, titles: tuple[str, ...]) -> None:
+        super().__init__(book)
+        self.titles = titles
+        self._model = model
+
+    def name(self, name: str) -> str:
+        """A tool's name of 1 to 64 letters, digits, ``_`` and ``-`` (BED-12)."""
+        return legal_name(name, LONGEST_NAME)
+
+    def image(self, piece: Piece, image: Image) -> Piece:
+        """PNG, JPEG, GIF and WebP (BED-16)."""
+        return fit_image(piece, image, self.book, taken=lambda kind: kind in IMAGE_TYPES, most_bytes=_MOST_IMAGE_BYTES)
+
+    def document(self, piece: Piece, document: Document) -> Piece:
+        """A document of a known format, under a name of its own."""
+        piece = fit_document(piece, document, self.book, taken=_FORMATS.__contains__)
+        if not isinstance(piece.block, Document):
+            return piece
+        if document.citations is not UNSET and not _is_switch(document.citations):
+            bare = structs.replace(piece.block, citations=UNSET)
+            piece = self.book.change("citations_dropped", piece, bare, bytes(document.citations).decode())
+        title = self._title(document.title or "")
+        if title == document.title:
+            return piece
+        return self.book.change("document_renamed", piece, structs.replace(piece.block, title=title), title)
+
+    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> Piece | None:
+        """Converse's own members that the canonical form has no block for."""
+        if not own_member(unknown, inner=inner, model=self._model):
+            return None
+        if unknown.kind != "document":
+            return piece
+        title = self._title(name_of(unknown))
+        if title == name_of(unknown):
+            return piece
+        return self.book.change("document_renamed", piece, named(unknown, title), title)
+
+    def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
+        """Error results are text only, as Claude has it; Nova takes no documents in results (BED-25)."""
+        if result.is_error:
+            return "error_media_moved"
+        return "result_media_moved" if is_document(part) and "nova" in self._model else ""
+
+    def finish(self) -> None:
+        """Fill error results without text, once their media are out."""
+        super().finish()
+        for at, piece in enumerate(self.out):
+            result = piece.block
+            if isinstance(result, ToolResult) and result.is_error and not _parts(result):
+                filled = structs.replace(result, content=EMPTY_ERROR)
+                self.out[at] = self.book.change("error_filled", piece, filled)
+
+    def _title(self, title: str) -> str:
+        legal = _SPACES.sub(" ", _ILLEGAL.sub("-", title)).strip()
+        if len(legal) > 200:
+            legal = legal[:_LONGEST_TITLE].strip()
+        legal = legal or "document"
+        name, number = legal, 1
+        while name in self.titles:
+            number += 1
+            name = f"{legal[:_LONGEST_TITLE].strip()} ({number})"
+        self.titles = (*self.titles, name)
+        return name
+
+
+def is_document(block: Block) -> bool:
+    """Whether a block is a document, in the canonical form or in Converse's."""
+    return isinstance(block, Document) or (isinstance(block, Unknown) and block.kind == "document")
+
+
+def written(block: Block) -> Any:  # noqa: ANN401  JSON
+    """A fitted block as Converse's JSON."""
+    match block:
+        case Text(text=text):
+            return {"text": text}
+        case ToolUse():
+            return {"toolUse": {"toolUseId": block.id, "name": block.name, "input": block.input}}
+        case ToolResult():
+            status = "error" if block.is_error else "success"
+            return {"toolResult": {"toolUseId": block.tool_use_id, "content": _parts(block), "status": status}}
+        case Image():
+            data = _source(block)
+            return {"image": {"format": data.media_type.removeprefix("image/"), "source": {"bytes": data.data}}}
+        case Document():
+            return {"document": _document(block)}
+        case Thinking():
+            signed = {"signature": block.signature} if block.signature else {}
+            return {"reasoningContent": {"reasoningText": {"text": block.thinking, **signed}}}
+        case RedactedThinking(data=data):
+            return {"reasoningContent": {"redactedContent": data}}
+        case Unknown(raw=raw):
+            return raw
+
+
+def _parts(result: ToolResult) -> list[Any]:
+    if isinstance(result.content, str):
+        return [{"text": result.content}] if result.content.strip() else []
+    return [written(part) for part in result.content or ()]
+
+
+def _document(document: Document) -> dict[str, Any]:
+    data = _source(document)
+    extras = {"context": document.context, "citations": document.citations}
+    return {
+        "name": document.title,
+        "format": _FORMATS[data.media_type],
+        "source": {"bytes": data.data},
+    } | {key: value for key, value in extras.items() if value is not UNSET and value is not None}
+
+
+def _source(block: Image | Document) -> Any:  # noqa: ANN401  what was fitted has such a source
+    return inline(block.source)
+
+
+class _Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: bool
+
+
+def _is_switch(citations: Raw) -> bool:
+    try:
+        msgspec.json.decode(citations, type=_Switch)
+    except msgspec.DecodeError:
+        return False
+    return True

@@ -1,0 +1,195 @@
+"""A Converse request without its messages. The model is in the URL, so the body does not name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from pipeline.fixes import Fix, make
+from pipeline.history.pieces import Piece
+from pipeline.model import Text, Tool
+from pipeline.targets.base import Setting
+from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
+from pipeline.targets.names import legal_name
+from pipeline.targets.params import ToolChoice, read_choice, sort_params
+
+NAME: Final = "bedrock-converse"
+
+_INFERENCE: Final = (
+    ("max_tokens", "maxTokens"),
+    ("temperature", "temperature"),
+    ("top_p", "topP"),
+    ("stop_sequences", "stopSequences"),
+)
+# The service's own parameters besides, in the order in which they are written.
+_OWN: Final = (
+    "guardrailConfig",
+    "additionalModelRequestFields",
+    "promptVariables",
+    "additionalModelResponseFieldPaths",
+    "requestMetadata",
+    "performanceConfig",
+    "serviceTier",
+    "outputConfig",
+)
+# Families that keep a prompt in a cache; the others refuse breakpoints.
+_CACHED: Final = ("claude", "nova")
+# What Claude takes under Anthropic's name, beside the service's own parameters.
+_OF_CLAUDE: Final = ("top_k", "thinking")
+_ELSEWHERE: Final = frozenset({"messages", "model", "modelId", "system", "tools", "toolConfig", "tool_choice"})
+_CACHE_POINT: Final = Raw(b'{"cachePoint":{"type":"default"}}')
+_OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
+# What the readers take from a tool of any shape.
+_READ: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "input_schema", "inputSchema"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class WrittenHead(Struct, frozen=True):
+    """The head as JSON objects: ``keys`` before the messages, ``tools`` (none: ``b""``) behind them."""
+
+    keys: dict[str, Any]
+    tools: bytes
+    fixes: list[Fix]
+
+
+def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
+    """What stands around the messages of every request of a session."""
+    fixes: list[Fix] = []
+    keys: dict[str, Any] = {}
+    model = (setting.model or "").lower()
+    cached = not model or any(name in model for name in _CACHED)
+    prompt = [*_given_system(setting.system, fixes), *_system_rows(system)]
+    if not cached:
+        prompt = _unmarked(prompt, "system", fixes)
+    if prompt:
+        keys["system"] = prompt
+    params = sort_params(setting.params)
+    inference = {own: params.common[name] for name, own in _INFERENCE if name in params.common}
+    if inference:
+        keys["inferenceConfig"] = inference
+    more: dict[str, Any] = params.common | params.rest
+    if "claude" in model:
+        fields: dict[str, Raw] = {name: more.pop(name) for name in _OF_CLAUDE if name in more}
+        if fields:
+            more["additionalModelRequestFields"] = _joined(fields, more.get("additionalModelRequestFields"))
+    keys |= {name: more[name] for name in _OWN if name in more}
+    for name, value in more.items():
+        if name not in _OWN and name not in _ELSEWHERE and name not in dict(_INFERENCE):
+            fixes.append(make("param_dropped", f"params.{name}", before=value, target=NAME, detail=name))
+    tools = [Raw(tool) for tool in _tools(setting.tools, fixes)]
+    if not cached:
+        tools = _unmarked(tools, "tools", fixes)
+    choice = _choice(params.rest.get("tool_choice"), fixes, any_tool=bool(tools))
+    config = {"tools": tools} | ({"toolChoice": choice} if choice else {})
+    return WrittenHead(keys, _encode(config) if tools else b"", fixes)
+
+
+def stub_tools(names: Iterable[str]) -> bytes:
+    """A tool configuration that declares the tools a history calls, by their names alone (BED-10)."""
+    return _encode({"tools": [_specified(name, UNSET, Raw(b'{"type":"object","properties":{}}')) for name in names]})
+
+
+def _joined(fields: Mapping[str, Raw], given: Raw | None) -> dict[str, Any]:
+    """Fields for the model beside those given; the given ones win."""
+    own: Any = msgspec.json.decode(given) if given is not None else {}
+    return {**fields, **own} if isinstance(own, dict) else dict(fields)
+
+
+def _given_system(given: str | Raw | None, fixes: list[Fix]) -> Iterator[Any]:
+    if isinstance(given, str):
+        if given.strip():
+            yield {"text": given}
+        return
+    for at, block in enumerate(msgspec.json.decode(given, type=list[dict[str, Raw]]) if given is not None else ()):
+        text = msgspec.json.decode(block.get("text", b"null"))
+        if isinstance(text, str) and text.strip():
+            yield {"text": text}
+        elif block.keys() == {"guardContent"}:
+            yield block
+        elif not isinstance(text, str):
+            fixes.append(make("param_dropped", f"system.{at}", before=block, target=NAME, detail="system"))
+            continue
+        if "cache_control" in block:
+            yield _CACHE_POINT
+
+
+def _system_rows(rows: Sequence[Piece]) -> Iterator[Any]:
+    for piece in rows:
+        if isinstance(piece.block, Text):
+            yield {"text": piece.block.text}
+            if piece.block.cache_control is not UNSET:
+                yield _CACHE_POINT
+
+
+def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
+    seen: set[str] = set()
+    for at, tool in enumerate(tools):
+        path = f"tools.{at}"
+        given = None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
+        if given is not None and bytes(tool.input_schema) == b"null":
+            if given.keys() in _OWN_TOOLS:
+                yield _encode(given)
+            else:
+                fixes.append(make("tool_foreign", path, before=given, target=NAME))
+            continue
+        name = legal_name(tool.name, LONGEST_NAME)
+        if name in seen:
+            fixes.append(make("tool_repeated", path, before=given or tool, target=NAME))
+            continue
+        seen.add(name)
+        if name != tool.name:
+            fixes.append(make("tool_name_rewritten", path, target=NAME, detail=f"{tool.name} -> {name}"))
+        yield _encode(
+            _specified(name, tool.description, tool.input_schema)
+            if given is None
+            else _with_extras(name, tool, given, path, fixes)
+        )
+        if given is not None and "cache_control" in given:
+            yield bytes(_CACHE_POINT)
+
+
+def _unmarked(items: list[Any], path: str, fixes: list[Fix]) -> list[Any]:
+    """The items without cache breakpoints."""
+    kept = [item for item in items if item != _CACHE_POINT]
+    if len(kept) < len(items):
+        fixes.append(make("cache_mark_dropped", path, target=NAME))
+    return kept
+
+
+def _with_extras(name: str, tool: Tool, given: dict[str, Raw], path: str, fixes: list[Fix]) -> Any:  # noqa: ANN401  JSON
+    """A tool that has more than a name, a description and a schema; ``strict`` is Converse's too."""
+    spec = next((given[key] for key in ("toolSpec", "function") if key in given), None)
+    inner = given if spec is None else msgspec.json.decode(spec, type=dict[str, Raw])
+    made = _specified(name, tool.description, tool.input_schema)
+    if "strict" in inner:
+        made["toolSpec"]["strict"] = inner["strict"]
+    extras = sorted((inner.keys() | given.keys()) - _READ - {"strict", "cache_control"})
+    if extras:
+        fixes.append(make("field_dropped", path, before=given, target=NAME, detail=", ".join(extras)))
+    return made
+
+
+def _specified(name: str, description: str | msgspec.UnsetType, schema: Raw) -> dict[str, Any]:
+    said = {} if description is UNSET or not description else {"description": description}
+    return {"toolSpec": {"name": name, **said, "inputSchema": {"json": schema}}}
+
+
+def _choice(value: Raw | None, fixes: list[Fix], *, any_tool: bool) -> dict[str, Any] | None:
+    """The tool choice; Converse has none for no tool at all."""
+    if value is None:
+        return None
+    choice = read_choice(value)
+    if choice is None or choice.kind == "none" or not any_tool:
+        fixes.append(make("param_dropped", "params.tool_choice", before=value, target=NAME, detail="tool_choice"))
+        return None
+    return _written_choice(choice)
+
+
+def _written_choice(choice: ToolChoice) -> dict[str, Any]:
+    if choice.kind == "tool":
+        return {"tool": {"name": legal_name(choice.name, LONGEST_NAME)}}
+    return {choice.kind: {}}

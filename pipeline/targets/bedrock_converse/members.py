@@ -1,0 +1,161 @@
+"""Converse's content blocks that the canonical form has no place for: which may go back, and only if well-formed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from pipeline.model import Unknown
+from pipeline.targets.media import decodes
+
+
+class _Exact(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Takes no key that it does not name."""
+
+
+class _CachePoint(_Exact, frozen=True):
+    type: Literal["default"]
+    ttl: Literal["5m", "1h"] = "5m"
+
+
+class _GuardText(_Exact, frozen=True):
+    text: Annotated[str, Meta(pattern=r"\S")]
+    qualifiers: list[Literal["grounding_source", "query", "guard_content"]] = []
+
+
+class _Guard(_Exact, frozen=True):
+    text: _GuardText
+
+
+class _Location(_Exact, frozen=True):
+    uri: Annotated[str, Meta(pattern=r"^s3://[a-z0-9][.a-z0-9-]{1,61}[a-z0-9](/.*)?$", max_length=1024)]
+    bucket_owner: Annotated[str, Meta(pattern=r"^[0-9]{12}$")] = "000000000000"
+
+
+class _InS3(_Exact, frozen=True):
+    s3_location: _Location
+
+
+class _Image(_Exact, frozen=True):
+    format: Literal["png", "jpeg", "gif", "webp"]
+    source: _InS3
+
+
+class _Said(_Exact, frozen=True):
+    text: Annotated[str, Meta(pattern=r"\S")]
+
+
+class _Source(_Exact, frozen=True, omit_defaults=True):
+    """Where the data is: exactly one of these (``holds_one``)."""
+
+    bytes: Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] | UnsetType = UNSET
+    s3_location: _Location | UnsetType = UNSET
+    text: Annotated[str, Meta(pattern=r"\S")] | UnsetType = UNSET
+    content: Annotated[list[_Said], Meta(min_length=1)] | UnsetType = UNSET
+
+    def holds_one(self, *names: str) -> bool:
+        """Whether exactly one field is set, one of ``names``."""
+        there = [name for name in self.__struct_fields__ if getattr(self, name) is not UNSET]
+        return len(there) == 1 and there[0] in names and (self.bytes is UNSET or decodes(self.bytes))
+
+
+class _Video(_Exact, frozen=True):
+    format: Literal["mkv", "mov", "mp4", "webm", "flv", "mpeg", "mpg", "wmv", "three_gp"]
+    source: _Source
+
+
+class _Quoted(_Exact, frozen=True):
+    text: str
+
+
+class _Citation(_Exact, frozen=True):
+    title: str = ""
+    source: str = ""
+    source_content: list[_Quoted] = []
+    location: dict[str, dict[str, int | str]] = {}
+
+
+class _Citations(_Exact, frozen=True):
+    content: Annotated[list[_Said], Meta(min_length=1)]
+    citations: list[_Citation] = []
+
+
+class _Switch(_Exact, frozen=True):
+    enabled: bool
+
+
+class _Document(_Exact, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    source: _Source
+    format: Literal["pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md"] = "txt"
+    context: str = ""
+    citations: _Switch = _Switch(enabled=False)
+
+
+class _SearchResult(_Exact, frozen=True):
+    source: str
+    title: str
+    content: Annotated[list[_Said], Meta(min_length=1)]
+    citations: _Switch = _Switch(enabled=False)
+
+
+_IN_MESSAGES: Final[Mapping[str, type[Struct]]] = MappingProxyType(
+    {
+        "cachePoint": _CachePoint,
+        "guardContent": _Guard,
+        "image": _Image,
+        "video": _Video,
+        "document": _Document,
+        "citationsContent": _Citations,
+        "searchResult": _SearchResult,
+    }
+)
+_IN_RESULTS: Final = frozenset({"image", "document", "searchResult"})
+_NOT_FOR_CLAUDE: Final = frozenset({"image", "video"})  # by S3 location (BED-23), and videos at all (BED-24)
+# Not content by itself: a turn of nothing else says nothing.
+MARKERS: Final = frozenset({"cachePoint"})
+
+
+def own_member(block: Unknown, *, inner: bool, model: str) -> bool:
+    """Whether a block is a well-formed member of Converse's union that ``model`` takes, ``inner`` to a result."""
+    shape = _IN_MESSAGES.get(block.kind)
+    if shape is None or (inner and block.kind not in _IN_RESULTS):
+        return False
+    if block.kind in _NOT_FOR_CLAUDE and "nova" not in model:
+        return False
+    try:
+        keys = msgspec.json.decode(block.raw, type=dict[str, Raw])
+        member = msgspec.json.decode(keys.pop(block.kind, b""), type=shape)
+    except msgspec.DecodeError:
+        return False
+    return not keys and _whole(member)
+
+
+def _whole(member: Struct) -> bool:
+    if isinstance(member, _Video):
+        return member.source.holds_one("bytes", "s3_location")
+    return not isinstance(member, _Document) or member.source.holds_one("s3_location", "text", "content")
+
+
+def named(block: Unknown, name: str) -> Unknown:
+    """The same document under another name."""
+    keys = msgspec.json.decode(block.raw, type=dict[str, dict[str, Raw]])
+    keys["document"]["name"] = Raw(msgspec.json.encode(name))
+    return Unknown(kind=block.kind, raw=Raw(msgspec.json.encode(keys)))
+
+
+class _Named(Struct, frozen=True):
+    name: str
+
+
+class _Holder(Struct, frozen=True):
+    document: _Named
+
+
+def name_of(block: Unknown) -> str:
+    """The name of a document that ``own_member`` has passed."""
+    return msgspec.json.decode(block.raw, type=_Holder).document.name

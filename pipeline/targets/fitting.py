@@ -1,0 +1,131 @@
+"""One message's blocks, fitted to a provider whose shape is not Anthropic's.
+
+What comes out is still canonical, but holds nothing that the target has no place for; the target then only has to
+write it. Cache breakpoints, citations and callers are Anthropic's own and go; names, media and results are mended.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from pipeline.history.pieces import Book, Piece
+from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
+
+
+class Fitting(ABC):
+    """The work on one message: pieces go in by ``add``, and what is to be written stands in ``out`` after ``finish``.
+
+    ``dropped`` are the input messages that have lost a block. A subclass says what its provider takes.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.out: list[Piece] = []
+        self.dropped: set[int] = set()
+        self._media: list[Piece] = []
+
+    @abstractmethod
+    def name(self, name: str) -> str:
+        """A tool's name as the provider takes it."""
+
+    @abstractmethod
+    def image(self, piece: Piece, image: Image) -> Piece:
+        """An image that the provider takes, or what stands for it."""
+
+    @abstractmethod
+    def document(self, piece: Piece, document: Document) -> Piece:
+        """A document that the provider takes, or what stands for it."""
+
+    @abstractmethod
+    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> Piece | None:
+        """A block of another type as the provider takes it, ``inner`` to a result; None where it does not."""
+
+    @abstractmethod
+    def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
+        """The fix that moves a part of a result behind the results; ``""`` where it may stay."""
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece of the message."""
+        piece = self._bare(piece)
+        block = piece.block
+        match block:
+            case ToolUse():
+                name = self.name(block.name)
+                if name != block.name:
+                    piece = self.book.change("tool_name_rewritten", piece, structs.replace(block, name=name))
+            case ToolResult():
+                piece = self._result(piece, block)
+            case _:
+                shown = self._shown(piece, inner=False)
+                if shown is None:
+                    self.book.drop("unknown_dropped", piece, detail=block.kind if isinstance(block, Unknown) else "")
+                    self.dropped.add(piece.turn)
+                    return
+                piece = shown
+        self.out.append(piece)
+
+    def finish(self) -> None:
+        """Put the media of results behind the results."""
+        if self._media:
+            at = sum(isinstance(piece.block, ToolResult) for piece in self.out)
+            self.out[at:at] = self._media
+
+    def _bare(self, piece: Piece) -> Piece:
+        """The piece without what only Anthropic has."""
+        block = piece.block
+        if isinstance(block, Unknown):
+            return piece
+        if block.cache_control is not UNSET:
+            block = structs.replace(block, cache_control=UNSET)
+            piece = self.book.change("cache_mark_dropped", piece, block)
+        if isinstance(block, Text) and block.citations is not UNSET:
+            bare = structs.replace(block, citations=UNSET)
+            return self.book.change("citations_dropped", piece, bare, bytes(block.citations).decode())
+        if isinstance(block, ToolUse) and block.caller is not UNSET:
+            called = structs.replace(block, caller=UNSET)
+            return self.book.change("caller_dropped", piece, called, bytes(block.caller).decode())
+        return piece
+
+    def _shown(self, piece: Piece, *, inner: bool) -> Piece | None:
+        match piece.block:
+            case Image() as image:
+                return self.image(piece, image)
+            case Document() as document:
+                return self.document(piece, document)
+            case Unknown() as unknown:
+                return self.unknown(piece, unknown, inner=inner)
+            case _:
+                return piece
+
+    def _result(self, piece: Piece, result: ToolResult) -> Piece:
+        if not isinstance(result.content, list):
+            return piece
+        content: list[Any] = []
+        for at, part in enumerate(result.content):
+            came = Piece(part, piece.turn, f"{piece.path}.content.{at}")
+            inner = self._bare(came)
+            code = "" if isinstance(inner.block, Text) else self.moves(part, result)  # type: ignore[arg-type]  # no text
+            shown = self._shown(structs.replace(inner, fate="moved", code=code) if code else inner, inner=not code)
+            if shown is None:
+                kind = part.kind if isinstance(part, Unknown) else ""
+                piece = self._touched(piece, "unknown_dropped", f"content.{at}: {kind}")
+            elif code:
+                self._media.append(shown)
+                piece = self._touched(piece, code, f"content.{at}")
+            else:
+                content.append(shown.block)
+                if shown.fate != "kept":
+                    piece = _lighter(piece, shown.code)
+        return structs.replace(piece, block=structs.replace(result, content=content))
+
+    def _touched(self, piece: Piece, code: str, detail: str) -> Piece:
+        """Record that a part of a result is gone from it; the result itself stays."""
+        self.book.change(code, piece, detail=detail)
+        return _lighter(piece, code)
+
+
+def _lighter(piece: Piece, code: str) -> Piece:
+    return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece

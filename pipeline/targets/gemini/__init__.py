@@ -1,0 +1,98 @@
+"""Gemini's generateContent: a turn is a content, a block a part of it.
+
+Calls and responses are matched by their order and number, so responses come in the order of their calls. Ids are sent
+to the models that write them themselves, Gemini 3 and later; some older surfaces refuse them (GEM-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import Text, ToolUse, Turn
+from pipeline.targets.base import STUB, Encoded, Ending, Setting
+from pipeline.targets.gemini.blocks import GeminiFitting, in_order, written
+from pipeline.targets.gemini.head import NAME, write_head
+from pipeline.targets.gemini.signatures import signed, unfit_reasoning, wants_signatures
+
+_encode = msgspec.json.Encoder().encode
+
+
+class GeminiState(Struct, frozen=True, array_like=True):
+    """How many contents there are, and the calls of the last one: the function's name by the call's id."""
+
+    count: int = 0
+    calls: dict[str, str] = {}
+
+
+class GeminiDialect:
+    """generateContent for one setting."""
+
+    separator = b","
+    marks_left = 0
+
+    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+        self.state = GeminiState()
+        self._model = setting.model
+        self._newer = wants_signatures(setting.model)
+        head = write_head(setting, system)
+        self.fixes = head.fixes
+        self.head = head.data
+        self.prefix = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + b'"contents":['
+
+    def encode(self, message: Message, state: GeminiState) -> Encoded:
+        """Write one message."""
+        book = Book(NAME)
+        fitting = GeminiFitting(book)
+        unfit = unfit_reasoning(message, self._model)
+        for at, piece in enumerate(message.pieces):
+            if at in unfit:
+                book.drop(unfit[at], piece)
+            else:
+                fitting.add(piece)
+        fitting.finish()
+        pieces = fitting.out
+        if not pieces:
+            book.note("turn_stubbed", message.pieces[0].path)
+            pieces = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
+        calls = state.calls
+        if message.role == "assistant":
+            calls = {piece.block.id: piece.block.name for piece in pieces if isinstance(piece.block, ToolUse)}
+        else:
+            pieces = in_order(pieces, calls, book)
+        parts = signed(pieces, state.count, book, placeholders=self._newer)
+        role = "model" if message.role == "assistant" else "user"
+        return Encoded(
+            data=_encode({"role": role, "parts": [written(part, calls, ids=self._newer) for part in parts]}),
+            state=GeminiState(state.count + 1, calls),
+            rows=[(part.piece.path, part.piece.fate, part.piece.code) for part in parts],
+            fixes=book.fixes,
+            gone=book.gone,
+        )
+
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
+        """Nothing is written as it is."""
+
+    def end(self, messages: Sequence[Message], state: GeminiState, _settled: int, *, final: bool) -> Ending:  # noqa: ARG002  an answer to go on with is written as any
+        """Write the open messages."""
+        parts: list[Encoded] = []
+        for message in messages:
+            parts.append(self.encode(message, state))
+            state = parts[-1].state
+        return Ending(parts=parts, suffix=b"]}")
+
+
+class Gemini:
+    """The target ``gemini``."""
+
+    name = NAME
+    text = False
+    tail_rule = "GEM-09"
+    tail_rules = frozenset({"GEM-05", "GEM-09"})
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> GeminiDialect:
+        """Get ready for a session."""
+        return GeminiDialect(setting, system)

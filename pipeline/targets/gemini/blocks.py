@@ -1,0 +1,95 @@
+"""One message's blocks as Gemini's parts: first fitted, then written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import UNSET, structs
+
+from pipeline.history.pieces import Book, Piece
+from pipeline.model import Document, Image, Text, Thinking, ToolResult, ToolUse, Unknown
+from pipeline.targets.fitting import Fitting
+from pipeline.targets.gemini.head import function_name
+from pipeline.targets.gemini.signatures import Signed
+from pipeline.targets.media import fit_document, fit_image, inline
+
+# What the API's documentation names (GEM-12); it takes no GIF.
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
+_DOCUMENTS: Final = re.compile(r"text/[a-z0-9.+-]+|application/(pdf|json|xml|rtf)").fullmatch
+_MOST_INLINE: Final = 20 * 1024 * 1024  # bytes of a whole request with inline data
+
+
+class GeminiFitting(Fitting):
+    """Fits blocks to Gemini."""
+
+    def name(self, name: str) -> str:
+        """A function's name (GEM-10)."""
+        return function_name(name)
+
+    def image(self, piece: Piece, image: Image) -> Piece:
+        """PNG, JPEG, WebP, HEIC and HEIF."""
+        return fit_image(piece, image, self.book, taken=_IMAGES.__contains__, most_bytes=_MOST_INLINE)
+
+    def document(self, piece: Piece, document: Document) -> Piece:
+        """PDF and text; a part has no place for what is said about it."""
+        piece = fit_document(piece, document, self.book, taken=lambda kind: _DOCUMENTS(kind) is not None)
+        if not isinstance(piece.block, Document):
+            return piece
+        lost = [name for name in ("title", "context", "citations") if getattr(document, name) not in {UNSET, None}]
+        if not lost:
+            return piece
+        bare = structs.replace(piece.block, title=UNSET, context=UNSET, citations=UNSET)
+        return self.book.change("document_notes_dropped", piece, bare, ", ".join(lost))
+
+    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> None:
+        """No block of another type."""
+
+    def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  in every result
+        """A response is an object of JSON: media follow it."""
+        return "" if isinstance(part, Unknown) else "result_media_moved"
+
+
+def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[Piece]:
+    """Results in the order of their calls, by which Gemini matches them; then the rest."""
+    results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
+    place = {call: at for at, call in enumerate(calls)}
+    ordered = sorted(results, key=lambda piece: place.get(piece.block.tool_use_id, len(place)))  # type: ignore[union-attr]  # results
+    moved = [
+        book.change("result_moved", piece) if piece is not came and piece.fate != "synthesised" else piece
+        for piece, came in zip(ordered, results, strict=True)
+    ]
+    return [*moved, *(piece for piece in pieces if not isinstance(piece.block, ToolResult))]
+
+
+def written(part: Signed, calls: Mapping[str, str], *, ids: bool) -> dict[str, Any]:
+    """A part; ``calls`` are the names of the functions called, by the calls' ids."""
+    shown = _shown(part, calls, ids=ids)
+    return shown | {"thoughtSignature": part.signature} if part.signature else shown
+
+
+def _shown(part: Signed, calls: Mapping[str, str], *, ids: bool) -> dict[str, Any]:
+    match part.piece.block:
+        case Text(text=text):
+            return {"text": text}
+        case Thinking(thinking=text):
+            return {"text": text, "thought": True} if text.strip() else {"text": ""}
+        case ToolUse() as call:
+            named = {"id": call.id} if ids else {}
+            return {"functionCall": {**named, "name": call.name, "args": call.input}}
+        case ToolResult() as result:
+            named = {"id": result.tool_use_id} if ids else {}
+            key = "error" if result.is_error else "result"
+            return {"functionResponse": {**named, "name": calls[result.tool_use_id], "response": {key: _words(result)}}}
+        case Image() | Document() as media:
+            data: Any = inline(media.source)
+            return {"inlineData": {"mimeType": data.media_type, "data": data.data}}
+        case other:
+            raise TypeError(f"not a fitted block: {type(other).__name__}")
+
+
+def _words(result: ToolResult) -> str:
+    if isinstance(result.content, list):
+        return "\n".join(part.text for part in result.content if isinstance(part, Text))
+    return result.content or ""

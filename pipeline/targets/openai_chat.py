@@ -1,0 +1,46 @@
+"""OpenAI's Chat Completions API, and the hosts that speak it strictly (DeepSeek, Kimi, Groq, Mistral's own).
+
+Readable reasoning is kept where it came through this API and the model is not one of OpenAI's own, which write none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pipeline.history.pieces import Piece
+from pipeline.targets._openai.chat import ChatDialect
+from pipeline.targets._openai.chat_head import PARAMETERS, write_chat_head
+from pipeline.targets._openai.families import Template, chat_model
+from pipeline.targets._openai.ids import shortened
+from pipeline.targets._openai.rows import ChatParts
+from pipeline.targets._openai.speech import Voice
+from pipeline.targets.base import Setting
+
+NAME: Final = "openai-chat"
+_OWN: Final = frozenset({NAME})
+_SPEECH: Final = frozenset({"input_audio"})
+
+
+class OpenAIChat:
+    """The target ``openai-chat``."""
+
+    name = NAME
+    text = False
+    # The API itself takes an assistant's message at the end; these are the words of a look-alike that does not.
+    tail_rule = "VLM-09"
+    tail_rules = frozenset({"OAI-06"})
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
+        """Get ready for a session."""
+        model = chat_model(setting.model)
+        voice = Voice(
+            target=NAME,
+            parts=ChatParts(),
+            call_id=shortened,
+            model=setting.model,
+            providers=_OWN if model.reasoning else frozenset(),
+            passed=_SPEECH if model.hears else frozenset(),
+        )
+        head = write_chat_head(setting, NAME, PARAMETERS, model)
+        return ChatDialect(voice, head, setting, system, model=model, template=Template())

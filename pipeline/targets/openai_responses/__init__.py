@@ -1,0 +1,131 @@
+"""OpenAI's Responses API: a flat list of items instead of messages.
+
+Items have no ids: an id names what the provider keeps, and then an item must not stand without the one beside it
+(RSP-03 to RSP-06). Reasoning goes back encrypted, to its issuer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import Text, ToolUse, Turn, Unknown
+from pipeline.targets._openai.bare import bare
+from pipeline.targets._openai.rows import encode
+from pipeline.targets._openai.speech import UserTurn, Voice, renamed
+from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
+from pipeline.targets.openai_responses.head import NAME, write_head
+from pipeline.targets.openai_responses.items import (
+    Assistant,
+    FunctionCall,
+    FunctionOutput,
+    OutputText,
+    ResponsesParts,
+    User,
+)
+from pipeline.targets.openai_responses.reasoning import reasoning_item, unfit_reasoning
+
+
+class Sent(Struct, frozen=True, array_like=True):
+    """How many items have been written."""
+
+    count: int = 0
+
+
+class ResponsesDialect:
+    """The Responses API for one setting."""
+
+    separator = b","
+    marks_left = 0
+    state = Sent()
+
+    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+        written = write_head(setting, [piece.block.text for piece in system if isinstance(piece.block, Text)])
+        self.head, self.fixes = written.data, written.fixes
+        self.prefix = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + b'"input":['
+        self._model = setting.model
+        # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
+        self._voice = Voice(target=NAME, parts=ResponsesParts(), call_id=str)
+
+    def encode(self, message: Message, state: Sent) -> Encoded:
+        """Write one turn."""
+        book = Book(NAME)
+        write = self._assistant if message.role == "assistant" else self._user
+        items, out = write(message, book)
+        if not items:
+            book.note("turn_stubbed", message.pieces[0].path)
+            items = [Assistant(STUB) if message.role == "assistant" else User(STUB)]
+            out = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
+        rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in out]
+        after = Sent(state.count + len(items))
+        data = b",".join(map(encode, items))
+        return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
+
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
+        """Nothing is written as it is."""
+
+    def end(self, messages: Sequence[Message], state: Sent, _settled: int, *, final: bool) -> Ending:  # noqa: ARG002  the API goes on with an answer as with anything else
+        """Write the open turns."""
+        parts: list[Encoded] = []
+        for message in messages:
+            parts.append(self.encode(message, state))
+            state = parts[-1].state
+        return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
+
+    def _assistant(self, message: Message, book: Book) -> tuple[list[Any], list[Piece]]:
+        unfit = unfit_reasoning(message, self._model)
+        items: list[Any] = []
+        out: list[Piece] = []
+        texts: list[str] = []
+        for at, came in enumerate(message.pieces):
+            block = came.block
+            if at in unfit:
+                book.drop(unfit[at], came, detail=block.kind if isinstance(block, Unknown) else "")
+                continue
+            piece = bare(came, book)
+            if isinstance(block, Text):
+                texts.append(block.text)
+                out.append(piece)
+                continue
+            items += _said(texts)
+            texts = []
+            if isinstance(block, ToolUse):
+                piece, call_id, name = renamed(piece, block, self._voice, book)
+                items.append(FunctionCall(call_id, name, bytes(block.input).decode().strip()))
+            else:
+                items.append(reasoning_item(block))
+            out.append(piece)
+        return [*items, *_said(texts)], out
+
+    def _user(self, message: Message, book: Book) -> tuple[list[Any], list[Piece]]:
+        turn = UserTurn(self._voice, book)
+        for piece in message.pieces:
+            turn.add(piece)
+        items: list[Any] = [FunctionOutput(answer.tool_call_id, answer.content) for answer in turn.answers]
+        if turn.parts:
+            items.append(User(turn.alone if turn.alone is not None else turn.parts))
+        return items, [*turn.answering, *turn.said]
+
+
+def _said(texts: list[str]) -> list[Assistant]:
+    """What the assistant says at one place: one text is a string, several are parts."""
+    if len(texts) > 1:
+        return [Assistant([OutputText(text) for text in texts])]
+    return [Assistant(texts[0])] if texts else []
+
+
+class OpenAIResponses:
+    """The target ``openai-responses``."""
+
+    name = NAME
+    text = False
+    # The API goes on after whatever comes last; these are the words of servers that do not.
+    tail_rule = "VLM-09"
+    tail_rules: frozenset[str] = frozenset()
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ResponsesDialect:
+        """Get ready for a session."""
+        return ResponsesDialect(setting, system)

@@ -1,0 +1,99 @@
+"""A Responses request without its input: model, instructions, tools and the other parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from pipeline.fixes import Fix
+from pipeline.targets._openai.params import flattened, kept, limited, system_text, with_choice
+from pipeline.targets._openai.rows import encode
+from pipeline.targets._openai.tools import Function, write_choice, write_tools
+from pipeline.targets.base import Setting
+from pipeline.targets.openai_responses.items import Tool
+
+NAME: Final = "openai-responses"
+PARAMETERS: Final = frozenset(
+    {
+        "background", "context_management", "conversation", "include", "max_output_tokens",
+        "max_tool_calls", "metadata", "parallel_tool_calls", "previous_response_id", "prompt",
+        "prompt_cache_key", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier",
+        "store", "stream", "stream_options", "temperature", "text", "tool_choice", "top_logprobs", "top_p",
+        "truncation", "user",
+    }
+)  # fmt: skip
+"""The parameters that the API's documentation names."""
+
+# The tools that the provider runs or defines itself, by type.
+_OWN_TOOLS: Final = frozenset(
+    {
+        "apply_patch", "code_interpreter", "computer", "computer_use_preview", "custom", "file_search",
+        "image_generation", "local_shell", "mcp", "namespace", "shell", "tool_search", "web_search",
+        "web_search_preview", "web_search_preview_2025_03_11",
+    }
+)  # fmt: skip
+_NO: Final = Raw(b"false")
+
+
+class WrittenHead(Struct, frozen=True):
+    """The head as a JSON object, and what was mended in it."""
+
+    data: bytes
+    fixes: list[Fix]
+
+
+def write_head(setting: Setting, system: list[str]) -> WrittenHead:
+    """The head of every request of a session; ``system`` are the texts of leading system messages."""
+    fixes: list[Fix] = []
+    params = flattened(setting.params)
+    keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
+    given = params.pop("instructions", None)
+    first = [] if given is None else [msgspec.json.decode(given, type=str)]
+    prompt = "\n\n".join(text for text in [*first, system_text(setting.system, system)] if text)
+    if prompt:
+        keys["instructions"] = prompt
+    tools = write_tools(setting.tools, NAME, _tool, _is_own, fixes)
+    if tools:
+        keys["tools"] = tools
+    params = _in_own_words(params)
+    limited(params, "max_output_tokens")
+    params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
+    return WrittenHead(encode(keys | kept(params, PARAMETERS, NAME, fixes)), fixes)
+
+
+def _tool(function: Function) -> Tool:
+    strict = _NO if function.strict is UNSET else Raw(encode(function.strict))
+    return Tool(function.name, function.parameters, strict, function.description)
+
+
+def _is_own(keys: Mapping[str, Any]) -> bool:
+    kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
+    return isinstance(kind, str) and kind in _OWN_TOOLS and keys.keys().isdisjoint({"input_schema", "parameters"})
+
+
+def _named(name: str) -> dict[str, str]:
+    return {"type": "function", "name": name}
+
+
+def _in_own_words(params: dict[str, Raw]) -> dict[str, Raw]:
+    """What Chat Completions says in other words."""
+    effort = params.pop("reasoning_effort", None)
+    if effort is not None:
+        params.setdefault("reasoning", Raw(encode({"effort": effort})))
+    text = {}
+    if "response_format" in params:
+        text["format"] = _format(params.pop("response_format"))
+    if "verbosity" in params:
+        text["verbosity"] = params.pop("verbosity")
+    if text:
+        params.setdefault("text", Raw(encode(text)))
+    return params
+
+
+def _format(value: Raw) -> Any:  # noqa: ANN401  any JSON
+    given = msgspec.json.decode(value)
+    inner = given.get("json_schema") if isinstance(given, dict) else None
+    return {"type": "json_schema", **inner} if isinstance(inner, dict) else given

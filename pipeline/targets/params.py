@@ -1,0 +1,120 @@
+"""Parameters that every provider has under a name of its own, and the choice of a tool in any of the shapes.
+
+A name of another provider is translated without a word, as a reader translates a shape; what the target has no place
+for is a fix of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+# Anthropic's names, in which the parameters meet, by those of the others.
+_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "max_tokens": "max_tokens",
+        "max_completion_tokens": "max_tokens",
+        "max_output_tokens": "max_tokens",
+        "maxTokens": "max_tokens",
+        "maxOutputTokens": "max_tokens",
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "topP": "top_p",
+        "top_k": "top_k",
+        "topK": "top_k",
+        "stop": "stop_sequences",
+        "stop_sequences": "stop_sequences",
+        "stopSequences": "stop_sequences",
+        "seed": "seed",
+        "n": "n",
+        "candidate_count": "n",
+        "candidateCount": "n",
+        "presence_penalty": "presence_penalty",
+        "presencePenalty": "presence_penalty",
+        "frequency_penalty": "frequency_penalty",
+        "frequencyPenalty": "frequency_penalty",
+    }
+)
+# Objects that hold such parameters.
+_GROUPS: Final = MappingProxyType(
+    {
+        "inferenceConfig": "inferenceConfig",
+        "generationConfig": "generationConfig",
+        "generation_config": "generationConfig",
+    }
+)
+
+Choice: TypeAlias = Literal["auto", "any", "tool", "none"]
+_CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
+    {"auto": "auto", "any": "any", "required": "any", "none": "none", "tool": "tool", "function": "tool"}
+)
+
+
+class Params(Struct, frozen=True):
+    """``common`` are the parameters that have a name of Anthropic's, ``rest`` the others as they came.
+
+    A member of a group that has no such name is in ``rest`` under a name with a dot (``generationConfig.seed``).
+    """
+
+    common: dict[str, Raw]
+    rest: dict[str, Raw]
+
+
+class ToolChoice(Struct, frozen=True):
+    """Which tool the model is to call: ``tool`` names one in ``name``."""
+
+    kind: Choice
+    name: str = ""
+
+
+def sort_params(params: Mapping[str, Raw]) -> Params:
+    """Sort a request's parameters; one in a group wins over its namesake beside it, null is absent."""
+    common: dict[str, Raw] = {}
+    rest: dict[str, Raw] = {}
+    grouped: dict[str, Raw] = {}
+    for key, value in params.items():
+        members = _members(value) if key in _GROUPS else None
+        if members is not None:
+            for name, member in members.items():
+                if name in _NAMES:
+                    grouped[_NAMES[name]] = member
+                else:
+                    rest[f"{_GROUPS[key]}.{name}"] = member
+        elif key in _NAMES:
+            common.setdefault(_NAMES[key], value)
+        else:
+            rest[key] = value
+    common |= grouped
+    if bytes(common.get("stop_sequences", b"")).startswith(b'"'):
+        common["stop_sequences"] = Raw(b"[%b]" % bytes(common["stop_sequences"]))
+    return Params(
+        {name: value for name, value in common.items() if bytes(value) != b"null"},
+        {name: value for name, value in rest.items() if bytes(value) != b"null"},
+    )
+
+
+def read_choice(value: Raw) -> ToolChoice | None:
+    """The tool choice of Anthropic's or OpenAI's shape; None where it is neither."""
+    choice = msgspec.json.decode(value)
+    if isinstance(choice, str):
+        kind = _CHOICES.get(choice)
+        return ToolChoice(kind) if kind and kind != "tool" else None
+    if not isinstance(choice, dict):
+        return None
+    kind = _CHOICES.get(str(choice.get("type")))
+    inner = choice.get("function")
+    name = (inner if isinstance(inner, dict) else choice).get("name")
+    if kind == "tool":
+        return ToolChoice(kind, name) if isinstance(name, str) and name else None
+    return ToolChoice(kind) if kind else None
+
+
+def _members(value: Raw) -> dict[str, Raw] | None:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,58 @@
+"""Servers of open models that speak OpenAI's chat (vLLM and its kin), each model with its own chat template.
+
+What a template refuses depends on the model's family, which the model's name tells (``_openai.families``). A family
+that is not known gets the plain chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pipeline.history.pieces import Piece
+from pipeline.targets._openai.chat import ChatDialect
+from pipeline.targets._openai.chat_head import PARAMETERS, write_chat_head
+from pipeline.targets._openai.families import chat_model, template
+from pipeline.targets._openai.ids import nine, shortened
+from pipeline.targets._openai.rows import ServedParts
+from pipeline.targets._openai.speech import Voice
+from pipeline.targets.base import Setting
+
+NAME: Final = "vllm"
+_SERVED: Final = PARAMETERS | {
+    "add_generation_prompt", "allowed_token_ids", "bad_words", "best_of", "chat_template", "chat_template_kwargs",
+    "continue_final_message", "echo", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos",
+    "include_reasoning", "include_stop_str_in_output", "length_penalty", "min_p", "min_tokens", "priority",
+    "prompt_logprobs", "repetition_penalty", "return_token_ids", "skip_special_tokens",
+    "spaces_between_special_tokens", "stop_token_ids", "structured_outputs", "top_k", "truncate_prompt_tokens",
+    "use_beam_search",
+}  # fmt: skip
+# The API that is imitated reads and writes reasoning in the same field.
+_OWN: Final = frozenset({NAME, "openai-chat"})
+_MEDIA: Final = frozenset({"input_audio", "audio_url", "video_url"})
+
+
+class Vllm:
+    """The target ``vllm``."""
+
+    name = NAME
+    text = False
+    tail_rule = "VLM-09"
+    tail_rules = frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"})
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
+        """Get ready for a session."""
+        family = template(setting.model)
+        call_id: Callable[[str], str] = nine if family.short_ids else shortened
+        voice = Voice(
+            target=NAME,
+            parts=ServedParts(),
+            call_id=call_id,
+            model=setting.model,
+            providers=_OWN if family.reasoning else frozenset(),
+            passed=_MEDIA,
+            plain=family.plain,
+        )
+        model = chat_model(setting.model)
+        head = write_chat_head(setting, NAME, _SERVED, model)
+        return ChatDialect(voice, head, setting, system, model=model, template=family)

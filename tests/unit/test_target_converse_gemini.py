@@ -1,0 +1,233 @@
+"""Converse, Gemini and the Copilot command line, case by case: heads, tools, reasoning, results, media, names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline import Session, normalize
+from pipeline.targets import TARGETS
+from pipeline.targets.gemini.head import function_name
+
+CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+LLAMA = "us.meta.llama3-3-70b-instruct-v1:0"
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+
+
+def user(*blocks):
+    return {"role": "user", "content": list(blocks)}
+
+
+def said(*blocks):
+    return {"role": "assistant", "content": list(blocks)}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+def call(id_, name="read"):
+    return {"type": "tool_use", "id": id_, "name": name, "input": {"n": 1.0}}
+
+
+def result(id_, content="done", **more):
+    return {"type": "tool_result", "tool_use_id": id_, "content": content, **more}
+
+
+def thought(words, signature, provider):
+    return {"type": "thinking", "thinking": words, "signature": signature, "issuer": {"provider": provider}}
+
+
+def asked(to, messages, **beside):
+    done = normalize({"messages": messages, **beside}, to=to)
+    return json.loads(done.body), [fix.code for fix in done.fixes]
+
+
+LOOP = [user(text("go")), said(call("a")), user(result("a"))]
+
+
+def test_all_three_are_in_the_registry():
+    assert {"bedrock-converse", "gemini", "copilot-cli"} <= TARGETS.keys()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"max_tokens": 5, "top_p": 0.5, "stop_sequences": ["x"]},
+        {"max_completion_tokens": 5, "top_p": 0.5, "stop": "x"},
+        {"inferenceConfig": {"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]}},
+        {"generationConfig": {"maxOutputTokens": 5, "topP": 0.5, "stopSequences": ["x"]}},
+    ],
+)
+def test_parameters_get_the_name_that_the_target_has_for_them(params):
+    messages = [user(text("q"))]
+    body, fixes = asked("bedrock-converse", messages, params=params)
+    assert (body["inferenceConfig"], fixes) == ({"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]}, [])
+    body, fixes = asked("gemini", messages, params=params)
+    assert (body["generationConfig"], fixes) == ({"maxOutputTokens": 5, "topP": 0.5, "stopSequences": ["x"]}, [])
+
+
+def test_what_the_target_has_no_parameter_for_is_recorded():
+    body, fixes = asked("bedrock-converse", [user(text("q"))], model=LLAMA, params={"top_k": 3, "logprobs": True})
+    assert (list(body), fixes) == (["messages"], ["param_dropped", "param_dropped"])
+    body, fixes = asked("bedrock-converse", [user(text("q"))], model=CLAUDE, params={"top_k": 3})
+    assert (body["additionalModelRequestFields"], fixes) == ({"top_k": 3}, [])
+
+
+def test_tools_stand_behind_the_messages_for_converse():
+    tools = [{"name": "read file", "description": "reads", "input_schema": {"type": "object"}}]
+    choice = {"type": "tool", "name": "read file"}
+    body, fixes = asked("bedrock-converse", [user(text("q"))], tools=tools, params={"tool_choice": choice})
+    name = body["toolConfig"]["tools"][0]["toolSpec"]["name"]
+    assert list(body) == ["messages", "toolConfig"]
+    assert name.startswith("read_file-")
+    assert body["toolConfig"] == {
+        "tools": [{"toolSpec": {"name": name, "description": "reads", "inputSchema": {"json": {"type": "object"}}}}],
+        "toolChoice": {"tool": {"name": name}},
+    }
+    assert fixes == ["tool_name_rewritten"]
+
+
+def test_tools_of_the_history_are_declared_where_nobody_gave_any():
+    body, fixes = asked("bedrock-converse", [*LOOP, said(call("b", "list")), user(result("b"))])
+    assert [tool["toolSpec"]["name"] for tool in body["toolConfig"]["tools"]] == ["read", "list"]
+    assert fixes == ["tools_stubbed"]
+
+
+def test_a_tool_that_the_history_calls_later_leaves_the_settled_bytes_alone():
+    session = Session(("bedrock-converse",))
+    for message in LOOP:
+        session.append(message)
+    before = session.request()
+    for message in (said(call("b", "list")), user(result("b")), said(text("ok")), user(text("more"))):
+        session.append(message)
+    after = session.request()
+    assert before.violations == after.violations
+    assert b'"list"' not in before.body
+    assert after.body[: before.prefix_bytes] == before.body[: before.prefix_bytes]
+
+
+def test_results_stand_alone_for_llama():
+    history = [user(text("go")), said(call("a")), user(result("a"), text("and"))]
+    body, fixes = asked("bedrock-converse", history, model=LLAMA)
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    assert [list(block) for message in body["messages"][2:] for block in message["content"]] == [
+        ["toolResult"],
+        ["text"],
+        ["text"],
+    ]
+    assert fixes == ["assistant_inserted", "tools_stubbed"]
+    assert len(asked("bedrock-converse", history, model=CLAUDE)[0]["messages"]) == 3
+
+
+def test_an_empty_error_says_something_to_converse():
+    body, fixes = asked("bedrock-converse", [user(text("go")), said(call("a")), user(result("a", "", is_error=True))])
+    shown = {"toolUseId": "a", "content": [{"text": "(no output)"}], "status": "error"}
+    assert body["messages"][2]["content"] == [{"toolResult": shown}]
+    assert fixes == ["error_filled", "tools_stubbed"]
+
+
+def test_reasoning_goes_back_to_converse_first_in_its_turn():
+    history = [user(text("q")), said(text("a"), thought("hm", "s", "bedrock-converse")), user(text("go"))]
+    body, fixes = asked("bedrock-converse", history, model=CLAUDE)
+    assert body["messages"][1]["content"] == [
+        {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "s"}}},
+        {"text": "a"},
+    ]
+    assert fixes == ["thinking_moved"]
+    history[1] = said(thought("hm", "s", "anthropic"), text("a"))
+    assert asked("bedrock-converse", history, model=CLAUDE)[1] == ["thinking_foreign"]
+
+
+def test_documents_have_names_of_their_own_and_a_text_beside_them():
+    source = {"type": "text", "media_type": "text/plain", "data": "w"}
+    pair = [{"type": "document", "title": "a", "source": source}] * 2
+    body, fixes = asked("bedrock-converse", [user(*pair)])
+    content = body["messages"][0]["content"]
+    assert [block["document"]["name"] for block in content[:2]] == ["a", "a (2)"]
+    assert content[0]["document"] == {"name": "a", "format": "txt", "source": {"bytes": "dw=="}}
+    assert list(content[2]) == ["text"]
+    assert fixes == ["document_renamed", "document_text_added"]
+
+
+def test_documents_of_converses_own_kind_come_through():
+    own = {"document": {"format": "txt", "name": "a", "source": {"text": "words"}}}
+    ill = {"document": {"format": "txt", "name": "b", "source": {"text": "words", "bytes": "dw=="}}}
+    history = [{"role": "user", "content": [{"text": "q"}, own, own, ill]}]
+    body, fixes = asked("bedrock-converse", history)
+    second = {"document": own["document"] | {"name": "a (2)"}}
+    assert body["messages"][0]["content"] == [{"text": "q"}, own, second]
+    assert fixes == ["document_renamed", "unknown_dropped"]
+
+
+def test_a_prefill_for_converse_ends_in_no_whitespace():
+    done = normalize([user(text("q")), said(text("a "))], to="bedrock-converse", policy={"tail": "prefill"})
+    assert json.loads(done.body)["messages"][1]["content"] == [{"text": "a"}]
+    assert [fix.code for fix in done.fixes] == ["prefill_trimmed"]
+
+
+def test_gemini_matches_responses_by_order_and_names_them():
+    history = [
+        user(text("go")),
+        said(call("a", "one"), call("b", "two")),
+        user(result("b", "2"), result("a", [text("1"), PICTURE])),
+    ]
+    body, fixes = asked("gemini", history, model="gemini-2.5-flash")
+    assert body["contents"][2]["parts"] == [
+        {"functionResponse": {"name": "one", "response": {"result": "1"}}},
+        {"functionResponse": {"name": "two", "response": {"result": "2"}}},
+        {"inlineData": {"mimeType": "image/png", "data": PNG}},
+    ]
+    assert fixes == ["result_media_moved", "result_moved", "result_moved"]
+
+
+def test_gemini_3_gets_its_signatures_back_and_a_placeholder_for_those_of_others():
+    history = [user(text("go")), said(thought("", "s", "gemini"), call("a"), call("b")), user(result("a"), result("b"))]
+    body, fixes = asked("gemini", history, model="gemini-3-pro-preview")
+    parts = body["contents"][1]["parts"]
+    assert [part.get("thoughtSignature") for part in parts] == ["s", None]
+    assert [part["functionCall"]["id"] for part in parts] == ["a", "b"]
+    assert fixes == ["signature_joined"]
+    body, fixes = asked("gemini", LOOP, model="gemini-3-pro-preview")
+    assert body["contents"][1]["parts"][0]["thoughtSignature"] == "skip_thought_signature_validator"
+    assert fixes == ["signature_skipped"]
+    assert "thoughtSignature" not in asked("gemini", LOOP, model="gemini-2.5-pro")[0]["contents"][1]["parts"][0]
+
+
+def test_gemini_takes_schemas_as_they_are():
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}, {"googleSearch": {}}]
+    body, fixes = asked("gemini", [user(text("q"))], tools=tools, params={"tool_choice": "required"}, system="be")
+    assert body["systemInstruction"] == {"parts": [{"text": "be"}]}
+    assert body["tools"] == [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": schema}]}, tools[1]]
+    assert body["toolConfig"] == {"functionCallingConfig": {"mode": "ANY"}}
+    assert fixes == []
+
+
+def test_names_of_functions_start_with_a_letter_and_never_meet():
+    assert function_name("mcp.server:read-file") == "mcp.server:read-file"
+    names = ["1a", "-a", " a", "_a", "a b", "a_b", "n" * 150, "n" * 151]
+    made = [function_name(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all(len(name) <= 64 and (name[0] == "_" or name[0].isalpha()) for name in made)
+
+
+def test_a_prompt_is_one_text_with_the_system_first():
+    history = [user(text("a")), said(text("b")), user(text("c"))]
+    done = normalize({"system": "be brief", "messages": history}, to="copilot-cli")
+    assert done.text == (
+        "## Conversation so far\n\n### System\nbe brief\n\n### User\na\n\n### Assistant\nb\n\n## Current input\nc"
+    )
+    assert done.fixes == []
+    assert normalize([{"role": "user", "content": " a "}], to="copilot-cli").text == " a "
+
+
+def test_a_prompt_holds_neither_media_nor_a_nul():
+    done = normalize([user(text("a\0b"), PICTURE)], to="copilot-cli")
+    assert done.text == "a\ufffdb\n[image attachment]"
+    assert [fix.code for fix in done.fixes] == ["nul_replaced", "image_stubbed"]
+    done = normalize([user({"type": "hologram"})], to="copilot-cli")
+    assert done.text == "[Nothing of this turn can be shown to this model.]"
+    assert [fix.code for fix in done.fixes] == ["unknown_dropped", "turn_stubbed"]

@@ -1,0 +1,394 @@
+"""Chat Completions, the Responses API and vLLM: what a turn becomes, and the head of a request."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline import Session, normalize
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+CHAT_IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+LLAMA, MISTRAL, GEMMA = "meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3", "google/gemma-3-4b"
+ENCRYPTED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+def user(*blocks):
+    return {"role": "user", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
+
+
+def said(*blocks):
+    return {"role": "assistant", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
+
+
+def call(call_id="a", name="ls", **given):
+    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
+
+
+def result(call_id="a", content="files", **more):
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
+
+
+def chat_call(call_id="a", name="ls", arguments="{}"):
+    return {"type": "function", "id": call_id, "function": {"name": name, "arguments": arguments}}
+
+
+def tool(call_id="a", content="files"):
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def item(role, content):
+    return {"type": "message", "role": role, "content": content}
+
+
+def thinking(words, provider="openai-chat", **more):
+    return {"type": "thinking", "thinking": words, "issuer": {"provider": provider}, **more}
+
+
+def made(*messages, to="openai-chat", **head):
+    done = normalize({"messages": list(messages), **head}, to=to)
+    assert done.body is not None, done.violations
+    body = json.loads(done.body)
+    return body.get("messages", body.get("input")), [fix.code for fix in done.fixes]
+
+
+def head(to="openai-chat", **given):
+    done = normalize({"messages": [user("q")], **given}, to=to)
+    assert done.body is not None, done.violations
+    body = json.loads(done.body)
+    body.pop("messages", body.pop("input", None))
+    return body, [fix.code for fix in done.fixes]
+
+
+# A chat's messages.
+
+
+def test_a_turn_with_results_becomes_tool_messages_and_then_the_users():
+    messages, fixes = made(
+        user("q"),
+        said("looking", call("a", path="x"), call("b")),
+        user(result("a"), result("b", ""), "and?"),
+        system="S",
+    )
+    assert messages == [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "q"},
+        {
+            "role": "assistant",
+            "content": "looking",
+            "tool_calls": [chat_call("a", arguments='{"path":"x"}'), chat_call("b")],
+        },
+        tool("a"),
+        tool("b", ""),
+        {"role": "user", "content": "and?"},
+    ]
+    assert fixes == []
+
+
+def test_images_of_results_follow_all_of_them():
+    messages, fixes = made(
+        user("q"), said(call("a"), call("b")), user(result("a", [text("one"), IMAGE]), result("b"), "and?")
+    )
+    assert messages[2:] == [
+        tool("a", [text("one"), text("[Shown in the next user message]")]),
+        tool("b"),
+        {"role": "user", "content": [CHAT_IMAGE, text("and?")]},
+    ]
+    assert fixes == ["result_media_moved"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sent"),
+    [("no such file", "[Tool error] no such file"), ("", "[Tool error]"), ([text("a"), text("b")], None)],
+)
+def test_an_error_says_so_in_its_text(content, sent):
+    messages, fixes = made(user("q"), said(call()), user(result(content=content, is_error=True)))
+    assert messages[-1]["content"] == (sent or [text("[Tool error] a"), text("b")])
+    assert fixes == []
+
+
+def test_a_long_id_is_shortened_on_both_sides():
+    messages, fixes = made(user("q"), said(call("x" * 60)), user(result("x" * 60)))
+    short = messages[1]["tool_calls"][0]["id"]
+    assert len(short) == 40
+    assert messages[2]["tool_call_id"] == short
+    assert fixes == ["id_rewritten", "id_rewritten"]
+
+
+def test_a_name_is_rewritten_in_tools_and_history_alike():
+    given = {"name": "files.read", "input_schema": {"type": "object"}}
+    done = normalize(
+        {"tools": [given], "messages": [user("q"), said(call(name="files.read")), user(result())]}, to="openai-chat"
+    )
+    body = json.loads(done.body)
+    name = body["tools"][0]["function"]["name"]
+    assert name.startswith("files_read-")
+    assert body["messages"][1]["tool_calls"][0]["function"]["name"] == name
+
+
+def test_documents_are_files_or_text():
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjQK"}
+    plain = {"type": "text", "media_type": "text/plain", "data": "a log"}
+    blocks = [
+        {"type": "document", "source": pdf, "title": "p.pdf"},
+        {"type": "document", "source": plain, "title": "t", "context": "notes"},
+        {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}},
+    ]
+    messages, fixes = made(user(*blocks))
+    assert messages[0]["content"] == [
+        {"type": "file", "file": {"filename": "p.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjQK"}},
+        text("[Document: t]\nnotes\na log"),
+        text("[Document left out: url]"),
+    ]
+    assert fixes == ["document_as_text", "document_stubbed"]
+    items, fixes = made(user(*blocks), to="openai-responses")
+    assert [part["type"] for part in items[0]["content"]] == ["input_file", "input_text", "input_file"]
+    assert items[0]["content"][2] == {"type": "input_file", "file_url": "https://example.org/a.pdf"}
+    assert fixes == ["document_as_text"]
+
+
+def test_images_are_checked_by_their_bytes():
+    wrong = {"type": "image", "source": {"type": "base64", "media_type": "image/bmp", "data": PNG}}
+    refused = {"type": "image", "source": {"type": "base64", "media_type": "image/tiff", "data": "SUkqAA=="}}
+    inline = {"type": "image", "source": {"type": "url", "url": f"data:image/png;base64,{PNG}"}}
+    messages, fixes = made(user(wrong, refused, inline))
+    assert messages[0]["content"] == [CHAT_IMAGE, text("[Image left out: media type image/tiff]"), CHAT_IMAGE]
+    assert fixes == ["image_type_corrected", "image_stubbed"]
+
+
+# Reasoning.
+
+
+def test_reasoning_goes_back_where_it_came_from():
+    history = [user("q"), said(thinking("hm"), call()), user(result())]
+    messages, fixes = made(*history, model="deepseek-reasoner")
+    assert messages[1] == {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "hm",
+        "tool_calls": [chat_call()],
+    }
+    assert fixes == []
+    messages, fixes = made(*history, model="gpt-5-mini")
+    assert "reasoning_content" not in messages[1]
+    assert fixes == ["thinking_foreign"]
+
+
+def test_anthropics_reasoning_does_not():
+    signed = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    messages, fixes = made(user("q"), said(signed, call()), user(result()), model="kimi-k2-thinking")
+    assert messages[1]["reasoning_content"] == ""
+    assert fixes == ["thinking_foreign"]
+
+
+def test_encrypted_reasoning_stands_before_what_it_led_to():
+    items, fixes = made(user("q"), said(ENCRYPTED, "so", call()), user(result()), to="openai-responses")
+    assert items[1:3] == [
+        {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},
+        item("assistant", "so"),
+    ]
+    assert fixes == []
+
+
+def test_a_turn_in_another_order_keeps_no_reasoning():
+    items, fixes = made(user("q"), said(ENCRYPTED, call(), "so"), user(result()), to="openai-responses")
+    assert items[1] == item("assistant", "so")
+    assert fixes == ["call_moved", "thinking_of_changed_turn"]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "code"),
+    [
+        ([{"type": "reasoning", "id": "rs_1", "summary": []}, "a"], "thinking_unsigned"),
+        (["a", ENCRYPTED], "thinking_trailing"),
+        ([ENCRYPTED, {"type": "web_search_call", "id": "ws_1"}, "a"], "thinking_of_changed_turn"),
+        ([thinking("hm", "openai-chat"), "a"], "thinking_foreign"),
+        ([thinking("hm", "openai-responses"), "a"], "thinking_unsigned"),
+    ],
+)
+def test_reasoning_that_cannot_go_back_is_named(blocks, code):
+    items, fixes = made(user("q"), said(*blocks), user("and?"), to="openai-responses")
+    assert items[1:] == [item("assistant", "a"), item("user", "and?")]
+    assert code in fixes
+
+
+def test_thinking_of_the_responses_api_is_an_item():
+    blocks = [thinking("sum", "openai-responses", signature="gAAA"), call("a", path="x")]
+    items, fixes = made(user("q"), said(*blocks), user(result()), to="openai-responses")
+    assert items[1:] == [
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "sum"}],
+            "encrypted_content": "gAAA",
+        },
+        {"type": "function_call", "call_id": "a", "name": "ls", "arguments": '{"path":"x"}'},
+        {"type": "function_call_output", "call_id": "a", "output": "files"},
+    ]
+    assert fixes == []
+
+
+# Chat templates.
+
+
+def test_llama_gets_one_call_at_a_time():
+    messages, fixes = made(
+        user("q"),
+        said("both", call("a"), call("b")),
+        user(result("b", "2"), result("a", "1"), "and?"),
+        to="vllm",
+        model=LLAMA,
+    )
+    assert messages[1:] == [
+        {"role": "assistant", "content": "both", "tool_calls": [chat_call("a")]},
+        tool("a", "1"),
+        {"role": "assistant", "content": None, "tool_calls": [chat_call("b")]},
+        tool("b", "2"),
+        {"role": "user", "content": "and?"},
+    ]
+    assert fixes == ["calls_serialised"]
+
+
+def test_mistral_gets_nine_characters_and_a_word_before_the_user():
+    messages, fixes = made(user("q"), said(call("a")), user(result(), "and?"), to="vllm", model=MISTRAL)
+    nine = messages[1]["tool_calls"][0]["id"]
+    assert len(nine) == 9
+    assert nine.isalnum()
+    assert messages[2:] == [
+        tool(nine),
+        {"role": "assistant", "content": "Understood."},
+        {"role": "user", "content": "and?"},
+    ]
+    assert fixes == ["id_rewritten", "id_rewritten", "assistant_inserted"]
+
+
+def test_many_ids_of_nine_characters_do_not_meet():
+    session = Session(("vllm",), model=MISTRAL)
+    session.append(user("q"))
+    for number in range(200):
+        session.append(said(call(f"call_{number}")))
+        session.append(user(result(f"call_{number}")))
+    body = json.loads(session.request().body)
+    assert len({made["id"] for row in body["messages"] for made in row.get("tool_calls", ())}) == 200
+
+
+def test_gemma_reads_calls_as_text():
+    messages, fixes = made(
+        user("q"), said("look", call(path="x")), user(result(content=[IMAGE]), "and?"), to="vllm", model=GEMMA
+    )
+    assert messages[1:] == [
+        {"role": "assistant", "content": [text("look"), text('[Tool call: ls({"path": "x"})]')]},
+        {
+            "role": "user",
+            "content": [text("[Tool result]\n[Shown in the next user message]"), CHAT_IMAGE, text("and?")],
+        },
+    ]
+    assert sorted(fixes) == ["calls_as_text", "calls_as_text", "result_media_moved"]
+
+
+def test_an_answer_to_go_on_with_is_a_prefix_for_mistral():
+    done = normalize({"model": MISTRAL, "messages": [user("q"), said("The")]}, to="vllm", policy={"tail": "prefill"})
+    assert json.loads(done.body)["messages"][-1] == {"role": "assistant", "content": "The", "prefix": True}
+
+
+# The end of a history, and its beginning.
+
+
+@pytest.mark.parametrize("target", ["openai-chat", "openai-responses", "vllm"])
+def test_a_history_that_must_not_end_with_the_assistant_is_refused(target):
+    done = normalize([user("q"), said("a")], to=target, policy={"tail": "reject"})
+    assert done.body is None
+    assert [(found.rule, found.path) for found in done.violations if found.severity == "hard"] == [
+        ("VLM-09", "messages.1")
+    ]
+
+
+@pytest.mark.parametrize("target", ["openai-chat", "vllm"])
+def test_a_system_prompt_stays_where_there_is_nothing_else(target):
+    done = normalize([{"role": "system", "content": "S"}], to=target, policy={"tail": "keep"})
+    assert json.loads(done.body)["messages"] == [{"role": "system", "content": "S"}]
+
+
+# The head.
+
+
+def test_parameters_of_other_providers_are_translated():
+    body, fixes = head(
+        params={
+            "max_tokens": 5,
+            "stop_sequences": ["x"],
+            "metadata": {"user_id": "u"},
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            "top_k": 3,
+        },
+        tools=[{"name": "ls", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}],
+        model="gpt-5-mini",
+    )
+    assert body == {
+        "model": "gpt-5-mini",
+        "tools": [{"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}],
+        "max_completion_tokens": 5,
+        "stop": ["x"],
+        "user": "u",
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+    }
+    assert fixes == ["param_dropped"]
+
+
+def test_converses_parameters_are_read_too():
+    body, fixes = head("vllm", inferenceConfig={"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]})
+    assert body == {"max_tokens": 5, "top_p": 0.5, "stop": ["x"]}
+    assert fixes == []
+
+
+def test_the_responses_api_has_words_of_its_own():
+    body, fixes = head(
+        "openai-responses",
+        system="S",
+        params={
+            "max_completion_tokens": 50,
+            "reasoning_effort": "low",
+            "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
+            "tool_choice": {"type": "tool", "name": "ls"},
+            "stop": ["x"],
+        },
+        tools=[{"name": "ls", "description": "List.", "input_schema": {"type": "object"}}, {"type": "web_search"}],
+    )
+    assert body == {
+        "instructions": "S",
+        "tools": [
+            {
+                "type": "function",
+                "name": "ls",
+                "parameters": {"type": "object"},
+                "strict": False,
+                "description": "List.",
+            },
+            {"type": "web_search"},
+        ],
+        "max_output_tokens": 50,
+        "reasoning": {"effort": "low"},
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+        "tool_choice": {"type": "function", "name": "ls"},
+    }
+    assert fixes == ["param_dropped"]
+
+
+def test_what_needs_tools_goes_without_them():
+    body, fixes = head(tool_choice={"type": "auto"}, parallel_tool_calls=True)
+    assert body == {}
+    assert fixes == []
+
+
+def test_tools_of_other_providers_go():
+    web = {"type": "web_search_20250305", "name": "web_search"}
+    same = {"name": "ls", "input_schema": {"type": "object"}}
+    body, fixes = head(tools=[web, same, same])
+    assert [each["function"]["name"] for each in body["tools"]] == ["ls"]
+    assert fixes == ["tool_foreign", "tool_repeated"]
