@@ -58,6 +58,43 @@ def _encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
+class Catalogue:
+    """One target's rules by id, in the order in which they were entered."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.rules: dict[str, Rule] = {}
+
+    def rule(
+        self,
+        rule_id: str,
+        severity: Severity,
+        message: str,
+        *,
+        summary: str,
+        repair: str,
+        source: str,
+        families: tuple[str, ...] = (),
+        unchecked: str = "",
+        by_sender: bool = False,
+    ) -> Rule:
+        """Enter a rule."""
+        made = Rule(
+            id=rule_id,
+            target=self.target,
+            summary=summary,
+            message=message,
+            severity=severity,
+            repair=repair,
+            source=source,
+            families=families,
+            unchecked=unchecked,
+            by_sender=by_sender,
+        )
+        self.rules[rule_id] = made
+        return made
+
+
 State = TypeVar("State")
 
 

@@ -6,7 +6,7 @@ Ids, texts and sources follow the published reports named beside each rule; "rec
 
 from __future__ import annotations
 
-from pipeline.rules.base import Rule, Severity
+from pipeline.rules.base import Catalogue
 from pipeline.rules.models import having
 
 MARKERS = 4  # blocks with cache_control, in the whole request
@@ -24,37 +24,9 @@ _THINKING_FIRST = (
     "https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
 )
 
-RULES: dict[str, Rule] = {}
-
-
-def rule(
-    rule_id: str,
-    severity: Severity,
-    message: str,
-    *,
-    summary: str,
-    repair: str,
-    source: str,
-    families: tuple[str, ...] = (),
-    unchecked: str = "",
-    by_sender: bool = False,
-) -> Rule:
-    """Enter a rule into the catalogue."""
-    made = Rule(
-        id=rule_id,
-        target="anthropic",
-        summary=summary,
-        message=message,
-        severity=severity,
-        repair=repair,
-        source=source,
-        families=families,
-        unchecked=unchecked,
-        by_sender=by_sender,
-    )
-    RULES[rule_id] = made
-    return made
-
+_CATALOGUE = Catalogue("anthropic")
+RULES = _CATALOGUE.rules
+rule = _CATALOGUE.rule
 
 # fmt: off
 # One paragraph a rule; those on parameters and images stand beside their checks.

@@ -6,40 +6,14 @@ What a model refuses comes back behind "The model returned the following errors:
 
 from __future__ import annotations
 
-from pipeline.rules.base import Rule, Severity
+from pipeline.rules.base import Catalogue
 from pipeline.rules.models import converse_having
 
-RULES: dict[str, Rule] = {}
+_CATALOGUE = Catalogue("bedrock-converse")
+RULES = _CATALOGUE.rules
+rule = _CATALOGUE.rule
 
 _MODEL = "The model returned the following errors: "
-
-
-def rule(
-    rule_id: str,
-    severity: Severity,
-    message: str,
-    *,
-    summary: str,
-    repair: str,
-    source: str,
-    families: tuple[str, ...] = (),
-    by_sender: bool = False,
-) -> Rule:
-    """Enter a rule into the catalogue."""
-    made = Rule(
-        id=rule_id,
-        target="bedrock-converse",
-        summary=summary,
-        message=message,
-        severity=severity,
-        repair=repair,
-        source=source,
-        families=families,
-        by_sender=by_sender,
-    )
-    RULES[rule_id] = made
-    return made
-
 
 # fmt: off
 # One paragraph a rule.

@@ -6,10 +6,12 @@ The API merges neighbours of one role: order and counts are judged over such run
 
 from __future__ import annotations
 
-from pipeline.rules.base import Rule, Severity
+from pipeline.rules.base import Catalogue
 from pipeline.rules.models import gemini_having
 
-RULES: dict[str, Rule] = {}
+_CATALOGUE = Catalogue("gemini")
+RULES = _CATALOGUE.rules
+rule = _CATALOGUE.rule
 
 _SIGNATURE = (
     "Function call is missing a thought_signature in functionCall parts. This is required for tools to work "
@@ -21,36 +23,6 @@ _NAME = (
     "[FIELD_INVALID] Invalid function name. Must start with a letter or an underscore. Must be a-z, A-Z, 0-9, or "
     "contain underscores (_), dots (.), colons (:), or dashes (-), with a maximum length of 64."
 )
-
-
-def rule(
-    rule_id: str,
-    severity: Severity,
-    message: str,
-    *,
-    summary: str,
-    repair: str,
-    source: str,
-    families: tuple[str, ...] = (),
-    unchecked: str = "",
-    by_sender: bool = False,
-) -> Rule:
-    """Enter a rule into the catalogue."""
-    made = Rule(
-        id=rule_id,
-        target="gemini",
-        summary=summary,
-        message=message,
-        severity=severity,
-        repair=repair,
-        source=source,
-        families=families,
-        unchecked=unchecked,
-        by_sender=by_sender,
-    )
-    RULES[rule_id] = made
-    return made
-
 
 # fmt: off
 # One paragraph a rule.

@@ -9,7 +9,7 @@ nowhere else.
 from __future__ import annotations
 
 from pipeline.rules._openai import EMPTY_ARRAY, NOT_JSON, PATTERN, TOO_LONG
-from pipeline.rules.base import Rule, Severity
+from pipeline.rules.base import Catalogue
 from pipeline.rules.models import chat_having, echoing
 
 ID_LENGTH = 40
@@ -21,37 +21,9 @@ _UNANSWERED = (
     "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'."
 )
 
-RULES: dict[str, Rule] = {}
-
-
-def rule(
-    rule_id: str,
-    severity: Severity,
-    message: str,
-    *,
-    summary: str,
-    repair: str,
-    source: str,
-    families: tuple[str, ...] = (),
-    unchecked: str = "",
-    by_sender: bool = False,
-) -> Rule:
-    """Enter a rule into the catalogue."""
-    made = Rule(
-        id=rule_id,
-        target="openai-chat",
-        summary=summary,
-        message=message,
-        severity=severity,
-        repair=repair,
-        source=source,
-        families=families,
-        unchecked=unchecked,
-        by_sender=by_sender,
-    )
-    RULES[rule_id] = made
-    return made
-
+_CATALOGUE = Catalogue("openai-chat")
+RULES = _CATALOGUE.rules
+rule = _CATALOGUE.rule
 
 # fmt: off
 # One paragraph a rule.

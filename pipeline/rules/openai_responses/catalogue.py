@@ -9,41 +9,15 @@ nowhere else.
 from __future__ import annotations
 
 from pipeline.rules._openai import NOT_JSON, PATTERN, TOO_LONG
-from pipeline.rules.base import Rule, Severity
+from pipeline.rules.base import Catalogue
 
 ID_LENGTH = 64
 NAME_LENGTH = 64
 MIN_OUTPUT_TOKENS = 16
 
-RULES: dict[str, Rule] = {}
-
-
-def rule(
-    rule_id: str,
-    severity: Severity,
-    message: str,
-    *,
-    summary: str,
-    repair: str,
-    source: str,
-    unchecked: str = "",
-    by_sender: bool = False,
-) -> Rule:
-    """Enter a rule into the catalogue."""
-    made = Rule(
-        id=rule_id,
-        target="openai-responses",
-        summary=summary,
-        message=message,
-        severity=severity,
-        repair=repair,
-        source=source,
-        unchecked=unchecked,
-        by_sender=by_sender,
-    )
-    RULES[rule_id] = made
-    return made
-
+_CATALOGUE = Catalogue("openai-responses")
+RULES = _CATALOGUE.rules
+rule = _CATALOGUE.rule
 
 # fmt: off
 # One paragraph a rule.
