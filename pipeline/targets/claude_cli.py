@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Image, Text, Turn, Unknown
+from pipeline.model import Image, Text, ToolResult, Turn, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
-from pipeline.text.flatten import current_input, flat, given_system, is_shown, sections, system_section
+from pipeline.text.flatten import current_input, flat, given_system, is_shown, part_lost, sections, system_section
 from pipeline.text.jsontext import quoted, spaced
 from pipeline.wire import on_the_wire
 
@@ -49,7 +49,8 @@ class ClaudeCliDialect:
                 kind = piece.block.kind if isinstance(piece.block, Unknown) else ""
                 code = "unknown_dropped" if kind or not _is_reasoning(piece) else "thinking_dropped"
                 book.drop(code, piece, detail=kind)
-        rows = [(piece.path, piece.fate, piece.code) for piece in message.pieces if is_shown(piece)]
+        pieces = [_with_losses_named(piece, book) for piece in message.pieces if is_shown(piece)]
+        rows = [(piece.path, piece.fate, piece.code) for piece in pieces]
         data = _escaped(_BETWEEN.join(sections(message))).encode()
         return Encoded(data=data, rows=rows, fixes=book.fixes, gone=book.gone)
 
@@ -97,6 +98,16 @@ def _alone(message: Message) -> Ending:
     rows = [(piece.path, piece.fate, piece.code) for piece in pieces]
     part = Encoded(data=content.encode(), rows=rows, fixes=book.fixes, gone=book.gone)
     return Ending(parts=(part,), suffix=b"}}\n", prefix=_OPENING.encode())
+
+
+def _with_losses_named(piece: Piece, book: Book) -> Piece:
+    """The piece, once every part of a result that the text does not show has been recorded."""
+    result = piece.block
+    if isinstance(result, ToolResult) and isinstance(result.content, list):
+        for at, part in enumerate(result.content):
+            if not isinstance(part, (Text, Image)):
+                piece = part_lost(piece, at, part, book)
+    return piece
 
 
 def _is_reasoning(piece: Piece) -> bool:

@@ -16,7 +16,16 @@ from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
-from pipeline.text.flatten import IMAGE, current_input, flat, given_system, is_shown, sections, system_section
+from pipeline.text.flatten import (
+    IMAGE,
+    current_input,
+    flat,
+    given_system,
+    is_shown,
+    part_lost,
+    sections,
+    system_section,
+)
 
 NAME: Final = "copilot-cli"
 
@@ -107,12 +116,7 @@ def _without_media(piece: Piece, book: Book) -> Piece:
         if isinstance(part, Image):
             piece = book.change("image_stubbed", piece, detail=f"content.{at}")
         elif not isinstance(part, Text):
-            kind = part.kind if isinstance(part, Unknown) else "document"
-            fate, code = piece.fate, piece.code
-            piece = book.change("unknown_dropped", piece, detail=f"content.{at}: {kind}")
-            # The result itself stays.
-            kept = fate == "kept"
-            piece = structs.replace(piece, fate="rewritten" if kept else fate, code="unknown_dropped" if kept else code)
+            piece = part_lost(piece, at, part, book)
     return piece
 
 

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Raw, structs
 
 from pipeline.history.clean import SYSTEM_MARK
-from pipeline.history.pieces import Message, Piece
-from pipeline.model import Image, Text, ToolResult, ToolUse
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 from pipeline.text.jsontext import spaced
 
 IMAGE: Final = "[image attachment]"
@@ -97,6 +97,15 @@ def shown(piece: Piece) -> str:
 def is_shown(piece: Piece) -> bool:
     """Whether anything of a block is left in the text."""
     return isinstance(piece.block, (Text, Image, ToolUse, ToolResult))
+
+
+def part_lost(piece: Piece, at: int, part: Document | Unknown, book: Book) -> Piece:
+    """Record that a part of a result leaves nothing behind in the text; the result itself stays."""
+    kind = part.kind if isinstance(part, Unknown) else "document"
+    changed = book.change("unknown_dropped", piece, detail=f"content.{at}: {kind}")
+    if piece.fate != "kept":
+        return structs.replace(changed, fate=piece.fate, code=piece.code)
+    return structs.replace(changed, fate="rewritten", code="unknown_dropped")
 
 
 def _body(result: ToolResult) -> str:

@@ -124,3 +124,17 @@ def test_a_line_is_one_line_whatever_it_holds():
     assert done.body.count(b"\n") == 1
     assert json.loads(done.body)["message"]["content"][0]["text"] == "a\u2028b\nc\r\x00"
     assert "\u2028" in done.text
+
+
+def test_a_part_of_a_result_that_the_text_does_not_show_is_recorded():
+    content = [{"type": "text", "text": "seen"}, {"type": "hologram", "x": 1}]
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": content}]},
+    ]
+    done = normalize(messages, to="claude-cli")
+    assert [(fix.code, fix.path, fix.detail) for fix in done.fixes] == [
+        ("unknown_dropped", "messages.2.content.0", "content.1: hologram")
+    ]
+    assert {entry.path: entry.fate for entry in done.ledger}["messages.2.content.0"] == "rewritten"
