@@ -6,6 +6,7 @@ them, so that one can convict the other.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
@@ -149,3 +150,29 @@ class Seen(Struct, frozen=True):
             top |= layers[-1]
             layers = layers[:-1]
         return Seen((*layers, top))
+
+
+class Judged(Struct, frozen=True):
+    """The state of a body that was judged whole: nothing is left to know."""
+
+
+class WholeBody(ABC):
+    """The fold of a target that takes one text: ``start`` gets the whole body, and earlier turns are text in it."""
+
+    def start(self, head: bytes, model: str | None = None) -> tuple[Judged, list[Violation]]:
+        """Judge the whole body."""
+        return Judged(), self.validate(head, model)
+
+    def step(self, state: Judged, messages: bytes) -> tuple[Judged, list[Violation]]:
+        """Add nothing."""
+        del messages
+        return state, []
+
+    def finish(self, state: Judged) -> list[Violation]:
+        """Add nothing."""
+        del state
+        return []
+
+    @abstractmethod
+    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
+        """Judge the body."""

@@ -7,10 +7,8 @@ refusals of what the CLI passes on.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from pipeline.rules import _json
-from pipeline.rules.base import Rule, Severity, Violation
+from pipeline.rules.base import Rule, Severity, Violation, WholeBody
 
 RULES: dict[str, Rule] = {}
 
@@ -82,28 +80,10 @@ _MEDIA = frozenset({"image", "document"})
 _QUOTED = 200
 
 
-class Line(Struct, frozen=True):
-    """The state: nothing is left to know after the line."""
-
-
-class ClaudeCli:
+class ClaudeCli(WholeBody):
     """The rule set of the target ``claude-cli``."""
 
     target = "claude-cli"
-
-    def start(self, head: bytes, model: str | None = None) -> tuple[Line, list[Violation]]:
-        """Judge the whole line, newline included; the model makes no difference."""
-        return Line(), self.validate(head, model)
-
-    def step(self, state: Line, messages: bytes) -> tuple[Line, list[Violation]]:
-        """Add nothing: earlier turns are text in the line."""
-        del messages
-        return state, []
-
-    def finish(self, state: Line) -> list[Violation]:
-        """Add nothing."""
-        del state
-        return []
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
         """Judge the line."""

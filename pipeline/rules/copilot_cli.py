@@ -7,9 +7,7 @@ takes its prompt as one argument on Linux (execve(2)), and say no more than that
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-from pipeline.rules.base import Rule, Severity, Violation
+from pipeline.rules.base import Rule, Severity, Violation, WholeBody
 
 RULES: dict[str, Rule] = {}
 # MAX_ARG_STRLEN, the longest single argument on Linux: 32 pages of 4 KiB, the ending zero included.
@@ -55,28 +53,10 @@ SIZE = _rule(
 # fmt: on
 
 
-class Prompt(Struct, frozen=True):
-    """The state: nothing is left to know after the prompt."""
-
-
-class CopilotCli:
+class CopilotCli(WholeBody):
     """The rule set of the target ``copilot-cli``."""
 
     target = "copilot-cli"
-
-    def start(self, head: bytes, model: str | None = None) -> tuple[Prompt, list[Violation]]:
-        """Judge the whole prompt; the model makes no difference."""
-        return Prompt(), self.validate(head, model)
-
-    def step(self, state: Prompt, messages: bytes) -> tuple[Prompt, list[Violation]]:
-        """Add nothing: earlier turns are text in the prompt."""
-        del messages
-        return state, []
-
-    def finish(self, state: Prompt) -> list[Violation]:
-        """Add nothing."""
-        del state
-        return []
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
         """Judge the prompt."""
