@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
+from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.anthropic.blocks import Projection
@@ -52,6 +53,8 @@ class AnthropicDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.model = setting.model
+        thinking = bytes(setting.params.get("thinking", b"null"))
+        self._thinks = thinking != b"null" and b'"disabled"' not in thinking
         self.state = ImageCount()
         head = write_head(setting, system)
         self.head = head.data
@@ -113,6 +116,10 @@ class AnthropicDialect:
         book = Book(NAME)
         message = _taken(came, book, paused=prefill)
         unfit = unfit_reasoning(message, self.model)
+        if prefill and not self._thinks:
+            # An answer that the model is to go on with holds no reasoning, unless thinking is on (ANT-23b).
+            reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
+            unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
         work = Projection(self.name, book, state.images, large=state.large)
         for at, piece in enumerate(message.pieces):
             if at in unfit:
