@@ -51,11 +51,12 @@ class Tuning(Struct, frozen=True, kw_only=True):
     session_seconds: float = 10.0
     heartbeat_seconds: float = 2.0
     rebalance_seconds: float = 20.0
-    # One batch: at least one record, then as much as fits. `slice_records` go to a stage at once; between slices
-    # the event loop breathes.
+    # One batch: at least one record, then as much as fits. At most `slice_records` go to a stage at once, and fewer
+    # where the last ones took longer than `slice_seconds`; between slices the event loop breathes.
     batch_records: int = 8_000
     batch_bytes: int = 32 << 20
-    slice_records: int = 500
+    slice_records: int = 4_000
+    slice_seconds: float = 0.03
     # All partitions of a worker share this room for records that wait; each may hold one record more.
     pending_bytes: int = 128 << 20
     pending_records: int = 64_000

@@ -1,4 +1,4 @@
-"""At least once, for brokers without transactions: outputs, then state with the position in it, then the offset.
+"""At least once, for brokers without transactions: outputs, then state with the position in it.
 
 A crash between two of these steps repeats the outputs of one batch; their ids are derived from source positions, so a
 reader sees the same ids again. State and position are in one topic partition and are read back together, so the state
@@ -13,7 +13,6 @@ belong to somebody else by now. What is left is the time between that look and t
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from aiokafka import AIOKafkaProducer
@@ -25,18 +24,14 @@ from pipeline.engine.writer import Batch, Sender
 if TYPE_CHECKING:
     from pipeline.engine.runtime import Runtime
 
-# Commits the next offset of this writer's source partition to the group.
-CommitOffset = Callable[[int], Awaitable[object]]
-
 
 class OrderedWriter:
     """Writes one source partition's batches in an order in which a crash loses nothing."""
 
-    def __init__(self, runtime: Runtime, state_topic: str, partition: int, commit_offset: CommitOffset) -> None:
+    def __init__(self, runtime: Runtime, state_topic: str, partition: int) -> None:
         """``state_topic`` is a contract name; ``partition`` is the number in every topic."""
         tuning = runtime.tuning
         self._state_topic = state_topic
-        self._commit_offset = commit_offset
         self._session_seconds = tuning.session_seconds
         self._producer = AIOKafkaProducer(
             bootstrap_servers=runtime.bootstrap,
@@ -52,7 +47,7 @@ class OrderedWriter:
         await self._producer.start()
 
     async def write(self, batch: Batch) -> None:
-        """Write a batch; each step is delivered before the next begins.
+        """Write a batch: the outputs are delivered before the state is sent.
 
         Raises:
             EngineError: ``stuck``, when the batch grew older than the group's session.
@@ -64,8 +59,6 @@ class OrderedWriter:
         state.append((POSITION, b"%d" % batch.position, ()))
         await self._sender.send(self._state_topic, state)
         _still_ours(deadline)
-        # Only for lag tools: the position that counts is in the state.
-        await self._commit_offset(batch.position)
 
     async def close(self) -> None:
         """Stop the producer."""

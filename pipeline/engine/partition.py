@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Outputs of a slice that is too large make the next one smaller; see `_slice_length`.
 _SLICE_BYTES = 8 << 20
+# Until a partition's first slice was timed, its records count as slow ones.
+_SLOW_RECORD_SECONDS = 60e-6
 
 
 class State(Enum):
@@ -49,10 +51,21 @@ class Partition:
         runtime: Runtime,
         topic: str,
         number: int,
+        *,
         writer: Callable[[Stage], Writer],
         on_room: Callable[[], None],
+        on_position: Callable[[int], None],
     ) -> None:
-        """Begin to open; ``topic`` is the contract's name, ``on_room`` is called when more records may come."""
+        """Begin to open.
+
+        Args:
+            runtime: what the worker shares.
+            topic: the contract's name.
+            number: the partition's.
+            writer: makes the writer, once the stage is there.
+            on_room: called when more records may come.
+            on_position: called with the next source offset, once everything before it is durable.
+        """
         self.topic = topic
         self.number = number
         self.state = State.OPENING
@@ -61,6 +74,7 @@ class Partition:
         self._runtime = runtime
         self._tuning = runtime.tuning
         self._on_room = on_room
+        self._on_position = on_position
         self._stage = runtime.stages[topic](number)
         self._writer = writer(self._stage)
         self._chain = Chain(0)
@@ -69,7 +83,9 @@ class Partition:
         self._pending_bytes = 0
         self._full = False  # whether the consumer was told so; then it waits for `on_room`
         self._oldest_ms = 0  # when the oldest record of the batch in flight was written
-        self._record_bytes = 1.0  # bytes that one source record makes, as seen lately
+        # What one source record makes in bytes, and takes in the stage in seconds, as seen lately.
+        self._record_bytes = 1.0
+        self._record_seconds = _SLOW_RECORD_SECONDS
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -191,6 +207,7 @@ class Partition:
         self.next = await self._restore() or 0
         self._chain.restart(self.next)
         self.state = State.WORKING
+        self._on_position(self.next)
         self._on_room()
 
     async def _restore(self) -> int | None:
@@ -215,6 +232,7 @@ class Partition:
         size = 0
         while at < len(records):
             part = [as_record(record) for record in records[at : at + self._slice_length()]]
+            before = time.perf_counter()
             try:
                 made = self._stage.process(part)
             except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises
@@ -223,6 +241,7 @@ class Partition:
                 await self._process_poisoned(part)
                 result, done, size, started = Result(), 0, 0, time.monotonic()
             else:
+                self._record_seconds = max(1e-6, (time.perf_counter() - before) / len(part))
                 size += self._add(result, made, part)
                 done += len(part)
             at += len(part)
@@ -255,8 +274,16 @@ class Partition:
         return records, records[-1].offset + 1 if pending else max(self._chain.end, self.next)
 
     def _slice_length(self) -> int:
-        """Return how many records the stage gets at once: few where each makes much, for the sake of memory."""
-        return max(1, min(self._tuning.slice_records, int(_SLICE_BYTES / self._record_bytes)))
+        """Return how many records the stage gets at once: few where each makes much or takes long.
+
+        That bounds memory, and how long everything else in the worker waits. Results do not depend on it.
+        """
+        bounds = (
+            self._tuning.slice_records,
+            int(_SLICE_BYTES / self._record_bytes),
+            int(self._tuning.slice_seconds / self._record_seconds),
+        )
+        return max(1, min(bounds))
 
     def _add(self, result: Result, made: Result, part: Sequence[Record]) -> int:
         """Append what a slice made to the batch; return its bytes."""
@@ -286,6 +313,7 @@ class Partition:
         except TimeoutError:
             raise self._stuck("a commit", self._tuning.batch_seconds) from None
         self.next = position
+        self._on_position(position)
         now = time.monotonic()
         metrics = self._runtime.metrics
         metrics.on_commit(self.topic, self.number, result, records)

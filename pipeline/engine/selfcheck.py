@@ -86,7 +86,6 @@ PARTS = {
     "aiokafka.producer.producer:AIOKafkaProducer.commit_transaction": "c7f9677c8941",
     "aiokafka.producer.producer:AIOKafkaProducer.create_batch": "c4efda4bb7a0",
     "aiokafka.producer.producer:AIOKafkaProducer.send_batch": "bf42b0f0c5c0",
-    "aiokafka.producer.producer:AIOKafkaProducer.send_offsets_to_transaction": "4b58002b4496",
     "aiokafka.producer.sender:AddPartitionsToTxnHandler.handle_response": "67266db24da2",
     "aiokafka.producer.sender:EndTxnHandler.handle_response": "89bd9721c28e",
     "aiokafka.producer.sender:InitPIDHandler.handle_response": "bdb0727aba5d",

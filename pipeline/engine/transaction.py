@@ -1,4 +1,8 @@
-"""Exactly once: outputs, state, position and source offset in one Kafka transaction for each batch.
+"""Exactly once: outputs, state and the next source offset in one Kafka transaction for each batch.
+
+The offset stands in the state's changelog, beside the state that it belongs to, and the owner of a partition reads both
+together. The group's own offset would say the same once more, for two more requests and a third partition in every
+transaction; it follows a moment later (``offsets``).
 
 The transactional id is the source partition's and never changes, so starting a producer does two things at once: it
 fences whoever wrote for the partition before, a worker that was only stalled included, and it settles what that one
@@ -10,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import aiokafka.producer.sender
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
 from pipeline.engine.errors import EngineError
@@ -32,9 +36,8 @@ class TransactionWriter:
     def __init__(self, runtime: Runtime, topic: str, state_topic: str, partition: int) -> None:
         """Topics are contract names; ``partition`` is the number in all of them."""
         tuning = runtime.tuning
-        self._group = runtime.group
         self._state_topic = state_topic
-        self._source = TopicPartition(runtime.prefix + topic, partition)
+        self._source = f"{runtime.prefix}{topic} partition {partition}"
         self._producer = AIOKafkaProducer(
             bootstrap_servers=runtime.bootstrap,
             transactional_id=f"{runtime.group}-{topic}-{partition}",
@@ -65,12 +68,7 @@ class TransactionWriter:
         state = [(key, value, ()) for key, value in batch.changes.items()]
         state.append((POSITION, b"%d" % batch.position, ()))
         await producer.begin_transaction()
-        # The offsets need not wait for the records: all of them count at the commit or none.
-        await side_by_side(
-            self._sender.send_outputs(batch.outputs),
-            self._sender.send(self._state_topic, state),
-            producer.send_offsets_to_transaction({self._source: batch.position}, self._group),
-        )
+        await side_by_side(self._sender.send_outputs(batch.outputs), self._sender.send(self._state_topic, state))
         await producer.commit_transaction()
 
     async def close(self) -> None:

@@ -10,7 +10,8 @@ thread, the worker's life. Replaced are, each through a method that Faust lets s
 - ``Consumer.on_partitions_revoked``, ``on_partitions_assigned`` and ``on_stop``, around Faust's own;
 - ``Consumer.verify_all_partitions_active``: it reports partitions whose streams see no events, and ours never do.
 
-Faust's commit loop commits what streams acknowledged; no stream sees these records, so it commits nothing.
+Faust's commit loop commits what streams acknowledged; no stream sees these records, so it commits nothing. The group's
+offsets are committed here (``offsets``).
 `selfcheck` holds what each of these looked like in the pinned releases.
 """
 
@@ -19,14 +20,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import aiokafka
-from aiokafka.errors import ConsumerStoppedError, IllegalStateError
+from aiokafka.errors import ConsumerStoppedError, IllegalStateError, KafkaError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from pipeline.engine.contiguity import Hole, Span
+from pipeline.engine.offsets import OffsetCommits
 from pipeline.engine.ordered import OrderedWriter
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
@@ -64,6 +67,22 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         """Return what is there of the wanted partitions; wait for it, or for a poke, for so many seconds."""
         spans: Mapping[TP, Span] = await self.call_thread(self._fetch_spans, wanted, seconds)
         return spans
+
+    async def commit_positions(self, positions: Mapping[TP, int]) -> None:
+        """Commit the group's offsets. What the broker refuses, in a rebalance say, is left to the next commit."""
+        try:
+            await self.call_thread(self._commit_positions, positions)
+        except RuntimeError as error:  # the thread has ended, and its loop is closed
+            log.info("the group's offsets were not committed: %s", error)
+
+    async def _commit_positions(self, positions: Mapping[TP, int]) -> None:
+        consumer = self._ensure_consumer()
+        assigned = consumer.assignment()
+        offsets = {aiokafka.TopicPartition(*tp): position for tp, position in positions.items()}
+        try:
+            await consumer.commit({place: offset for place, offset in offsets.items() if place in assigned})
+        except (KafkaError, IllegalStateError) as error:
+            log.info("the group's offsets were not committed: %s", error)
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:  # noqa: ARG002  Faust gives it
         """Make the client: read_committed where it matters, Faust's co-partitioning and sticky assignor always.
@@ -151,6 +170,7 @@ class SpanConsumer(driver.Consumer):
         self._runtime = _runtime_of(self.app)
         self._generation = -1
         self._joined = False
+        self._offsets = OffsetCommits(self._thread.commit_positions)
 
     def _new_consumer_thread(self) -> SpanThread:
         return SpanThread(self, loop=self.loop, beacon=self.beacon)
@@ -175,6 +195,8 @@ class SpanConsumer(driver.Consumer):
         An actor may only go on if nobody else can have had its partition in between. That holds from one generation
         to the next; when this worker missed one, everything is opened anew.
         """
+        if self.should_stop:
+            return  # the last rebalance of a worker that leaves: nothing is opened any more
         continuous = generation_id == self._generation + 1
         self._generation = generation_id
         stays = {
@@ -186,8 +208,14 @@ class SpanConsumer(driver.Consumer):
             if tp in stays:
                 self.actors[tp].resume()
             elif topic in self._runtime.stages:
-                writer = self._writer_for(tp, topic)
-                self.actors[tp] = Partition(self._runtime, topic, tp.partition, writer, self._thread.poke)
+                self.actors[tp] = Partition(
+                    self._runtime,
+                    topic,
+                    tp.partition,
+                    writer=self._writer_for(tp, topic),
+                    on_room=self._thread.poke,
+                    on_position=partial(self._offsets.soon, tp),
+                )
         self._runtime.metrics.on_partitions(len(self.actors))
         await super().on_partitions_assigned(assigned, generation_id)
         self._joined = True
@@ -196,6 +224,7 @@ class SpanConsumer(driver.Consumer):
         """Finish the batches in flight and stop the producers, so that no transaction stays open."""
         await super().on_stop()
         await self._close(set(self.actors))
+        await self._offsets.finish()
 
     async def _close(self, tps: set[TP]) -> None:
         await asyncio.gather(*(self.actors.pop(tp).close() for tp in tps))
@@ -204,10 +233,7 @@ class SpanConsumer(driver.Consumer):
         if self._runtime.exactly_once:
             return lambda stage: TransactionWriter(self._runtime, topic, stage.state_topic, tp.partition)
 
-        async def commit_offset(offset: int) -> None:
-            await self._thread.commit({tp: offset})
-
-        return lambda stage: OrderedWriter(self._runtime, stage.state_topic, tp.partition, commit_offset)
+        return lambda stage: OrderedWriter(self._runtime, stage.state_topic, tp.partition)
 
     # The loop between the thread and the actors.
 

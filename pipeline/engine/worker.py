@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Metrics, StageFactory
 
 EXIT_CLEAN = 0
+
+# Garbage collection. A batch allocates tens of thousands of small objects that no cycle holds, and the defaults look
+# through the young ones 40 times a batch: a quarter of a worker's time. Those that are there at the start never go.
+_GC_THRESHOLDS = (50_000, 20, 50)
 
 # A worker that was fenced or got stuck may have a client that answers nobody any more: its partitions wait for its end.
 FAILED_STOP_SECONDS = 3.0
@@ -72,6 +77,8 @@ def run_worker(
     except BaseException:
         loop.close()
         raise
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     log.info("delivery: %s; group %s at %s", config.delivery, runtime.group, runtime.bootstrap)
     return EngineWorker(make_app(runtime), runtime, loop).run()
 

@@ -72,6 +72,7 @@ class Broker:
         self.state = {}
         self.position = None
         self.batches = []
+        self.positions = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.error = None
@@ -131,7 +132,8 @@ async def make(monkeypatch):
         broker.state, broker.position = state or {}, position
         monkeypatch.setattr(module, "restore", broker.restore)
         runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning))
-        actor = Partition(runtime, "in.v1", 0, lambda _stage: broker, lambda: None)
+        told = broker.positions.append
+        actor = Partition(runtime, "in.v1", 0, writer=lambda _: broker, on_room=lambda: None, on_position=told)
         made.append(actor)
         await until(lambda: actor.state is not State.OPENING)
         return broker, actor, runtime
@@ -145,6 +147,19 @@ async def until(condition):
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 - polls what the actor changes by itself
             await asyncio.sleep(0.001)
+
+
+async def test_the_position_is_told_once_the_actor_is_open_and_after_each_batch_is_durable(make):
+    broker, actor, _ = await make(position=3)
+    assert broker.positions == [3]
+    actor.aligned = True
+    broker.gate.clear()
+    actor.offer(span(3, fetched(3), fetched(4)))
+    await asyncio.sleep(0.01)
+    assert broker.positions == [3]
+    broker.gate.set()
+    await until(lambda: broker.batches)
+    assert broker.positions == [3, 5]
 
 
 async def test_it_goes_on_where_the_changelog_says_with_its_state(make):

@@ -148,9 +148,6 @@ class Steps:
     async def send(self, topic, rows):
         await self._step(topic, [(key, value) for key, value, _ in rows])
 
-    async def commit(self, offset):
-        await self._step("offset", offset)
-
     async def _step(self, name, what):
         if name == self.slow:
             self.clock.now += 11.0
@@ -162,7 +159,7 @@ async def writer(clock, monkeypatch):
     monkeypatch.setattr(ordered, "AIOKafkaProducer", lambda **_: None)
     steps = Steps(clock)
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(session_seconds=10.0))
-    made = ordered.OrderedWriter(runtime, "state.v1", 0, steps.commit)
+    made = ordered.OrderedWriter(runtime, "state.v1", 0)
     made._sender = steps
     return made, steps
 
@@ -170,13 +167,12 @@ async def writer(clock, monkeypatch):
 BATCH = Batch([Output("out.v1", b"k", b"v")], {b"k": b"1", b"gone": None}, 7)
 
 
-async def test_outputs_come_before_state_and_state_before_the_offset(writer):
+async def test_outputs_come_before_the_state_with_the_position_in_it(writer):
     made, steps = writer
     await made.write(BATCH)
     assert steps.steps == [
         ("outputs", [b"v"]),
         ("state.v1", [(b"k", b"1"), (b"gone", None), (POSITION, b"7")]),
-        ("offset", 7),
     ]
 
 

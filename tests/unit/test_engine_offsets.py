@@ -1,0 +1,56 @@
+"""Offset commits: one under way at a time, the newest offset of each partition."""
+
+import asyncio
+
+from faust.types import TP
+
+from pipeline.engine.offsets import OffsetCommits
+
+ONE, TWO = TP("in.v1", 1), TP("in.v1", 2)
+
+
+class Broker:
+    """Takes commits, each when it is let through."""
+
+    def __init__(self):
+        self.commits = []
+        self.gate = asyncio.Event()
+
+    async def commit(self, offsets):
+        self.commits.append(dict(offsets))
+        await self.gate.wait()
+
+
+async def test_what_comes_during_a_commit_goes_together_into_the_next():
+    broker = Broker()
+    offsets = OffsetCommits(broker.commit)
+    offsets.soon(ONE, 5)
+    await asyncio.sleep(0)
+    for offset in (6, 7, 8):
+        offsets.soon(ONE, offset)
+    offsets.soon(TWO, 3)
+    broker.gate.set()
+    await offsets.finish()
+    assert broker.commits == [{ONE: 5}, {ONE: 8, TWO: 3}]
+
+
+async def test_a_commit_after_a_pause_is_made_too():
+    broker = Broker()
+    broker.gate.set()
+    offsets = OffsetCommits(broker.commit)
+    offsets.soon(ONE, 5)
+    await offsets.finish()
+    offsets.soon(ONE, 6)
+    await offsets.finish()
+    assert broker.commits == [{ONE: 5}, {ONE: 6}]
+
+
+async def test_an_end_does_not_wait_for_a_client_that_has_stopped(monkeypatch):
+    monkeypatch.setattr("pipeline.engine.offsets._LAST_COMMIT_SECONDS", 0.01)
+    broker = Broker()
+    offsets = OffsetCommits(broker.commit)
+    offsets.soon(ONE, 5)
+    await offsets.finish()
+    assert broker.commits == [{ONE: 5}]
+    broker.gate.set()
+    await offsets.finish()
