@@ -12,7 +12,8 @@ from typing import Final
 
 from msgspec import Raw
 
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[,:]|[ \t\r\n]+')
+# Possessive, for a string may be a file of 50 MB.
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[,:]|[ \t\r\n]++')
 _SPACED: Final = {",": ", ", ":": ": "}
 
 

@@ -1,0 +1,55 @@
+"""All filters in a row: order, arguments, paths around what was removed, state."""
+
+from __future__ import annotations
+
+from pipeline.text import OutputFilter, Removed, ToolCall
+
+CALL = '<tool_call>{"name":"Read","arguments":{"path":"/opt/windsurf/x","n":1.0}}</tool_call>'
+READ = ToolCall("Read", '{"path":"…","n":1.0}')
+TEXT = f"I am Cascade, in /opt/windsurf/bin. {CALL}Built by Windsurf"
+SHOWN = ["I am claude-x, in …. ", READ, "Built by Anthropic"]
+
+
+def test_text_comes_before_the_call_that_it_stands_before():
+    one = OutputFilter("claude-x")
+    assert one.feed(TEXT) + one.flush() == SHOWN
+    one = OutputFilter("claude-x")
+    assert one.feed(f"see /opt/wind{CALL}") == ["see /opt/wind", READ]
+    assert one.feed(f"I am{CALL}Cascade") == ["I am", READ]
+    assert one.flush() == ["Cascade"]
+
+
+def test_no_path_comes_together_around_what_was_removed():
+    one = OutputFilter("claude-x")
+    outputs = one.feed("in /opt/wind<tool_result>x</tool_result>surf/bin now") + one.flush()
+    assert "".join(output for output in outputs if isinstance(output, str)) == "in … now"
+    assert Removed("<tool_result>x</tool_result>", "echoed_result") in outputs
+
+
+def test_options_reach_their_filters():
+    one = OutputFilter(None, tools=["A"], roots=["/srv/x"], marker="··", limit=100)
+    text = 'I am Cascade {"name":"B","arguments":{}} /srv/x /opt/windsurf '
+    assert one.feed(text) == ['I am Cascade {"name":"B","arguments":{}} ·· /opt/windsurf ']
+
+
+def test_changes_of_all_filters_are_taken_together():
+    one = OutputFilter("claude-x")
+    one.feed(TEXT)
+    one.flush()
+    assert sorted((change.kind, count) for change, count in one.take_changes().items()) == [
+        ("identity_renamed", 1),
+        ("identity_renamed", 1),
+        ("path_redacted", 1),
+        ("path_redacted", 1),
+    ]
+    assert one.take_changes() == {}
+
+
+def test_state_goes_on_in_another_filter():
+    for at in range(len(TEXT) + 1):
+        one, other = OutputFilter("claude-x"), OutputFilter("claude-x")
+        outputs = one.feed(TEXT[:at])
+        other.load(one.save())
+        outputs += other.feed(TEXT[at:]) + other.flush()
+        assert [output for output in outputs if not isinstance(output, str)] == [READ]
+        assert "".join(output for output in outputs if isinstance(output, str)) == SHOWN[0] + SHOWN[2]

@@ -1,0 +1,212 @@
+"""Redaction: what is a token of a root and what is not, whole values, markers, roots and state."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.text import SOURCE_ROOTS, Redactor
+
+
+def redacted(text, **options):
+    redactor = Redactor(**options)
+    return redactor.feed(text) + redactor.flush()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("see /opt/windsurf, then", "see …, then"),
+        ("is it /opt/windsurf/bin?", "is it …?"),
+        ("in /opt/windsurf/src: three", "in …: three"),
+        ("/root/WindsurfAPI/a.js:12:5 error", "… error"),
+        ("(/opt/windsurf/a) [/opt/windsurf/b] `/opt/windsurf/c`", "(…) […] `…`"),
+        ("PATH=/opt/windsurf:/root/WindsurfAPI:/usr/bin", "PATH=…:…:/usr/bin"),
+        ("在/opt/windsurf目录", "在…目录"),
+        ("/opt/windsurf/文件.txt。然后", "…。然后"),
+        ("file:///opt/windsurf/x y", "file://… y"),
+        ("C:/home\\user/projects\\workspace-A1/x", "…"),
+        ("C:\\\\home\\\\user\\\\projects\\\\workspace-x1\\\\src", "…"),
+        ('{\\"path\\":\\"/opt/windsurf/x\\"}', '{\\"path\\":\\"…\\"}'),
+        ("line one\\n/opt/windsurf/x", "line one\\n…"),
+        ("/opt/windsurf", "…"),
+        ("/opt/windsurf.", "…."),
+        ("/opt/windsurf...", "…..."),
+        ("in /tmp//windsurf-workspace", "in …"),
+    ],
+)
+def test_a_token_is_replaced_whole(text, expected):
+    assert redacted(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/opt/windsurf-next/bin",
+        "/opt/windsurf_old",
+        "/opt/windsurf2",
+        "/opt/windsurf.d/x",
+        "/srv/opt/windsurf",
+        "~/opt/windsurf",
+        "../opt/windsurf",
+        "http://host/opt/windsurf/x",
+        "/OPT/WINDSURF",
+        "/home/user/projects/workspace-/x",
+        "/home/user/projects/workspace-" + "a" * 65,
+        "opt/windsurf",
+        "windsurf and WindsurfAPI",
+    ],
+)
+def test_what_is_no_token_of_a_root_stays(text):
+    assert redacted(text) == text
+
+
+def test_an_id_has_up_to_64_characters():
+    assert redacted("/home/user/projects/workspace-" + "aZ09" * 16 + "/x") == "…"
+
+
+def test_the_roots_of_the_source_are_the_default():
+    assert len(SOURCE_ROOTS) == 4
+    for root in SOURCE_ROOTS:
+        assert redacted(f"in {root.replace('{id}', 'a1')}/x now") == "in … now"
+
+
+def test_roots_and_marker_are_configurable():
+    options = {"roots": ["/srv/agent-{id}/home dir", "D:\\work"], "marker": "«…»"}
+    assert redacted("at /srv/agent-7/home dir/x, D:\\work\\y, /opt/windsurf", **options) == "at «…», «…», /opt/windsurf"
+    assert redacted("/opt/windsurf", roots=[]) == "/opt/windsurf"
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        "",
+        "<workspace>",
+        "[x]",
+        "a",
+        "7",
+        "_",
+        "/",
+        "\\",
+        " ",
+        "a b",
+        "$",
+        "*",
+        "…\n",
+        "\u202e",
+        "\ud800",
+        "…" * 17,
+        "`",
+        "'",
+    ],
+)
+def test_a_marker_that_means_something_is_refused(marker):
+    with pytest.raises(InputError) as refused:
+        Redactor(marker=marker)
+    assert refused.value.code == "bad_marker"
+
+
+@pytest.mark.parametrize("root", ["", "/", "//", "C:\\", "opt/windsurf", "/a\nb"])
+def test_a_root_that_is_no_absolute_path_is_refused(root):
+    with pytest.raises(InputError) as refused:
+        Redactor(roots=[root])
+    assert refused.value.code == "bad_root"
+
+
+def test_values_are_redacted_at_any_depth_and_in_keys():
+    value = {"a": [{"b": "/opt/windsurf/x"}], "/opt/windsurf": 1.5, "n": None, "t": True, "s": "/usr"}
+    assert Redactor().value(value) == {"a": [{"b": "…"}], "…": 1.5, "n": None, "t": True, "s": "/usr"}
+    assert Redactor().value(None) is None
+
+
+def test_a_value_that_nests_without_end_is_the_callers_fault():
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(InputError) as refused:
+        Redactor().value(value)
+    assert refused.value.code == "nested_too_deeply"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"p": "/opt/windsurf/x", "n": 1.0}', '{"p": "…", "n": 1.0}'),
+        ('{"p":"\\u002fopt\\/windsurf"}', '{"p":"…"}'),
+        ('{"p":"a\\n/opt/windsurf/b\\nc"}', '{"p":"a\\n…\\nc"}'),
+        ('{"p":"\\ud83d /opt/windsurf"}', '{"p":"\\ud83d …"}'),
+        ('{"p":"\\x /opt/windsurf"}', '{"p":"\\x /opt/windsurf"}'),
+        ('{"p":"\\n é", "n":12345678901234567890}', '{"p":"\\n é", "n":12345678901234567890}'),
+    ],
+)
+def test_json_text_is_redacted_in_its_strings(text, expected):
+    assert Redactor().json(text) == expected
+
+
+def test_a_value_between_pieces_does_not_disturb_the_stream():
+    redactor = Redactor()
+    assert redactor.feed("see /opt/wind") == "see "
+    assert redactor.value(["/opt/windsurf"]) == ["…"]
+    assert redactor.feed("surf/x ok") == "… ok"
+
+
+def test_changes_are_counted_with_digests():
+    redactor = Redactor()
+    redactor.feed("/opt/windsurf/a /opt/windsurf/a /opt/windsurf.")
+    redactor.flush()
+    digests = [hashlib.sha256(f'"{path}"'.encode()).hexdigest()[:16] for path in ("/opt/windsurf/a", "/opt/windsurf")]
+    found = redactor.take_changes()
+    assert [(one.kind, one.before, one.after, count) for one, count in found.items()] == [
+        ("path_redacted", digests[0], "…", 2),
+        ("path_redacted", digests[1], "…", 1),
+    ]
+    assert redactor.take_changes() == {}
+
+
+def test_state_goes_on_in_another_redactor():
+    text = "a\ud83d /opt/windsurf/bin. C:\\opt\\windsurf\\x /home/user/projects/workspace-a1b2!"
+    for at in range(len(text) + 1):
+        one, other = Redactor(), Redactor()
+        shown = one.feed(text[:at])
+        other.load(one.save())
+        shown += other.feed(text[at:]) + other.flush()
+        assert shown == "a\ud83d …. … …!"
+        assert sum(other.take_changes().values()) == 3
+
+
+def test_a_flush_begins_a_new_text():
+    redactor = Redactor()
+    assert redactor.feed("x") + redactor.flush() == "x"
+    assert redactor.feed("/opt/windsurf") + redactor.flush() == "…"
+
+
+@pytest.mark.parametrize("unit", ["/", "\\", "/home/user/projects/workspace-", "/opt/windsurf", " ", "\x00", "C:"])
+def test_little_is_held_back(unit):
+    redactor = Redactor()
+    text = unit * (100_000 // len(unit))
+    shown, most = 0, 0
+    for at, character in enumerate(text[:20_000], start=1):
+        shown += len(redactor.feed(character))
+        most = max(most, at - shown)
+    # A token that goes on is replaced, not held.
+    assert most <= 150 or unit == "/opt/windsurf"
+    assert len(redactor.save()) < 1_000 or unit == "/opt/windsurf"
+
+
+def test_a_path_without_end_is_not_kept():
+    redactor = Redactor()
+    assert redactor.feed("/opt/windsurf/") == ""
+    for _ in range(100):
+        assert redactor.feed("x" * 100_000) == ""
+    assert len(redactor.save()) < 5_000
+    assert redactor.feed(" end") == "… end"
+
+
+def test_ten_megabytes_in_one_line_and_many_pieces_are_no_matter():
+    line = "word /opt/wind " * 700_000
+    assert redacted(line) == line
+    redactor = Redactor()
+    text = "/opt/windsurf/b and " * 10_000
+    assert "".join(map(redactor.feed, text)) + redactor.flush() == "… and " * 10_000
