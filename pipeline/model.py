@@ -111,6 +111,10 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     provider's notation (``messages.3.content.1``, ``messages.3.tool_calls.0``); None means the usual
     ``messages.{index}.content.{i}``. A ``system`` turn is decided upon by the structure repair: leading ones go to the
     system slot, later ones stay in place as marked user text.
+
+    ``root`` is the name of the list that the message stands in. In OpenAI's ``input`` it is an item, of which several
+    make one turn. ``ids_made`` says that the shape has calls without ids: those without have one that was made from the
+    tool's name (``pipeline.history.ids.made_id``) and belongs to the first such call that waits.
     """
 
     role: Role
@@ -119,6 +123,13 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     id: str | None = None
     paths: tuple[str, ...] | None = None
     recorded: bool = False
+    root: Literal["messages", "input", "contents"] = "messages"
+    ids_made: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where the message stands in the input."""
+        return f"{self.root}.{self.index}"
 
 
 class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -32,5 +32,5 @@ def normalize(
     setting = Setting(system=given.system, tools=given.tools, model=given.model, params=given.params)
     work = Work((target,), mended_by, setting)
     work.note(found.fixes)
-    work.begin(given.turns)
+    work.begin(given.turns, found.stretch)
     return work.request(to)

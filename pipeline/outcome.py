@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice
 
@@ -86,7 +86,7 @@ class Normalized:
         for mark in self._lit:
             chunks[mark.at] = mark.data
         prefix = dialect.prefix if ending.prefix is None else ending.prefix
-        return prefix + dialect.separator.join([*chunks, *self.open_data]) + ending.suffix
+        return joined(prefix, dialect.separator, [*chunks, *self.open_data], ending.suffix)
 
     @property
     def text(self) -> str | None:
@@ -128,16 +128,30 @@ class Normalized:
 
     @cached_property
     def ids(self) -> list[str | None]:
-        """For each message out the id of the message in; the later one's where several were merged."""
-        return [*self._shared.ids[: self._rows], *(message.id for message in self._rendered.messages)]
+        """For each message or item of the body the id of the message in; the later one's where several were merged.
+
+        What no message in stands behind, such as a system prompt, has none.
+        """
+        ids = [*self._shared.ids[: self._rows], *(message.id for message in self._rendered.messages)]
+        written = dict(self._written(ids))
+        return [written.get(at) for at in range(max(written) + 1)] if written else ids
+
+    def _written(self, ids: Sequence[str | None]) -> Iterator[tuple[int, str | None]]:
+        """Each message or item of the body with the id of the turn that it is of, for targets that tell them apart."""
+        for identity, row in zip(ids, self._all_rows(), strict=False):
+            for _, _, _, *place in () if isinstance(row, Turn) else row:
+                if place:
+                    yield int(place[0].split(".")[1]), identity
+
+    def _all_rows(self) -> Iterator[Sequence[Row] | Turn]:
+        return chain(islice(self._track.rows, self._rows), (part.rows for part in self._ending.parts))
 
     @cached_property
     def ledger(self) -> list[Entry]:
         """What became of every block: those in the system slot, those in the output, then those that are in neither."""
-        rows = chain(islice(self._track.rows, self._rows), (part.rows for part in self._ending.parts))
         shown = chain(
             (Entry(piece.path, "kept", "system") for piece in self._shared.system),
-            (entry for at, row in enumerate(rows) for entry in _entries(at, row)),
+            (entry for at, row in enumerate(self._all_rows()) for entry in _entries(at, row)),
         )
         read = _touched(self._shared.fixes[: self._fixes])
         return [
@@ -151,6 +165,16 @@ class Normalized:
     def __repr__(self) -> str:
         state = "rejected" if self.rejected else "accepted"
         return f"<Normalized for {self.target}: {state}, {len(self.fixes)} fixes, {len(self.violations)} violations>"
+
+
+def joined(prefix: bytes, separator: bytes, parts: Sequence[bytes], suffix: bytes) -> bytes:
+    """All of it in one piece, copied once: of a large body each further copy is as much as reading it."""
+    pieces = [prefix]
+    for part in parts:
+        pieces += (part, separator)
+    if parts:
+        pieces.pop()
+    return b"".join([*pieces, suffix])
 
 
 def _touched(fixes: Sequence[Fix]) -> dict[str, str]:
@@ -174,6 +198,6 @@ def _as_read(entry: Entry, touched: dict[str, str]) -> Entry:
 
 def _entries(at: int, row: Sequence[Row] | Turn) -> list[Entry]:
     return [
-        Entry(path, fate, f"messages.{at}.content.{place}", code)  # type: ignore[arg-type]  # rows hold fates as text
-        for place, (path, fate, code) in enumerate(expanded(row))
+        Entry(path, fate, where[0] if where else f"messages.{at}.content.{place}", code)  # type: ignore[arg-type]  # rows hold fates as text
+        for place, (path, fate, code, *where) in enumerate(expanded(row))
     ]

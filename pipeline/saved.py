@@ -8,7 +8,7 @@ for a segment.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.errors import InternalError
 from pipeline.fixes import Fix
 from pipeline.history.exchanges import Exchange
-from pipeline.history.ids import SettledCall
+from pipeline.history.ids import Image, SettledCall
 from pipeline.history.machine import History
 from pipeline.history.pieces import Entry, Piece
 from pipeline.model import Policy, Tool, Turn
@@ -185,10 +185,10 @@ def save_history(history: History) -> bytes:
     )
 
 
-def load_history(data: bytes, policy: Policy, calls: Iterable[SettledCall]) -> History:
+def load_history(data: bytes, policy: Policy, calls: Iterable[SettledCall], images: Sequence[Image] = ()) -> History:
     """A history that goes on where the saved one stopped; ``calls`` are all that were settled, oldest first."""
     state = _HISTORY.decode(data)
-    history = History(policy)
+    history = History(policy, images)
     history.exchanges = state.exchanges
     history.system = state.system
     history.messages, history.turns, history.number = state.messages, state.turns, state.number

@@ -71,6 +71,11 @@ class Session:
         return self._work.setting.model
 
     @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The names of the tools, in their order."""
+        return tuple(tool.name for tool in self._work.setting.tools)
+
+    @property
     def last_role(self) -> Role | None:
         """Whose turn was appended last to this object."""
         return self._last_role

@@ -88,12 +88,13 @@ class Track:
 
     def settle_run(self, turns: Sequence[Turn], names: set[str]) -> int:
         """Write turns of a healthy stretch for good, in one go where the target takes them as they are."""
-        data = self.dialect.encode_run(turns, names)
-        if data is None:
+        run = self.dialect.encode_run(turns, names)
+        if run is None:
             return sum(self.settle(message_of(turn)) for turn in turns)
-        self.chunks.append(data)
+        self.state = run.state
+        self.chunks.append(run.data)
         self.rows += turns
-        return len(data)
+        return len(run.data)
 
     def lit(self, ending: Ending) -> tuple[Mark, ...]:
         """The settled breakpoints that there is room for behind those of the open messages; the newest ones."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.fixes import Fix
-from pipeline.history.healthy import healthy_stretch
+from pipeline.history.healthy import Stretch
 from pipeline.history.ids import SettledCall
 from pipeline.history.machine import History
 from pipeline.model import Policy, Turn
@@ -29,11 +29,15 @@ from pipeline.saved import (
     save_setting,
 )
 from pipeline.targets import Setting, Target, target_named
+from pipeline.targets.base import images_of
 from pipeline.track import Track, TrackHead, TrackSlice
 
 # A segment is written when this much has settled: few enough for a small head, enough for few segments.
 _SEGMENT_MESSAGES = 16
 _SEGMENT_BYTES = 32 * 1024
+
+# The lists that messages stand in, by which their fixes name them.
+_ROOTS = frozenset({"messages", "input", "contents"})
 
 
 class Work:
@@ -47,7 +51,7 @@ class Work:
         self.setting = setting
         self.archive = archive or Archive()
         self.count = 0
-        self.history = History(policy)
+        self.history = History(policy, images_of(self.targets, setting.model))
         self.shared = Shared()
         self.calls: list[SettledCall] = []
         self._open_tracks()
@@ -59,13 +63,12 @@ class Work:
             self.archive.log.append(list(fixes))
             self.shared.fixes += fixes
 
-    def begin(self, turns: Sequence[Turn]) -> None:
-        """Take the first turns: those that are plainly healthy in one go, the rest one by one."""
+    def begin(self, turns: Sequence[Turn], stretch: Stretch | None) -> None:
+        """Take the first turns: the stretch that is known to be healthy in one go, the rest one by one."""
         leading = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
         self.take(turns[:leading])
         rest = turns[leading:]
-        stretch = healthy_stretch(rest, self.policy)
-        if stretch is not None:
+        if stretch is not None and stretch.holds(self.policy) and self.history.ids.admits(stretch.ids):
             healthy, rest = rest[: stretch.turns], rest[stretch.turns :]
             self.history.begin(stretch)
             self.archive.log += healthy
@@ -158,7 +161,8 @@ class Work:
     def resume(self, saved: Head, slices: Sequence[Slice]) -> None:
         """Take back what was saved."""
         calls = [call for gained in slices for call in gained.calls]
-        self.history = load_history(saved.history, self.policy, calls)
+        images = images_of(self.targets, self.setting.model)
+        self.history = load_history(saved.history, self.policy, calls, images)
         self._open_tracks()
         for gained in slices:
             self.shared.ids += gained.ids
@@ -226,4 +230,4 @@ def entries_before(entries: Iterable[LogEntry], count: int) -> Iterator[LogEntry
 
 def _message(fix: Fix) -> int:
     place = fix.path.split(".")
-    return int(place[1]) if len(place) > 1 and place[0] == "messages" and place[1].isdecimal() else -1
+    return int(place[1]) if len(place) > 1 and place[0] in _ROOTS and place[1].isdecimal() else -1

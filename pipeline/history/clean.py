@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, structs
 
+from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Piece, Speaker, block_path
 from pipeline.model import (
     Document,
@@ -48,7 +49,7 @@ _ROLES: dict[type, Speaker] = {
 def clean(turn: Turn, policy: Policy, book: Book, changed: set[int]) -> list[Stretch]:
     """The turn's pieces in stretches of one role; what goes is in the book, a turn that loses blocks in ``changed``."""
     if not turn.blocks:
-        book.note("turn_empty", f"messages.{turn.index}")
+        book.note("turn_empty", turn.place)
         return []
     speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
     stretches: list[Stretch] = []
@@ -77,7 +78,7 @@ def system_pieces(turn: Turn, book: Book, *, leading: bool) -> list[Piece]:
     Media inside the history stay as the user's; what no system prompt and no user can say is shown as its JSON.
     """
     if not turn.blocks:
-        book.note("turn_empty", f"messages.{turn.index}")
+        book.note("turn_empty", turn.place)
     pieces = []
     for at, block in enumerate(turn.blocks):
         piece = Piece(block, turn.index, block_path(turn, at), system=True)
@@ -128,12 +129,23 @@ def _call(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piece 
 
 
 def _incomplete(piece: Piece, call: ToolUse, policy: Policy, book: Book) -> Piece | None:
-    raw = bytes(call.input).decode("utf-8", "replace")
+    raw = _as_it_came(call.input)
     if policy.incomplete_call == "drop":
         book.drop("call_incomplete", piece, detail=raw)
         return None
     text = Text(text=f"[Incomplete tool call: {call.name}({raw})]")
     return book.change("call_incomplete_text", piece, text, detail=raw)
+
+
+def _as_it_came(cut: Raw) -> str:
+    """What there was of an input: a reader keeps it as a JSON string."""
+    text = bytes(cut).decode("utf-8", "replace")
+    if not text.startswith('"'):
+        return text
+    try:
+        return msgspec.json.decode(cut, type=str)
+    except msgspec.DecodeError:
+        return text
 
 
 def _object_input(piece: Piece, book: Book) -> Piece:
@@ -175,6 +187,10 @@ def _result(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piec
     return piece
 
 
+def _unknown(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
+    return _reasoning(piece, speaker, policy, book) if is_reasoning(piece) else piece
+
+
 def _as_is(piece: Piece, _speaker: Speaker, _policy: Policy, _book: Book) -> Piece | None:
     return piece
 
@@ -189,5 +205,5 @@ _CLEANERS: dict[type[Any], _Cleaner] = {
     ToolResult: _result,
     Image: _as_is,
     Document: _as_is,
-    Unknown: _as_is,
+    Unknown: _unknown,
 }

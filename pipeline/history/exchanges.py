@@ -5,11 +5,11 @@ The open end of a history is a list of exchanges. They are plain data, so that a
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
 
+from pipeline.history.asked import Asked, AskedIndex
 from pipeline.history.pieces import Piece
-from pipeline.model import RedactedThinking, Text, Thinking, ToolUse
+from pipeline.model import RedactedThinking, Text, Thinking, ToolUse, Turn, Unknown
 
 
 class Call(Struct, omit_defaults=True):
@@ -21,7 +21,7 @@ class Call(Struct, omit_defaults=True):
     real: bool = False
 
 
-class Exchange(Struct, omit_defaults=True):
+class Exchange(Struct, omit_defaults=True, dict=True):
     """One exchange. The first of a history has no assistant turn.
 
     ``number`` counts the assistant turn, ``user_number`` the user turn of its own that follows its results (0: none
@@ -38,9 +38,17 @@ class Exchange(Struct, omit_defaults=True):
     user_number: int = 0
     sealed: bool = False
 
-    def calls_of(self, original: str) -> list[Call]:
-        """The calls that came under an id, in order."""
-        return [call for call in self.calls if call.original == original]
+    def asked(self, original: str, *, by_name: bool = False) -> Asked | None:
+        """The calls that came under an id, or, ``by_name``, else those of the tool that a made id names."""
+        return self._index.find(self, original, by_name=by_name) if self.calls else None
+
+    @property
+    def _index(self) -> AskedIndex:
+        # No field, and so no part of the state: it is made anew for each list of calls, and follows it as it grows.
+        index: AskedIndex | None = self.__dict__.get("index")
+        if index is None or index.calls is not self.calls:
+            index = self.__dict__["index"] = AskedIndex(self.calls)
+        return index
 
     def tool_use(self, call: Call) -> ToolUse:
         """A call's block, with the id that it has in the output."""
@@ -51,7 +59,7 @@ class Exchange(Struct, omit_defaults=True):
     @property
     def answered(self) -> bool:
         """Whether every call has a real result."""
-        return all(call.real for call in self.calls)
+        return not self.calls or self._index.answered
 
     @property
     def closed(self) -> bool:
@@ -75,16 +83,19 @@ class Exchange(Struct, omit_defaults=True):
 
 
 def is_reasoning(piece: Piece) -> bool:
-    """Whether a piece is thinking, readable or not."""
-    return isinstance(piece.block, (Thinking, RedactedThinking))
+    """Whether a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
+    block = piece.block
+    return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
 
 
-def same_call(one: ToolUse, other: ToolUse) -> bool:
-    """Whether two calls ask for the same thing."""
-    if one.name != other.name:
-        return False
-    left, right = bytes(one.input), bytes(other.input)
-    return left == right or msgspec.json.decode(left) == msgspec.json.decode(right)
+def continues(last: Piece, turn: Turn, pieces: list[Piece]) -> bool:
+    """Whether an assistant turn goes on with ``turn`` as its shape writes it, so that nothing is joined.
+
+    Responses' items are the pieces of one turn, but a message directly behind a message is a second one.
+    """
+    return turn.root == "input" and not (
+        isinstance(last.block, Text) and last.turn != turn.index and bool(pieces) and isinstance(pieces[0].block, Text)
+    )
 
 
 def calls_last(pieces: list[Piece]) -> list[int]:

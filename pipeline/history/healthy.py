@@ -7,18 +7,19 @@ the same, which a property checks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET, Struct
 
-from pipeline.history.ids import is_legal
-from pipeline.history.placeholders import is_placeholder, may_be_placeholder
+from pipeline.history.ids import LONGEST_ID, is_legal
+from pipeline.history.placeholders import LONGEST_PLACEHOLDER, is_placeholder
 from pipeline.model import Policy, Text, ToolResult, ToolUse, Turn
 
 # A user turn, an answer and another user turn: less is no work for the machine either.
 _SHORTEST = 3
 
-_OPEN_BRACE = ord("{")
+# Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
+_SHORT = 256
 
 
 class Stretch(Struct, frozen=True):
@@ -33,92 +34,95 @@ class Stretch(Struct, frozen=True):
     ids: list[str]
     names: set[str]
 
+    def holds(self, policy: Policy) -> bool:
+        """Whether the machine would let these turns be under a policy: no calls stripped, none left out."""
+        return not policy.strip_tools and policy.missing_result == "synthesise"
 
-def healthy_stretch(turns: Sequence[Turn], policy: Policy) -> Stretch | None:
-    """The longest beginning that is plain and settled, or None.
 
-    Plain is text, calls and results that are text, without breakpoints and issuers. The stretch ends before an
+def healthy_stretch(turns: Sequence[Turn], harmless: Callable[[bytes], bool]) -> Stretch | None:
+    """A beginning that is plain and settled, as far as whole pairs of an answer and a user turn go, or None.
+
+    Plain is text, calls and results that are text, without breakpoints and issuers, and with no free-form JSON but
+    inputs; ``harmless`` says of one that is long or not ASCII that it can stay as it is. The stretch ends before an
     assistant turn that is healthy too, so that the machine goes on from there.
     """
-    if policy.strip_tools or len(turns) < _SHORTEST:
+    if len(turns) < _SHORTEST or _user_says(turns[0], {}) is None:
         return None
-    answered: dict[str, str] = {}
-    pending: dict[str, str] = {}
-    stays = policy.missing_result == "synthesise"
+    known: set[str] = set()
+    names: set[str] = set()
+    ids: list[str] = []
     number = 1
-    end = ends_number = ends_ids = 0
-    for at, turn in enumerate(turns):
-        if at % 2:
-            calls = _calls(turn)
-            if calls is None or not answered.keys().isdisjoint(calls):
-                break
-            # What is before a turn that might go altogether is not settled yet.
-            if stays or isinstance(turn.blocks[0], Text):
-                end, ends_number, ends_ids = at, number, len(answered)
-            pending = calls
-            number += 1
-        else:
-            said = _user_says(turn, pending)
-            if said is None:
-                break
-            answered |= pending
-            number += said and at > 0
-    if not end:
-        return None
-    return Stretch(end, ends_number, list(answered)[:ends_ids], set(answered.values()))
+    end, at, ends_number, ends_ids = 0, 1, 0, 0
+    for assistant, user in zip(turns[1::2], turns[2::2], strict=False):
+        calls = _calls(assistant, known, harmless)
+        if calls is None:
+            break
+        end, ends_number, ends_ids = at, number, len(ids)
+        if calls:
+            ids += calls
+            names.update(calls.values())
+        said = _user_says(user, calls)
+        if said is None:
+            break
+        number += 2 if said else 1
+        at += 2
+    return Stretch(end, ends_number, ids[:ends_ids], names) if end else None
 
 
-def _calls(turn: Turn) -> dict[str, str] | None:
-    """The names of a plain, healthy assistant turn's calls, by id; None if it is not one."""
+def _calls(turn: Turn, known: set[str], harmless: Callable[[bytes], bool]) -> dict[str, str] | None:
+    """The names of a plain, healthy assistant turn's calls, by id; None if it is not one.
+
+    Their ids are added to those that are ``known``, of which no call may have one.
+    """
     if turn.role != "assistant" or not turn.blocks:
         return None
     calls: dict[str, str] = {}
     for block in turn.blocks:
-        if isinstance(block, Text):
+        if type(block) is Text:
             # Text behind a call is moved.
-            if calls or not _is_plain(block):
+            if calls or not block.text or block.text.isspace():
                 return None
-        elif isinstance(block, ToolUse):
-            call_id, name = block.id, block.name
-            if call_id in calls or not is_legal(call_id) or not _is_sound(block):
+            if not (block.cache_control is block.issuer is block.citations is UNSET):
                 return None
-            calls[call_id] = name
+        elif type(block) is ToolUse:
+            call, name, data = block.id, block.name, bytes(block.input)
+            if call in known or not name or name.isspace() or data[:1] != b"{":
+                return None
+            # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
+            if not (len(call) <= LONGEST_ID and call.isascii() and call.isidentifier()) and not is_legal(call):
+                return None
+            if block.incomplete or not (block.cache_control is block.issuer is block.caller is UNSET):
+                return None
+            if not (len(data) <= _SHORT and data.isascii()) and not harmless(data):
+                return None
+            known.add(call)
+            calls[call] = name
         else:
             return None
     return calls
 
 
-def _is_sound(call: ToolUse) -> bool:
-    view = memoryview(call.input)
-    whole = bool(view) and view[0] == _OPEN_BRACE and not call.incomplete
-    return whole and bool(call.name.strip()) and call.cache_control is call.issuer is UNSET
-
-
-def _user_says(turn: Turn, pending: dict[str, str]) -> bool | None:
+def _user_says(turn: Turn, calls: dict[str, str]) -> bool | None:
     """Whether a plain, healthy user turn says something besides its results.
 
-    None if it is not such a turn, or does not begin with one real result for each call.
+    None if it is not such a turn, or does not begin with one real result for each of ``calls``, which are used up.
     """
     if turn.role != "user" or not turn.blocks:
         return None
-    waiting = pending.copy()
     said = False
     for block in turn.blocks:
-        if isinstance(block, ToolResult):
-            content, name = block.content, waiting.pop(block.tool_use_id, None)
-            if name is None or not isinstance(content, str) or said:
+        if type(block) is ToolResult:
+            content, name = block.content, calls.pop(block.tool_use_id, None)
+            if name is None or said or type(content) is not str or not (block.cache_control is block.issuer is UNSET):
                 return None
-            if not (block.cache_control is block.issuer is UNSET):
+            if len(content) <= LONGEST_PLACEHOLDER and is_placeholder(block, name, block.tool_use_id):
                 return None
-            if may_be_placeholder(content) and is_placeholder(block, name, block.tool_use_id):
+        elif type(block) is Text:
+            if not block.text or block.text.isspace():
                 return None
-        elif isinstance(block, Text) and _is_plain(block):
+            if not (block.cache_control is block.issuer is block.citations is UNSET):
+                return None
             said = True
         else:
             return None
-    return None if waiting else said
-
-
-def _is_plain(block: Text) -> bool:
-    text = block.text
-    return bool(text) and not text.isspace() and block.cache_control is block.issuer is UNSET
+    return None if calls else said

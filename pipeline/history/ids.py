@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
 
 # The strictest alphabet and length among the targets: `^[a-zA-Z0-9_-]+$` (Anthropic), 1..64 (Bedrock, Responses).
+LONGEST_ID = 64
 _LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}").fullmatch
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]+")
 _STEM, _DIGEST = 48, 12
@@ -23,6 +25,11 @@ def is_legal(candidate: str) -> bool:
     return _LEGAL(candidate) is not None
 
 
+def made_id(name: str) -> str:
+    """The id of a call that came without one, and of its result, which names the tool too."""
+    return f"call_{name}"
+
+
 class SettledCall(Struct, frozen=True, array_like=True):
     """A call that will not change any more: its id in the input, in the output, and whether a real result came."""
 
@@ -31,29 +38,44 @@ class SettledCall(Struct, frozen=True, array_like=True):
     answered: bool
 
 
-class IdTable:
-    """The tool ids of one session."""
+Image: TypeAlias = Callable[[str], str]
+"""How a target writes an id that is longer than it takes, or of another alphabet."""
 
-    def __init__(self) -> None:
+
+class IdTable:
+    """The tool ids of one session.
+
+    ``images`` are how its targets write ids of their own making: what two ids would be there is kept apart as well, so
+    that a target may shorten each id by itself and never gives two calls one.
+    """
+
+    def __init__(self, images: Sequence[Image] = ()) -> None:
+        self._images = [(image, set[str]()) for image in images]
         self._used: set[str] = set()
         self._rewritten: dict[str, int] = {}
         self._answered: dict[str, bool] = {}
 
     def claim(self, original: str) -> str:
         """The output's id for a new call: the original where it can stay, else one that is made from it."""
-        if original not in self._used and _LEGAL(original):
-            self._used.add(original)
+        if _LEGAL(original) and self._is_free(original):
+            self._take(original)
             return original
         count = self._rewritten.get(original, 0)
-        while (final := _derive(original, count)) in self._used:
+        while not self._is_free(final := _derive(original, count)):
             count += 1
         self._rewritten[original] = count + 1
-        self._used.add(final)
+        self._take(final)
         return final
 
+    def admits(self, ids: Sequence[str]) -> bool:
+        """Whether legal, unused ids are different for each of the session's targets."""
+        return all(len({image(final) for final in ids}) == len(set(ids)) for image, _ in self._images)
+
     def claim_answered(self, ids: Sequence[str]) -> None:
-        """Take ids that are known to be legal, unused and answered."""
+        """Take ids that are known to be legal, unused, admitted and answered."""
         self._used.update(ids)
+        for image, taken in self._images:
+            taken.update(map(image, ids))
         self._answered.update(dict.fromkeys(ids, True))
 
     def settle(self, call: SettledCall) -> None:
@@ -62,16 +84,24 @@ class IdTable:
 
     def reload(self, call: SettledCall) -> None:
         """Take a call from saved state, in the order in which they were settled."""
-        self._used.add(call.final)
+        self._take(call.final)
         if call.final != call.original:
             self._rewritten[call.original] = self._rewritten.get(call.original, 0) + 1
         self.settle(call)
 
     def reload_open(self, original: str, final: str) -> None:
         """Take a call from saved state that is still open."""
-        self._used.add(final)
+        self._take(final)
         if final != original:
             self._rewritten[original] = self._rewritten.get(original, 0) + 1
+
+    def _is_free(self, final: str) -> bool:
+        return final not in self._used and all(image(final) not in taken for image, taken in self._images)
+
+    def _take(self, final: str) -> None:
+        self._used.add(final)
+        for image, taken in self._images:
+            taken.add(image(final))
 
     def answered(self, original: str) -> bool | None:
         """How the last settled call of this id ended; None where there was none."""

@@ -15,13 +15,15 @@ A whole history is repaired by the same steps, so both ways give the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from pipeline.fixes import Fix
 from pipeline.history.clean import clean, system_pieces
-from pipeline.history.exchanges import Call, Exchange, is_reasoning, same_call
+from pipeline.history.exchanges import Call, Exchange, continues, is_reasoning
 from pipeline.history.healthy import Stretch
-from pipeline.history.ids import IdTable, SettledCall
+from pipeline.history.ids import IdTable, Image, SettledCall, made_id
 from pipeline.history.pieces import Book, Entry, Message, Piece
 from pipeline.history.placeholders import is_placeholder
 from pipeline.history.render import Rendered, assistant_message, render_open, result_for, user_message
@@ -33,11 +35,11 @@ _MANY_CHANGED = 64
 
 
 class History:
-    """A history under repair. ``messages`` counts those that are settled."""
+    """A history under repair. ``messages`` counts those that are settled; ``images`` are for its ``IdTable``."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: Policy | None = None, images: Sequence[Image] = ()) -> None:
         self.policy = policy or Policy()
-        self.ids = IdTable()
+        self.ids = IdTable(images)
         self.exchanges: list[Exchange] = []
         self.system: list[Piece] = []
         self.messages = 0
@@ -119,23 +121,30 @@ class History:
             self.number += 1
             exchange = Exchange(number=self.number)
             self.exchanges.append(exchange)
-        elif exchange.assistant:
-            self._book.note("turns_merged", f"messages.{turn.index}")
+        elif exchange.assistant and not continues(exchange.assistant[-1], turn, pieces):
+            self._book.note("turns_merged", turn.place)
         for piece in pieces:
-            self._add_assistant_piece(exchange, piece)
+            self._add_assistant_piece(exchange, piece, turn)
         exchange.assistant_id = turn.id or exchange.assistant_id
 
-    def _add_assistant_piece(self, exchange: Exchange, piece: Piece) -> None:
+    def _add_assistant_piece(self, exchange: Exchange, piece: Piece, turn: Turn) -> None:
         call = piece.block
         if isinstance(call, ToolUse):
-            if any(same_call(exchange.tool_use(other), call) for other in exchange.calls_of(call.id)):
+            made = turn.ids_made and call.id == made_id(call.name)
+            before = None if made else exchange.asked(call.id)
+            if before is not None and before.holds(exchange, call):
                 self._book.drop("call_repeated", piece)
                 self.changed.add(piece.turn)
                 return
             exchange.calls.append(Call(at=len(exchange.assistant), original=call.id))
             final = self.ids.claim(call.id)
             if final != call.id:
-                piece = self._book.change("id_rewritten", piece, structs.replace(call, id=final), detail=final)
+                rewritten = structs.replace(call, id=final)
+                if made:
+                    # Nothing is rewritten: the input has no id.
+                    piece = structs.replace(piece, block=rewritten)
+                else:
+                    piece = self._book.change("id_rewritten", piece, rewritten, detail=final)
         exchange.assistant.append(piece)
 
     def _user(self, turn: Turn, pieces: list[Piece]) -> None:
@@ -168,7 +177,7 @@ class History:
             self.number += 1
             exchange.user_number = self.number
         if exchange.user and exchange.user[-1].turn != turn.index:
-            self._book.note("turns_merged", f"messages.{turn.index}")
+            self._book.note("turns_merged", turn.place)
         exchange.user += pieces
         exchange.user_id = turn.id or exchange.user_id
 
@@ -176,7 +185,7 @@ class History:
 
     def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
         """Give a result to its call; False where there is none that could take it."""
-        found = self._call_of(result.tool_use_id)
+        found = self._call_of(result.tool_use_id, by_name=turn.ids_made)
         if found is None:
             return False
         exchange, call = found
@@ -187,12 +196,15 @@ class History:
             if call.real or not real:
                 self._second(piece, earlier, real=real)
                 return True
-            self._book.drop("placeholder_dropped", earlier)
+            self._give_way(earlier, call)
         if exchange is not self.exchanges[-1] or exchange.user or spoken:
             piece = self._book.change("result_moved", piece)
         if use.id != result.tool_use_id:
             rewritten = structs.replace(result, tool_use_id=use.id)
-            piece = self._book.change("id_rewritten", piece, rewritten, detail=use.id)
+            if turn.ids_made and result.tool_use_id == made_id(use.name):
+                piece = structs.replace(piece, block=rewritten)
+            else:
+                piece = self._book.change("id_rewritten", piece, rewritten, detail=use.id)
         if call.result >= 0:
             exchange.results[call.result] = piece
         else:
@@ -204,25 +216,32 @@ class History:
         self.user_spoke_last = True
         return True
 
-    def _call_of(self, original: str) -> tuple[Exchange, Call] | None:
-        """The call that a result belongs to.
+    def _call_of(self, original: str, *, by_name: bool) -> tuple[Exchange, Call] | None:
+        """The call that a result belongs to; ``by_name`` says that its id may have been made of the tool's name.
 
         A result that follows directly belongs to the last exchange if that has a call of its id; a displaced one to
         the latest open call of its id that still waits. Of several calls with one id, the first that waits.
         """
         for exchange in reversed(self.exchanges):
-            calls = exchange.calls_of(original)
-            if not calls:
+            asked = exchange.asked(original, by_name=by_name)
+            if asked is None:
                 continue
-            open_call = next((call for call in calls if call.result < 0), None)
-            open_call = open_call or next((call for call in calls if not call.real), None)
+            open_call = asked.waiting
             if open_call is not None or exchange is self.exchanges[-1]:
-                return exchange, open_call or calls[0]
+                return exchange, open_call or asked.calls[0]
         # Every open call of this id has its result: this is one more for the latest of them.
         for exchange in reversed(self.exchanges):
-            for call in exchange.calls_of(original):
-                return exchange, call
+            asked = exchange.asked(original, by_name=by_name)
+            if asked is not None:
+                return exchange, asked.calls[0]
         return None
+
+    def _give_way(self, earlier: Piece, call: Call) -> None:
+        """Leave out a placeholder for a real result; one of our own stands in the first open user turn."""
+        if earlier.fate == "synthesised":
+            self._book.note("placeholder_dropped", f"messages.{self.messages}.content.{call.result}")
+        else:
+            self._book.drop("placeholder_dropped", earlier)
 
     def _second(self, piece: Piece, earlier: Piece, *, real: bool) -> None:
         if not real:
@@ -312,7 +331,7 @@ class History:
         at = self.exchanges.index(exchange)
         previous = self.exchanges[at - 1]
         if previous.user and exchange.user:
-            self._book.note("turns_merged", f"messages.{exchange.user[0].turn}")
+            self._book.note("turns_merged", exchange.user[0].message)
         previous.user += exchange.user
         previous.user_number = previous.user_number or exchange.user_number
         previous.user_id = exchange.user_id or previous.user_id

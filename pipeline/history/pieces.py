@@ -24,7 +24,8 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     """One line of the ledger: what became of an input block, or where an output block comes from.
 
     ``path`` is the block's place in the input (``""`` for what was synthesised), ``output`` its place in the output
-    (``""`` for what was dropped), ``code`` the fix that decided its fate (``""`` for what was kept).
+    (``""`` for what was dropped; a text that is its message's whole content is block 0 of it), ``code`` the fix that
+    decided its fate (``""`` for what was kept).
     """
 
     path: str
@@ -50,7 +51,12 @@ class Piece(Struct, omit_defaults=True):
     @property
     def whole(self) -> bool:
         """Whether the block was its message's content, written as a plain string."""
-        return self.path.endswith(".content")
+        return is_whole(self.path)
+
+    @property
+    def message(self) -> str:
+        """The place of the message that the block came in."""
+        return ".".join(self.path.split(".", 2)[:2])
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
@@ -63,6 +69,11 @@ class Message(Struct, frozen=True, omit_defaults=True):
     pieces: list[Piece]
     id: str | None = None
     changed: frozenset[int] = frozenset()
+
+
+def is_whole(path: str) -> bool:
+    """Whether a block with this place in the input was its message's content, written as a plain string."""
+    return path.endswith(".content")
 
 
 def block_path(turn: Turn, at: int) -> str:

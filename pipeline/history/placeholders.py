@@ -45,14 +45,16 @@ TEMPLATES: Mapping[str, str] = MappingProxyType(
 
 
 # Longer than any of them with a name and an id in it, and what they begin with: most real results are told at once.
-_LONGEST = 400
+LONGEST_PLACEHOLDER = 400
 _STARTS = frozenset(text[0] for text in (*PLACEHOLDERS, *TEMPLATES))
 
 
 def may_be_placeholder(text: str) -> bool:
     """Whether a result's text needs a closer look."""
+    if len(text) > LONGEST_PLACEHOLDER:
+        return False
     start = text[:1]
-    return (start in _STARTS or start.isspace()) and len(text) <= _LONGEST
+    return start in _STARTS or start.isspace()
 
 
 def is_placeholder(result: ToolResult, name: str, call_id: str) -> bool:

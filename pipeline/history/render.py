@@ -95,7 +95,7 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], hi
     message = _message("user", [*results, *exchange.user], exchange.user_id, changed)
     if messages and messages[-1].role == "user":
         if exchange.user:
-            book.note("turns_merged", f"messages.{exchange.user[0].turn}")
+            book.note("turns_merged", exchange.user[0].message)
         last = messages.pop()
         message = structs.replace(
             message,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 
 import pytest
 
-from pipeline import Session
+from pipeline import Session, normalize
 from pipeline.history import History
 from pipeline.model import Policy, Text, Turn
 
@@ -160,3 +161,22 @@ def test_one_more_turn_costs_the_turn_and_not_the_history():
     session = session_of(user())
     costs = [function_calls(partial(turn, session, number)) for number in range(600)]
     assert max(costs[500:]) <= 1.1 * max(costs[10:100])
+
+
+def test_a_synthesised_result_gives_way_while_it_can_and_says_where_it_stood():
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": "r"}
+    history = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+        {"role": "user", "content": [result]},
+    ]
+    done = normalize(history, policy={"open_exchanges": 1})
+    assert [(fix.code, fix.path) for fix in done.fixes] == [
+        ("result_synthesised", "messages.2.content.0"),
+        ("placeholder_dropped", "messages.2.content.0"),
+        ("result_moved", "messages.3.content.0"),
+    ]
+    assert json.loads(done.body)["messages"][2]["content"] == [result, {"type": "text", "text": "go on"}]
+    assert all(entry.path for entry in done.ledger)

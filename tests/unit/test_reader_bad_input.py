@@ -40,7 +40,7 @@ def refused(data, **options):
         (b'["hi"]', "wrong_type", "messages.0"),
         (b"[[]]", "wrong_type", "messages.0"),
         (b"[{}]", "missing_role", "messages.0"),
-        (b'[{"type":"function_call_output","output":"x"}]', "missing_role", "messages.0"),
+        (b'[{"type":"hologram","output":"x"}]', "missing_role", "messages.0"),
         (b'[{"role":"user","content":"a"},{"role":5,"content":"x"}]', "wrong_type", "messages.1.role"),
         (b'[{"role":"narrator","content":"x"}]', "unknown_role", "messages.0.role"),
         (b'[{"role":"user","content":5}]', "wrong_type", "messages.0.content"),
@@ -147,7 +147,7 @@ def test_bytes_strings_and_objects_are_read_alike():
 
 
 def test_sources_have_names():
-    assert SHAPES == ("anthropic", "openai-chat", "bedrock-converse", "claude-code")
+    assert SHAPES == ("anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini")
     with pytest.raises(UnknownTargetError) as caught:
         read([], source="nonsense")
     assert caught.value.code == "unknown_source"

@@ -71,7 +71,7 @@ def test_a_healthy_round():
         ({"a": 1.0}, (b'{"a":1.0}', False), []),
         ('"{\\"a\\": 1}"', (b'{"a": 1}', False), ["input_parsed"]),
         ('{"a": "unfinis', (b'"{\\"a\\": \\"unfinis"', True), []),
-        ("[1]", (b'"[1]"', True), []),
+        ("[1]", (b"[1]", False), ["input_parsed"]),
         ("{'a': 1}", (b"\"{'a': 1}\"", True), []),
     ],
 )

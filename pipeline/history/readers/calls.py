@@ -47,12 +47,24 @@ def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = Fa
         notes.add("field_missing", path, "{}")
         return EMPTY_OBJECT, False
     found = _nested_object(text, path)
+    if found is None and (whole := _whole_value(text)) is not None:
+        notes.add("input_parsed", path, before=bytes(value), after=bytes(whole))
+        return whole, False
     if found is None:
         return Raw(msgspec.json.encode(text)), True
     parsed, levels = found
     if levels > 1 or not encoded:
         notes.add("input_parsed", path, before=bytes(value), after=bytes(parsed))
     return parsed, False
+
+
+def _whole_value(text: str) -> Raw | None:
+    """The list, number or boolean that a string of JSON is; no stream that was cut off leaves one behind."""
+    try:
+        value = _RAW.decode(compact(text.encode()))
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return None if starts_with(value, b'"') else value
 
 
 def _nested_object(text: str, path: str) -> tuple[Raw, int] | None:

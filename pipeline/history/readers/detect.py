@@ -7,12 +7,12 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from pipeline.history.readers import converse, openai_chat
+from pipeline.history.readers import converse, openai_chat, openai_responses
 from pipeline.history.readers.fields import Fields, as_list
 from pipeline.history.readers.notes import Notes
 from pipeline.history.readers.rawjson import starts_with
 
-Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code"]
+Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini"]
 
 _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalModelRequestFields", "guardrailConfig"})
 _OPENAI_ROLES: Final = frozenset({b'"tool"', b'"function"', b'"developer"'})
@@ -23,6 +23,11 @@ _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUui
 
 def shape_of_message(fields: Fields) -> Shape:
     """A message's shape: by the keys that only one shape has, else by its blocks, else canonical."""
+    kind = fields.peek("type")
+    if kind is not None and openai_responses.is_item(bytes(kind).strip(b'"').decode()):
+        return "openai-responses"
+    if "parts" in fields and "content" not in fields:
+        return "gemini"
     if not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names()):
         return "openai-chat"
     role = fields.peek("role")

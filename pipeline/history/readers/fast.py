@@ -6,12 +6,13 @@ mended here: the functions return None, and the message is read tolerantly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from pipeline.history.healthy import Stretch, healthy_stretch
 from pipeline.history.readers.calls import arguments_object
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
 from pipeline.model import (
@@ -34,7 +35,7 @@ Typed: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolU
 _T = TypeVar("_T")
 
 
-class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """A healthy message of the canonical shape."""
 
     role: Role
@@ -95,11 +96,15 @@ _BESIDE: Final = tuple(name for name in _Document.__struct_fields__ if name != "
 
 
 class Healthy(Struct, frozen=True):
-    """What the fast path gives: the turns, the keys beside the messages, and whether only OpenAI writes so."""
+    """What the fast path gives: the turns, the keys beside the messages, and whether only OpenAI writes so.
+
+    ``stretch`` is the beginning that has nothing to mend either, behind leading system messages.
+    """
 
     turns: list[Turn]
     keys: dict[str, Raw]
     is_openai: bool
+    stretch: Stretch | None = None
 
 
 _CANONICAL_DOCUMENT: Final = msgspec.json.Decoder(_Document[Message])
@@ -128,13 +133,15 @@ def read_document(text: bytes, shape: str | None) -> Healthy | None:
         if found is not None:
             messages, keys = found
             turns = _canonical_turns(messages)
-            return None if turns is None else Healthy(turns, keys, is_openai=False)
+            stretch, rest = _stretch(turns)
+            return Healthy(turns, keys, is_openai=False, stretch=stretch) if _are_sound(rest) else None
     if shape in (None, "openai-chat"):
         other = _messages(_OPENAI_LIST, _OPENAI_DOCUMENT, text)
         if other is not None:
             rows, keys = other
-            turns = _openai_turns(rows)
-            return None if turns is None else Healthy(turns, keys, is_openai=any(map(_is_openai, rows)))
+            spoken = _openai_turns(rows)
+            if spoken is not None:
+                return Healthy(spoken, keys, is_openai=any(map(_is_openai, rows)), stretch=_stretch(spoken)[0])
     return None
 
 
@@ -144,12 +151,12 @@ def read_message(value: Raw | bytes, index: int, shape: str | None) -> Healthy |
         canonical = _decode(_CANONICAL_MESSAGE, value)
         if canonical is not None:
             turns = _canonical_turns((canonical,), index)
-            return None if turns is None else Healthy(turns, {}, is_openai=False)
+            return Healthy(turns, {}, is_openai=False) if _are_sound(turns) else None
     if shape in (None, "openai-chat"):
         openai = _decode(_OPENAI_MESSAGE, value)
         if openai is not None:
-            turns = _openai_turns((openai,), index)
-            return None if turns is None else Healthy(turns, {}, is_openai=_is_openai(openai))
+            spoken = _openai_turns((openai,), index)
+            return None if spoken is None else Healthy(spoken, {}, is_openai=_is_openai(openai))
     return None
 
 
@@ -186,25 +193,35 @@ def _is_openai(message: OpenAIMessage) -> bool:
     return message.tool_calls is not None or message.tool_call_id is not None or message.role in ("tool", "developer")
 
 
-def _canonical_turns(messages: Sequence[Message], first: int = 0) -> list[Turn] | None:
-    """The turns of canonical messages, numbered from ``first``, or None where any needs mending."""
-    turns: list[Turn] = []
-    for index, message in enumerate(messages, first):
-        content = message.content
-        if isinstance(content, str):
-            path = f"messages.{index}.content"
-            turns.append(
-                Turn(role=message.role, blocks=(Text(text=content),), index=index, id=message.id, paths=(path,))
-            )
-            continue
-        for block in content:
-            # Plain text is most of a history, and needs no further look.
-            if type(block) is Text and block.citations is UNSET and block.cache_control is UNSET:
-                continue
-            if not _is_sound(block):
-                return None
-        turns.append(Turn(role=message.role, blocks=content, index=index, id=message.id))
-    return turns
+def _canonical_turns(messages: Sequence[Message], first: int = 0) -> list[Turn]:
+    """The turns of canonical messages, numbered from ``first``."""
+    return [
+        Turn(role=message.role, blocks=message.content, index=index, id=message.id)
+        if type(message.content) is tuple
+        else _string_turn(message, index)
+        for index, message in enumerate(messages, first)
+    ]
+
+
+def _string_turn(message: Message, index: int) -> Turn:
+    paths = (f"messages.{index}.content",)
+    return Turn(role=message.role, blocks=(Text(text=str(message.content)),), index=index, id=message.id, paths=paths)
+
+
+def _stretch(turns: list[Turn]) -> tuple[Stretch | None, list[Turn]]:
+    """The stretch behind leading system messages that has nothing to mend, and the turns that are not in it."""
+    leading = 0
+    while leading < len(turns) and turns[leading].role == "system":
+        leading += 1
+    stretch = healthy_stretch(turns[leading:] if leading else turns, _is_harmless)
+    if stretch is None:
+        return None, turns
+    return stretch, turns[:leading] + turns[leading + stretch.turns :]
+
+
+def _are_sound(turns: Iterable[Turn]) -> bool:
+    """Whether no block of these turns needs mending."""
+    return all(_is_sound(block) for turn in turns for block in turn.blocks)
 
 
 def _openai_turns(messages: Sequence[OpenAIMessage], first: int = 0) -> list[Turn] | None:

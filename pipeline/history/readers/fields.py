@@ -56,6 +56,11 @@ def _decode(decoder: msgspec.json.Decoder[_T], value: Raw | bytes, path: str, ex
         raise InputError("not_json", str(error), path=path) from None
 
 
+def unknown_role(name: str, path: str, expected: str) -> InputError:
+    """The error for a role that a shape does not have."""
+    return InputError("unknown_role", f"expected one of {expected}, found {name[:40]!r}", path=path)
+
+
 class Fields:
     """The keys of one object. Each ``take`` removes a key; null is the same as not there.
 
@@ -132,6 +137,10 @@ class Fields:
         """Leave out keys that say nothing which is not said elsewhere."""
         for key in keys:
             self._rest.pop(key, None)
+
+    def clear(self) -> None:
+        """Leave every key to whoever has the whole of the object."""
+        self._rest.clear()
 
     def drop_rest(self) -> None:
         """Record every key that nobody took. Null, an empty string and an empty list or object say nothing."""

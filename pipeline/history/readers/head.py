@@ -5,17 +5,27 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
 from pipeline.history.readers.fields import Fields, as_list, as_object, as_string
+from pipeline.history.readers.gemini_tools import choice_of, declares_functions, single_tools
 from pipeline.history.readers.notes import Notes
 from pipeline.history.readers.rawjson import check_nesting, compact, starts_with, wrong_type
 from pipeline.model import Tool
 
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _NULL: Final = Raw(b"null")
+_CONVERSE_TOOLS: Final = frozenset({"tools", "toolChoice"})
 _CACHE_MARK: Final = Raw(b'{"type":"ephemeral"}')
+
+
+class _PlainTool(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool as the canonical form has it, and nothing beside."""
+
+    name: str
+    input_schema: Raw
+    description: str | UnsetType = UNSET
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -25,6 +35,18 @@ class Head(Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     model: str | None = None
     params: dict[str, Raw] = {}
+
+
+class _Part(Struct, frozen=True, forbid_unknown_fields=True):
+    text: str
+
+
+class _Instruction(Struct, frozen=True, forbid_unknown_fields=True):
+    parts: list[_Part]
+    role: str | None = None
+
+
+_PLAIN_TOOL: Final = msgspec.json.Decoder(_PlainTool)
 
 
 def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
@@ -40,7 +62,7 @@ def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
     for key, value in keys.items():
         check_nesting(value, key)
     rest = {key: value for key, value in keys.items() if not starts_with(value, b"n")}
-    system = rest.pop("system", None)
+    system = _system_of(rest)
     model = rest.pop("model", None) or rest.pop("modelId", None)
     tools = _tool_items(rest, notes)
     given = rest.pop("params", None)
@@ -50,6 +72,29 @@ def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
         model=None if model is None else as_string(model, "model"),
         params=rest if given is None else rest | as_object(given, "params"),
     )
+
+
+def _system_of(rest: dict[str, Raw]) -> Raw | None:
+    """The system prompt under any shape's name for it; one that cannot be told in canonical terms stays where it is."""
+    for key in ("system", "instructions", "systemInstruction", "system_instruction"):
+        value = rest.get(key)
+        if value is None:
+            continue
+        if key in ("systemInstruction", "system_instruction") and not starts_with(value, b'"'):
+            value = _texts_of_content(value)
+        if value is not None and (key == "system" or starts_with(value, b'"') or starts_with(value, b"[")):
+            del rest[key]
+            return value
+    return None
+
+
+def _texts_of_content(content: Raw) -> Raw | None:
+    """Gemini's system instruction as text blocks; None where it has anything else in it."""
+    try:
+        texts = msgspec.json.decode(content, type=_Instruction).parts
+    except msgspec.ValidationError:
+        return None
+    return Raw(msgspec.json.encode([{"type": "text", "text": part.text} for part in texts]))
 
 
 def _read_system(value: Raw) -> str | Raw:
@@ -87,9 +132,16 @@ def _tool_items(rest: dict[str, Raw], notes: Notes) -> list[tuple[Raw, str]]:
     for key in ("tools", "functions"):
         value = rest.pop(key, None)
         if value is not None:
-            found += [(item, f"{key}.{i}") for i, item in enumerate(as_list(value, key))]
-    value = rest.pop("toolConfig", None)
-    if value is not None:
+            for i, item in enumerate([value] if declares_functions(value) else as_list(value, key)):
+                found += single_tools(item, f"{key}.{i}")
+    value = rest.get("toolConfig")
+    if value is not None and (_CONVERSE_TOOLS.isdisjoint(as_object(value, "toolConfig"))):
+        chosen = choice_of(value)
+        if chosen is not None:
+            rest["tool_choice"] = chosen
+            del rest["toolConfig"]
+    elif value is not None:
+        del rest["toolConfig"]
         config = Fields(value, "toolConfig", notes)
         items = config.take("tools")
         if items is not None:
@@ -117,14 +169,17 @@ def _read_tool(value: Raw, path: str, notes: Notes) -> Tool:
     """
     if not starts_with(value, b"{"):
         raise wrong_type(path, "a tool", value)
+    plain = _plain_tool(value)
+    if plain is not None:
+        return plain
     fields = Fields(value, path, notes)
     if "cachePoint" in fields:
         return Tool(name="", input_schema=_NULL, raw=value)
     inner = fields.take_object("function") or fields.take_object("toolSpec") or fields
     kind = fields.take_string("type")
     name, description, schema = inner.take_string("name"), inner.take_string("description"), _schema(inner)
-    if schema is None and (kind not in (None, "function", "custom") or name is None):
-        if kind is None and name is None and len(fields.names()) != 1:
+    if (schema is None or name is None) and (kind not in (None, "function", "custom") or name is None):
+        if kind is None and name is None and (schema is not None or len(fields.names()) != 1):
             raise InputError("wrong_type", "expected a tool with a name", path=path)
         return Tool(name=name or kind or "", input_schema=_NULL, raw=value)
     extras = inner.names() + fields.names()
@@ -134,6 +189,18 @@ def _read_tool(value: Raw, path: str, notes: Notes) -> Tool:
         input_schema=_NO_SCHEMA if schema is None else schema,
         raw=value if extras else UNSET,
     )
+
+
+def _plain_tool(value: Raw) -> Tool | None:
+    """A tool that is in the canonical form already, or None."""
+    try:
+        tool = _PLAIN_TOOL.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if not starts_with(tool.input_schema, b"{"):
+        return None
+    schema = bytes(tool.input_schema)
+    return Tool(name=tool.name, description=tool.description, input_schema=Raw(compact(schema)))
 
 
 def _schema(fields: Fields) -> Raw | None:

@@ -176,11 +176,11 @@ def _image(fields: Fields) -> Image | None:
     value = fields.peek("image_url")
     source: object = None
     if value is not None and starts_with(value, b'"'):
-        source = _url_source(as_string(value, fields.at("image_url")))
+        source = url_source(as_string(value, fields.at("image_url")))
         fields.ignore("image_url")
     elif value is not None and starts_with(value, b"{"):
         inner = Fields(value, fields.at("image_url"), fields.notes)
-        source = _url_source(inner.take_string("url") or "")
+        source = url_source(inner.take_string("url") or "")
         fields.ignore("image_url")
         _drop_detail(inner)
         inner.drop_rest()
@@ -200,7 +200,8 @@ def _drop_detail(fields: Fields) -> None:
         fields.ignore("detail")
 
 
-def _url_source(url: str) -> dict[str, str] | None:
+def url_source(url: str) -> dict[str, str] | None:
+    """The source of a data URL or of one on the web; None for any other."""
     data = _DATA_URL.fullmatch(url)
     if data is not None:
         return {"type": "base64", "media_type": data[1], "data": data[2]}
@@ -213,7 +214,7 @@ def _file(fields: Fields) -> Document | None:
         return None
     inner = Fields(value, fields.at("file"), fields.notes)
     file_id, file_data = inner.take_string("file_id"), inner.take_string("file_data")
-    source = _url_source(file_data or "") or (None if file_id is None else {"type": "file", "file_id": file_id})
+    source = url_source(file_data or "") or (None if file_id is None else {"type": "file", "file_id": file_id})
     if source is None:
         return None
     title = inner.take_string("filename")

@@ -9,9 +9,10 @@ from msgspec import Raw, Struct
 
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.fixes import Fix
+from pipeline.history.healthy import Stretch
 from pipeline.history.readers import claude_code, fast
-from pipeline.history.readers.detect import Shape, is_transcript, is_transcript_line, shape_of_head
-from pipeline.history.readers.fields import as_list, as_object
+from pipeline.history.readers.detect import Shape, is_transcript, is_transcript_line, shape_of_head, shape_of_message
+from pipeline.history.readers.fields import Fields, as_list, as_object
 from pipeline.history.readers.head import Head, read_head
 from pipeline.history.readers.notes import Notes
 from pipeline.history.readers.rawjson import (
@@ -23,7 +24,7 @@ from pipeline.history.readers.rawjson import (
     wrong_type,
 )
 from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
-from pipeline.history.readers.tolerant import read_tolerantly
+from pipeline.history.readers.tolerant import ROOTS, read_tolerantly
 from pipeline.model import Conversation, Turn
 
 SHAPES: Final[tuple[str, ...]] = get_args(Shape)
@@ -36,15 +37,18 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     """A history as it was read.
 
     ``shape`` is the shape that was named or found; ``skipped`` counts, for transcripts only, the lines that are no
-    part of the conversation, by type.
+    part of the conversation, by type. ``stretch`` is the beginning, behind leading system messages, that is known to
+    have nothing to mend.
     """
 
     conversation: Conversation
     fixes: tuple[Fix, ...]
     shape: str
     skipped: dict[str, int] = {}
+    stretch: Stretch | None = None
 
 
+_SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
 _ANY: Final = msgspec.json.Decoder(Raw)
 
 
@@ -80,7 +84,7 @@ def read_message(
     shape = _named(source)
     text = to_bytes(data)
     try:
-        healthy = None if _has_line_breaks(text) else fast.read_message(text, index, shape)
+        healthy = None if shape in ROOTS or _has_line_breaks(text) else fast.read_message(text, index, shape)
         if healthy is not None:
             return healthy.turns, []
         parsable, mask = _parsable(text)
@@ -136,14 +140,14 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
 
 def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
     """A document or list of which every message is healthy, or None."""
-    healthy = fast.read_document(text, shape)
+    healthy = None if shape in ROOTS else fast.read_document(text, shape)
     if healthy is None:
         return None
     notes = Notes()
     keys = {key: Raw(to_utf8(bytes(value))) for key, value in healthy.keys.items()}
     head = read_head(keys, notes)
     found: Shape = "openai-chat" if healthy.is_openai else shape_of_head(keys)
-    return _result(healthy.turns, head, notes, shape or found)
+    return msgspec.structs.replace(_result(healthy.turns, head, notes, shape or found), stretch=healthy.stretch)
 
 
 def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:
@@ -156,11 +160,13 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
             return _read_transcript(text)
     elif starts_with(text, b"{"):
         keys = as_object(text, "")
-        if "messages" in keys:
-            items = as_list(keys.pop("messages"), "messages")
+        root = next((root for root in ("messages", *_SHAPES_BY_ROOT) if root in keys), "")
+        if root:
+            items = _listed(keys.pop(root), root)
+            shape = shape or _SHAPES_BY_ROOT.get(root)
         elif shape is None and is_transcript_line(keys):
             return _read_transcript(text)
-        elif keys.keys().isdisjoint({"role", "content", "message"}):
+        elif keys.keys().isdisjoint({"role", "content", "message", "parts", "type"}):
             raise InputError("no_messages", "expected a list of messages, or a document with messages")
         else:
             items, keys = [Raw(text)], {}
@@ -168,6 +174,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
         raise wrong_type("", "a list of messages, or a document with messages", text)
     if mask is not None:
         keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    shape = shape or _shape_of_list(items)
     turns: list[Turn] = []
     found: Shape = _CANONICAL
     for index, item in enumerate(items):
@@ -178,12 +185,29 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     return _result(turns, head, notes, shape or (found if found != _CANONICAL else shape_of_head(keys)))
 
 
+def _listed(value: Raw, root: str) -> list[Raw]:
+    """The messages of a document; Responses' input may be a text, which is the user's."""
+    if root == "input" and starts_with(value, b'"'):
+        return [Raw(b'{"role":"user","content":%b}' % bytes(value))]
+    return as_list(value, root)
+
+
+def _shape_of_list(items: list[Raw]) -> Shape | None:
+    """The shape of a list whose messages only some of them tell, because the rest are any shape's."""
+    for item in items:
+        if starts_with(item, b"{"):
+            found = shape_of_message(Fields(item, "", Notes()))
+            if found in ROOTS:
+                return found
+    return None
+
+
 def _read_one(
     item: Raw | bytes, index: int, shape: Shape | None, mask: Mask | None, notes: Notes
 ) -> tuple[Turn, Shape]:
     """One message: fast, or tolerantly."""
     masked = mask is not None and mask.is_in(bytes(item))
-    healthy = None if masked else fast.read_message(item, index, shape)
+    healthy = None if masked or shape in ROOTS else fast.read_message(item, index, shape)
     if healthy is not None:
         return healthy.turns[0], "openai-chat" if healthy.is_openai else _CANONICAL
     turn, found = read_tolerantly(item, index, shape, notes)

@@ -103,7 +103,7 @@ def unmask_turn(turn: Turn, mask: Mask, notes: Notes) -> Turn:
     paths = turn.paths or tuple(f"messages.{turn.index}.content.{i}" for i in range(len(turn.blocks)))
     blocks = _join(turn.blocks, paths, mask, notes)
     blocks = [_unmask_block(block, path, mask, notes) for block, path in zip(blocks, paths, strict=True)]
-    turn_id = turn.id and unmask_text(turn.id, f"messages.{turn.index}.id", mask, notes)
+    turn_id = turn.id and unmask_text(turn.id, f"{turn.place}.id", mask, notes)
     return replace(turn, blocks=tuple(blocks), id=turn_id)
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw
 
 from pipeline.errors import InputError
-from pipeline.history.readers import anthropic, converse, openai_chat
+from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
 from pipeline.history.readers.anthropic import Placed
 from pipeline.history.readers.detect import Shape, shape_of_message
-from pipeline.history.readers.fields import Fields, as_string
+from pipeline.history.readers.fields import Fields, as_string, unknown_role
 from pipeline.history.readers.notes import Notes
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
 from pipeline.model import Block, Role, Turn
 
+# The lists of the shapes whose messages do not stand in ``messages``.
+ROOTS: Final[dict[str, Literal["input", "contents"]]] = {"openai-responses": "input", "gemini": "contents"}
 # The roles of the shapes that are read, and what other frameworks call them.
 _ROLES: Final[dict[str, Role]] = {
     "user": "user",
@@ -41,12 +43,18 @@ def read_tolerantly(value: Raw | bytes, index: int, shape: Shape | None, notes: 
     Raises:
         InputError: no object, no usable role, a field of the wrong type, or nested too deeply.
     """
-    path = f"messages.{index}"
+    root = ROOTS.get(shape or "", "messages")
+    path = f"{root}.{index}"
     check_nesting(value, path)
     if not starts_with(value, b"{"):
         raise wrong_type(path, "a message", value)
     fields, turn_id = _unwrap(Fields(value, path, notes))
     found = shape or shape_of_message(fields)
+    if found in ROOTS:
+        fields.path = f"{ROOTS[found]}.{index}"
+        turn = gemini.read(fields, index) if found == "gemini" else _read_item(fields, Raw(value), index)
+        fields.drop_rest()
+        return turn, found
     role, is_tool = _role(fields)
     turn_id = _id(fields) or turn_id
     if found == "bedrock-converse":
@@ -59,6 +67,20 @@ def read_tolerantly(value: Raw | bytes, index: int, shape: Shape | None, notes: 
         placed = anthropic.read(fields, notes)
     fields.drop_rest()
     return place(placed, role, index, turn_id), found
+
+
+def _read_item(fields: Fields, value: Raw, index: int) -> Turn:
+    """The turn of one item of Responses."""
+    item_id = _id(fields)
+    item = openai_responses.read_item(fields, value)
+    if item is None:
+        role, is_tool = _role(fields)
+        if is_tool:
+            raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
+        item = role, openai_responses.read_message(fields, fields.notes)
+    role, placed = item
+    blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
+    return Turn(role=role, blocks=blocks, index=index, id=item_id, paths=paths, root="input")
 
 
 def place(placed: list[Placed], role: Role, index: int, turn_id: str | None) -> Turn:
@@ -110,8 +132,7 @@ def _role(fields: Fields) -> tuple[Role, bool]:
         return role, name in ("tool", "function")
     renamed = _RENAMED.get(name)
     if renamed is None:
-        expected = "user, assistant, system, developer or tool"
-        raise InputError("unknown_role", f"expected one of {expected}, found {name[:40]!r}", path=path)
+        raise unknown_role(name, path, "user, assistant, system, developer or tool")
     fields.notes.add("role_renamed", path, f"{name} -> {renamed}", before=bytes(value))
     return _ROLES[renamed], False
 

@@ -1,0 +1,174 @@
+"""Recorded requests that OpenAI's Responses API and Gemini took: read as histories and written again, still valid.
+
+What a request says is the same where no fix says otherwise; the codes of all fixes are named here with their reasons.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipeline import Session, normalize
+
+CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
+ROOTS = {"openai-responses": "input", "gemini": "contents"}
+POLICY = {"tail": "prefill"}
+
+pytestmark = [
+    pytest.mark.corpus,
+    pytest.mark.skipif(
+        not (CORPUS / "gemini.jsonl.gz").exists(), reason=f"no recorded traffic at {CORPUS} (set REKNIT_CORPUS)"
+    ),
+]
+
+# What requests stay conservative about, or cannot say, although the provider took it.
+BOTH = {
+    "turns_merged",  # neighbours of one role
+    "blank_dropped",  # a blank text
+    "leading_dropped",  # what the assistant says first, once a blank first turn is gone
+    "result_orphan",  # a result of a call that the provider keeps, or that has gone with a leading turn
+    "tail_continued",  # nothing is left
+    "result_media_moved",  # media in a result
+    "unknown_dropped",  # items that name what the provider keeps or runs; media without the data that was recorded
+}
+MENDED = {
+    "openai-responses": BOTH
+    | {
+        "field_dropped",  # phases of messages, namespaces of calls
+        "param_dropped",  # client_metadata
+        "turn_stubbed",  # a turn of such items
+        "turn_empty",
+        "thinking_unsigned",  # reasoning that only the provider's store holds
+        "thinking_trailing",
+        "input_parsed",  # arguments that are an empty list
+        "input_wrapped",
+        "system_inlined",  # a system message between others
+        "document_stubbed",  # office documents
+        "reasoning_joined",
+    },
+    "gemini": BOTH
+    | {
+        "result_synthesised",  # a call whose result came as plain text
+        "result_moved",  # results in another order than their calls
+        "image_stubbed",  # an image whose data was taken out of the recording
+        "signature_joined",  # a thought without words
+        "signature_skipped",  # a call without a signature
+    },
+}
+
+
+def accepted(provider):
+    """The accepted requests, with the model that the URL named beside them."""
+    with gzip.open(CORPUS / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    taken = [row for row in rows if row["status"] == 200 and isinstance(row["request"], dict)]
+    return [
+        row["request"] | ({"model": row["model"]} if row["model"] else {})
+        for row in taken
+        if ROOTS[provider] in row["request"]
+    ]
+
+
+@pytest.mark.parametrize("provider", sorted(ROOTS))
+def test_what_was_accepted_stays_valid_and_says_the_same(provider):
+    codes = Counter()
+    unmended = 0
+    requests = accepted(provider)
+    for request in requests:
+        done = normalize(msgspec.json.encode(request), to=provider, policy=POLICY)
+        codes.update(fix.code for fix in done.fixes)
+        hard = {violation.rule for violation in done.violations if violation.severity == "hard"}
+        if hard == {"RSP-20"}:
+            continue  # a server that imitates the API takes a smaller limit
+        assert hard == set()
+        body = json.loads(done.body)
+        if not done.fixes:
+            unmended += 1
+            assert SAID[provider](body[ROOTS[provider]]) == SAID[provider](request[ROOTS[provider]])
+        again = normalize(msgspec.json.encode(request | body), to=provider, policy=POLICY)
+        assert [fix for fix in again.fixes if fix.code not in {"param_dropped", "field_dropped"}] == []
+    assert set(codes) <= MENDED[provider]
+    assert unmended > 0.75 * len(requests)
+
+
+@pytest.mark.parametrize("provider", sorted(ROOTS))
+def test_what_was_accepted_is_the_same_turn_by_turn(provider):
+    for request in accepted(provider)[::7]:
+        messages = request[ROOTS[provider]]
+        if not isinstance(messages, list):
+            continue
+        session = Session([provider], POLICY)
+        for message in messages:
+            session.append(msgspec.json.encode(message), source=provider)
+        whole = normalize({ROOTS[provider]: messages}, to=provider, policy=POLICY)
+        assert session.request().unjudged == whole.unjudged
+        assert sorted(session.request().fixes, key=repr) == sorted(whole.fixes, key=repr)
+
+
+def of_items(items):
+    """What an input says, as a list; leading system messages are beside it, one text is as good as a part."""
+    if isinstance(items, str):
+        return [("user", items)]
+    said = []
+    for item in items:
+        kind = item.get("type", "message")
+        if kind == "message" and item["role"] not in ("system", "developer"):
+            content = item["content"]
+            parts = [content] if isinstance(content, str) else [part.get("text", plain(part)) for part in content]
+            said += [(item["role"], part) for part in parts]
+        elif kind == "function_call":
+            said.append((kind, item["call_id"], item["name"], json.loads(item["arguments"] or "{}")))
+        elif kind == "custom_tool_call":
+            said.append(("function_call", item["call_id"], item["name"], {"input": item["input"]}))
+        elif kind.endswith("call_output"):
+            output = item["output"]
+            parts = output if isinstance(output, str) or len(output) != 1 else output[0].get("text", output)
+            said.append(("function_call_output", item["call_id"], parts))
+        elif kind == "reasoning":
+            said.append((kind, item["encrypted_content"], item["summary"]))
+    return said
+
+
+def plain(part):
+    """A part without what is the default."""
+    return {key: value for key, value in part.items() if value not in (None, "auto", "")}
+
+
+def of_contents(contents):
+    """What contents say, as a list; either spelling, ids and flags that are false left out."""
+    return [
+        (content.get("role") if content.get("role") == "model" else "user", of_part(part))
+        for content in contents
+        for part in content["parts"]
+    ]
+
+
+def in_camel(name):
+    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
+
+
+def of_part(part):
+    camel = {in_camel(key): value for key, value in part.items()}
+    for key in ("toolCall", "toolResponse", "fileData", "videoMetadata"):
+        if key in camel:
+            camel[key] = {in_camel(name): value for name, value in camel[key].items()}
+    kept = {key: value for key, value in camel.items() if value not in (None, False)}
+    for key in ("functionCall", "functionResponse"):
+        if key in kept:
+            kept[key] = {name: value for name, value in kept[key].items() if name != "id"}
+    if "functionCall" in kept:
+        kept["functionCall"]["args"] = kept["functionCall"].get("args") or {}
+    if "inlineData" in kept:
+        data = kept["inlineData"]
+        kept["inlineData"] = data.get("mimeType", data.get("mime_type")), data["data"]
+    return kept
+
+
+SAID = {"openai-responses": of_items, "gemini": of_contents}

@@ -1,0 +1,80 @@
+"""Very many calls in one turn: each result finds its call at once, and what is asked twice is seen at once."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from pipeline import normalize
+from pipeline.targets import TARGETS
+
+
+def call(call_id, **given):
+    return {"type": "tool_use", "id": call_id, "name": "read", "input": given}
+
+
+def result(call_id, text):
+    return {"type": "tool_result", "tool_use_id": call_id, "content": text}
+
+
+def asked(calls, results):
+    return [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": results},
+    ]
+
+
+def seconds(messages, target):
+    data = json.dumps(messages).encode()
+    began = time.process_time()
+    normalize(data, to=target).unjudged  # noqa: B018 - joined on access
+    return time.process_time() - began
+
+
+def test_results_in_the_opposite_order_go_to_their_calls():
+    count = 3_000
+    calls = [call(f"c{at}") for at in range(count)]
+    results = [result(f"c{at}", f"r{at}") for at in range(count)]
+    done = normalize(asked(calls, results[::-1]))
+    assert [fix.code for fix in done.fixes] == []
+    body = json.loads(done.body)["messages"]
+    assert {block["tool_use_id"]: block["content"] for block in body[2]["content"]} == {
+        f"c{at}": f"r{at}" for at in range(count)
+    }
+
+
+def test_differing_calls_of_one_id_get_the_results_in_order():
+    calls = [call("same", at=at) for at in range(50)]
+    done = normalize(asked(calls, [result("same", f"r{at}") for at in range(50)]))
+    body = json.loads(done.body)["messages"]
+    answers = {block["tool_use_id"]: block["content"] for block in body[2]["content"]}
+    assert [answers[block["id"]] for block in body[1]["content"]] == [f"r{at}" for at in range(50)]
+
+
+def test_the_same_call_in_another_order_of_keys_collapses():
+    done = normalize(
+        asked([call("a", x=1, y={"p": 1, "q": 2}), call("a", y={"q": 2, "p": 1}, x=1)], [result("a", "r")])
+    )
+    assert [fix.code for fix in done.fixes] == ["call_repeated"]
+
+
+@pytest.mark.parametrize(("one", "other"), [("true", "1"), ("1e400", "1e401"), ("1", '"1"')])
+def test_calls_that_differ_in_a_value_are_two_calls(one, other):
+    calls = ",".join(f'{{"type":"tool_use","id":"a","name":"read","input":{{"x":{value}}}}}' for value in (one, other))
+    both = f'[{{"role":"user","content":"q"}},{{"role":"assistant","content":[{calls}]}}]'
+    done = normalize(both)
+    assert len({block["id"] for block in json.loads(done.unjudged)["messages"][1]["content"]}) == 2
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_four_times_the_calls_do_not_take_sixteen_times_as_long(target):
+    def of(count):
+        calls = [call("same" if at % 2 else f"c{at}", at=at) for at in range(count)]
+        results = [result(block["id"], str(at)) for at, block in enumerate(calls)]
+        return min(seconds(asked(calls, results[::-1]), target) for _ in range(2))
+
+    of(100)
+    assert of(4_000) < 12 * of(1_000)

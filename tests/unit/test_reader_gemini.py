@@ -1,0 +1,309 @@
+"""Gemini's contents become canonical turns, and healthy ones come back as they were, without a fix."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec import UNSET, Raw
+
+from pipeline import Session, normalize
+from pipeline.errors import InputError
+from pipeline.history.readers import read, read_message
+from pipeline.model import Image, Issuer, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SOURCE = b'{"type":"base64","media_type":"image/png","data":"%b"}' % PNG.encode()
+AUDIO = b'{"inlineData":{"mimeType":"audio/wav","data":"AAAA"}}'
+CODE = b'{"executableCode":{"language":"PYTHON","code":"1"}}'
+ISSUER = Issuer(provider="gemini")
+UNSIGNED = Issuer(provider="skip_thought_signature_validator")
+ROUNDS = [
+    {"role": "user", "parts": [{"text": "q"}]},
+    {
+        "role": "model",
+        "parts": [
+            {"text": "hm", "thought": True},
+            {"functionCall": {"name": "f", "args": {"x": 1.0}}, "thoughtSignature": "c2ln"},
+            {"functionCall": {"name": "f", "args": {"x": 1.0}}},
+            {"functionCall": {"name": "g.h", "args": {}}},
+        ],
+    },
+    {
+        "role": "user",
+        "parts": [
+            {"functionResponse": {"name": "f", "response": {"result": "one"}}},
+            {"functionResponse": {"name": "f", "response": {"sum": 2.0, "of": ["a"]}}},
+            {"functionResponse": {"name": "g.h", "response": {"error": "three"}}},
+        ],
+    },
+    {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
+    {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"result": "four"}}}]},
+    {"role": "model", "parts": [{"text": "so"}, {"text": "", "thoughtSignature": "c2ln"}]},
+    {"role": "user", "parts": [{"text": "go on"}]},
+]
+
+
+def one(content, index=0):
+    turns, fixes = read_message(content, index=index, source="gemini")
+    assert len(turns) == 1
+    return turns[0], [(fix.code, fix.path) for fix in fixes]
+
+
+def part(**member):
+    return {"role": "model", "parts": [member]}
+
+
+def test_healthy_rounds_come_back_as_they_were():
+    for model in ("gemini-2.5-flash", None):
+        done = normalize({"model": model, "contents": ROUNDS}, to="gemini")
+        assert done.fixes == []
+        assert json.loads(done.body) == {"contents": ROUNDS}
+        kept = {(entry.path, entry.fate) for entry in done.ledger}
+        assert ("contents.1.parts.1.thoughtSignature", "kept") in kept
+        assert {fate for _, fate in kept} == {"kept"}
+
+
+def test_for_a_model_that_has_ids_each_call_gets_one_of_its_own():
+    done = normalize({"model": "gemini-3-pro-preview", "contents": ROUNDS}, to="gemini")
+    assert [(fix.code, fix.path) for fix in done.fixes] == [("signature_skipped", "contents.3.parts.0")]
+    written = json.loads(done.body)["contents"]
+    calls = [part["functionCall"]["id"] for turn in written for part in turn["parts"] if "functionCall" in part]
+    answers = [
+        part["functionResponse"]["id"] for turn in written for part in turn["parts"] if "functionResponse" in part
+    ]
+    assert calls == answers
+    assert len(set(calls)) == 4
+    assert calls[0] == "call_f"
+    again = normalize({"model": "gemini-3-pro-preview", "contents": written}, to="gemini")
+    assert (again.body, again.fixes) == (done.body, [])
+
+
+def test_contents_one_by_one_are_the_whole():
+    session = Session(["gemini", "anthropic"])
+    for content in ROUNDS:
+        session.append(content)
+    for target in session.targets:
+        whole = normalize({"contents": ROUNDS}, to=target)
+        assert session.request(target).body == whole.body
+        assert session.request(target).fixes == whole.fixes
+
+
+def test_other_providers_get_the_calls_with_ids_and_no_signature():
+    done = normalize({"contents": ROUNDS}, to="anthropic")
+    assert [(fix.code, fix.path) for fix in done.fixes] == [
+        ("thinking_foreign", "contents.1.parts.0"),
+        ("thinking_foreign", "contents.1.parts.1.thoughtSignature"),
+        ("tool_name_rewritten", "contents.1.parts.3"),
+        ("thinking_foreign", "contents.5.parts.1"),
+    ]
+    messages = json.loads(done.body)["messages"]
+    calls = [block["id"] for block in messages[1]["content"]]
+    assert calls[0] == "call_f"
+    assert [block["tool_use_id"] for block in messages[2]["content"]] == calls
+    assert [block["content"] for block in messages[2]["content"]] == ["one", '{"sum":2.0,"of":["a"]}', "three"]
+    assert [block.get("is_error", False) for block in messages[2]["content"]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("content", "blocks"),
+    [
+        (part(text="so"), [(Text(text="so"), "contents.0.parts.0")]),
+        (part(text="hm", thought=True), [(Thinking(thinking="hm", issuer=ISSUER), "contents.0.parts.0")]),
+        (part(text="so", thought=False), [(Text(text="so"), "contents.0.parts.0")]),
+        (
+            part(text="so", thoughtSignature="c2ln"),
+            [
+                (Thinking(thinking="", signature="c2ln", issuer=ISSUER), "contents.0.parts.0.thoughtSignature"),
+                (Text(text="so"), "contents.0.parts.0"),
+            ],
+        ),
+        (
+            part(text="", thoughtSignature="c2ln"),
+            [(Thinking(thinking="", signature="c2ln", issuer=ISSUER), "contents.0.parts.0")],
+        ),
+        (
+            part(functionCall={"name": "f", "id": "A", "args": None}, thoughtSignature=UNSIGNED.provider),
+            [(ToolUse(id="A", name="f", input=Raw(b"{}"), issuer=UNSIGNED), "contents.0.parts.0")],
+        ),
+        (
+            part(function_call={"name": "f", "id": "A", "args": {"x": 1}}, thought_signature="c2ln"),
+            [
+                (Thinking(thinking="", signature="c2ln", issuer=ISSUER), "contents.0.parts.0.thoughtSignature"),
+                (ToolUse(id="A", name="f", input=Raw(b'{"x":1}')), "contents.0.parts.0"),
+            ],
+        ),
+        (
+            part(inlineData={"mimeType": "image/png", "data": PNG}),
+            [(Image(source=Raw(SOURCE)), "contents.0.parts.0")],
+        ),
+        (
+            part(inlineData={"mimeType": "audio/wav", "data": "AAAA"}),
+            [(Unknown(kind="inlineData", raw=Raw(AUDIO)), "contents.0.parts.0")],
+        ),
+        (
+            part(executableCode={"language": "PYTHON", "code": "1"}),
+            [(Unknown(kind="executableCode", raw=Raw(CODE)), "contents.0.parts.0")],
+        ),
+        (part(), [(Text(text=""), "contents.0.parts.0")]),
+    ],
+)  # fmt: skip
+def test_a_part(content, blocks):
+    turn, fixes = one(content)
+    assert list(zip(turn.blocks, turn.paths, strict=True)) == blocks
+    assert (turn.role, turn.root, fixes) == ("assistant", "contents", [])
+
+
+@pytest.mark.parametrize("own", [
+    {"inlineData": {"mimeType": "audio/wav", "data": "AAAA"}},
+    {"fileData": {"fileUri": "gs://a/b.mp4", "mimeType": "video/mp4"}, "videoMetadata": {"endOffset": "8s"}},
+])  # fmt: skip
+def test_parts_of_the_users_that_only_gemini_has_go_back_as_they_are_and_nowhere_else(own):
+    contents = [{"role": "user", "parts": [{"text": "q"}, own]}]
+    done = normalize({"contents": contents}, to="gemini")
+    assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
+    elsewhere = normalize({"contents": contents}, to="anthropic")
+    assert [(fix.code, fix.path) for fix in elsewhere.fixes] == [("unknown_dropped", "contents.0.parts.1")]
+
+
+def test_the_other_spelling_of_a_part_is_the_same_part():
+    other = {
+        "file_data": {"file_uri": "gs://a/b.mp3", "mime_type": "audio/mp3"},
+        "video_metadata": {"end_offset": "8s"},
+    }
+    same = {"fileData": {"fileUri": "gs://a/b.mp3", "mimeType": "audio/mp3"}, "videoMetadata": {"endOffset": "8s"}}
+    done = normalize({"contents": [{"role": "user", "parts": [other]}]}, to="gemini")
+    assert (json.loads(done.body)["contents"][0]["parts"], done.fixes) == ([same], [])
+
+
+@pytest.mark.parametrize("spoilt", [
+    {"inlineData": {"mimeType": "audio/wav", "data": "not base64"}},
+    {"inlineData": {"data": "AAAA"}},
+    {"fileData": {"fileUri": " "}},
+    {"fileData": "gs://a/b.mp4"},
+    {"videoMetadata": {"endOffset": "8s"}},
+    {"executableCode": {"language": "PYTHON"}},
+])  # fmt: skip
+def test_one_that_is_not_well_formed_goes(spoilt):
+    contents = [{"role": "user", "parts": [{"text": "q"}, spoilt]}]
+    done = normalize({"contents": contents}, to="gemini")
+    assert json.loads(done.body)["contents"] == [{"role": "user", "parts": [{"text": "q"}]}]
+    assert [fix.code for fix in done.fixes] == ["unknown_dropped"]
+
+
+def test_code_that_the_provider_ran_stays_with_its_signature():
+    contents = [
+        {"role": "user", "parts": [{"text": "q"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"executableCode": {"language": "PYTHON", "code": "1", "id": "c"}, "thoughtSignature": "c2ln"},
+                {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1", "id": "c"}},
+                {"text": "one"},
+            ],
+        },
+        {"role": "user", "parts": [{"text": "go on"}]},
+    ]
+    done = normalize({"contents": contents}, to="gemini")
+    assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
+
+
+def test_media_in_a_response_are_part_of_the_result():
+    parts = [{"inlineData": {"mimeType": "image/png", "data": PNG}}]
+    response = {"name": "f", "id": "A", "response": {"result": "see"}, "parts": parts}
+    turn, fixes = one({"role": "user", "parts": [{"functionResponse": response}]})
+    (result,) = turn.blocks
+    assert [type(inner) for inner in result.content] == [Text, Image]
+    assert fixes == []
+
+
+def test_a_response_without_an_id_belongs_to_the_function_that_it_names():
+    contents = [
+        {"role": "user", "parts": [{"text": "q"}]},
+        part(functionCall={"name": "f", "id": "A", "args": {}}),
+        {"role": "function", "parts": [{"functionResponse": {"name": "f", "response": {"result": "one"}}}]},
+    ]
+    done = normalize({"contents": contents}, to="anthropic")
+    assert done.fixes == []
+    result = {"type": "tool_result", "tool_use_id": "A", "content": "one"}
+    assert json.loads(done.body)["messages"][2]["content"] == [result]
+
+
+def test_the_head():
+    count = {"type": "ARRAY", "minItems": "1", "items": {"type": "INTEGER"}}
+    schema = {"type": "OBJECT", "properties": {"type": {"type": "STRING", "nullable": True}, "n": count}}
+    properties = {
+        "type": {"type": ["string", "null"]},
+        "n": {"type": "array", "minItems": 1, "items": {"type": "integer"}},
+    }
+    found = read(
+        {
+            "contents": [{"parts": [{"text": "q"}]}],
+            "systemInstruction": {"role": "user", "parts": [{"text": "a"}, {"text": "b"}]},
+            "tools": [
+                {"functionDeclarations": [{"name": "f", "parameters": schema}, {"name": "g"}], "codeExecution": {}},
+                {"functionDeclarations": [{"name": "h", "parametersJsonSchema": {"type": "object"}}]},
+                {"googleSearch": {}},
+            ],
+            "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
+        }
+    )
+    given = found.conversation
+    assert found.fixes == ()
+    assert given.turns == (
+        Turn(role="user", blocks=(Text(text="q"),), index=0, paths=("contents.0.parts.0",), root="contents"),
+    )
+    assert json.loads(bytes(given.system)) == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert [(tool.name, json.loads(bytes(tool.input_schema))) for tool in given.tools] == [
+        ("f", {"type": "object", "properties": properties}),
+        ("g", {"type": "object", "properties": {}}),
+        ("", None),
+        ("h", {"type": "object"}),
+        ("", None),
+    ]  # fmt: skip
+    assert [tool.raw for tool in given.tools if isinstance(tool, Tool) and not tool.name] == [
+        Raw(b'{"codeExecution":{}}'),
+        Raw(b'{"googleSearch":{}}'),
+    ]
+    assert {key: json.loads(bytes(value)) for key, value in given.params.items()} == {
+        "tool_choice": {"type": "tool", "name": "f"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "choice"),
+    [
+        ({"functionCallingConfig": {"mode": "AUTO"}}, {"type": "auto"}),
+        ({"functionCallingConfig": {"mode": "none"}}, {"type": "none"}),
+        ({"functionCallingConfig": {"mode": "ANY"}}, {"type": "any"}),
+        ({"functionCallingConfig": {"mode": "VALIDATED"}}, None),
+        ({"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f", "g"]}}, None),
+        ({"includeServerSideToolInvocations": True}, None),
+    ],
+)
+def test_a_choice_that_only_gemini_has_stays_a_parameter(config, choice):
+    tools = [{"functionDeclarations": [{"name": "f"}, {"name": "g"}]}]
+    document = {"contents": [{"parts": [{"text": "q"}]}], "tools": tools, "toolConfig": config}
+    params = read(document).conversation.params
+    assert set(params) == {"tool_choice" if choice else "toolConfig"}
+    if choice:
+        assert json.loads(bytes(params["tool_choice"])) == choice
+    else:
+        assert json.loads(normalize(document, to="gemini").body)["toolConfig"] == config
+
+
+def test_a_role_that_no_content_has():
+    with pytest.raises(InputError) as caught:
+        one({"role": "assistant", "parts": []}, index=3)
+    assert (caught.value.code, caught.value.path) == ("unknown_role", "contents.3.role")
+
+
+def test_a_response_that_is_an_object_stays_one_and_a_text_that_looks_like_one_stays_text():
+    for issuer, written in ((ISSUER, {"a": 1}), (UNSET, {"result": '{"a":1}'})):
+        result = ToolResult(tool_use_id="A", content='{"a":1}', issuer=issuer)
+        session = Session(["gemini"])
+        session.append(Turn(role="user", blocks=(Text(text="q"),), index=0))
+        session.append(Turn(role="assistant", blocks=(ToolUse(id="A", name="f", input=Raw(b"{}")),), index=1))
+        session.append(Turn(role="user", blocks=(result,), index=2))
+        last = json.loads(session.request().body)["contents"][2]
+        assert last["parts"][0]["functionResponse"]["response"] == written

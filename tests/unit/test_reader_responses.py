@@ -1,0 +1,198 @@
+"""OpenAI's Responses items become canonical turns, and a healthy input comes back as it was, without a fix."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+from pipeline import Session, normalize
+from pipeline.errors import InputError
+from pipeline.history.readers import read, read_message
+from pipeline.model import Document, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+
+ISSUER = Issuer(provider="openai-responses")
+ROUND = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+    {"type": "function_call", "id": "fc_1", "call_id": "A", "name": "f", "arguments": '{"x":  1.0}', "status": "x"},
+    {"type": "function_call", "id": "fc_2", "call_id": "B", "name": "g", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "A", "output": "1"},
+    {"type": "function_call_output", "call_id": "B", "output": [{"type": "input_text", "text": "2"}]},
+    {"role": "user", "content": "go on"},
+]  # fmt: skip
+
+
+def one(item, index=0, source="openai-responses"):
+    turns, fixes = read_message(item, index=index, source=source)
+    assert len(turns) == 1
+    return turns[0], [(fix.code, fix.path) for fix in fixes]
+
+
+def test_a_healthy_round():
+    found = read({"model": "gpt-5-mini", "instructions": "Be brief.", "input": ROUND, "store": False})
+    assert (found.shape, found.fixes) == ("openai-responses", ())
+    given = found.conversation
+    assert (given.system, given.model, given.params) == ("Be brief.", "gpt-5-mini", {"store": Raw(b"false")})
+    result = ToolResult(tool_use_id="B", content=[Text(text="2")])
+    assert [(turn.role, turn.id, turn.paths, turn.blocks) for turn in given.turns] == [
+        ("user", None, ("input.0.content.0",), (Text(text="q"),)),
+        ("assistant", "rs_1", ("input.1",), (RedactedThinking(data="gAAA", issuer=ISSUER),)),
+        ("assistant", "fc_1", ("input.2",), (ToolUse(id="A", name="f", input=Raw(b'{"x":  1.0}')),)),
+        ("assistant", "fc_2", ("input.3",), (ToolUse(id="B", name="g", input=Raw(b"{}")),)),
+        ("user", None, ("input.4",), (ToolResult(tool_use_id="A", content="1"),)),
+        ("user", None, ("input.5",), (result,)),
+        ("user", None, ("input.6.content",), (Text(text="go on"),)),
+    ]
+    assert {turn.root for turn in given.turns} == {"input"}
+
+
+def test_it_comes_back_as_it_was_without_the_names_of_what_the_provider_keeps():
+    done = normalize({"input": ROUND}, to="openai-responses")
+    assert done.fixes == []
+    ignored = ("id", "status")
+    expected = [{key: value for key, value in item.items() if key not in ignored} for item in ROUND]
+    expected[0]["content"], expected[5]["output"] = "q", "2"
+    expected[-1] = {"type": "message", **expected[-1]}
+    written = json.loads(done.body)["input"]
+    assert [dict(sorted(item.items())) for item in written] == [dict(sorted(item.items())) for item in expected]
+
+
+def test_items_one_by_one_are_the_whole():
+    session = Session(["openai-responses"])
+    for item in ROUND:
+        session.append(item, source="openai-responses")
+    whole = normalize({"input": ROUND}, to="openai-responses")
+    assert session.request().body == whole.body
+    assert session.request().fixes == whole.fixes == []
+
+
+@pytest.mark.parametrize("source", ["auto", "openai-responses"])
+def test_a_bare_list_is_known_by_its_items(source):
+    found = read(ROUND, source)
+    assert found.shape == "openai-responses"
+    assert found.conversation.turns == read({"input": ROUND}).conversation.turns
+
+
+def test_a_text_for_an_input_is_the_users():
+    found = read({"input": "hi"})
+    assert found.conversation.turns == (
+        Turn(role="user", blocks=(Text(text="hi"),), index=0, paths=("input.0.content",), root="input"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "block", "fixes"),
+    [
+        (
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "gAAA"},
+            Thinking(thinking="hm", signature="gAAA", issuer=ISSUER),
+            [],
+        ),
+        (
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in "ab"]},
+            Thinking(thinking="a\n\nb", signature=UNSET, issuer=ISSUER),
+            [("reasoning_joined", "input.0.summary")],
+        ),
+        (
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            Thinking(thinking="hm", issuer=ISSUER),
+            [],
+        ),
+        (
+            {"type": "custom_tool_call", "call_id": "A", "name": "sql", "input": "SELECT 1"},
+            ToolUse(id="A", name="sql", input=Raw(b'{"input":"SELECT 1"}')),
+            [],
+        ),
+        (
+            {"type": "custom_tool_call_output", "call_id": "A", "output": "1"},
+            ToolResult(tool_use_id="A", content="1"),
+            [],
+        ),
+        (
+            {"type": "function_call", "name": "f", "arguments": "{}", "namespace": "n"},
+            ToolUse(id="call_f", name="f", input=Raw(b"{}")),
+            [("call_id_derived", "input.0"), ("field_dropped", "input.0.namespace")],
+        ),
+        (
+            {"type": "function_call", "call_id": "A", "name": "f", "arguments": '{"a": '},
+            ToolUse(id="A", name="f", input=Raw(b'"{\\"a\\": "'), incomplete=True),
+            [],
+        ),
+        (
+            {"type": "item_reference", "id": "rs_1"},
+            Unknown(kind="item_reference", raw=Raw(b'{"type":"item_reference","id":"rs_1"}')),
+            [],
+        ),
+        (
+            {"type": "web_search_call", "status": "completed"},
+            Unknown(kind="web_search_call", raw=Raw(b'{"type":"web_search_call","status":"completed"}')),
+            [],
+        ),
+    ],
+)  # fmt: skip
+def test_an_item(item, block, fixes):
+    turn, found = one(item)
+    assert turn.blocks == (block,)
+    assert turn.role == ("user" if isinstance(block, ToolResult) else "assistant")
+    assert found == fixes
+
+
+def test_what_the_user_or_the_service_adds_is_not_the_assistants():
+    turn, _ = one({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"})
+    assert (turn.role, turn.blocks[0].kind) == ("user", "compaction")
+
+
+@pytest.mark.parametrize(
+    ("part", "source"),
+    [
+        (
+            {"file_data": "data:application/pdf;base64,JVBERg=="},
+            {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="},
+        ),
+        ({"file_url": "https://example.org/a.pdf"}, {"type": "url", "url": "https://example.org/a.pdf"}),
+        ({"file_id": "file-1"}, {"type": "file", "file_id": "file-1"}),
+    ],
+)  # fmt: skip
+def test_a_file(part, source):
+    content = [{"type": "input_file", "filename": "a.pdf", **part}]
+    turn, fixes = one({"role": "user", "content": content})
+    (document,) = turn.blocks
+    assert isinstance(document, Document)
+    assert (json.loads(bytes(document.source)), document.title, fixes) == (source, "a.pdf", [])
+    done = normalize({"input": [{"role": "user", "content": content}]}, to="openai-responses")
+    # Only data sent along has a name.
+    named = {"filename": "a.pdf"} if "file_data" in part else {}
+    assert json.loads(done.body)["input"][0]["content"] == [{"type": "input_file", **named, **part}]
+    assert [fix.code for fix in done.fixes] == ([] if named else ["document_notes_dropped"])
+
+
+def test_two_messages_in_a_row_are_joined_and_items_of_one_turn_are_not():
+    items = [
+        {"role": "user", "content": "q"},
+        {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},
+        {"role": "assistant", "content": "one"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "go on"},
+    ]
+    done = normalize({"input": items}, to="openai-responses")
+    assert [(fix.code, fix.path) for fix in done.fixes] == [("turns_merged", "input.3")]
+    parts = [{"type": "output_text", "text": text} for text in ("one", "two")]
+    assert json.loads(done.body)["input"][2] == {"type": "message", "role": "assistant", "content": parts}
+
+
+def test_a_role_that_no_message_has():
+    with pytest.raises(InputError) as caught:
+        one({"role": "tool", "content": "x"}, index=3)
+    assert (caught.value.code, caught.value.path) == ("wrong_shape", "input.3.role")
+
+
+def test_going_back_names_the_items_that_stay():
+    session = Session(["openai-responses"])
+    session.append(msgspec.json.encode({"type": "function_call", "name": "f", "arguments": "{}"}))
+    session.append({"role": "user", "content": "hi"})
+    session.rewind(0)
+    assert session.request().body is not None
+    assert [fix.code for fix in session.request().fixes] == []
