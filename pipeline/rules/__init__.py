@@ -17,6 +17,8 @@ from pipeline.rules.anthropic import Anthropic
 from pipeline.rules.base import Rule, RuleSet, Severity, Violation
 from pipeline.rules.bedrock_converse import RULES as _BEDROCK_CONVERSE_RULES
 from pipeline.rules.bedrock_converse import BedrockConverse
+from pipeline.rules.cascade import RULES as _CASCADE_RULES
+from pipeline.rules.cascade import Cascade
 from pipeline.rules.claude_cli import RULES as _CLAUDE_CLI_RULES
 from pipeline.rules.claude_cli import ClaudeCli
 from pipeline.rules.copilot_cli import RULES as _COPILOT_CLI_RULES
@@ -41,6 +43,7 @@ _SETS: tuple[RuleSet[Any], ...] = (
     Vllm(),
     ClaudeCli(),
     CopilotCli(),
+    Cascade(),
 )
 RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules in _SETS}
 RULES: dict[str, Rule] = {
@@ -52,6 +55,7 @@ RULES: dict[str, Rule] = {
     **_VLLM_RULES,
     **_CLAUDE_CLI_RULES,
     **_COPILOT_CLI_RULES,
+    **_CASCADE_RULES,
 }
 
 

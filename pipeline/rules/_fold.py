@@ -82,7 +82,7 @@ class Fold(ABC, Generic[Inner, Item]):
         """Judge more items; the cost is theirs alone, however long the history."""
         if state.broken or not messages.strip():
             return state, []
-        array = b"[%b]" % messages
+        array = b"".join((b"[", messages, b"]"))
         try:
             if not messages.isascii():
                 messages.decode()

@@ -14,7 +14,9 @@ RULES: dict[str, Rule] = {}
 ARGUMENT_BYTES = 131_072
 
 
-def _rule(rule_id: str, severity: Severity, message: str, *, summary: str, repair: str, source: str) -> Rule:
+def _rule(
+    rule_id: str, severity: Severity, message: str, *, summary: str, repair: str, source: str, unchecked: str = ""
+) -> Rule:
     made = Rule(
         id=rule_id,
         target="copilot-cli",
@@ -23,6 +25,7 @@ def _rule(rule_id: str, severity: Severity, message: str, *, summary: str, repai
         severity=severity,
         repair=repair,
         source=source,
+        unchecked=unchecked,
     )
     RULES[rule_id] = made
     return made
@@ -49,6 +52,12 @@ SIZE = _rule(
     "COP-04", "soft", "Argument list too long: {size} bytes, {most} fit in one argument",
     summary="The prompt fits in one argument on Linux; a longer one must come another way, such as standard input.",
     repair="shorten the history, or hand it over by standard input", source="execve(2)",
+)
+ENDS_WITH_ASSISTANT = _rule(
+    "COP-05", "hard", "The last message is the assistant's, so that the prompt would ask for nothing.",
+    summary="Under the policy tail=reject, a history does not end with the assistant.",
+    repair="append a user turn, or choose another policy", source="ours: a prompt is what the user says",
+    unchecked="a prompt does not show whose words are its last",
 )
 # fmt: on
 

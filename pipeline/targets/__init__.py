@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from pipeline.errors import UnknownTargetError
 from pipeline.targets.anthropic import Anthropic
 from pipeline.targets.base import Dialect, Encoded, Ending, Setting, Target
 from pipeline.targets.bedrock_converse import BedrockConverse
+from pipeline.targets.cascade import Cascade
 from pipeline.targets.claude_cli import ClaudeCli
 from pipeline.targets.copilot_cli import CopilotCli
 from pipeline.targets.gemini import Gemini
@@ -25,8 +23,9 @@ _ALL: tuple[Target, ...] = (
     BedrockConverse(),
     Gemini(),
     CopilotCli(),
+    Cascade(),
 )
-TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ALL})
+TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
 
 
 def target_named(name: str) -> Target:

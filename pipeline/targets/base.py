@@ -7,8 +7,8 @@ settled is encoded once and kept, the open end anew for each request. A body is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Raw, Struct
 
@@ -16,8 +16,9 @@ from pipeline.fixes import Fix
 from pipeline.history.pieces import Entry, Message, Piece
 from pipeline.model import Tool, Turn
 
-Row: TypeAlias = tuple[str, str, str]
-"""Where an output block comes from: input path, fate, code."""
+Row: TypeAlias = tuple[str, ...]
+"""Where an output block comes from: input path, fate, code; then, where a turn is written as several messages or as
+items, the block's place in the body (``messages.4.tool_calls.0``, ``input.7``, ``contents.3.parts.1``)."""
 
 
 # What holds the place of a turn that a target can show nothing of.
@@ -78,10 +79,11 @@ class Dialect(Protocol):
     def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
         """Write a message for good. A message that this target shows nothing of has empty ``data``."""
 
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> bytes | None:
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> Encoded | None:
         """Write the plain turns of a healthy stretch in one go; ``names`` are the tools they call.
 
-        None where they are not to be written just as they are.
+        They are the first of the request, and each is one message; the data are theirs joined by the separator, the
+        rows are left out. None where they are not to be written just as they are.
         """
 
     def end(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the target's own
@@ -105,3 +107,16 @@ class Target(Protocol):
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> Dialect:
         """Get ready for a session; ``system`` are the texts of leading system messages."""
+
+
+@runtime_checkable
+class WritesIds(Protocol):
+    """A target that writes ids of its own making where it does not take them as they are."""
+
+    def call_id(self, model: str | None) -> Callable[[str], str]:
+        """How it writes an id for a model. The structure repair keeps ids apart that it would write alike."""
+
+
+def images_of(targets: Sequence[Target], model: str | None) -> list[Callable[[str], str]]:
+    """How the targets write ids, each way once."""
+    return list(dict.fromkeys(target.call_id(model) for target in targets if isinstance(target, WritesIds)))

@@ -148,7 +148,7 @@ class CopilotCli:
     name = NAME
     text = True
     # A prompt that ends with the assistant asks for nothing.
-    tail_rule = "COP-02"
+    tail_rule = "COP-05"
     tail_rules: frozenset[str] = frozenset()
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> CopilotCliDialect:

@@ -13,6 +13,7 @@ from msgspec import UNSET, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
+from pipeline.targets.marks import without_mark
 
 
 class Fitting(ABC):
@@ -75,12 +76,8 @@ class Fitting(ABC):
 
     def _bare(self, piece: Piece) -> Piece:
         """The piece without what only Anthropic has."""
+        piece = without_mark(piece, self.book)
         block = piece.block
-        if isinstance(block, Unknown):
-            return piece
-        if block.cache_control is not UNSET:
-            block = structs.replace(block, cache_control=UNSET)
-            piece = self.book.change("cache_mark_dropped", piece, block)
         if isinstance(block, Text) and block.citations is not UNSET:
             bare = structs.replace(block, citations=UNSET)
             return self.book.change("citations_dropped", piece, bare, bytes(block.citations).decode())

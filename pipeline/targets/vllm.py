@@ -40,14 +40,17 @@ class Vllm:
     tail_rule = "VLM-09"
     tail_rules = frozenset({"VLM-OAI-06", "VLM-04", "VLM-09"})
 
+    def call_id(self, model: str | None) -> Callable[[str], str]:
+        """Nine letters and digits where the template wants them (VLM-06), else what the API takes."""
+        return nine if template(model).short_ids else shortened
+
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
         """Get ready for a session."""
         family = template(setting.model)
-        call_id: Callable[[str], str] = nine if family.short_ids else shortened
         voice = Voice(
             target=NAME,
             parts=ServedParts(),
-            call_id=call_id,
+            call_id=self.call_id(setting.model),
             model=setting.model,
             providers=_OWN if family.reasoning else frozenset(),
             passed=_MEDIA,

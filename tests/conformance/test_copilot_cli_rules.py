@@ -29,7 +29,7 @@ def test_a_prompt(vector):
 
 def test_every_rule_is_broken_by_a_vector_and_some_prompts_are_taken():
     broken = {violation["rule"] for vector in VECTORS for violation in vector["violations"]}
-    assert broken == {rule.id for rule in RULES.values() if rule.target == "copilot-cli"}
+    assert broken == {rule.id for rule in RULES.values() if rule.target == "copilot-cli" and not rule.unchecked}
     assert sum(not vector["violations"] for vector in VECTORS) >= 4
 
 

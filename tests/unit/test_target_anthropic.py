@@ -286,3 +286,53 @@ def test_numbers_in_tool_inputs_keep_their_digits():
     history = b'[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f",'
     history += b'"input":{"a":1.0,"b":1e400}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}]'
     assert b'"input":{"a":1.0,"b":1e400}' in normalize(history).body
+
+
+# Content as it came.
+
+
+def test_a_string_stays_a_string_and_blocks_stay_blocks():
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a"},
+        user("more"),
+        said("yes", call()),
+        user(result()),
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "last"},
+    ]
+    body, fixes = made(*messages)
+    assert (body["messages"], fixes) == (messages, [])
+
+
+@pytest.mark.parametrize("upto", range(1, 8))
+def test_a_string_is_written_the_same_whole_and_turn_by_turn(upto):
+    messages = [{"role": "assistant" if at % 2 else "user", "content": f"said {at}"} for at in range(upto)]
+    session = Session()
+    for message in messages:
+        session.append(message)
+    done = session.request()
+    assert done.body == normalize(messages).body
+    assert [message["content"] for message in json.loads(done.body)["messages"]][:upto] == [
+        f"said {at}" for at in range(upto)
+    ]
+
+
+def test_strings_that_are_joined_become_blocks():
+    body, fixes = made({"role": "user", "content": "one"}, {"role": "user", "content": "two"})
+    assert (body["messages"], fixes) == ([user("one", "two")], ["turns_merged"])
+
+
+def test_a_marked_system_text_inside_the_history_is_a_string_as_well():
+    later = {"role": "system", "content": "be brief"}
+    body, fixes = made({"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, later)
+    assert body["messages"][-1] == {"role": "user", "content": "[System message]\nbe brief"}
+    assert fixes == ["system_inlined"]
+
+
+def test_a_prefill_that_was_trimmed_is_still_a_string():
+    body, fixes = made(
+        {"role": "user", "content": "q"}, {"role": "assistant", "content": "Answer: "}, policy={"tail": "prefill"}
+    )
+    assert body["messages"][-1] == {"role": "assistant", "content": "Answer:"}
+    assert fixes == ["prefill_trimmed"]

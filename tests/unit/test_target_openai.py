@@ -304,7 +304,7 @@ def test_a_history_that_must_not_end_with_the_assistant_is_refused(target):
     done = normalize([user("q"), said("a")], to=target, policy={"tail": "reject"})
     assert done.body is None
     assert [(found.rule, found.path) for found in done.violations if found.severity == "hard"] == [
-        ("VLM-09", "messages.1")
+        ({"openai-chat": "OAI-22", "openai-responses": "RSP-23", "vllm": "VLM-09"}[target], "messages.1")
     ]
 
 

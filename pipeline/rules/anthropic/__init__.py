@@ -12,6 +12,7 @@ from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.catalogue import RULES
 from pipeline.rules.anthropic.end import judge_end
 from pipeline.rules.anthropic.head import judge_head
+from pipeline.rules.anthropic.plain import pass_plain
 from pipeline.rules.anthropic.shape import read_messages
 from pipeline.rules.anthropic.state import State
 from pipeline.rules.anthropic.walk import walk
@@ -54,12 +55,13 @@ class Anthropic:
         """Judge more messages; the cost is theirs alone, however long the history."""
         if state.broken or not messages.strip():
             return state, []
-        array = b"[%b]" % messages
+        array = b"".join((b"[", messages, b"]"))
         try:
             chars = len(messages) if messages.isascii() else len(messages.decode())
-            after, found = walk(state, _MESSAGES.decode(array))
+            decoded = _MESSAGES.decode(array)
         except _UNREADABLE:
             return self._step_slowly(state, messages)
+        after, found = _walk(state, decoded)
         grown = replace(after, chars=state.chars + chars + 1, bytes=state.bytes + len(messages) + 1)
         return grown, found
 
@@ -100,7 +102,7 @@ class Anthropic:
         except _UNREADABLE:
             return self._validate_slowly(body, model)
         facts, found = judge_head(head, model)
-        state, more = walk(State(head=facts), request.messages)
+        state, more = _walk(State(head=facts), request.messages)
         return [*found, *more, *judge_end(state), *_judge_size(len(body))]
 
     def _validate_slowly(self, body: bytes, model: str | None) -> list[Violation]:
@@ -117,6 +119,14 @@ class Anthropic:
         read, misfits = read_messages(messages, 0)
         state, more = walk(State(head=facts), read)
         return [*found, *misfits, *more, *judge_end(state), *_judge_size(len(body))]
+
+
+def _walk(state: State, messages: list[Message]) -> tuple[State, list[Violation]]:
+    """Judge messages that were decoded whole, the plain beginning of a request first."""
+    if state.index == 0:
+        state = pass_plain(state, messages)
+        messages = messages[state.index :]
+    return walk(state, messages)
 
 
 def _read(data: bytes) -> tuple[object, BadJSON | None]:

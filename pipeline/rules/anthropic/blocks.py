@@ -26,7 +26,7 @@ from pipeline.rules.anthropic.wire import (
 )
 from pipeline.rules.base import Severity, Violation
 
-_NAME_LENGTH: Final = 200
+NAME_LENGTH: Final = 200
 
 
 class Place(Turns):
@@ -94,8 +94,8 @@ def _tool_use(place: Place, block: ToolUse, at: int) -> None:
     place.sealed = True
     if block.cache_control is not None:
         place.markers += 1
-    if not 0 < len(block.name) <= _NAME_LENGTH:
-        bound = f"most {_NAME_LENGTH} characters" if block.name else "least 1 character"
+    if not 0 < len(block.name) <= NAME_LENGTH:
+        bound = f"most {NAME_LENGTH} characters" if block.name else "least 1 character"
         path = place.path(at)
         place.found.append(rules.CALL_NAME.broken(f"{path}.name", at=f"{path}.tool_use.name", bound=bound))
     if place.role == "assistant" or place.belongs("tool_use", "assistant"):

@@ -25,7 +25,7 @@ def read_messages(values: Sequence[object], index: int) -> tuple[list[Message | 
 def _read_message(value: object, path: str, found: list[Violation]) -> Message | None:
     try:
         return msgspec.convert(value, Message)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # a lone surrogate
         return _fit_message(value, path, found)
 
 

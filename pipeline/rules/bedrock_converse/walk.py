@@ -109,7 +109,8 @@ class Walk:
         if self.results == self.calls and len(set(self.calls)) == len(self.calls):
             return
         path = f"messages.{self.run_at}.content"
-        left = [call for call in dict.fromkeys(self.calls) if call not in self.results]
+        answered = set(self.results)
+        left = [call for call in dict.fromkeys(self.calls) if call not in answered]
         if left:
             self.found.append(rules.UNANSWERED.broken(path, ids=", ".join(left)))
         if len(self.results) > len(self.calls):

@@ -48,7 +48,7 @@ def rename(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 def _read_content(value: object, path: str, found: list[Violation]) -> Content | None:
     try:
         return msgspec.convert(value, Content)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # a lone surrogate
         return _fit_content(value, path, found)
 
 

@@ -239,4 +239,13 @@ SURROGATE = rule(
     summary="No lone surrogates (no report says what the API makes of them).",
     repair="replace them by U+FFFD", source="as ANT-32, by analogy",
 )
+
+# A policy's own
+
+ENDS_WITH_ASSISTANT = rule(
+    "OAI-22", "hard", "The last message is the assistant's, and the policy tail=reject refuses such a history.",
+    summary="Under the policy tail=reject, a history does not end with the assistant.",
+    repair="append a user turn, or choose another policy", source="ours: the API itself goes on after it (recorded)",
+    unchecked="the API takes it, the policy does not",
+)
 # fmt: on

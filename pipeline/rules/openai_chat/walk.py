@@ -22,12 +22,14 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Walk:
     """The machine while a step works on it; its containers are its own copies."""
 
-    __slots__ = ("answered", "asked_at", "calls", "found", "head", "index", "role")
+    __slots__ = ("answered", "asked", "asked_at", "calls", "found", "head", "index", "role")
 
     def __init__(self, state: State, found: list[Violation]) -> None:
         self.head = state.head
         self.calls = state.calls
         self.asked_at = state.asked_at
+        # The same ids as a set, since a turn may have very many.
+        self.asked = frozenset(state.calls)
         self.answered = set(state.answered)
         self.found = found
         # The message at hand.
@@ -58,7 +60,7 @@ class Walk:
         if len(self.answered) != len(self.calls):
             left = ", ".join(call for call in self.calls if call not in self.answered)
             self.found.append(rules.UNANSWERED.broken(f"messages.{self.asked_at}", ids=left))
-        self.calls, self.answered = (), set()
+        self.calls, self.asked, self.answered = (), frozenset(), set()
 
     def _result(self, call: str | None) -> None:
         path = f"messages.{self.index}"
@@ -66,7 +68,7 @@ class Walk:
             self.found.append(rules.MISSING.broken(f"{path}.tool_call_id", at=f"{bracketed(path)}.tool_call_id"))
         elif not self.calls:
             self.found.append(rules.ORPHAN.broken(f"{path}.role"))
-        elif call not in self.calls:
+        elif call not in self.asked:
             self.found.append(rules.STRANGER.broken(f"{path}.tool_call_id", id=call))
         elif call in self.answered:
             self.found.append(rules.SAME_ID.broken(f"{path}.tool_call_id", id=call, index=self.index))
@@ -86,7 +88,7 @@ class Walk:
                 self.found.append(rules.SAME_ID.broken(f"{path}.tool_calls.{at}.id", id=call.id, index=self.index))
             ids[call.id] = None
             self._call(call, f"{path}.tool_calls.{at}")
-        self.calls, self.asked_at = tuple(ids), self.index
+        self.calls, self.asked, self.asked_at = tuple(ids), frozenset(ids), self.index
         if self.head.family.echo and message.reasoning_content is UNSET:
             self._no_reasoning(path)
 

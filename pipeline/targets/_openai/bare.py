@@ -7,19 +7,16 @@ from typing import Final
 from msgspec import UNSET, Raw, structs
 
 from pipeline.history.pieces import Book, Piece
-from pipeline.model import Text, ToolUse, Unknown
+from pipeline.model import Text, ToolUse
+from pipeline.targets.marks import without_mark
 
 _NOTHING: Final = frozenset({b"null", b"[]"})
 
 
 def bare(piece: Piece, book: Book) -> Piece:
     """The piece without what the target has no field for, each with its fix."""
+    piece = without_mark(piece, book)
     block = piece.block
-    if isinstance(block, Unknown):
-        return piece
-    if block.cache_control is not UNSET:
-        block = structs.replace(block, cache_control=UNSET)
-        piece = book.change("cache_mark_dropped", piece, block)
     if isinstance(block, Text) and block.citations is not UNSET:
         return _less(piece, structs.replace(block, citations=UNSET), "citations_dropped", block.citations, book)
     if isinstance(block, ToolUse) and block.caller is not UNSET:

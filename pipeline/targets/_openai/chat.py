@@ -15,10 +15,10 @@ from msgspec import UNSET, Struct
 
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, Turn
+from pipeline.model import Text, Thinking, ToolUse, Turn
 from pipeline.targets._openai.families import Chat, Template
 from pipeline.targets._openai.params import system_text
-from pipeline.targets._openai.rows import Assistant, System, User, call, encode
+from pipeline.targets._openai.rows import Answer, Assistant, System, User, call, encode
 from pipeline.targets._openai.speech import AssistantTurn, UserTurn, Voice
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
 
@@ -100,7 +100,7 @@ class ChatDialect:
         first = [self._system] if self._system is not None and not state.count else []
         count = state.count + len(first)
         if message.role == "assistant":
-            written, waiting = self._assistant(message, book, rows, final=final)
+            written, waiting = self._assistant(message, count, book, rows, final=final)
         else:
             written, waiting = self._user(message, state, count, book, rows), []
         data = b",".join(map(encode, [*first, *written]))
@@ -108,7 +108,7 @@ class ChatDialect:
         return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
 
     def _assistant(
-        self, message: Message, book: Book, rows: list[Row], *, final: bool
+        self, message: Message, count: int, book: Book, rows: list[Row], *, final: bool
     ) -> tuple[list[Any], list[Waiting]]:
         turn = AssistantTurn(self._voice, book)
         for piece in message.pieces:
@@ -124,7 +124,7 @@ class ChatDialect:
                 for at, call in enumerate(calls)
             ]
             calls = calls[:1]
-        rows += [(piece.path, piece.fate, piece.code) for piece in turn.out]
+        rows += _assistant_rows(turn, f"messages.{count}", count if waiting else None)
         reasoning = "\n".join(turn.reasoning)
         row = Assistant(
             content=self._content(turn.texts),
@@ -147,15 +147,41 @@ class ChatDialect:
             book.note("turn_stubbed", message.pieces[0].path)
             turn.say(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
         written = _in_turn(state.waiting, turn)
-        rows += [(piece.path, piece.fate, piece.code) for piece in turn.answering]
+        places = [at for at, row in enumerate(written, count) if isinstance(row, Answer)]
+        rows += [_row(piece, f"messages.{at}.content") for piece, at in zip(turn.answering, places, strict=True)]
         if written and turn.parts and self._template.answer_first:
             book.note("assistant_inserted", f"messages.{count + len(written)}.content")
             written.append(Assistant(content=ANSWERED))
-            rows.append(("", "synthesised", "assistant_inserted"))
-        rows += [(piece.path, piece.fate, piece.code) for piece in turn.said]
+            rows.append(("", "synthesised", "assistant_inserted", f"messages.{count + len(written) - 1}.content"))
+        place = f"messages.{count + len(written)}.content"
+        rows += [_row(piece, turn.place_of(at, place)) for at, piece in enumerate(turn.said)]
         if turn.parts:
             written.append(User(turn.alone if turn.alone is not None else turn.parts))
         return written
+
+
+def _row(piece: Piece, place: str) -> Row:
+    return piece.path, piece.fate, piece.code, place
+
+
+def _assistant_rows(turn: AssistantTurn, place: str, alone: int | None) -> list[Row]:
+    """The rows of an assistant's message; with ``alone``, its number, each call but the first has a later one."""
+    rows: list[Row] = []
+    said = called = 0
+    for piece in turn.out:
+        if isinstance(piece.block, ToolUse):
+            at = f"{place}.tool_calls.{called}"
+            if alone is not None and called:
+                # The results stand between: call, result, call, result.
+                at = f"messages.{alone + 2 * called}.tool_calls.0"
+            called += 1
+        elif isinstance(piece.block, Thinking):
+            at = f"{place}.reasoning_content"
+        else:
+            at = f"{place}.content.{said}" if len(turn.texts) > 1 else f"{place}.content"
+            said += 1
+        rows.append(_row(piece, at))
+    return rows
 
 
 def _in_turn(waiting: Sequence[Waiting], turn: UserTurn) -> list[Any]:

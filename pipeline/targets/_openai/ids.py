@@ -1,7 +1,8 @@
 """Tool ids in the length of a target. The structure repair has seen to the alphabet (letters, digits, _ and -).
 
-Both sides of a call get theirs from the same function, which keeps no state: a new id is made of the old one's digest,
-long enough that two ids never share one in practice (48 bits beside the stem, or 53).
+Both sides of a call get theirs from the same function, which keeps no state: a new id is made of the old one's digest.
+That two ids never share one is seen to before they come here: the structure repair gives no id to a call that a target
+of the session would write like another's (``pipeline.history.ids.IdTable``).
 """
 
 from __future__ import annotations

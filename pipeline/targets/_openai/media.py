@@ -10,7 +10,7 @@ import re
 from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text
@@ -110,7 +110,14 @@ def show_document(piece: Piece, document: Document, parts: Parts, book: Book) ->
         fault = source.media_type or source.type or "no source"
         stub = Text(text=f"[Document left out: {title or fault}]")
         return Shown(book.change("document_stubbed", piece, stub, detail=fault), [parts.text(stub.text)], is_text=True)
+    lost = [name for name, gone in (("title", title and not source.data), ("citations", _cited(document))) if gone]
+    if lost:
+        piece = book.change("document_notes_dropped", piece, detail=", ".join(lost))
     return Shown(piece, [parts.text(f"[About the document: {context}]"), part] if context else [part])
+
+
+def _cited(document: Document) -> bool:
+    return document.citations is not UNSET and bytes(document.citations) != b"null"
 
 
 def _file_part(source: _Source, title: str, parts: Parts) -> Any:  # noqa: ANN401  a part, or None

@@ -131,6 +131,7 @@ class UserTurn:
         self.alone: str | None = None
         self.answering: list[Piece] = []
         self.said: list[Piece] = []
+        self._starts: list[int] = []
         self._voice = voice
         self._book = book
 
@@ -161,7 +162,12 @@ class UserTurn:
         text = piece.block.text
         self._put(piece, [self._voice.parts.text(text)], text)
 
+    def place_of(self, at: int, content: str) -> str:
+        """Where the piece ``said[at]`` stands, in a message whose content is at ``content``."""
+        return content if self.alone is not None else f"{content}.{self._starts[at]}"
+
     def _put(self, piece: Piece, parts: list[Any], text: str | None = None) -> None:
+        self._starts.append(len(self.parts))
         self.alone = None if self.parts else text
         self.parts += parts
         self.said.append(piece)

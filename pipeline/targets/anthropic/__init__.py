@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from pipeline.history.exchanges import is_reasoning
-from pipeline.history.pieces import Book, Message, Piece
+from pipeline.history.pieces import Book, Message, Piece, is_whole
 from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.anthropic.blocks import Projection
 from pipeline.targets.anthropic.head import write_head
@@ -35,12 +35,12 @@ class ImageCount(Struct, frozen=True, array_like=True):
 
 class _Wire(Struct, frozen=True):
     role: str
-    content: list[Any]
+    content: Sequence[Any] | str
 
 
 class _Run(Struct, frozen=True, gc=False):
     role: str
-    content: tuple[Block, ...]
+    content: tuple[Block, ...] | str
 
 
 _encode = msgspec.json.Encoder().encode
@@ -70,13 +70,16 @@ class AnthropicDialect:
                 return self._project(message, state)
         blocks = [piece.block for piece in message.pieces]
         rows = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
-        return Encoded(data=_encode(_Wire(message.role, blocks)), state=state, rows=rows)
+        return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> bytes | None:
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> Encoded | None:
         """Write plain turns as they are, if their tools' names can stay."""
         if any(self.name(name) != name for name in names):
             return None
-        return _encode([_Run(turn.role, turn.blocks) for turn in turns])[1:-1]
+        run = [
+            _Run(turn.role, turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)) for turn in turns
+        ]
+        return Encoded(data=_encode(run)[1:-1], state=self.state)
 
     def end(self, messages: Sequence[Message], state: ImageCount, _settled: int, *, final: bool) -> Ending:
         """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""
@@ -135,12 +138,13 @@ class AnthropicDialect:
         rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in work.out]
         blocks = [on_the_wire(piece.block) for piece in work.out]
         bare, marks = unmarked(blocks)
+        content = _content(work.out, bare)
         if marks > self.marks_left:
             blocks = newest_marks(blocks, self.marks_left)
             book.note("cache_control_dropped", work.out[0].path)
             marks = self.marks_left
         return Encoded(
-            data=_encode(_Wire(message.role, bare)),
+            data=_encode(_Wire(message.role, content)),
             marked=_encode(_Wire(message.role, blocks)) if marks else b"",
             marks=marks,
             state=ImageCount(work.images, work.large),
@@ -148,6 +152,20 @@ class AnthropicDialect:
             fixes=book.fixes,
             gone=book.gone,
         )
+
+
+def _content(pieces: Sequence[Piece], blocks: Sequence[Any]) -> Sequence[Any] | str:
+    """A message's content: a text that came as its message's whole content stays a string."""
+    if len(pieces) == 1 and pieces[0].whole and isinstance(blocks[0], Text) and blocks[0].citations is UNSET:
+        return blocks[0].text
+    return blocks
+
+
+def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block, ...] | str:
+    """The same of a healthy turn, whose blocks have these places in the input."""
+    if len(blocks) == 1 and is_whole(paths[0]) and isinstance(blocks[0], Text):
+        return blocks[0].text
+    return blocks
 
 
 def _taken(message: Message, book: Book, *, paused: bool) -> Message:

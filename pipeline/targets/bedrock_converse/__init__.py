@@ -18,10 +18,12 @@ from pipeline.fixes import make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
-from pipeline.targets.bedrock_converse.blocks import ConverseFitting, is_document, written
+from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME, ConverseFitting, is_document, written
 from pipeline.targets.bedrock_converse.head import NAME, stub_tools, write_head
 from pipeline.targets.bedrock_converse.members import MARKERS
+from pipeline.targets.bedrock_converse.plain import written_plain
 from pipeline.targets.bedrock_converse.reasoning import fit_reasoning
+from pipeline.targets.names import legal_name
 
 # What is said beside a document, where nobody says anything (BED-21).
 _BESIDE_DOCUMENT: Final = "See the attached document."
@@ -81,13 +83,21 @@ class ConverseDialect:
                 _encode({"role": role, "content": [written(p.block) for p in pieces]}) for role, pieces in turns
             ),
             state=ConverseState(state.count + len(turns), fitting.titles, tools),
-            rows=[(piece.path, piece.fate, piece.code) for _, pieces in turns for piece in pieces],
+            rows=[
+                (piece.path, piece.fate, piece.code, f"messages.{number}.content.{at}")
+                for number, (_, pieces) in enumerate(turns, state.count)
+                for at, piece in enumerate(pieces)
+            ],
             fixes=book.fixes,
             gone=book.gone,
         )
 
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
-        """Nothing is written as it is."""
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> Encoded | None:
+        """Write plain turns, if their tools' names can stay and nothing is put between or into them."""
+        if self._results_alone or not self._tools or any(legal_name(name, LONGEST_NAME) != name for name in names):
+            return None
+        data = written_plain(turns)
+        return None if data is None else Encoded(data=data, state=ConverseState(len(turns)))
 
     def end(self, messages: Sequence[Message], state: ConverseState, _settled: int, *, final: bool) -> Ending:
         """Write the open messages and, behind them, the tools; an answer to go on with ends in no whitespace."""

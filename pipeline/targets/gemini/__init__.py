@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, ToolUse, Turn
+from pipeline.model import Text, Thinking, ToolUse, Turn
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
 from pipeline.targets.gemini.blocks import GeminiFitting, in_order, written
 from pipeline.targets.gemini.head import NAME, write_head
@@ -55,7 +55,9 @@ class GeminiDialect:
                 fitting.add(piece)
         fitting.finish()
         pieces = fitting.out
-        if not pieces:
+        if all(isinstance(piece.block, Thinking) for piece in pieces):
+            for piece in pieces:
+                book.drop("reasoning_alone", piece)
             book.note("turn_stubbed", message.pieces[0].path)
             pieces = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
         calls = state.calls
@@ -68,7 +70,10 @@ class GeminiDialect:
         return Encoded(
             data=_encode({"role": role, "parts": [written(part, calls, ids=self._newer) for part in parts]}),
             state=GeminiState(state.count + 1, calls),
-            rows=[(part.piece.path, part.piece.fate, part.piece.code) for part in parts],
+            rows=[
+                (part.piece.path, part.piece.fate, part.piece.code, f"contents.{state.count}.parts.{at}")
+                for at, part in enumerate(parts)
+            ],
             fixes=book.fixes,
             gone=book.gone,
         )

@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import UNSET, structs
+import msgspec
+from msgspec import UNSET, Raw, structs
 
 from pipeline.history.pieces import Book, Piece
-from pipeline.model import Document, Image, Text, Thinking, ToolResult, ToolUse, Unknown
+from pipeline.model import Document, Image, Issuer, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.fitting import Fitting
-from pipeline.targets.gemini.head import function_name
+from pipeline.targets.gemini.head import NAME, function_name
+from pipeline.targets.gemini.members import own_part, part_of
 from pipeline.targets.gemini.signatures import Signed
 from pipeline.targets.media import fit_document, fit_image, inline
 
@@ -43,8 +45,9 @@ class GeminiFitting(Fitting):
         bare = structs.replace(piece.block, title=UNSET, context=UNSET, citations=UNSET)
         return self.book.change("document_notes_dropped", piece, bare, ", ".join(lost))
 
-    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> None:
-        """No block of another type."""
+    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> Piece | None:
+        """Gemini's own parts that the canonical form has no block for."""
+        return piece if own_part(unknown) and not inner else None
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  in every result
         """A response is an object of JSON: media follow it."""
@@ -80,13 +83,25 @@ def _shown(part: Signed, calls: Mapping[str, str], *, ids: bool) -> dict[str, An
             return {"functionCall": {**named, "name": call.name, "args": call.input}}
         case ToolResult() as result:
             named = {"id": result.tool_use_id} if ids else {}
-            key = "error" if result.is_error else "result"
-            return {"functionResponse": {**named, "name": calls[result.tool_use_id], "response": {key: _words(result)}}}
+            return {"functionResponse": {**named, "name": calls[result.tool_use_id], "response": _response(result)}}
         case Image() | Document() as media:
             data: Any = inline(media.source)
             return {"inlineData": {"mimeType": data.media_type, "data": data.data}}
+        case Unknown() as own:
+            return dict(part_of(own))
         case other:
             raise TypeError(f"not a fitted block: {type(other).__name__}")
+
+
+def _response(result: ToolResult) -> dict[str, Any]:
+    """A result's text under a key of its own; an object that came from Gemini's shape goes back as it is."""
+    words = _words(result)
+    if isinstance(result.issuer, Issuer) and result.issuer.provider == NAME and not result.is_error:
+        try:
+            return dict(msgspec.json.decode(words, type=dict[str, Raw]))
+        except msgspec.DecodeError:
+            pass  # its text was changed since
+    return {"error" if result.is_error else "result": words}
 
 
 def _words(result: ToolResult) -> str:

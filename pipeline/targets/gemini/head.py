@@ -46,7 +46,9 @@ _OWN: Final = {
     "store": "store",
     "serviceTier": "serviceTier",
 }
-_ELSEWHERE: Final = frozenset({"messages", "contents", "model", "system", "tools", "tool_choice", "systemInstruction"})
+_ELSEWHERE: Final = frozenset(
+    {"messages", "contents", "model", "system", "tools", "tool_choice", "systemInstruction", "cache_control"}
+)
 _OWN_TOOLS: Final = frozenset(
     {
         "functionDeclarations", "function_declarations", "googleSearch", "google_search", "googleSearchRetrieval",
@@ -55,6 +57,8 @@ _OWN_TOOLS: Final = frozenset(
     }
 )  # fmt: skip
 _MODES: Final = {"auto": "AUTO", "any": "ANY", "tool": "ANY", "none": "NONE"}
+# What only a declaration of Gemini's says, as it is.
+_OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "behavior")
 # What the readers take from a tool of any shape.
 _READ: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "input_schema", "inputSchema"}
 
@@ -127,8 +131,6 @@ def _given_system(given: str | Raw | None, fixes: list[Fix]) -> Iterator[str]:
         if not isinstance(text, str):
             fixes.append(make("param_dropped", f"system.{at}", before=block, target=NAME, detail="system"))
             continue
-        if "cache_control" in block:
-            fixes.append(make("cache_mark_dropped", f"system.{at}", target=NAME))
         if text.strip():
             yield text
 
@@ -154,14 +156,13 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[list[dict[str, Any]
         seen.add(name)
         if name != tool.name:
             fixes.append(make("tool_name_rewritten", path, target=NAME, detail=f"{tool.name} -> {name}"))
-        if given is not None and "cache_control" in given:
-            fixes.append(make("cache_mark_dropped", path, target=NAME))
         extras = _extras(given)
         if extras:
             fixes.append(make("field_dropped", path, before=given, target=NAME, detail=extras))
         said = {} if tool.description is UNSET else {"description": tool.description}
         # The other field, `parameters`, knows only a part of JSON Schema (GEM-20).
-        functions.append({"name": name, **said, "parametersJsonSchema": tool.input_schema})
+        more: dict[str, Any] = {key: given[key] for key in _OF_DECLARATIONS if key in given} if given else {}
+        functions.append({"name": name, **said, "parametersJsonSchema": tool.input_schema, **more})
     return functions, own
 
 
@@ -171,7 +172,7 @@ def _extras(given: dict[str, Raw] | None) -> str:
         return ""
     spec = next((given[key] for key in ("toolSpec", "function") if key in given), None)
     inner = given if spec is None else msgspec.json.decode(spec, type=dict[str, Raw])
-    return ", ".join(sorted((inner.keys() | given.keys()) - _READ - {"cache_control"}))
+    return ", ".join(sorted((inner.keys() | given.keys()) - _READ - {"cache_control", *_OF_DECLARATIONS}))
 
 
 def _choice(value: Raw | None, fixes: list[Fix], *, any_tool: bool) -> dict[str, Any] | None:

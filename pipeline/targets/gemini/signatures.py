@@ -12,10 +12,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from pipeline.history.pieces import Book, Entry, Message, Piece
+from pipeline.history.readers.gemini import SIGNATURE, UNSIGNED
 from pipeline.model import Issuer, RedactedThinking, Thinking, ToolUse
 
 NAME: Final = "gemini"
-PLACEHOLDER: Final = "skip_thought_signature_validator"
+PLACEHOLDER: Final = UNSIGNED.provider
 _VERSION: Final = re.compile(r"gemini-(?:[a-z]+-)*(\d+)")
 
 
@@ -52,34 +53,63 @@ def signed(pieces: list[Piece], content: int, book: Book, *, placeholders: bool)
     """The pieces with their signatures; ``content`` is the number of their turn in the output.
 
     Reasoning without words leaves only its signature, on the part after it; it stays a part of its own where there is
-    none after it, as Gemini itself writes it.
+    none after it, as Gemini itself writes it, and where another signature comes before that part.
     """
     out: list[Signed] = []
-    waiting = ""
-    silent: list[Piece] = []
+    waiting: _Waiting | None = None
     called = False
     for came in pieces:
         piece, block = came, came.block
-        if isinstance(block, Thinking):
-            waiting = block.signature or waiting
+        stands_here = waiting is not None and waiting.piece.path == f"{piece.path}.{SIGNATURE}"
+        if isinstance(block, Thinking) and not stands_here:
+            if block.signature and waiting is not None:
+                _stay(waiting, out)
+                waiting = None
+            if block.signature:
+                waiting = _Waiting(block.signature, piece, len(out), silent=not block.thinking.strip())
             if block.thinking.strip():
                 out.append(Signed(piece, thought=True))
-            else:
-                silent.append(piece)
             continue
+        signature = "" if waiting is None else waiting.signature
         if isinstance(block, ToolUse):
-            if placeholders and not called and not waiting:
-                waiting, piece = PLACEHOLDER, book.change("signature_skipped", piece)
+            if not signature and block.issuer == UNSIGNED:
+                signature = PLACEHOLDER
+            elif placeholders and not called and not signature:
+                signature, piece = PLACEHOLDER, book.change("signature_skipped", piece)
             called = True
-        for thought in silent:
-            book.change("signature_joined", thought)
-            book.gone.append(Entry(thought.path, "moved", f"messages.{content}.content.{len(out)}", "signature_joined"))
-        out.append(Signed(piece, waiting))
-        waiting, silent = "", []
-    out += [Signed(piece, thought=True) for piece in silent]
-    if waiting and out:
-        out[-1] = Signed(out[-1].piece, waiting, out[-1].thought)
+        if waiting is not None and waiting.silent:
+            book.gone.append(_joined(waiting.piece, f"contents.{content}.parts.{len(out)}", book, kept=stands_here))
+        out.append(Signed(piece, signature, isinstance(block, Thinking)))
+        waiting = None
+    if waiting is not None:
+        _stay(waiting, out)
     return out
+
+
+class _Waiting(Struct, frozen=True):
+    """A signature on its way to the next part: the reasoning that it came on, and that one's place among the parts."""
+
+    signature: str
+    piece: Piece
+    at: int
+    silent: bool
+
+
+def _stay(waiting: _Waiting, out: list[Signed]) -> None:
+    """Leave a signature with the reasoning that it came on."""
+    part = Signed(waiting.piece, waiting.signature, thought=True)
+    if waiting.silent:
+        out.insert(waiting.at, part)
+    else:
+        out[waiting.at] = part
+
+
+def _joined(thought: Piece, place: str, book: Book, *, kept: bool) -> Entry:
+    """What became of a signature without words: it is where it came from, or was put on the part that follows."""
+    if kept:
+        return Entry(thought.path, "kept", place)
+    book.change("signature_joined", thought)
+    return Entry(thought.path, "moved", place, "signature_joined")
 
 
 def _is_from(block: Thinking, model: str | None) -> bool:

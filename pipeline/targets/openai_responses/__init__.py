@@ -54,15 +54,14 @@ class ResponsesDialect:
         """Write one turn."""
         book = Book(NAME)
         write = self._assistant if message.role == "assistant" else self._user
-        items, out = write(message, book)
+        items, out = write(message, state.count, book)
         if not items:
             book.note("turn_stubbed", message.pieces[0].path)
             items = [Assistant(STUB) if message.role == "assistant" else User(STUB)]
-            out = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
-        rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in out]
+            out = [("", "synthesised", "turn_stubbed", f"input.{state.count}.content")]
         after = Sent(state.count + len(items))
         data = b",".join(map(encode, items))
-        return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
+        return Encoded(data=data, state=after, rows=out, fixes=book.fixes, gone=book.gone)
 
     def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
         """Nothing is written as it is."""
@@ -75,11 +74,11 @@ class ResponsesDialect:
             state = parts[-1].state
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
-    def _assistant(self, message: Message, book: Book) -> tuple[list[Any], list[Piece]]:
+    def _assistant(self, message: Message, count: int, book: Book) -> tuple[list[Any], list[Row]]:
         unfit = unfit_reasoning(message, self._model)
         items: list[Any] = []
-        out: list[Piece] = []
-        texts: list[str] = []
+        out: list[Row] = []
+        said: list[Piece] = []
         for at, came in enumerate(message.pieces):
             block = came.block
             if at in unfit:
@@ -87,34 +86,45 @@ class ResponsesDialect:
                 continue
             piece = bare(came, book)
             if isinstance(block, Text):
-                texts.append(block.text)
-                out.append(piece)
+                said.append(piece)
                 continue
-            items += _said(texts)
-            texts = []
+            _say(said, items, out, count)
+            said = []
             if isinstance(block, ToolUse):
                 piece, call_id, name = renamed(piece, block, self._voice, book)
-                items.append(FunctionCall(call_id, name, bytes(block.input).decode().strip()))
+                item: Any = FunctionCall(call_id, name, bytes(block.input).decode().strip())
             else:
-                items.append(reasoning_item(block))
-            out.append(piece)
-        return [*items, *_said(texts)], out
+                item = reasoning_item(block)
+            out.append(_row(piece, f"input.{count + len(items)}"))
+            items.append(item)
+        _say(said, items, out, count)
+        return items, out
 
-    def _user(self, message: Message, book: Book) -> tuple[list[Any], list[Piece]]:
+    def _user(self, message: Message, count: int, book: Book) -> tuple[list[Any], list[Row]]:
         turn = UserTurn(self._voice, book)
         for piece in message.pieces:
             turn.add(piece)
         items: list[Any] = [FunctionOutput(answer.tool_call_id, answer.content) for answer in turn.answers]
+        rows = [_row(piece, f"input.{at}.output") for at, piece in enumerate(turn.answering, count)]
+        place = f"input.{count + len(items)}.content"
+        rows += [_row(piece, turn.place_of(at, place)) for at, piece in enumerate(turn.said)]
         if turn.parts:
             items.append(User(turn.alone if turn.alone is not None else turn.parts))
-        return items, [*turn.answering, *turn.said]
+        return items, rows
 
 
-def _said(texts: list[str]) -> list[Assistant]:
-    """What the assistant says at one place: one text is a string, several are parts."""
-    if len(texts) > 1:
-        return [Assistant([OutputText(text) for text in texts])]
-    return [Assistant(texts[0])] if texts else []
+def _row(piece: Piece, place: str) -> Row:
+    return piece.path, piece.fate, piece.code, place
+
+
+def _say(said: list[Piece], items: list[Any], out: list[Row], count: int) -> None:
+    """Put what the assistant says at one place into one item: one text is a string, several are parts."""
+    texts = [piece.block.text for piece in said if isinstance(piece.block, Text)]
+    if not texts:
+        return
+    place = f"input.{count + len(items)}.content"
+    out += [_row(piece, f"{place}.{at}" if len(said) > 1 else place) for at, piece in enumerate(said)]
+    items.append(Assistant([OutputText(text) for text in texts] if len(texts) > 1 else texts[0]))
 
 
 class OpenAIResponses:
@@ -122,8 +132,8 @@ class OpenAIResponses:
 
     name = NAME
     text = False
-    # The API goes on after whatever comes last; these are the words of servers that do not.
-    tail_rule = "VLM-09"
+    # The API goes on after whatever comes last: what refuses an assistant's turn there is the policy.
+    tail_rule = "RSP-23"
     tail_rules: frozenset[str] = frozenset()
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ResponsesDialect:

@@ -71,7 +71,9 @@ def _tool(function: Function) -> Tool:
 
 def _is_own(keys: Mapping[str, Any]) -> bool:
     kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
-    return isinstance(kind, str) and kind in _OWN_TOOLS and keys.keys().isdisjoint({"input_schema", "parameters"})
+    # A client's tool has a name and a schema, whatever type it says it is of.
+    is_clients = "input_schema" in keys or keys.keys() >= {"name", "parameters"}
+    return isinstance(kind, str) and kind in _OWN_TOOLS and not is_clients
 
 
 def _named(name: str) -> dict[str, str]:

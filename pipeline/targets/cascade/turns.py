@@ -1,0 +1,124 @@
+"""One turn as one text: the blocks that can be shown, one below the other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import structs
+
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import (
+    Document,
+    Image,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
+from pipeline.targets._openai.media import show_document
+from pipeline.targets._openai.rows import ServedParts
+from pipeline.targets.base import STUB, Row
+from pipeline.targets.cascade.wrappers import broken, call_line, instructs, is_wrapped, passes_for_result, wrapped
+from pipeline.targets.fitting import Fitting
+from pipeline.text.flatten import IMAGE
+
+_ERROR: Final = "[Tool error]"
+# What stands for a result without content.
+_NOTHING: Final = '""'
+
+
+def write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
+    """A turn's text and where its blocks come from; a turn of which nothing can be shown is a stub."""
+    fitting = _TextOnly(book)
+    for piece in message.pieces:
+        if isinstance(piece.block, (Thinking, RedactedThinking)):
+            book.drop("thinking_dropped", piece)
+        else:
+            fitting.add(piece)
+    pieces = fitting.out
+    if not pieces:
+        book.note("turn_stubbed", message.pieces[0].path)
+        pieces = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
+    if message.role == "user":
+        pieces = _guarded(pieces, book)
+    text = "\n".join(map(_shown, pieces))
+    return text, [(piece.path, piece.fate, piece.code) for piece in pieces]
+
+
+class _TextOnly(Fitting):
+    """Blocks for a model that reads text and nothing else."""
+
+    def name(self, name: str) -> str:
+        """Any name: it is written as JSON."""
+        return name
+
+    def image(self, piece: Piece, image: Image) -> Piece:
+        """A line of text."""
+        del image
+        return self.book.change("image_stubbed", piece, Text(text=IMAGE))
+
+    def document(self, piece: Piece, document: Document) -> Piece:
+        """A document's text, or a line that names it."""
+        return show_document(piece, document, ServedParts(), self.book).piece
+
+    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> None:
+        """Nothing."""
+        del piece, unknown, inner
+
+    def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
+        """Everything stays where it is, as text."""
+        del part, result
+        return ""
+
+
+def _guarded(pieces: list[Piece], book: Book) -> list[Piece]:
+    """A user's turn in which only our own tags can be read as such.
+
+    Tags in results, and in words that share a turn with them, are broken. So are those of words that begin like a
+    result without being one, or like instructions on tools. What else the user says of tags is nobody's output and
+    stays.
+    """
+    if not any(isinstance(piece.block, ToolResult) for piece in pieces):
+        said = "\n".join(map(_shown, pieces))
+        if is_wrapped(said) or not (passes_for_result(said) or instructs(said)):
+            return pieces
+    return [_without_tags(piece, book) for piece in pieces]
+
+
+def _without_tags(piece: Piece, book: Book) -> Piece:
+    block = piece.block
+    clean = block
+    match block:
+        case Text(text=text):
+            clean = structs.replace(block, text=broken(text))
+        case ToolResult(content=str() as text):
+            clean = structs.replace(block, content=broken(text))
+        case ToolResult(content=list() as parts):
+            texts = [structs.replace(part, text=broken(part.text)) for part in parts if isinstance(part, Text)]
+            clean = structs.replace(block, content=texts)
+        case _:
+            pass
+    return piece if clean == block else book.change("wrapper_broken", piece, clean)
+
+
+def _shown(piece: Piece) -> str:
+    match piece.block:
+        case Text(text=text):
+            return text
+        case ToolUse(name=name, input=arguments):
+            return call_line(name, arguments)
+        case ToolResult() as result:
+            return wrapped(result.tool_use_id, _output(result))
+        case _:
+            raise AssertionError(piece.block)  # the fitting lets nothing else through
+
+
+def _output(result: ToolResult) -> str:
+    content = result.content
+    if isinstance(content, list):
+        content = "\n".join(part.text for part in content if isinstance(part, Text))
+    if not isinstance(content, str):
+        return _ERROR if result.is_error else _NOTHING
+    return f"{_ERROR} {content}".rstrip() if result.is_error else content
