@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from pipeline import Session, normalize, validate
+from pipeline import validate
+from pipeline.testing import Kit
 
 HERE = Path(__file__).parent
 ASKED = (
@@ -27,22 +26,11 @@ def vectors(name):
     return [pytest.param(json.loads(line), id=json.loads(line)["name"]) for line in lines]
 
 
-def both_ways(messages, target, policy=None, model=None):
-    document = {"messages": messages} | ({"model": model} if model else {})
-    whole = normalize(msgspec.json.encode(document), to=target, policy=policy)
-    session = Session((target,), policy, model=model)
-    for message in messages:
-        session.append(msgspec.json.encode(message))
-        session.request()
-    step = session.request()
-    assert step.unjudged == whole.unjudged
-    assert sorted(step.fixes, key=repr) == sorted(whole.fixes, key=repr)
-    return whole
-
-
 @pytest.mark.parametrize("vector", vectors("agentcore_converse_requests"))
 def test_a_restored_history_is_ready_for_converse(vector):
-    done = both_ways(vector["messages"], "bedrock-converse", {"tail": "keep", "strip_tools": vector["strip_tools"]})
+    kit = Kit("bedrock-converse", {"tail": "keep", "strip_tools": vector["strip_tools"]})
+    kit.incremental(vector["messages"])
+    done = kit.normalize(vector["messages"])
     assert json.loads(done.body)["messages"] == vector["expect"]
     assert done.ids == vector["ids"]
     assert [fix.code for fix in done.fixes] == vector["fixes"]
@@ -51,19 +39,10 @@ def test_a_restored_history_is_ready_for_converse(vector):
 @pytest.mark.parametrize(("target", "model"), ASKED)
 @pytest.mark.parametrize("vector", vectors("broken_histories"))
 def test_a_history_that_providers_refuse_is_mended(vector, target, model):
-    done = both_ways(vector["messages"], target, None, model)
-    serious = [violation for violation in validate(done.body, target, model) if violation.severity != "soft"]
-    assert serious == []
-    came, left = marks(json.dumps(vector["messages"])), marks(done.body.decode())
-    named = {fix.path for fix in done.fixes}
-    for at, message in enumerate(vector["messages"]):
-        for place, block in enumerate(message["content"]):
-            if (came - left) & marks(json.dumps(block)):
-                assert f"messages.{at}.content.{place}" in named
-
-
-def marks(text):
-    return set(re.findall(r"MARK-\w+", text))
+    kit = Kit(target, setting={"model": model} if model else None)
+    done = kit.check(vector["messages"])
+    assert [found for found in validate(done.body, target, model) if found.severity != "soft"] == []
+    kit.marked(vector["messages"])
 
 
 def test_vectors_say_why():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from pipeline import Session, normalize, validate
+from pipeline.testing import Kit
 
 HERE = Path(__file__).parent
 
@@ -19,20 +17,10 @@ def vectors(name):
     return [pytest.param(json.loads(line), id=json.loads(line)["name"]) for line in lines]
 
 
-def turn_by_turn(messages, target, policy):
-    session = Session((target,), policy)
-    for message in messages:
-        session.append(msgspec.json.encode(message))
-        session.request()
-    return session.request()
-
-
 def both_ways(messages, target, policy):
-    whole = normalize(msgspec.json.encode(messages), to=target, policy=policy)
-    step = turn_by_turn(messages, target, policy)
-    assert step.unjudged == whole.unjudged
-    assert sorted(step.fixes, key=repr) == sorted(whole.fixes, key=repr)
-    return whole
+    kit = Kit(target, policy)
+    kit.incremental(messages)
+    return kit.normalize(messages)
 
 
 @pytest.mark.parametrize("vector", vectors("geny_claude_cli_flatten"))
@@ -63,22 +51,12 @@ def test_a_history_that_providers_refuse_is_mended(vector):
     done = both_ways(vector["messages"], "anthropic", None)
     assert json.loads(done.body)["messages"] == vector["expect"]
     assert [fix.code for fix in done.fixes] == vector["fixes"]
-    assert [violation for violation in validate(done.body) if violation.severity == "hard"] == []
+    Kit().check(vector["messages"])
 
 
 @pytest.mark.parametrize("vector", vectors("broken_histories"))
 def test_no_mark_of_a_broken_history_is_lost_without_a_fix(vector):
-    done = normalize(vector["messages"])
-    lost = set(marks(json.dumps(vector["messages"]))) - set(marks(done.body.decode()))
-    named = {fix.path for fix in done.fixes}
-    for at, message in enumerate(vector["messages"]):
-        for place, block in enumerate(message["content"]):
-            if lost & set(marks(json.dumps(block))):
-                assert f"messages.{at}.content.{place}" in named
-
-
-def marks(text):
-    return re.findall(r"MARK-\w+", text)
+    Kit().marked(vector["messages"])
 
 
 def test_vectors_say_why():

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from pipeline import Session, normalize, validate
+from pipeline import validate
+from pipeline.testing import Kit
 
 HERE = Path(__file__).parent
 VECTORS = [json.loads(line) for line in (HERE / "broken_histories.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -27,26 +26,11 @@ TARGETS = [
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 @pytest.mark.parametrize(("target", "model"), TARGETS)
 def test_a_history_that_providers_refuse_is_mended(vector, target, model):
-    done = normalize({"model": model, "messages": vector["messages"]}, to=target)
-    session = Session((target,), model=model)
-    for message in vector["messages"]:
-        session.append(msgspec.json.encode(message))
-        session.request()
-    assert session.request().body == done.body
+    done = Kit(target, setting={"model": model}).check(vector["messages"])
     assert [found for found in validate(done.body, target) if found.severity != "soft"] == []
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 @pytest.mark.parametrize(("target", "model"), TARGETS)
 def test_no_mark_of_a_broken_history_is_lost_without_a_fix(vector, target, model):
-    done = normalize({"model": model, "messages": vector["messages"]}, to=target)
-    lost = set(marks(json.dumps(vector["messages"]))) - set(marks(done.body.decode()))
-    named = {fix.path for fix in done.fixes}
-    for at, message in enumerate(vector["messages"]):
-        for place, block in enumerate(message["content"]):
-            if lost & set(marks(json.dumps(block))):
-                assert f"messages.{at}.content.{place}" in named
-
-
-def marks(text):
-    return re.findall(r"MARK-\w+", text)
+    Kit(target, setting={"model": model}).marked(vector["messages"])

@@ -1,0 +1,260 @@
+"""The promises of one target, checked on any history."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from pipeline.given import GivenPolicy, policy_from
+from pipeline.history.readers import read
+from pipeline.model import Policy
+from pipeline.normalizer import normalize
+from pipeline.outcome import Normalized
+from pipeline.rules import Violation, validate
+from pipeline.session import Session
+from pipeline.targets import target_named
+from pipeline.testing.breach import ConformanceError, Promise, bytes_differ, lists_differ
+from pipeline.testing.given import Given, History, encoded, take
+from pipeline.testing.ledger import check_ledger, check_marks
+
+# The shape in which a target's own body can be read again.
+_SHAPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "anthropic": "anthropic",
+        "bedrock-converse": "bedrock-converse",
+        "gemini": "gemini",
+        "openai-chat": "openai-chat",
+        "openai-responses": "openai-responses",
+        "vllm": "openai-chat",
+    }
+)
+# The list and the blocks of a body in which every block stands for itself.
+_BLOCKS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "anthropic": ("messages", "content"),
+        "bedrock-converse": ("messages", "content"),
+        "gemini": ("contents", "parts"),
+    }
+)
+
+
+class Kit:
+    """The promises of a target under a policy; each method checks one, ``check`` all that apply.
+
+    ``target`` is a name; ``setting`` is what stands beside the messages of every request (``model``, ``system``,
+    ``tools``, ``params``), ``source`` the shape of the histories. ``shape`` names the shape in which the target's body
+    can be read as a history again, and ``blocks`` counts the blocks in such a body; both are known for our own targets,
+    and without them idempotence and the output's side of the ledger are not checked. A history that is a transcript
+    is checked whole, since it has no messages to append one by one.
+
+    Raises:
+        UnknownTargetError: no such target.
+        PolicyError: no such policy.
+    """
+
+    def __init__(
+        self,
+        target: str = "anthropic",
+        policy: GivenPolicy = None,
+        *,
+        source: str = "auto",
+        shape: str | None = None,
+        blocks: Callable[[Any], int] | None = None,
+        setting: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.target = target_named(target)
+        self.policy: Policy = policy_from(policy)
+        self.source = source
+        self.shape = shape or _SHAPES.get(target)
+        self.setting = dict(setting or {})
+        self._blocks = blocks or _counter(target)
+
+    def normalize(self, history: History) -> Normalized:
+        """The request that the history makes under the kit's policy and setting."""
+        return self._normalized(take(history, self.setting).document)
+
+    def check(self, history: History) -> Normalized:
+        """Every promise that applies to a history, healthy or not; the request it makes.
+
+        Raises:
+            ConformanceError: the first promise that does not hold.
+        """
+        done = self.valid(history)
+        self.accounted(history)
+        self.idempotent(history)
+        self.incremental(history)
+        self.folded(history)
+        return done
+
+    def valid(self, history: History) -> Normalized:
+        """The rules accept the body; the request.
+
+        A policy may ask for an end that the target refuses (``tail`` of ``reject`` or ``prefill``): then there is no
+        body, and ``continue`` makes one.
+
+        Raises:
+            ConformanceError: a hard violation.
+        """
+        given = take(history, self.setting)
+        done = self._normalized(given.document)
+        if done.body is None:
+            if self.policy.tail not in {"reject", "prefill"}:
+                self._refuse_none(_hard(done.violations))
+            self._refuse_none(_hard(self._normalized(given.document, tail="continue").violations))
+            return done
+        found = validate(done.body, self.target.name, given.model) if done.body else []
+        # A restored history has no end yet that could be judged.
+        exempt = self.target.tail_rules | {self.target.tail_rule} if self.policy.tail == "keep" else frozenset()
+        self._refuse_none([violation for violation in _hard(found) if violation.rule not in exempt])
+        return done
+
+    def accounted(self, history: History) -> None:
+        """Every input block has one fate, which a fix names unless it was kept; every output block has a source.
+
+        Raises:
+            ConformanceError: a block without a line in the ledger, or a line without a fix.
+        """
+        given = take(history, self.setting)
+        done = self._normalized(given.document)
+        turns = read(given.document, self.source).conversation.turns
+        shown = self._blocks(msgspec.json.decode(done.body)) if self._blocks and done.body else None
+        check_ledger(done, turns, shown)
+
+    def marked(self, history: History, pattern: str = r"MARK-\w+") -> None:
+        """Marks that were put into a history's blocks are in the body, or a fix names the block that lost one.
+
+        Independent of the ledger: ``pattern`` is looked for in the bytes.
+
+        Raises:
+            ConformanceError: a block that lost a mark without a fix.
+        """
+        given = take(history, self.setting)
+        check_marks(self._normalized(given.document), given.messages, pattern)
+
+    def idempotent(self, history: History) -> None:
+        """The body, read as a history and mended again, is the same body and has no fix.
+
+        Raises:
+            ConformanceError: a fix of the second time, or a byte that differs.
+        """
+        given = take(history, self.setting)
+        once = self._normalized(given.document)
+        if self.shape is None or once.body is None:
+            return
+        body = msgspec.json.decode(once.body, type=dict[str, msgspec.Raw])
+        if given.model is not None:
+            body["model"] = msgspec.Raw(msgspec.json.encode(given.model))
+        twice = normalize(msgspec.json.encode(body), to=self.target.name, source=self.shape, policy=self.policy)
+        self._no_difference("idempotent", "the second time", lists_differ(twice.fixes, ()))
+        self._no_difference("idempotent", "the second time", bytes_differ(twice.body, once.body))
+
+    def incremental(self, history: History) -> None:
+        """After each message, the session's request is the one that the history so far makes, byte for byte.
+
+        What a request calls settled is the beginning of the next one's bytes, and never becomes less.
+
+        Raises:
+            ConformanceError: the message after which something differs, and what.
+        """
+        given = take(history, self.setting)
+        head_fixes = read(given.upto(0), self.source).fixes
+        before = None
+        for count, step in enumerate(self._steps(given), start=1):
+            where = f"after messages.{count - 1}"
+            whole = self._normalized(given.upto(count))
+            self._no_difference("incremental", where, bytes_differ(step.body, whole.body))
+            digest = hashlib.sha256(step.unjudged).hexdigest()
+            self._same_lists("sha256", where, [step.sha256, whole.sha256], [digest, digest])
+            self._same_lists("fixes", where, [*head_fixes, *step.fixes], whole.fixes)
+            for name in ("ledger", "ids", "violations"):
+                self._same_lists(name, where, getattr(step, name), getattr(whole, name))
+            if before is not None and before.prefix_bytes and step.prefix_bytes:
+                self._settled(before, step, where)
+            before = step
+
+    def folded(self, history: History) -> None:
+        """The rules, folded over a growing session, say what they say of its whole body.
+
+        Raises:
+            ConformanceError: a violation that only one of the two found.
+        """
+        given = take(history, self.setting)
+        done = None
+        for step in self._steps(given):
+            done = step
+        if done is None or not done.body or self.policy.tail == "keep":
+            return
+        differs = lists_differ(done.violations, validate(done.body, self.target.name, given.model))
+        self._no_difference("folded", "", differs and f"violations, step by step against whole: {differs}")
+
+    def healthy(self, history: History, allowed: Collection[str] = ()) -> Normalized:
+        """A history with nothing to mend has no fix but the ``allowed`` ones, which the target always needs.
+
+        Raises:
+            ConformanceError: another fix, or a block that was not kept.
+        """
+        done = self.normalize(history)
+        fixes = [fix for fix in done.fixes if fix.code not in allowed]
+        self._no_difference("healthy", "", lists_differ(fixes, ()))
+        changed = [entry for entry in done.ledger if entry.fate != "kept" and entry.code not in allowed]
+        self._no_difference("healthy", "ledger", lists_differ(changed, ()))
+        return done
+
+    def _normalized(self, document: bytes, **changed: Any) -> Normalized:  # noqa: ANN401  fields of a policy
+        policy = structs.replace(self.policy, **changed)
+        return normalize(document, to=self.target.name, source=self.source, policy=policy)
+
+    def _steps(self, given: Given) -> Iterator[Normalized]:
+        """The request after each message, of a session that they are appended to one by one."""
+        if not given.messages:
+            return
+        head = read(given.upto(0), self.source).conversation
+        session = Session(
+            (self.target.name,),
+            self.policy,
+            system=head.system,
+            tools=head.tools,
+            model=head.model,
+            params=head.params,
+        )
+        for message in given.messages:
+            session.append(encoded(message), self.source)
+            yield session.request()
+
+    def _settled(self, before: Normalized, now: Normalized, where: str) -> None:
+        shared = min(before.prefix_bytes, now.prefix_bytes)
+        self._no_difference("settled", where, bytes_differ(now.unjudged[:shared], before.unjudged[:shared]))
+        if now.prefix_bytes < before.prefix_bytes:
+            raise ConformanceError(
+                "settled", now.target, where, f"{before.prefix_bytes} bytes became {now.prefix_bytes}"
+            )
+
+    def _refuse_none(self, hard: Sequence[Violation]) -> None:
+        for violation in hard:
+            raise ConformanceError("valid", self.target.name, violation.path, f"{violation.message} [{violation.rule}]")
+
+    def _same_lists(self, name: str, where: str, step: Sequence[object], whole: Sequence[object]) -> None:
+        differs = lists_differ(step, whole)
+        self._no_difference("incremental", where, differs and f"{name}, turn by turn against whole: {differs}")
+
+    def _no_difference(self, promise: Promise, where: str, differs: str) -> None:
+        if differs:
+            raise ConformanceError(promise, self.target.name, where, differs)
+
+
+def _hard(violations: Sequence[Violation]) -> list[Violation]:
+    return [violation for violation in violations if violation.severity == "hard"]
+
+
+def _counter(target: str) -> Callable[[Any], int] | None:
+    if target not in _BLOCKS:
+        return None
+    messages, content = _BLOCKS[target]
+    return lambda body: sum(
+        1 if isinstance(message[content], str) else len(message[content]) for message in body[messages]
+    )

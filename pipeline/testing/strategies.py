@@ -1,0 +1,196 @@
+"""Strategies for hypothesis: histories as they come, healthy ones, and ones broken in every way that was seen.
+
+Importing this module needs hypothesis, which is no dependency of ours: nothing else in the package imports it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+from hypothesis import strategies as st
+
+JSON: TypeAlias = dict[str, Any]
+Strategy: TypeAlias = st.SearchStrategy[JSON]
+Histories: TypeAlias = st.SearchStrategy[list[JSON]]
+
+PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+GIF: Final = "R0lGODlhAQABAAAAACw="
+
+# Few ids, so that they are used twice; legal ones, colliding ones, blank, long.
+IDS: Final = ("call_0", "call.0", "call:0", "toolu_1", "toolu_2", "", "x" * 80, "für")
+NAMES: Final = ("read", "list_dir", "", " ", "mcp.server/read file", "n" * 150)
+TEXTS: Final = (
+    "hello",
+    "do it",
+    "  padded  ",
+    "",
+    " \n",
+    "[Request interrupted by user]",
+    "## Current input",
+    'q "é" \\ 😀',
+    "a\u2028b",
+)
+RESULTS: Final = ("done", "", " ", "other", "[Request interrupted by user]", "Tool result missing", "aborted")
+INPUTS: Final[tuple[Any, ...]] = (
+    {},
+    {"a": 1},
+    {"a": 1.0, "b": [None, {"c": "ü"}]},
+    "",
+    '{"a": 1}',
+    "not json",
+    None,
+    [1],
+    7,
+)
+MARK: Final = {"type": "ephemeral"}
+
+texts: Strategy = st.sampled_from(TEXTS).map(lambda text: {"type": "text", "text": text})
+images: Strategy = st.sampled_from(
+    [
+        {"type": "base64", "media_type": "image/png", "data": PNG},
+        {"type": "base64", "media_type": "image/bmp", "data": PNG},
+        {"type": "base64", "media_type": "image/png", "data": GIF},
+        {"type": "base64", "media_type": "image/tiff", "data": "SUkqAA=="},
+        {"type": "url", "url": "https://example.org/a.png"},
+    ]
+).map(lambda source: {"type": "image", "source": source})
+documents: Strategy = st.just({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "d"}})
+thinking: Strategy = st.sampled_from(
+    [
+        {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "thinking", "thinking": "", "signature": "c2ln"},
+        {"type": "thinking", "thinking": "hm", "signature": "c2ln", "issuer": {"provider": "openai-chat"}},
+        {"type": "redacted_thinking", "data": "ZGF0YQ=="},
+    ]
+)
+unknown: Strategy = st.sampled_from(
+    [
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+        {"type": "hologram", "depth": 3},
+    ]
+)
+calls: Strategy = st.builds(
+    lambda id_, name, given: {"type": "tool_use", "id": id_, "name": name, "input": given},
+    st.sampled_from(IDS),
+    st.sampled_from(NAMES),
+    st.sampled_from(INPUTS),
+)
+incomplete: Strategy = st.sampled_from(IDS).map(
+    lambda id_: {"type": "tool_use", "id": id_, "name": "read", "input": '{"path": "/a', "incomplete": True}
+)
+inner: Strategy = st.one_of(texts, images, unknown)
+results: Strategy = st.builds(
+    lambda id_, content, error: (
+        {"type": "tool_result", "tool_use_id": id_}
+        | ({} if content is None else {"content": content})
+        | ({"is_error": True} if error else {})
+    ),
+    st.sampled_from(IDS),
+    st.one_of(st.none(), st.sampled_from(RESULTS), st.lists(inner, max_size=3)),
+    st.booleans(),
+)
+
+
+def marked(blocks: Strategy) -> Strategy:
+    """The same blocks, some of them with a cache breakpoint."""
+    return st.builds(
+        lambda block, mark: block | {"cache_control": MARK} if mark else block,
+        blocks,
+        st.sampled_from([False, False, False, True]),
+    )
+
+
+# Any block in any role; the right ones more often.
+user_blocks: Strategy = st.one_of(marked(texts), marked(results), results, images, documents, thinking, unknown, calls)
+assistant_blocks: Strategy = st.one_of(marked(texts), calls, calls, thinking, unknown, incomplete, results, images)
+
+
+def message(role: str, blocks: Strategy) -> Strategy:
+    """One message of a role; its content a list, a string, or missing."""
+    content = st.one_of(st.lists(blocks, max_size=4), st.lists(blocks, max_size=4), st.sampled_from(TEXTS), st.none())
+    return st.builds(
+        lambda content, id_: {"role": role, "content": content} | ({"id": id_} if id_ else {}),
+        content,
+        st.sampled_from([None, None, "m1", "m2"]),
+    )
+
+
+messages: Strategy = st.one_of(
+    message("user", user_blocks),
+    message("user", user_blocks),
+    message("assistant", assistant_blocks),
+    message("assistant", assistant_blocks),
+    message("system", st.one_of(texts, texts, images, unknown)),
+)
+broken_histories: Histories = st.lists(messages, min_size=1, max_size=14)
+
+
+@st.composite
+def tool_loops(draw: st.DrawFn) -> list[JSON]:
+    """Histories with rounds of calls and answers, of which some rounds have been damaged."""
+    history: list[JSON] = [{"role": "user", "content": "start"}]
+    for number in range(draw(st.integers(1, 8))):
+        ids = draw(st.sampled_from([["call_0"], ["call_0", "call_1"], [f"toolu_{number}"], ["call.0", "call:0"]]))
+        blocks = [{"type": "tool_use", "id": id_, "name": "read", "input": {"n": number}} for id_ in ids]
+        history.append({"role": "assistant", "content": blocks})
+        answers: list[JSON] = [{"type": "tool_result", "tool_use_id": id_, "content": f"r{number}"} for id_ in ids]
+        damage = draw(st.sampled_from(["none", "none", "lost", "late", "doubled", "text first", "interrupted"]))
+        say = {"type": "text", "text": f"go on {number}"}
+        if damage == "lost":
+            answers = answers[1:] or [say]
+        elif damage == "doubled":
+            answers = [*answers, {**answers[0], "content": "again"}]
+        elif damage == "text first":
+            answers = [say, *answers]
+        elif damage == "interrupted":
+            answers = [{**answer, "content": "[Request interrupted by user]"} for answer in answers] + [say]
+        if damage == "late":
+            history.append({"role": "user", "content": [say]})
+            history += [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "and"}] * draw(
+                st.integers(0, 6)
+            )
+        history.append({"role": "user", "content": answers})
+    if draw(st.booleans()):
+        history.append({"role": "assistant", "content": draw(st.sampled_from(["end", "end "]))})
+    return history
+
+
+@st.composite
+def healthy_histories(draw: st.DrawFn) -> list[JSON]:
+    """Histories with nothing to mend, in the canonical shape."""
+    history: list[JSON] = []
+    used = 0
+    pending: list[str] = []
+    for _ in range(draw(st.integers(1, 12))):
+        blocks = [{"type": "tool_result", "tool_use_id": id_, "content": "r"} for id_ in pending]
+        if not blocks or draw(st.booleans()):
+            blocks += [{"type": "text", "text": draw(st.sampled_from(["hello", "go on", " é "]))}]
+        history.append({"role": "user", "content": blocks})
+        answer: list[JSON] = [{"type": "text", "text": "well"}]
+        pending = []
+        for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
+            pending.append(f"toolu_{used}")
+            used += 1
+            answer.append({"type": "tool_use", "id": pending[-1], "name": "read", "input": {"a": 1}})
+        history.append({"role": "assistant", "content": answer})
+    return history[:-1]
+
+
+# A history may be well for long before something happens to it.
+spoilt_histories: Histories = st.builds(lambda well, ill: well + ill, healthy_histories(), broken_histories)
+histories: Histories = st.one_of(broken_histories, broken_histories, tool_loops(), spoilt_histories)
+
+policies: Strategy = st.fixed_dictionaries(
+    {},
+    optional={
+        "tail": st.sampled_from(["continue", "prefill", "keep", "reject"]),
+        "missing_result": st.sampled_from(["synthesise", "drop"]),
+        "orphan_result": st.sampled_from(["drop", "text"]),
+        "incomplete_call": st.sampled_from(["drop", "text"]),
+        "reasoning": st.sampled_from(["keep", "strip"]),
+        "strip_tools": st.booleans(),
+        "open_exchanges": st.sampled_from([0, 1, 2, 8]),
+    },
+)

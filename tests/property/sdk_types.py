@@ -1,0 +1,161 @@
+"""The request types of the providers' own client libraries, made strict: oracles that are not ours.
+
+The types of `anthropic` and `openai` are TypedDicts, which pydantic reads; of its schema every list is made eager,
+every object closed, and nothing is coerced. Those of `google-genai` are closed pydantic models, one for each part of a
+body. Converse has botocore's service model.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
+
+# What a body may hold that the library's types leave to `extra_body`: each with its reason.
+BESIDE = {
+    "anthropic": {
+        "temperature": "recorded as taken 112 times; this version of the library no longer offers it",
+        "top_k": "recorded as taken; this version of the library no longer offers it",
+        "top_p": "recorded as taken; this version of the library no longer offers it",
+    },
+    "openai-chat": {
+        "prefix": "DeepSeek's and Mistral's own flag of a message that the model goes on with",
+        "reasoning_content": "DeepSeek's and Kimi's own field of an assistant's message",
+    },
+    "vllm": {
+        "add_generation_prompt": "vLLM's own parameter",
+        "continue_final_message": "vLLM's own parameter",
+        "prefix": "Mistral's own flag of a message that the model goes on with",
+        "reasoning_content": "vLLM's own field of an assistant's message",
+        "top_k": "vLLM's own parameter",
+    },
+}
+# What the types of a Responses item require and the API does not: recorded requests without it were taken.
+UNASKED = {
+    "input_image": {"detail": "auto"},
+    "output_text": {"annotations": []},
+    "assistant": {"id": "msg_1", "status": "completed"},
+}
+
+
+def fault(target: str, body: bytes, model: str | None = None) -> str:
+    """What the library's types refuse in a body, or ``""``."""
+    try:
+        if target == "gemini":
+            return _gemini_fault(json.loads(body))
+        if target == "bedrock-converse":
+            return _converse_fault(json.loads(body), model)
+        values = json.loads(body)
+        values.setdefault("model", "m")  # the sender's to give, as are these
+        if target == "anthropic":
+            values.setdefault("max_tokens", 1)
+        _without(values, BESIDE.get(target, {}))
+        if target == "openai-responses":
+            _fill(values["input"])
+        _validator(target).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        return str(error)
+    return ""
+
+
+def _without(values: dict[str, Any], keys: dict[str, str]) -> None:
+    for holder in (values, *values.get("messages", ())):
+        for key in keys.keys() & holder.keys():
+            del holder[key]
+
+
+def _fill(items: list[dict[str, Any]]) -> None:
+    for item in items:
+        parts = item.get("content", item.get("output"))
+        if isinstance(parts, list):
+            for part in parts:
+                part.update(UNASKED.get(part.get("type"), {}) | part)
+            item.update(UNASKED.get(item.get("role", ""), {}) | item)
+
+
+@cache
+def _validator(target: str) -> SchemaValidator:
+    return SchemaValidator(_strict(TypeAdapter(request_type(target)).core_schema))
+
+
+def request_type(target: str) -> Any:
+    """The TypedDict of a whole request."""
+    if target == "anthropic":
+        from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+
+        return MessageCreateParamsNonStreaming
+    if target == "openai-responses":
+        from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
+
+        return ResponseCreateParamsNonStreaming
+    from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
+
+    return CompletionCreateParamsNonStreaming
+
+
+def _strict(schema: Any) -> Any:
+    """The schema with eager lists and closed objects."""
+    if isinstance(schema, list):
+        return [_strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: _strict(part) for key, part in schema.items()}
+    if changed.get("type") == "generator":
+        changed["type"] = "list"
+    elif changed.get("type") == "typed-dict":
+        changed["extra_behavior"] = "forbid"
+    return changed
+
+
+def _gemini_fault(body: dict[str, Any]) -> str:
+    from google.genai import types
+
+    parts: dict[str, Any] = {
+        "contents": list[types.Content],
+        "systemInstruction": types.Content,
+        "tools": list[types.Tool],
+        "toolConfig": types.ToolConfig,
+        "generationConfig": types.GenerationConfig,
+        "safetySettings": list[types.SafetySetting],
+        "cachedContent": str,
+        "model": str,
+    }
+    unknown = body.keys() - parts.keys()
+    if unknown:
+        return f"no such keys: {', '.join(sorted(unknown))}"
+    for key, value in body.items():
+        TypeAdapter(parts[key]).validate_json(json.dumps(value), strict=True)
+    return ""
+
+
+def _converse_fault(body: dict[str, Any], model: str | None) -> str:
+    from botocore.validate import ParamValidator
+
+    shape = converse_shape()
+    params = _with_bytes(shape, {"modelId": model or "m", **body})
+    return str(ParamValidator().validate(params, shape).generate_report())
+
+
+@cache
+def converse_shape() -> Any:
+    """The input of Converse in the service's own model."""
+    from botocore.session import get_session
+
+    return get_session().get_service_model("bedrock-runtime").operation_model("Converse").input_shape
+
+
+def _with_bytes(shape: Any, value: Any) -> Any:
+    """The JSON of a request as the client library takes it: blobs are bytes."""
+    if shape.type_name == "blob":
+        return base64.b64decode(value, validate=True)
+    if shape.type_name == "list" and isinstance(value, list):
+        return [_with_bytes(shape.member, item) for item in value]
+    if shape.type_name == "structure" and isinstance(value, dict) and not getattr(shape, "is_document_type", False):
+        return {
+            key: _with_bytes(shape.members[key], item) if key in shape.members else item for key, item in value.items()
+        }
+    return value

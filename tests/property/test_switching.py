@@ -1,0 +1,114 @@
+"""Sessions that change their provider midway, over arbitrary histories."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import histories, policies
+
+from pipeline import Session, normalize
+from pipeline.targets import TARGETS
+
+# More examples for a long run: REKNIT_EXAMPLES=10.
+SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
+NAMES = sorted(TARGETS)
+ISSUERS = ["anthropic", "bedrock-converse", "gemini", "openai-chat", "openai-responses", "vllm"]
+# Fixes that say of reasoning, or of a signature, that it is somebody else's, or no longer of use.
+OF_REASONING = ("thinking_", "reasoning_", "signature_")
+
+
+@st.composite
+def written_by_many(draw):
+    """Histories whose reasoning was written by several providers."""
+    changed = []
+    for message in draw(histories):
+        content = message["content"]
+        if message["role"] == "assistant" and isinstance(content, list):
+            issuer = {"provider": draw(st.sampled_from(ISSUERS))}
+            content = [
+                block | {"issuer": issuer} if block["type"] in {"thinking", "redacted_thinking"} else block
+                for block in content
+            ]
+            message = message | {"content": content}  # noqa: PLW2901  a changed copy
+        changed.append(message)
+    return changed
+
+
+def parts(messages, cuts):
+    """The messages in the stretches between the cuts."""
+    places = sorted({0, len(messages), *(cut % (len(messages) + 1) for cut in cuts)})
+    return [messages[start:end] for start, end in pairwise(places)]
+
+
+def hard(done):
+    return [violation for violation in done.violations if violation.severity == "hard"]
+
+
+@settings(max_examples=150 * SCALE)
+@given(
+    messages=written_by_many(),
+    policy=policies,
+    cuts=st.lists(st.integers(0, 20), max_size=3),
+    tour=st.lists(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), min_size=5, max_size=5),
+)
+def test_wherever_a_session_has_been_a_request_is_the_one_of_its_whole_history(messages, policy, cuts, tour):
+    session = Session(tour[-1], policy)
+    for stretch, targets in zip(parts(messages, cuts), tour, strict=False):
+        session.configure(targets=targets)
+        for message in stretch:
+            session.append(msgspec.json.encode(message))
+            for target in targets:
+                session.request(target)
+    session.configure(targets=tour[0])
+    for target in tour[0]:
+        done = session.request(target)
+        whole = normalize(msgspec.json.encode(messages), to=target, policy=policy)
+        assert done.unjudged == whole.unjudged
+        assert sorted(done.fixes, key=repr) == sorted(whole.fixes, key=repr)
+        assert sorted(done.ledger, key=repr) == sorted(whole.ledger, key=repr)
+        if done.body is None:
+            assert policy.get("tail") in {"reject", "prefill"}
+        else:
+            assert hard(done) == []
+
+
+@settings(max_examples=150 * SCALE)
+@given(messages=written_by_many(), target=st.sampled_from(NAMES), other=st.sampled_from(ISSUERS))
+def test_whose_reasoning_it_was_decides_over_the_reasoning_and_nothing_else(messages, target, other):
+    """Give all reasoning to one issuer: what else the request says and lacks is the same."""
+    first = normalize(msgspec.json.encode(reissued(messages, "nobody")), to=target)
+    second = normalize(msgspec.json.encode(reissued(messages, other)), to=target)
+    assert others(first.fixes) == others(second.fixes)
+    assert kept(first) == kept(second)
+
+
+def reissued(messages, provider):
+    changed = []
+    for message in messages:
+        content = message["content"]
+        if isinstance(content, list):
+            content = [
+                block | {"issuer": {"provider": provider}} if "thinking" in block["type"] else block
+                for block in content
+            ]
+        changed.append(message | {"content": content})
+    return changed
+
+
+def others(fixes):
+    """The fixes of everything but reasoning; a turn of nothing else may be gone with it."""
+    ours = [fix for fix in fixes if not fix.code.startswith(OF_REASONING)]
+    return sorted((fix.code, fix.path, fix.detail) for fix in ours if fix.code != "turn_stubbed")
+
+
+def kept(done):
+    """What became of every block that is no reasoning."""
+    return sorted(
+        (entry.path, entry.fate, entry.code)
+        for entry in done.ledger
+        if not entry.code.startswith(OF_REASONING) and entry.code != "turn_stubbed" and entry.fate != "kept"
+    )

@@ -1,0 +1,172 @@
+"""Each policy on each target: exactly what it makes of a short history, and what it makes of a restored one."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipeline import Session, normalize, validate
+from pipeline.model import Policy
+from pipeline.targets import TARGETS
+
+HERE = Path(__file__).parent.parent / "conformance"
+LISTS = {"gemini": "contents", "openai-responses": "input"}
+HEAD = {"gemini": "gemini-3-pro-preview", "bedrock-converse": "us.anthropic.claude-opus-4-8"}
+
+
+def vectors(name):
+    return [json.loads(line) for line in (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+VECTORS = vectors("policies")
+
+
+def said(done):
+    """What a request says: its messages, or its text."""
+    if done.body is None:
+        return None
+    if done.target == "copilot-cli":
+        return done.body.decode()
+    body = json.loads(done.body)
+    return body["message"]["content"] if done.target == "claude-cli" else body[LISTS.get(done.target, "messages")]
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_a_policy_on_a_target(vector):
+    done = normalize({"messages": vector["messages"]}, to=vector["target"], policy=vector["policy"])
+    assert said(done) == vector["expect"]
+    assert [fix.code for fix in done.fixes] == vector["fixes"]
+    refused = [violation.rule for violation in done.violations if violation.severity == "hard"]
+    assert refused == ([vector["rule"]] if vector["expect"] is None else [])
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_a_policy_turn_by_turn(vector):
+    session = Session([vector["target"]], vector["policy"])
+    for message in vector["messages"]:
+        session.append(msgspec.json.encode(message))
+        session.request()
+    assert said(session.request()) == vector["expect"]
+    assert [fix.code for fix in session.request().fixes] == vector["fixes"]
+
+
+def test_every_policy_is_shown_on_every_target_with_every_value():
+    shown = {(vector["target"], name, value) for vector in VECTORS for name, value in vector["policy"].items()}
+    values = {
+        "tail": ("continue", "prefill", "keep", "reject"),
+        "missing_result": ("synthesise", "drop"),
+        "orphan_result": ("drop", "text"),
+        "incomplete_call": ("drop", "text"),
+        "reasoning": ("keep", "strip"),
+        "strip_tools": (True,),
+    }
+    emulated = {"cascade"}  # tools emulated in text have vectors of their own
+    assert values.keys() | {"record_assistant", "open_exchanges"} == set(Policy.__struct_fields__)
+    wanted = {(target, name, value) for target in TARGETS for name, given in values.items() for value in given}
+    assert {row for row in wanted if row[0] not in emulated} == {row for row in shown if row[0] not in emulated}
+
+
+# A restored history, and the turn that comes after it.
+
+RESTORED = vectors("agentcore_converse_requests")
+NEXT = {"role": "user", "content": [{"text": "next"}]}
+
+
+def restored(vector):
+    session = Session(["bedrock-converse"], {"tail": "keep", "strip_tools": vector["strip_tools"]})
+    for message in vector["messages"]:
+        session.append(msgspec.json.encode(message))
+    return session
+
+
+def in_turns(messages):
+    roles = [message["role"] for message in messages]
+    return all(one != other for one, other in pairwise(roles)) and roles[:1] in ([], ["user"])
+
+
+@pytest.mark.parametrize("vector", RESTORED, ids=lambda vector: vector["name"])
+def test_the_turn_after_a_restored_history_is_merged_with_its_end(vector):
+    session = restored(vector)
+    before = session.request()
+    kept = json.loads(before.unjudged)["messages"]
+    assert in_turns(kept)
+    session.append(NEXT, source="bedrock-converse")
+    after = session.request()
+    messages = json.loads(after.unjudged)["messages"]
+    assert in_turns(messages)
+    if kept and kept[-1]["role"] == "user":
+        assert messages == [*kept[:-1], {"role": "user", "content": [*kept[-1]["content"], *NEXT["content"]]}]
+        assert len(after.ids) == len(before.ids)
+    else:
+        assert messages == [*kept, NEXT]
+        assert after.ids == [*before.ids, None]
+    found = validate(after.unjudged, "bedrock-converse", HEAD["bedrock-converse"])
+    assert [violation for violation in found if violation.severity != "soft"] == []
+
+
+@pytest.mark.parametrize("vector", RESTORED, ids=lambda vector: vector["name"])
+def test_a_merged_turn_has_one_id_and_no_tool_and_no_reasoning_of_a_turn_that_had_tools(vector):
+    done = restored(vector).request()
+    messages = json.loads(done.unjudged)["messages"]
+    assert len(done.ids) == len(messages)
+    if vector["strip_tools"]:
+        members = {key for message in messages for block in message["content"] for key in block}
+        assert not members & {"toolUse", "toolResult"}
+        cut = {fix.path.split(".content")[0] for fix in done.fixes if fix.code == "tools_stripped"}
+        thought = {entry.path.split(".content")[0] for entry in done.ledger if is_reasoning(entry, messages)}
+        assert not cut & thought
+
+
+def is_reasoning(entry, messages):
+    if not entry.output.startswith("messages"):
+        return False
+    _, at, _, place = entry.output.split(".")
+    return "reasoningContent" in messages[int(at)]["content"][int(place)]
+
+
+def wrapped(number, *blocks, role="assistant", **more):
+    return {"message": {"role": role, "content": list(blocks)}, "message_id": number, **more}
+
+
+USE = {"toolUse": {"toolUseId": "t1", "name": "f", "input": {}}}
+RESULT = {"toolResult": {"toolUseId": "t1", "status": "success", "content": [{"text": "r"}]}}
+THOUGHT = {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "c2ln"}}}
+
+
+@pytest.mark.parametrize("which", ["first", "second", "both"])
+def test_a_redaction_holds_on_either_half_of_a_merged_turn(which):
+    redaction = {"redact_message": {"role": "assistant", "content": [{"text": "[redacted]"}]}}
+    first, second = which in {"first", "both"}, which in {"second", "both"}
+    session = Session(["bedrock-converse"], {"tail": "keep", "strip_tools": True})
+    for message in (
+        wrapped(0, {"text": "q"}, role="user"),
+        wrapped(1, {"text": "secret one"}, USE, **(redaction if first else {})),
+        wrapped(2, RESULT, role="user"),
+        wrapped(3, {"text": "secret two"}, **(redaction if second else {})),
+    ):
+        session.append(message)
+    done = session.request()
+    (_, merged) = json.loads(done.body)["messages"]
+    one, two = "[redacted]" if first else "secret one", "[redacted]" if second else "secret two"
+    assert merged == {"role": "assistant", "content": [{"text": one}, {"text": two}]}
+    assert done.ids == ["0", "3"]
+
+
+def test_reasoning_goes_out_with_the_tools_that_it_led_to_and_other_reasoning_stays():
+    session = Session(["bedrock-converse"], {"tail": "keep", "strip_tools": True})
+    for message in (
+        wrapped(0, {"text": "q"}, role="user"),
+        wrapped(1, THOUGHT, {"text": "calling"}, USE),
+        wrapped(2, RESULT, role="user"),
+        wrapped(3, {"text": "done"}),
+        wrapped(4, {"text": "q2"}, role="user"),
+        wrapped(5, THOUGHT, {"text": "a2"}),
+    ):
+        session.append(message)
+    messages = json.loads(session.request().body)["messages"]
+    assert messages[1]["content"] == [{"text": "calling"}, {"text": "done"}]
+    assert messages[3]["content"] == [THOUGHT, {"text": "a2"}]

@@ -1,0 +1,177 @@
+"""A session that goes from provider to provider, and one that has several at once.
+
+Each target's request is valid; reasoning and signatures go to whoever wrote them and to nobody else, which is recorded;
+nothing else is lost; and who comes back finds its own as it was.
+"""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from pipeline import Session, normalize, validate
+from pipeline.stages.base import Record
+from pipeline.stages.turns import TurnsStage
+from topics import HISTORY_FIXES, PROVIDER_REQUESTS
+
+MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "openai-responses": "gpt-5-mini",
+    "gemini": "gemini-3-pro-preview",
+    "bedrock-converse": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+    "openai-chat": "deepseek-reasoner",
+    "vllm": "deepseek-reasoner",
+    "claude-cli": "claude-sonnet-4-5",
+    "copilot-cli": "gpt-5-mini",
+}
+# Who signs, and how each says that it thought.
+THOUGHTS = {
+    "anthropic": {"type": "thinking", "thinking": "MARK-anthropic", "signature": "c2ln"},
+    "openai-responses": {"type": "thinking", "thinking": "MARK-openai-responses", "signature": "Z0FB"},
+    "gemini": {"type": "thinking", "thinking": "MARK-gemini", "signature": "Z2Vt"},
+    "bedrock-converse": {"type": "thinking", "thinking": "MARK-bedrock-converse", "signature": "YmVk"},
+    "openai-chat": {"type": "thinking", "thinking": "MARK-openai-chat"},
+}
+SIGNATURES = {"anthropic": "c2ln", "openai-responses": "Z0FB", "gemini": "Z2Vt", "bedrock-converse": "YmVk"}
+# vLLM speaks the chat API: reasoning that came through that one goes back through this one.
+SHARED = {"vllm": "openai-chat"}
+# Mends that tell of a target and not of the switch.
+OF_TARGETS = {"signature_skipped", "tools_stubbed"}
+
+
+def answered(number, provider):
+    """What one provider said in its turn: a thought and a call, then its result and the user again."""
+    thought = THOUGHTS[provider] | {"issuer": {"provider": provider, "model": MODELS[provider]}}
+    call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"n": number}}
+    result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"MARK-r{number}"}
+    return [
+        {"role": "assistant", "content": [thought, {"type": "text", "text": f"MARK-t{number}"}, call]},
+        {"role": "user", "content": [result, {"type": "text", "text": f"MARK-u{number}"}]},
+    ]
+
+
+def history():
+    """One turn of each provider."""
+    said = [message for number, provider in enumerate(THOUGHTS) for message in answered(number, provider)]
+    return [{"role": "user", "content": "MARK-q"}, *said]
+
+
+def hard(done):
+    return [violation for violation in done.violations if violation.severity == "hard"]
+
+
+def appended(session, messages):
+    for message in messages:
+        session.append(msgspec.json.encode(message))
+    return session
+
+
+@pytest.mark.parametrize("target", MODELS)
+def test_one_history_for_each_target(target):
+    done = normalize({"messages": history(), "model": MODELS[target], "max_tokens": 100}, to=target)
+    found = validate(done.body, target, MODELS[target])
+    assert [violation for violation in found if violation.severity == "hard"] == []
+    text = done.body.decode()
+    own = SHARED.get(target, target)
+    for provider in THOUGHTS:
+        assert (f"MARK-{provider}" in text) == (provider == own)
+    for number in range(len(THOUGHTS)):
+        assert all(f"MARK-{what}{number}" in text for what in "tru")
+    for provider, signature in SIGNATURES.items():
+        assert (f'"{signature}"' in text) == (provider == target)
+
+
+@pytest.mark.parametrize("target", MODELS)
+def test_what_is_lost_is_the_others_reasoning_and_each_of_it_has_a_fix(target):
+    done = normalize({"messages": history(), "model": MODELS[target]}, to=target)
+    lost = [(fix.code, fix.path) for fix in done.fixes if not fix.lossless]
+    foreign = [at for at, provider in enumerate(THOUGHTS) if provider != SHARED.get(target, target)]
+    assert {code for code, _ in lost} <= {"thinking_foreign", "thinking_dropped"}
+    assert [path for _, path in lost] == [f"messages.{2 * at + 1}.content.0" for at in foreign]
+    assert {fix.code for fix in done.fixes if fix.lossless} <= OF_TARGETS
+
+
+def test_several_targets_at_once_do_not_disturb_each_other():
+    together = appended(Session(list(MODELS)), history())
+    for target in MODELS:
+        alone = appended(Session([target]), history())
+        one, other = together.request(target), alone.request()
+        assert (one.body, one.fixes, one.ledger) == (other.body, other.fixes, other.ledger)
+        assert hard(one) == []
+
+
+@pytest.mark.parametrize("first", THOUGHTS)
+@pytest.mark.parametrize("second", MODELS)
+def test_who_comes_back_finds_its_own_signatures(first, second):
+    session = Session([first], model=MODELS[first])
+    messages = [{"role": "user", "content": "MARK-q"}, *answered(0, first)]
+    appended(session, messages)
+    before = session.request()
+    assert before.fixes == [fix for fix in before.fixes if fix.code in OF_TARGETS]
+
+    session.configure(targets=[second], model=MODELS[second])
+    away = session.request()
+    assert hard(away) == []
+    writer = second if second in THOUGHTS else first
+    appended(session, answered(1, writer))
+    assert hard(session.request()) == []
+
+    session.configure(targets=[first], model=MODELS[first])
+    back = session.request()
+    assert hard(back) == []
+    assert f"MARK-{first}" in back.body.decode()
+    if first in SIGNATURES:
+        assert back.body.decode().count(f'"{SIGNATURES[first]}"') == 1 + (writer == first)
+    whole = normalize({"messages": [*messages, *answered(1, writer)], "model": MODELS[first]}, to=first)
+    assert (back.body, back.fixes) == (whole.body, whole.fixes)
+    if first != second:
+        # The part that was settled before is the same again.
+        assert back.reset == "configured"
+        settled = min(before.prefix_bytes, back.prefix_bytes)
+        assert back.unjudged[:settled] == before.unjudged[:settled]
+
+
+def test_reasoning_of_another_model_of_the_same_provider_goes_too_and_comes_back():
+    session = appended(Session(["anthropic"], model="claude-sonnet-4-5"), [{"role": "user", "content": "q"}])
+    appended(session, answered(0, "anthropic"))
+    session.configure(model="claude-opus-4-1")
+    assert [fix.code for fix in session.request().fixes] == ["thinking_foreign"]
+    session.configure(model="claude-sonnet-4-5")
+    assert session.request().fixes == []
+    assert "MARK-anthropic" in session.request().body.decode()
+
+
+def test_a_switch_through_the_topics():
+    events = [
+        {"type": "session.opened", "targets": ["anthropic"], "model": MODELS["anthropic"], "params": {"max_tokens": 9}},
+        *({"type": "turn.appended", "message": message} for message in history()[:3]),
+        {"type": "session.opened", "targets": ["gemini"], "model": MODELS["gemini"]},
+        *({"type": "turn.appended", "message": message} for message in answered(1, "gemini")),
+        {"type": "session.opened", "targets": ["anthropic", "gemini"], "model": MODELS["anthropic"]},
+        {"type": "request.wanted"},
+    ]
+    records = [
+        Record(partition=0, offset=at, key=b"s", value=msgspec.json.encode(event)) for at, event in enumerate(events)
+    ]
+    whole = TurnsStage().process(records)
+    sent = [
+        (dict(output.headers)["target"].decode(), output.value.decode())
+        for output in whole.outputs
+        if output.topic == PROVIDER_REQUESTS
+    ]
+    assert [target for target, _ in sent] == ["anthropic", "anthropic", "gemini", "anthropic", "gemini"]
+    shown = [{name for name in THOUGHTS if f"MARK-{name}" in body} for _, body in sent]
+    assert shown == [set(), {"anthropic"}, {"gemini"}, {"anthropic"}, set()]
+    foreign = [
+        (record["code"], record["target"], record["path"])
+        for output in whole.outputs
+        if output.topic == HISTORY_FIXES and not (record := json.loads(output.value))["lossless"]
+    ]
+    assert set(foreign) == {
+        ("thinking_foreign", "gemini", "messages.1.content.0"),
+        ("thinking_foreign", "anthropic", "messages.3.content.0"),
+        # The model is the other one's now, so that its own reasoning is not Gemini's any more.
+        ("thinking_foreign", "gemini", "messages.3.content.0"),
+    }

@@ -1,0 +1,299 @@
+"""What the providers' own libraries know of blocks, items and events is what we know of them.
+
+The libraries are pinned. When a pin moves, a type that they have gained is neither handled nor listed, and this fails:
+`tests/vectors/upstream_types.json` says of each type whether it is `handled` (a shape of its own), `passed` (as it
+came: blocks to their own provider, events as opaque items) or `dropped` (recorded), and why.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import types
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import anthropic.types as anthropic_types
+import openai.types.chat as chat_types
+import openai.types.responses as responses_types
+import pytest
+from anthropic.types import beta as anthropic_beta
+from anthropic.types import tool_result_block_param
+from botocore.session import get_session
+from google.genai import types as gemini_types
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from openai.types.responses import response_output_message
+
+from pipeline import normalize, recover
+from topics.items import AgentUnrecognized
+
+ROOT = Path(__file__).parents[2]
+LISTED = json.loads((ROOT / "tests" / "vectors" / "upstream_types.json").read_text("utf-8"))
+FATES = {"handled", "passed", "dropped"}
+# Where a type that is handled has a name: files below pipeline/.
+PLACES = {
+    "anthropic.content": ["model.py"],
+    "anthropic.result_content": ["model.py"],
+    "anthropic.events": ["streams/anthropic*.py", "streams/claude_cli*.py"],
+    "anthropic.deltas": ["streams/anthropic*.py", "streams/claude_cli*.py"],
+    "openai_chat.parts": ["history/readers/openai_chat.py"],
+    "openai_chat.roles": ["history/readers/*.py"],
+    "openai_chat.calls": ["history/readers/openai_chat.py"],
+    "openai_chat.delta": ["streams/openai_chat*.py"],
+    "openai_responses.items": ["history/readers/openai_responses.py"],
+    "openai_responses.content": ["history/readers/openai_responses.py", "history/readers/openai_chat.py"],
+    "openai_responses.output_items": ["streams/openai_responses*.py"],
+    "openai_responses.output_content": ["streams/openai_responses*.py"],
+    "openai_responses.events": ["streams/openai_responses*.py"],
+    "gemini.parts": ["history/readers/gemini*.py"],
+    "gemini.candidate": ["streams/gemini*.py"],
+    "converse.content": ["history/readers/converse.py"],
+    "converse.result_content": ["history/readers/converse.py"],
+    "converse.system": ["history/readers/*.py"],
+    "converse.events": ["streams/*converse*.py"],
+    "converse.deltas": ["streams/*converse*.py"],
+    "converse.starts": ["streams/*converse*.py"],
+}
+
+
+def members(union: Any) -> list[Any]:
+    """The types in a union, inner unions taken apart."""
+    origin = get_origin(union)
+    if origin is Annotated:
+        return members(get_args(union)[0])
+    if origin in {Union, types.UnionType}:
+        return [member for part in get_args(union) for member in members(part)]
+    return [union]
+
+
+def tags(kind: Any, key: str) -> list[str]:
+    """The values of the literal by which a type is known."""
+    if inspect.isclass(kind) and hasattr(kind, "model_fields"):
+        field = kind.model_fields.get(key)
+        hint = field.annotation if field else None
+    else:
+        hint = get_type_hints(kind).get(key)
+    literals = [get_args(part) for part in members(hint) if part is not None]
+    return [value for values in literals for value in values if isinstance(value, str)]
+
+
+def kinds(union: Any, key: str = "type") -> set[str]:
+    """The names of the types in a union."""
+    found = set()
+    for kind in members(union):
+        names = tags(kind, key)
+        assert names or kind.__name__ == "EasyInputMessageParam", f"{kind} has no {key}"
+        found.update(names)
+    return found
+
+
+def camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def fields(model: Any) -> set[str]:
+    return {camel(name) for name in model.model_fields}
+
+
+def shape(name: str) -> set[str]:
+    service = get_session().get_service_model("bedrock-runtime")
+    return set(service.shape_for(name).members)
+
+
+UPSTREAM = {
+    "anthropic.content": kinds(anthropic_types.ContentBlockParam)
+    | kinds(anthropic_types.ContentBlock)
+    | kinds(anthropic_beta.BetaContentBlockParam),
+    "anthropic.result_content": kinds(tool_result_block_param.Content),
+    "anthropic.events": kinds(anthropic_types.RawMessageStreamEvent) | kinds(anthropic_beta.BetaRawMessageStreamEvent),
+    "anthropic.deltas": kinds(anthropic_types.RawContentBlockDelta) | kinds(anthropic_beta.BetaRawContentBlockDelta),
+    "openai_chat.parts": kinds(chat_types.ChatCompletionContentPartParam),
+    "openai_chat.roles": kinds(chat_types.ChatCompletionMessageParam, "role"),
+    "openai_chat.calls": kinds(chat_types.ChatCompletionMessageToolCallUnionParam),
+    "openai_chat.delta": set(ChoiceDelta.model_fields),
+    "openai_responses.items": kinds(responses_types.ResponseInputItemParam),
+    "openai_responses.content": kinds(responses_types.ResponseInputContentParam),
+    "openai_responses.output_items": kinds(responses_types.ResponseOutputItem),
+    "openai_responses.output_content": kinds(response_output_message.Content),
+    "openai_responses.events": kinds(responses_types.ResponseStreamEvent),
+    "gemini.parts": fields(gemini_types.Part),
+    "gemini.candidate": fields(gemini_types.Candidate),
+    "converse.content": shape("ContentBlock"),
+    "converse.result_content": shape("ToolResultContentBlock"),
+    "converse.system": shape("SystemContentBlock"),
+    "converse.events": shape("ConverseStreamOutput"),
+    "converse.deltas": shape("ContentBlockDelta"),
+    "converse.starts": shape("ContentBlockStart"),
+}
+ENTRIES = [
+    pytest.param(surface, name, fate, why, id=f"{surface}-{name}")
+    for surface, listed in LISTED.items()
+    for name, (fate, why) in listed.items()
+]
+
+
+@pytest.mark.parametrize("surface", UPSTREAM)
+def test_every_type_upstream_is_listed_and_every_listed_one_is_there(surface):
+    listed = set(LISTED[surface])
+    assert UPSTREAM[surface] - listed == set(), "new upstream: handle them, or list them with a reason"
+    assert listed - UPSTREAM[surface] == set(), "gone upstream"
+
+
+def test_every_surface_is_listed():
+    assert LISTED.keys() == UPSTREAM.keys()
+
+
+@pytest.mark.parametrize(("surface", "name", "fate", "why"), ENTRIES)
+def test_an_entry_says_what_becomes_of_it_and_why(surface, name, fate, why):
+    assert fate in FATES
+    assert re.fullmatch(r"[A-Za-z].*[^.]", why)
+
+
+def sources(surface):
+    paths = [path for place in PLACES[surface] for path in sorted((ROOT / "pipeline").glob(place))]
+    return "\n".join(path.read_text("utf-8") for path in paths)
+
+
+def named(name: str, text: str) -> bool:
+    """Whether a type is written as a string, or as the field that it is decoded into."""
+    snake = re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
+    return f'"{name}"' in text or bool(re.search(rf"^    {snake}\s*:", text, re.MULTILINE))
+
+
+def fated(surface, *fates):
+    return [name for name, (fate, _) in LISTED[surface].items() if fate in fates]
+
+
+# These are known by how they end, and tried below.
+FAILURES = [name for name in fated("converse.events", "handled") if name.endswith("Exception")]
+
+
+@pytest.mark.parametrize(
+    ("surface", "name"),
+    [(surface, name) for surface in LISTED for name in fated(surface, "handled") if name not in FAILURES],
+)
+def test_what_is_handled_has_a_name_in_the_sources(surface, name):
+    assert named(name, sources(surface))
+
+
+# What becomes of events, tried.
+
+
+def items_of(event, source):
+    return list(recover([json.dumps(event).encode() + b"\n"], source=source))
+
+
+@pytest.mark.parametrize("name", fated("openai_responses.events", "passed"))
+def test_an_event_that_is_passed_is_an_opaque_item(name):
+    event = {"type": name, "sequence_number": 1, "item_id": "x", "output_index": 0}
+    opaque = [item for item in items_of(event, "openai-responses") if isinstance(item, AgentUnrecognized)]
+    assert [json.loads(bytes(item.event)) for item in opaque] == [event]
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_stream_that_failed_says_so(name):
+    errors = [item for item in items_of({name: {"message": "Too much."}}, "bedrock-converse") if hasattr(item, "code")]
+    assert [(item.code, item.message) for item in errors] == [(name, "Too much.")]
+
+
+# What becomes of the blocks, tried.
+
+FOUND = [{"type": "text", "text": "Kafka is a log."}]
+RAN = {"id": "srvtoolu_1", "name": "web_search", "input": {}}
+RAN_BY_MCP = RAN | {"server_name": "docs"}
+# Blocks that go back to their own provider as they came: an example of each, and whose turn it is in.
+PASSED = {
+    "anthropic.content": {
+        "server_tool_use": ("assistant", RAN),
+        "mcp_tool_use": ("assistant", RAN_BY_MCP),
+        **{
+            name: ("assistant", {"tool_use_id": "srvtoolu_1", "content": []})
+            for name in fated("anthropic.content", "passed")
+            if name.endswith("_tool_result")
+        },
+        "compaction": ("assistant", {"content": "So far."}),
+        "container_upload": ("user", {"file_id": "file_1"}),
+        "search_result": ("user", {"source": "s", "title": "t", "content": FOUND}),
+    },
+    "openai_chat.parts": {"input_audio": ("user", {"input_audio": {"data": "AAAA", "format": "wav"}})},
+    "gemini.parts": {
+        "fileData": ("user", {"fileUri": "https://example.org/a", "mimeType": "video/mp4"}),
+        "executableCode": ("model", {"language": "PYTHON", "code": "1"}),
+        "codeExecutionResult": ("model", {"outcome": "OUTCOME_OK", "output": "1"}),
+        "toolCall": ("model", {"toolType": "GOOGLE_SEARCH_WEB", "id": "a"}),
+        "toolResponse": ("model", {"toolType": "GOOGLE_SEARCH_WEB", "id": "a"}),
+        "videoMetadata": ("user", {"fps": 1}),
+        "mediaResolution": ("user", {"level": "MEDIA_RESOLUTION_LOW"}),
+    },
+    "converse.content": {
+        "cachePoint": ("user", {"type": "default"}),
+        "guardContent": ("user", {"text": {"text": "Kafka is a log."}}),
+        "citationsContent": ("assistant", {"content": [{"text": "Kafka is a log."}], "citations": []}),
+        "searchResult": ("user", {"source": "s", "title": "t", "content": [{"text": "Kafka is a log."}]}),
+        "video": ("user", {"format": "mp4", "source": {"bytes": "AAAA"}}),
+    },
+}
+# Stands beside another member of a part, and means nothing alone.
+BESIDE = {"videoMetadata": {"fileData": {"fileUri": "https://example.org/a"}}}
+BESIDE["mediaResolution"] = BESIDE["videoMetadata"]
+TARGETS = {
+    "anthropic.content": ("anthropic", "anthropic", None),
+    "openai_chat.parts": ("openai-chat", "openai-chat", "gpt-4o-audio-preview"),
+    "openai_responses.items": ("openai-responses", "openai-responses", None),
+    "gemini.parts": ("gemini", "gemini", None),
+    "converse.content": ("bedrock-converse", "bedrock-converse", "us.amazon.nova-pro-v1:0"),
+}
+
+
+def tried(surface, name, role, value):
+    """The body that a history with such a block makes, and the codes of the fixes."""
+    target, source, model = TARGETS[surface]
+    block = {**BESIDE.get(name, {}), name: value} if named_by_member(surface) else {"type": name, **value}
+    blocks = [block]
+    if name in {"server_tool_use", "mcp_tool_use"}:
+        result = "mcp_tool_result" if name == "mcp_tool_use" else "web_search_tool_result"
+        blocks.append({"type": result, "tool_use_id": RAN["id"], "content": []})
+    elif role == "assistant" and "tool_use_id" in value:
+        by_mcp = name == "mcp_tool_result"
+        blocks.insert(0, {"type": "mcp_tool_use", **RAN_BY_MCP} if by_mcp else {"type": "server_tool_use", **RAN})
+    key, text = ("parts", {"text": "So."}) if target == "gemini" else ("content", {"type": "text", "text": "So."})
+    text = {"text": "So."} if named_by_member(surface) else text
+    turn = {"role": role, key: [*blocks, text]}
+    messages = [turn] if role == "user" else [{"role": "user", key: [text]}, turn, {"role": "user", key: [text]}]
+    document = {"contents" if target == "gemini" else "messages": messages} | ({"model": model} if model else {})
+    done = normalize(json.dumps(document).encode(), to=target, source=source)
+    return done.body.decode(), [fix.code for fix in done.fixes]
+
+
+def named_by_member(surface):
+    return surface in {"gemini.parts", "converse.content"}
+
+
+@pytest.mark.parametrize(("surface", "name"), [(surface, name) for surface in PASSED for name in PASSED[surface]])
+def test_what_is_passed_goes_back_as_it_came(surface, name):
+    role, value = PASSED[surface][name]
+    body, codes = tried(surface, name, role, value)
+    assert f'"{name}"' in body
+    assert codes == []
+
+
+@pytest.mark.parametrize("surface", PASSED)
+def test_every_block_that_is_passed_is_tried(surface):
+    assert PASSED[surface].keys() == set(fated(surface, "passed"))
+
+
+@pytest.mark.parametrize(
+    ("surface", "name"),
+    [
+        (surface, name)
+        for surface in ("anthropic.content", "gemini.parts", "converse.content")
+        for name in fated(surface, "dropped")
+    ],
+)
+def test_what_is_dropped_is_recorded(surface, name):
+    for role in ("user", "model" if surface == "gemini.parts" else "assistant"):
+        body, codes = tried(surface, name, role, {"x": 1})
+        assert f'"{name}"' not in body
+        assert codes == ["unknown_dropped"]
