@@ -1,10 +1,11 @@
-"""The core: a whole history to a valid request, and one more turn on a long session.
+"""The core: a whole history to a valid request, bytes to bytes, beside the peers.
 
     python tests/benchmarks/bench_core.py [--rounds 5] [--peers PYTHON]
 
-The history is healthy and the same for all sides: 201 messages of an agent at work, about 105 KB. LiteLLM converts it
-from OpenAI's chat shape, with the standard library's JSON around it as it is used, and validates nothing; Reknit reads
-the same bytes, and the canonical ones, mends, writes and validates. Times are of the processor.
+The history is healthy and the same for all sides: 201 messages of an agent at work, about 105 KB. Each peer converts
+it from its own shape (see `peers.py`), with JSON around it as it is used, without the head of the request, and
+validates nothing; Reknit reads the canonical and OpenAI's shape, head included, mends, writes and validates. Times are
+of the processor.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import IO, TypeAlias
 
 import msgspec
 
@@ -29,17 +31,17 @@ import measure  # noqa: E402 - beside this file
 
 import pipeline  # noqa: E402 - after the path
 
+Side: TypeAlias = Callable[[], float]
+
 ROUNDS_OF_EIGHT = 25
 HEAD = {
     "model": "claude-sonnet-4-5",
     "max_tokens": 1024,
     "tools": [{"name": "read_file", "description": "Read a file.", "input_schema": {"type": "object"}}],
 }
-LENGTHS = (20, 200, 2_000)
-TURNS = 10
-LONGEST_TURN = 60e-6
-LONGEST_GROWTH = 2.0
-LEAST_AGAINST_LITELLM = 5.0
+TARGETS = ("anthropic", "bedrock-converse")
+PEERS = ("LiteLLM", "pydantic-ai", "LangChain", "Strands")
+BUDGETS = {("anthropic", "LiteLLM"): 5.0}
 
 
 class Text(msgspec.Struct, tag_field="type", tag="text"):
@@ -99,126 +101,77 @@ def bare_walk(data: bytes) -> Callable[[], object]:
 
 
 @contextmanager
-def litellm(python: str, request: bytes) -> Iterator[tuple[str, Callable[[], float]] | None]:
-    """LiteLLM's version and what measures it once; None where that Python has it not."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        file.write(request)
+def peers(python: str, target: str, history: list[histories.Message]) -> Iterator[dict[str, tuple[str, Side]]]:
+    """Those peers that this Python has, by name: their versions, and what measures them once."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file, ExitStack() as stack:
+        file.write(json.dumps(history).encode())
         file.flush()
-        command = [python, str(HERE / "peer_litellm.py"), file.name]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as peer:
+        found = {}
+        for name in PEERS:
+            command = [python, str(HERE / "peers.py"), name, target, file.name]
+            peer = stack.enter_context(
+                subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
+            )
             assert peer.stdin is not None  # as asked for
             assert peer.stdout is not None  # as asked for
-            into, out = peer.stdin, peer.stdout
-            version = out.readline().strip()
-
-            def once() -> float:
-                into.write("once\n")
-                into.flush()
-                return float(out.readline())
-
-            try:
-                yield (version, once) if version else None
-            finally:
-                into.close()
+            stack.callback(peer.stdin.close)
+            version = peer.stdout.readline().strip()
+            if version:
+                found[name] = version, partial(_once, peer.stdin, peer.stdout)
+            else:
+                measure.say(f"{name}: {python} does not have it (see --peers)")
+        yield found
 
 
-def whole_history(options: argparse.Namespace) -> None:
+def _once(into: IO[str], out: IO[str]) -> float:
+    into.write("once\n")
+    into.flush()
+    return float(out.readline())
+
+
+def whole_history(options: argparse.Namespace, target: str) -> None:
     """201 messages, bytes to bytes."""
     history = histories.canonical(ROUNDS_OF_EIGHT)
-    canonical = json.dumps(HEAD | {"messages": history}).encode()
-    openai = json.dumps(HEAD | {"messages": histories.openai_chat(history)}).encode()
-    for data in (canonical, openai):
-        done = pipeline.normalize(data, to="anthropic")
+    shapes = {"canonical": history, "openai": histories.openai_chat(history)}
+    if target == "bedrock-converse":
+        shapes["converse"] = histories.converse(history)
+    documents = {shape: json.dumps(HEAD | {"messages": messages}).encode() for shape, messages in shapes.items()}
+    for data in documents.values():
+        done = pipeline.normalize(data, to=target)
         assert not done.fixes
         assert not done.violations
         assert len(json.loads(done.body)["messages"]) == len(history)
-    sides: dict[str, Callable[[], float]] = {
-        "canonical": lambda: measure.seconds_a_call(lambda: pipeline.normalize(canonical).body),
-        "openai": lambda: measure.seconds_a_call(lambda: pipeline.normalize(openai).body),
-        "walk": lambda: measure.seconds_a_call(bare_walk(canonical)),
-        "json": lambda: measure.seconds_a_call(lambda: json.dumps(json.loads(canonical)).encode()),
-    }
-    with litellm(options.peers, openai) as peer:
-        if peer is not None:
-            sides["litellm"] = peer[1]
-        took = measure.medians(sides, options.rounds)
-    what = f"normalise + validate, {len(history)} messages"
-    if peer is None:
-        measure.say(f"LiteLLM: {options.peers} does not have it (see --peers)")
-    else:
-        for shape in ("canonical", "openai"):
-            ratio = took["litellm"] / took[shape]
-            measure.report(
-                measure.Finding(
-                    what=f"{what}, from {shape}",
-                    ours=measure.duration(took[shape]),
-                    theirs=f"LiteLLM {peer[0]} + json {measure.duration(took['litellm'])}",
-                    ratio=f"{ratio:.2f} times as fast",
-                    budget=f"at least {LEAST_AGAINST_LITELLM:g} times",
-                    met=ratio >= LEAST_AGAINST_LITELLM,
-                )
-            )
+    sides: dict[str, Side] = {shape: ours(data, target) for shape, data in documents.items()}
+    sides["walk"] = lambda: measure.seconds_a_call(bare_walk(documents["canonical"]))
+    sides["json"] = lambda: measure.seconds_a_call(lambda: json.dumps(json.loads(documents["canonical"])).encode())
+    with peers(options.peers, target, history) as there:
+        took = measure.medians(sides | {name: once for name, (_, once) in there.items()}, options.rounds)
+    what = f"normalise + validate for {target}, {len(history)} messages"
+    for name, (version, _) in there.items():
+        for shape in documents:
+            against(f"{what}, from {shape}", took[shape], f"{name} {version}", took[name], BUDGETS.get((target, name)))
     for side, name in (("walk", "msgspec decode, walk, encode"), ("json", "json.loads + json.dumps")):
-        measure.report(
-            measure.Finding(
-                what=f"{what}, from canonical",
-                ours=measure.duration(took["canonical"]),
-                theirs=f"{name} {measure.duration(took[side])}",
-                ratio=f"{took['canonical'] / took[side]:.2f} times as long",
-            )
-        )
+        against(f"{what}, from canonical", took["canonical"], name, took[side], None)
 
 
-def turn_seconds(length: int) -> float:
-    """What one more user turn costs a session of about ``length`` messages, without the join of the body."""
-    messages = [
-        msgspec.json.encode(m) for m in histories.canonical((length + 2 * TURNS) // 8 + 1)[: length + 2 * TURNS]
-    ]
-    session = pipeline.Session(
-        targets=["anthropic"], tools=HEAD["tools"], model=HEAD["model"], params={"max_tokens": 9}
-    )
-    for message in messages[:length]:
-        session.append(message)
-    session.request("anthropic").sha256  # noqa: B018 - the digest is computed on access
-    took = 0.0
-    for at in range(length, length + 2 * TURNS, 2):
-        # An agent asks for a request after a user turn only; the assistant's comes in between.
-        began = time.process_time()
-        session.append(messages[at])
-        done = session.request("anthropic")
-        digest = done.sha256
-        took += time.process_time() - began
-        assert digest
-        assert not done.rejected
-        session.append(messages[at + 1])
-    return took / TURNS
+def ours(data: bytes, target: str) -> Side:
+    """What measures one history of ours."""
+    return lambda: measure.seconds_a_call(lambda: pipeline.normalize(data, to=target).body)
 
 
-def one_more_turn(options: argparse.Namespace) -> None:
-    """The same turn on sessions of three lengths."""
-    sides = {str(length): lambda length=length: turn_seconds(length) for length in LENGTHS}
-    took = measure.medians(sides, options.rounds * 3)
-    short, middle, long = (took[str(length)] for length in LENGTHS)
+def against(what: str, mine: float, name: str, theirs: float, least: float | None) -> None:
+    """Tell how much faster ours is; ``least`` is the budget."""
+    ratio = theirs / mine
     measure.report(
         measure.Finding(
-            what="one more turn, 200 messages: mend, render, validate, digest",
-            ours=measure.duration(middle),
-            theirs=f"20 messages {measure.duration(short)}",
-            ratio=f"{middle / short:.2f} times as long",
-            budget=f"under {measure.duration(LONGEST_TURN)}",
-            met=middle < LONGEST_TURN,
-        )
-    )
-    measure.report(
-        measure.Finding(
-            what="one more turn, 2,000 messages",
-            ours=measure.duration(long),
-            theirs=f"200 messages {measure.duration(middle)}",
-            ratio=f"{long / middle:.2f} times as long",
-            budget=f"under {LONGEST_GROWTH:g} times",
-            met=long / middle < LONGEST_GROWTH,
+            what=what,
+            ours=measure.duration(mine),
+            theirs=f"{name} {measure.duration(theirs)}",
+            ratio=f"{ratio:.2f} times as fast",
+            budget=f"at least {least:g} times" if least else "",
+            met=ratio >= least if least else None,
         )
     )
 
@@ -228,8 +181,8 @@ def main() -> None:
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    whole_history(options)
-    one_more_turn(options)
+    for target in TARGETS:
+        whole_history(options, target)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A healthy history of any length, in the two shapes that the sides read."""
+"""A healthy history of any length, in the shapes that the sides read."""
 
 from __future__ import annotations
 
@@ -47,3 +47,19 @@ def _openai_call(block: Message) -> Message:
     path, limit = block["input"]["path"], block["input"]["limit"]
     arguments = f'{{"path":"{path}","limit":{limit}}}'
     return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
+
+
+def converse(history: list[Message]) -> list[Message]:
+    """The same history as Bedrock's Converse has it, and agents that are built around it."""
+    return [
+        {"role": message["role"], "content": [_converse_block(b) for b in message["content"]]} for message in history
+    ]
+
+
+def _converse_block(block: Message) -> Message:
+    if block["type"] == "tool_use":
+        return {"toolUse": {"toolUseId": block["id"], "name": block["name"], "input": block["input"]}}
+    if block["type"] == "tool_result":
+        content = [{"text": block["content"]}]
+        return {"toolResult": {"toolUseId": block["tool_use_id"], "status": "success", "content": content}}
+    return {"text": block["text"]}

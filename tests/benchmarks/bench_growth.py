@@ -1,0 +1,227 @@
+"""Bad input: four times as much of it takes about four times as long, whatever is wrong with it.
+
+    python tests/benchmarks/bench_growth.py [--rounds 3] [--targets anthropic]
+
+Each kind of input is made in two sizes, one four times the other, and normalised with its validation; what is refused
+with a typed error is measured up to the refusal. Times are of the processor.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import measure  # noqa: E402 - beside this file
+
+import pipeline  # noqa: E402 - after the path
+from pipeline.errors import InputError  # noqa: E402 - after the path
+from pipeline.targets import TARGETS  # noqa: E402 - after the path
+
+Message: TypeAlias = dict[str, Any]
+Kind: TypeAlias = Callable[[int], bytes]
+
+MESSAGES = 10_000
+MEGABYTES = 50
+TIMES = 4
+# Linear growth is 4 and quadratic growth 16; caches make work on the large size up to twice as slow.
+MOST = 8.0
+# The allocator maps blocks above 32 MB anew for each use, which makes work on them slower once more, and no further.
+MOST_MAPPED = 12.0
+
+KINDS: dict[str, tuple[Kind, int, str, float]] = {}
+
+
+def kind(what: str, most: int, unit: str, budget: float = MOST) -> Callable[[Kind], Kind]:
+    """Enter a kind of input; ``most`` is its larger size, in ``unit``."""
+
+    def enter(made: Kind) -> Kind:
+        KINDS[what] = made, most, unit, budget
+        return made
+
+    return enter
+
+
+def said(role: str, *blocks: object) -> Message:
+    """A message of these blocks, a text for each string."""
+    content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
+    return {"role": role, "content": content}
+
+
+def call(call_id: str) -> Message:
+    """A call of a tool."""
+    return {"type": "tool_use", "id": call_id, "name": "read", "input": {"path": "a"}}
+
+
+def result(call_id: str, content: object = "text") -> Message:
+    """A result."""
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
+
+
+def dumped(messages: Iterator[Message] | list[Message]) -> bytes:
+    """A history's JSON."""
+    return json.dumps(list(messages)).encode()
+
+
+@kind("neighbours of one role", MESSAGES, "messages")
+def neighbours(size: int) -> bytes:
+    """Nothing but users, who are all joined into one."""
+    return dumped(said("user", f"line {at}") for at in range(size))
+
+
+@kind("calls without results", MESSAGES, "messages")
+def unanswered(size: int) -> bytes:
+    """A call in every second message, and never a result."""
+    return dumped(said("assistant", call(f"c{at}")) if at % 2 else said("user", "go on") for at in range(size))
+
+
+@kind("results without calls", MESSAGES, "messages")
+def orphans(size: int) -> bytes:
+    """A result in every second message, and never a call."""
+    return dumped(said("user", result(f"c{at}")) if at % 2 else said("assistant", "well") for at in range(size))
+
+
+@kind("late results", MESSAGES, "messages")
+def late(size: int) -> bytes:
+    """First all the calls, then all their results, in the opposite order."""
+    half = size // 2
+    calls = [said("user", "q"), *(said("assistant", call(f"c{at}")) for at in range(half))]
+    return dumped([*calls, *(said("user", result(f"c{at}")) for at in reversed(range(half)))])
+
+
+@kind("one id in every round", MESSAGES, "messages")
+def one_id(size: int) -> bytes:
+    """Each round calls with the same id, and answers it."""
+    turns = (said("assistant", call("call_0")) if at % 2 else said("user", result("call_0")) for at in range(1, size))
+    return dumped([said("user", "q"), *turns])
+
+
+@kind("ids that are rewritten into one another", MESSAGES, "messages")
+def cycles(size: int) -> bytes:
+    """Illegal ids whose legal forms are other calls' ids, round after round."""
+    ids = ("a.b", "a:b", "a_b", "a b")
+    turns = (
+        said("assistant", call(ids[at // 2 % 4])) if at % 2 else said("user", result(ids[(at - 1) // 2 % 4]))
+        for at in range(1, size)
+    )
+    return dumped([said("user", "q"), *turns])
+
+
+@kind("calls in one message", MESSAGES, "calls")
+def parallel(size: int) -> bytes:
+    """One message of calls, one of their results in the opposite order."""
+    calls = said("assistant", *(call(f"c{at}") for at in range(size)))
+    return dumped([said("user", "q"), calls, said("user", *(result(f"c{at}") for at in reversed(range(size))))])
+
+
+@kind("one call repeated in one message", MESSAGES, "calls")
+def repeated(size: int) -> bytes:
+    """The same id over and over in one message, no two calls alike."""
+    calls = ({**call("same"), "input": {"at": at}} for at in range(size))
+    return dumped(
+        [said("user", "q"), said("assistant", *calls), said("user", *(result("same", str(at)) for at in range(size)))]
+    )
+
+
+@kind("blank texts", MESSAGES, "messages")
+def blank(size: int) -> bytes:
+    """Nothing to say, in turns."""
+    return dumped(said("assistant" if at % 2 else "user", " ", "") for at in range(size))
+
+
+@kind("system messages in the middle", MESSAGES, "messages")
+def systems(size: int) -> bytes:
+    """A system message after every turn."""
+    roles = ("user", "system", "assistant", "system")
+    return dumped({"role": roles[at % 4], "content": f"line {at}"} for at in range(size))
+
+
+@kind("blocks of unknown types", MESSAGES, "messages")
+def unknown(size: int) -> bytes:
+    """A type that nobody has."""
+    return dumped(
+        said("assistant" if at % 2 else "user", "text", {"type": f"kind_{at % 9}", "x": 1}) for at in range(size)
+    )
+
+
+@kind("lone surrogates", MESSAGES, "messages")
+def surrogates(size: int) -> bytes:
+    """Half a pair in every message."""
+    return dumped(said("assistant" if at % 2 else "user", f"half \ud83d of {at}") for at in range(size))
+
+
+@kind("base64 in one image", MEGABYTES, "MB", MOST_MAPPED)
+def media(size: int) -> bytes:
+    """One image that is too large for anybody."""
+    data = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1" + bytes(size * 750_000)).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    return dumped([said("user", "look", {"type": "image", "source": source})])
+
+
+@kind("nesting", 480, "levels")
+def nested(size: int) -> bytes:
+    """A tool input as deep as is read, in 200 messages."""
+    deep = json.loads('{"a":' * size + "1" + "}" * size)
+    turns = (
+        (said("assistant", {**call(f"c{at}"), "input": deep}), said("user", result(f"c{at}"))) for at in range(100)
+    )
+    return dumped([said("user", "q"), *(message for pair in turns for message in pair)])
+
+
+@kind("nesting that is refused", 40_000, "levels")
+def too_deep(size: int) -> bytes:
+    """A tool input deeper than is read."""
+    return b'[{"role":"user","content":' + b"[" * size + b"]" * size + b"}]"
+
+
+def seconds(data: bytes, target: str) -> float:
+    """What it takes to normalise it, or to refuse it."""
+    gc.collect()
+    began = time.process_time()
+    with suppress(InputError):
+        pipeline.normalize(data, to=target).unjudged  # noqa: B018 - joined on access
+    return time.process_time() - began
+
+
+def growth(what: str, target: str, rounds: int) -> None:
+    """Two sizes of one kind."""
+    made, most, unit, budget = KINDS[what]
+    large, small = made(most), made(most // TIMES)
+    seconds(small, target)
+    took = measure.medians({"small": lambda: seconds(small, target), "large": lambda: seconds(large, target)}, rounds)
+    ratio = took["large"] / took["small"]
+    measure.report(
+        measure.Finding(
+            what=f"{what}, for {target}: {most:,} {unit} ({len(large) / 1e6:.1f} MB)",
+            ours=measure.duration(took["large"]),
+            theirs=f"{most // TIMES:,} {unit} {measure.duration(took['small'])}",
+            ratio=f"{ratio:.2f} times as long for {TIMES} times as much",
+            budget=f"under {budget:g} times",
+            met=ratio < budget,
+        )
+    )
+
+
+def main() -> None:
+    """Measure and tell."""
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--targets", nargs="+", choices=sorted(TARGETS), default=["anthropic"])
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    options = parser.parse_args()
+    for target in options.targets:
+        for what in options.kinds:
+            growth(what, target, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
