@@ -23,6 +23,7 @@ from msgspec.inspect import DictType, LiteralType, StructType, Type, type_info
 
 from pipeline.errors import InputError
 from pipeline.model import Policy
+from pipeline.text import MARKER, SOURCE_ROOTS
 from topics.declarations import DEFAULT_PARTITIONS
 
 PREFIX = "REKNIT_"
@@ -49,6 +50,17 @@ class SessionDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     policy: Policy = Policy()
     system: str | None = None
     tools: tuple[Raw, ...] = ()
+
+
+class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is changed in the words of planners that speak text only (source ``cascade``).
+
+    ``redact_roots`` are absolute paths of the planner's own machine, ``{id}`` in them stands for an id; an empty list
+    redacts nothing. ``redact_marker`` stands for such a path with all that follows it.
+    """
+
+    redact_roots: tuple[str, ...] = SOURCE_ROOTS
+    redact_marker: str = MARKER
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +98,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # the dead letters until the history is restored, so that a hole never becomes a wrong history.
     on_dead_letter: Literal["go-on", "follow"] = "go-on"
     session: SessionDefaults = SessionDefaults()
+    text: TextSettings = TextSettings()
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

@@ -25,10 +25,13 @@ SIZE_BUCKETS = tuple(float(4**n) for n in range(5, 14))
 # What stages count: name -> (help, labels). The name is also the first part of a tally key.
 STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reknit_fixes_total": (
-        "Fixes by code and target; target is empty for the structure.",
+        "Fixes by code and target, or source of events; target is empty for the structure.",
         ("code", "target"),
     ),
-    "reknit_fixes_lossy_total": ("Fixes that lost content, by code and target.", ("code", "target")),
+    "reknit_fixes_lossy_total": (
+        "Fixes that lost content or added what nobody said, by code and target.",
+        ("code", "target"),
+    ),
     "reknit_requests_total": (
         "Requests by target and outcome: clean, mended, rejected.",
         ("target", "outcome"),
@@ -49,6 +52,10 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reknit_items_incomplete_total": ("Items that ended before their content did.", ("source",)),
     "reknit_results_unseen_total": ("Results whose text no item had shown.", ("source",)),
     "reknit_events_unrecognised_total": ("Provider events passed on without being understood.", ("source",)),
+    "reknit_runs_unfinished_total": (
+        "Runs that ended without finishing, by cause: stall, loop, time_limit, disconnect, stopped, error, other.",
+        ("source", "cause"),
+    ),
     "reknit_turns_finished_total": ("Turns that a stream finished, recorded or not.", ("source",)),
     "reknit_dead_letters_total": (
         "Records that could not be processed, by source topic and code.",

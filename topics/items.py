@@ -21,9 +21,11 @@ Order and meaning, which every consumer may rely on (``topics.reducer`` is the r
    no item. ``incomplete: true``: the turn was cut off.
 7. ``turn/result`` ends a run's answer. ``unseen``: its text is not on the screen. ``expanded``: show it opened, because
    it is unseen or tells an error.
-8. ``seq`` numbers the records that have no item id, in the session; the same number is the same record.
-9. Items with ``parent_tool_use_id`` belong to a sub-agent, those with ``is_synthetic`` were written by the agent
-   program itself; neither is the user's or the main turn's own.
+8. ``turn/diagnosis`` comes last in a run that ended without finishing, or that was broken off: once, beside the items
+   that its end left incomplete. It is for people and dashboards; nothing on the screen depends on it.
+9. ``seq`` numbers the records that have no item id, in the session; the same number is the same record.
+10. Items with ``parent_tool_use_id`` belong to a sub-agent, those with ``is_synthetic`` were written by the agent
+    program itself; neither is the user's or the main turn's own.
 
 Fields that equal their default are left out of the JSON. Free-form JSON is carried as it came.
 """
@@ -37,6 +39,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 # Where an item's content came from: its stream, a complete message, or (unseen results) the result's text.
 Origin: TypeAlias = Literal["stream", "promoted", "result"]
 MaybeRaw: TypeAlias = Raw | UnsetType
+# Why a run ended without finishing, in words that a metric can bear.
+Cause: TypeAlias = Literal["stall", "loop", "time_limit", "disconnect", "stopped", "error", "other"]
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
@@ -132,10 +136,14 @@ class TurnDelta(Item, frozen=True, tag="turn/delta", gc=False):
 
 
 class TurnStop(Item, frozen=True, tag="turn/stop", gc=False):
-    """An assistant turn is over. With a parent it is a sub-agent's, and says what a ``turn/delta`` would."""
+    """An assistant turn is over. With a parent it is a sub-agent's, and says what a ``turn/delta`` would.
+
+    So does one of a source that sends no complete messages. ``stop_reason`` is the provider's own word.
+    """
 
     incomplete: bool = False
     model: str | None = None
+    stop_reason: str | None = None
     usage: Usage | UnsetType = UNSET
     parent_tool_use_id: str | None = None
     is_sidechain: bool = False
@@ -161,6 +169,26 @@ class TurnResult(Item, frozen=True, tag="turn/result", gc=False):
     errors: MaybeRaw = UNSET
     uuid: str | None = None
     extras: dict[str, Raw] | UnsetType = UNSET
+    seq: int = -1
+
+
+class TurnDiagnosis(Item, frozen=True, tag="turn/diagnosis", gc=False):
+    """What is left of a run that ended without finishing.
+
+    ``reason`` is why, in the words of whoever ended it, ``cause`` the same in one of a few; ``error`` is the provider's
+    own code, where it told one. ``head`` and ``tail`` are the ends of what the model wrote in the run, attempts that
+    were replaced included, at most 400 code points each as a rule; ``length`` is the whole, in code points.
+    ``repeats``: the text ends in the same passage over and over. ``counts`` are the run's events by type.
+    """
+
+    reason: str
+    cause: Cause
+    error: str = ""
+    head: str = ""
+    tail: str = ""
+    length: int = 0
+    repeats: bool = False
+    counts: dict[str, int] = {}
     seq: int = -1
 
 
@@ -297,6 +325,7 @@ AnyItem: TypeAlias = (
     | TurnDelta
     | TurnStop
     | TurnResult
+    | TurnDiagnosis
     | AgentError
     | AgentUnrecognized
     | SessionInit

@@ -152,23 +152,44 @@ TURN_RECORDS: Decoder[TurnRecord] = Decoder(TurnRecord)
 
 
 class StreamPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the stream side is told of a session's policy: JSON in the header ``policy`` of a record without a value."""
+    """What the stream side is told of a session: JSON in the header ``policy`` of a record without a value."""
 
     record_assistant: bool = False
     incomplete_call: Literal["drop", "text"] = "drop"
+    model: Annotated[
+        str | None, Meta(description="The name that a planner is to speak under; for the target `cascade` only.")
+    ] = None
+    tools: Annotated[
+        tuple[str, ...] | None, Meta(description="The tools that its text can call; for the target `cascade` only.")
+    ] = None
 
 
 class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One record of ``history.fixes``: what was changed where, and the record that made it necessary.
 
-    ``offset`` and ``number`` together name a fix of a partition: a redelivery repeats them.
+    ``source``, ``offset`` and ``number`` together name a fix of a partition: a redelivery repeats them.
     """
 
     code: Annotated[str, Meta(description="The kind of mend, from the catalogue.")]
-    path: Annotated[str, Meta(description="The place in the session's history, such as messages.3.content.1.")]
-    lossless: bool
-    turn: Annotated[Count, Meta(description="How many turns of the session's log had been read.")]
-    offset: Annotated[Count, Meta(description="The record of agent.turns, in the partition of the same number.")]
+    path: Annotated[
+        str,
+        Meta(
+            description="The place in the session's history, such as messages.3.content.1; of what was added to it, "
+            "such as a missing result, the place where that stands in the mended history; of a stream, the item's id."
+        ),
+    ]
+    lossless: Annotated[
+        bool,
+        Meta(description="False where content is lost, and where what leaves says something that nobody said."),
+    ]
+    turn: Annotated[
+        Count,
+        Meta(description="How many turns of the session's log had been read; of a stream, how many it had finished."),
+    ]
+    offset: Annotated[
+        Count,
+        Meta(description="The record of agent.turns, or of provider.events, in the partition of the same number."),
+    ]
     number: Annotated[Count, Meta(description="The fix's position among those of the same record.")]
     version: Annotated[str, Meta(description="The version of Reknit that made it.")]
     target: Annotated[str, Meta(description="The target that needed it; empty where all do.")] = ""
@@ -176,3 +197,13 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     before: Annotated[str, Meta(description="Digest of what was there; empty where nothing was.")] = ""
     after: Annotated[str, Meta(description="Digest of what is there now; empty where nothing is.")] = ""
     request_id: Annotated[str, Meta(description="The request that it was made for, where it was made for one.")] = ""
+    source: Annotated[
+        str, Meta(description="The source whose events were changed; empty for what was changed in a history.")
+    ] = ""
+    id: Annotated[
+        str,
+        Meta(
+            description="The tool call's id as it came, where the changed block makes or answers a call, or stands in "
+            "a result; otherwise empty."
+        ),
+    ] = ""

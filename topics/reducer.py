@@ -20,6 +20,7 @@ from topics.items import (
     ItemResult,
     ItemRetracted,
     ItemStarted,
+    TurnDiagnosis,
     TurnResult,
 )
 
@@ -57,7 +58,7 @@ class View:
 
     Attributes:
         retracted: ids of withdrawn items.
-        notices, results, unrecognized: records without an item, by their number.
+        notices, results, diagnoses, unrecognized: records without an item, by their number.
     """
 
     def __init__(self) -> None:
@@ -70,6 +71,7 @@ class View:
         self.retracted: set[str] = set()
         self.notices: dict[int, AgentError] = {}
         self.results: dict[int, TurnResult] = {}
+        self.diagnoses: dict[int, TurnDiagnosis] = {}
         self.unrecognized: dict[int, AgentUnrecognized] = {}
 
     @property
@@ -101,6 +103,8 @@ class View:
                 self.notices[item.seq] = item
             case TurnResult():
                 self.results[item.seq] = item
+            case TurnDiagnosis():
+                self.diagnoses[item.seq] = item
             case AgentUnrecognized():
                 self.unrecognized[item.seq] = item
 

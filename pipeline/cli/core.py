@@ -16,9 +16,13 @@ from pipeline.errors import InputError, PolicyError, ReknitError
 from pipeline.rules import Violation
 from pipeline.session import Normalized
 from pipeline.streams import Recovery
+from pipeline.streams.cascade_speech import Speech
+from pipeline.streams.diagnosis import END_OF_INPUT
 from pipeline.targets import TARGETS
 
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+# So many bytes are read at a time, or fewer where a pipe has fewer.
+_PIECE = 1 << 16
 LINES = click.option("--lines", is_flag=True, help="One document a line, in and out.")
 
 
@@ -140,29 +144,37 @@ def _judged(body: bytes, found: Sequence[Violation]) -> Exit:
 
 @click.command("recover")
 @click.option("--from", "source", default="claude-cli", show_default=True, help="Whose events they are.")
+@click.option("--model", help="The name that a source of text only (cascade) is to speak under.")
 @FILE
-def recover_command(source: str, file: str) -> None:
+def recover_command(source: str, model: str | None, file: str) -> None:
     """Turn raw provider events into items, one a line, as they arrive.
 
-    Ends with 3 where something had to be promoted, withdrawn or left incomplete.
+    Ends with 3 where something had to be promoted, withdrawn or left incomplete, or where the source's words were
+    changed; how often, and by which fix, is said in the end.
     """
     mended = False
+    told: Counter[str] = Counter()
     encoder = msgspec.json.Encoder()
     try:
-        for items in _recovered(source, file):
+        recovery = Recovery(source)
+        recovery.speak(Speech(model=model))
+        for items in _recovered(recovery, file):
+            recovery.take_finished()
+            told.update(fix.code for fix in recovery.take_fixes())
             mended = mended or any(_is_mend(item) for item in items)
             write_bytes(b"".join(encoder.encode(item) + b"\n" for item in items))
     except ReknitError as error:
         fail(error)
-    raise SystemExit(int(Exit.MENDED if mended else Exit.CLEAN))
+    if told:
+        say(f"reknit: {', '.join(f'{times} {code}' for code, times in told.items())}")
+    raise SystemExit(int(Exit.MENDED if mended or told else Exit.CLEAN))
 
 
-def _recovered(source: str, file: str) -> Iterator[Sequence[msgspec.Struct]]:
-    recovery = Recovery(source)
-    with sys.stdin.buffer if file == "-" else open(file, "rb") as events:  # noqa: PTH123  one expression for both
-        for line in events:
-            yield recovery.feed(line, run=None)
-    yield recovery.end_run("end of input")
+def _recovered(recovery: Recovery, file: str) -> Iterator[Sequence[msgspec.Struct]]:
+    with open(sys.stdin.fileno() if file == "-" else file, "rb", buffering=0) as events:  # noqa: PTH123  a number, too
+        while data := events.read(_PIECE):  # what is there, for a pipe may still be written
+            yield recovery.feed(data, framing="bytes")
+    yield recovery.end_run(END_OF_INPUT)
 
 
 def _is_mend(item: Any) -> bool:  # noqa: ANN401  the item union

@@ -13,6 +13,7 @@ from pipeline.config import Config
 from pipeline.errors import ReknitError
 from pipeline.stages.defaults import Defaults
 from pipeline.targets import target_named
+from pipeline.text import Redactor
 
 if TYPE_CHECKING:
     from pipeline.engine import Tuning
@@ -60,8 +61,10 @@ def session_defaults(config: Config) -> Defaults:
 
     Raises:
         UnknownTargetError: a target that does not exist.
+        InputError: what is to be redacted, or its marker, cannot be used.
     """
     given = config.session
+    Redactor(config.text.redact_roots, config.text.redact_marker)
     for name in given.targets:
         target_named(name)
     params = dict(given.params)
@@ -75,4 +78,6 @@ def session_defaults(config: Config) -> Defaults:
         tools=given.tools,
         policy=given.policy,
         quarantine=config.on_dead_letter == "follow",
+        redact_roots=config.text.redact_roots,
+        redact_marker=config.text.redact_marker,
     )

@@ -10,6 +10,8 @@ from msgspec import UNSET, Raw, Struct, structs
 from pipeline.errors import InputError
 from pipeline.model import Policy
 from pipeline.session import Session
+from pipeline.streams.cascade_speech import Speech
+from pipeline.text import MARKER, SOURCE_ROOTS
 from topics.records import PolicyChange, SessionOpened
 
 
@@ -18,7 +20,8 @@ class Defaults(Struct, frozen=True, kw_only=True):
 
     ``quarantine``: after a record that could not be processed, the session's later ones follow it into the dead
     letters until its history is restored, so that a hole never becomes a wrong history. ``source`` is whose events
-    those are that do not say.
+    those are that do not say. ``redact_roots`` are the paths that a planner that speaks text only must not tell, and
+    ``redact_marker`` what stands for them.
     """
 
     targets: tuple[str, ...] = ("anthropic",)
@@ -29,12 +32,19 @@ class Defaults(Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     quarantine: bool = False
     source: str = "claude-cli"
+    redact_roots: tuple[str, ...] = SOURCE_ROOTS
+    redact_marker: str = MARKER
 
     def session(self) -> Session:
         """A session that has said nothing yet."""
         return Session(
             self.targets, self.policy, system=self.system, tools=self._tools(), model=self.model, params=self.params
         )
+
+    def speech(self) -> Speech:
+        """What a planner's text is to become, in a session that has said nothing yet."""
+        names = self.session().tool_names
+        return Speech(model=self.model, tools=names or None, roots=self.redact_roots, marker=self.redact_marker)
 
     def changes(self, opened: SessionOpened, policy: Policy) -> dict[str, Any]:
         """What a session is to change, as ``Session.configure`` takes it.

@@ -9,9 +9,11 @@ Two kinds of changelog records, told apart by their key's first byte:
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 
 from pipeline.errors import InternalError
 from pipeline.streams import Recovery
+from pipeline.streams.cascade_speech import Speech
 
 _SESSION, _WAITING = b"e", b"w"
 
@@ -21,10 +23,15 @@ MOST_WAITING_BYTES = 256 * 1024
 
 
 class Entry(msgspec.Struct, kw_only=True):
-    """One session in memory. ``records`` is None until its policy is known; ``waiting`` goes by number."""
+    """One session in memory. ``records`` is None until its policy is known; ``waiting`` goes by number.
+
+    ``model`` and ``tools`` are what the session said of them for a planner's text, if it did.
+    """
 
     recovery: Recovery
     records: bool | None = None
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
     waiting: dict[int, bytes] = {}
     numbered: int = 0
     written: set[int] = set()
@@ -47,12 +54,15 @@ class _Saved(msgspec.Struct, array_like=True):
     recovery: bytes
     records: bool | None
     numbered: int
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
 
 
 class EventStates:
-    """The sessions of one partition."""
+    """The sessions of one partition; ``speech`` is what holds for a planner's text where a session says nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, speech: Speech | None = None) -> None:
+        self._speech = speech or Speech()
         self._saved: dict[bytes, bytes] = {}
         self._waiting: dict[bytes, dict[int, bytes]] = {}
         self._entries: dict[bytes, Entry] = {}
@@ -81,7 +91,15 @@ class EventStates:
     def add(self, key: bytes, recovery: Recovery) -> Entry:
         """Begin a session."""
         entry = self._entries[key] = Entry(recovery=recovery)
+        self.speak(entry)
         return entry
+
+    def speak(self, entry: Entry) -> None:
+        """Tell the recovery what a planner's text is to become in this session."""
+        speech = self._speech
+        model = speech.model if entry.model is None else entry.model
+        tools = speech.tools if entry.tools is None else entry.tools
+        entry.recovery.speak(structs.replace(speech, model=model, tools=tools))
 
     def _load(self, key: bytes) -> Entry:
         try:
@@ -89,20 +107,24 @@ class EventStates:
         except msgspec.DecodeError as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         waiting = self._waiting.pop(key, {})
-        return Entry(
+        entry = Entry(
             recovery=Recovery.restore(saved.recovery),
             records=saved.records,
+            model=saved.model,
+            tools=saved.tools,
             waiting=waiting,
             numbered=saved.numbered,
             written=set(waiting),
         )
+        self.speak(entry)
+        return entry
 
     def changes(self, keys: list[bytes]) -> dict[bytes, bytes | None]:
         """The changelog records of the sessions that a batch touched."""
         changes: dict[bytes, bytes | None] = {}
         for key in keys:
             entry = self._entries[key]
-            saved = _Saved(entry.recovery.snapshot(), entry.records, entry.numbered)
+            saved = _Saved(entry.recovery.snapshot(), entry.records, entry.numbered, entry.model, entry.tools)
             changes[_SESSION + key] = msgspec.msgpack.encode(saved)
             for number in entry.written ^ entry.waiting.keys():
                 changes[_WAITING + number.to_bytes(4, "big") + key] = entry.waiting.get(number)

@@ -1,4 +1,4 @@
-"""Provider events to items: ``provider.events.v1`` in; items and finished turns out."""
+"""Provider events to items: ``provider.events.v1`` in; items, finished turns, and fixes of what was said, out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pipeline.stages.dead_letters import dead_letter
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import Entry, EventStates
 from pipeline.stages.item_tally import count_items
+from pipeline.stages.stream_fixes import tell_fixes
 from pipeline.streams import FinishedTurn, Recovery
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from topics import headers as names
@@ -21,6 +22,8 @@ from topics.records import RECORDED, StreamPolicy, TurnAppended
 
 # Sources whose agent runs its tools itself and goes on by itself: their recorded turns never trigger a request.
 SELF_DRIVING = frozenset({"claude-cli"})
+# Sources whose words are changed. Their records are fed one by one, so that each fix names the record it is from.
+REWRITTEN = frozenset({b"cascade"})
 
 
 class EventsStage:
@@ -31,7 +34,7 @@ class EventsStage:
 
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
-        self._states = EventStates()
+        self._states = EventStates(self._defaults.speech())
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record; a session is decoded when it is next heard of."""
@@ -42,7 +45,7 @@ class EventsStage:
         result = Result()
         tally: Counter[tuple[str, ...]] = Counter()
         items: dict[bytes, list[Item]] = {}
-        for run in runs(records):
+        for run in runs(records, self._defaults.source):
             try:
                 self._take(run, items, result, tally)
             except ReknitError as error:
@@ -75,6 +78,9 @@ class EventsStage:
         found = _feed(entry.recovery, value, headers)
         count_items(found, source, tally)
         items.setdefault(key, []).extend(found)
+        fixes = entry.recovery.take_fixes()
+        if fixes:
+            tell_fixes(fixes, run[0], entry.recovery.turns, result, tally)
         finished = entry.recovery.take_finished()
         if finished:
             self._record(key, entry, [_appended(turn, source) for turn in finished], result)
@@ -95,7 +101,8 @@ class EventsStage:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InputError("bad_policy", f"header `policy` cannot be read: {error}") from error
         entry = self._entry(key, None)
-        entry.records = wanted.record_assistant
+        entry.records, entry.model, entry.tools = wanted.record_assistant, wanted.model, wanted.tools
+        self._states.speak(entry)
         self._record(key, entry, entry.take_waiting(), result)
 
     def _record(self, key: bytes, entry: Entry, turns: list[bytes], result: Result) -> None:
@@ -108,11 +115,13 @@ class EventsStage:
                 entry.wait(turn)
 
 
-def runs(records: Sequence[Record]) -> Iterator[list[Record]]:
+def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
     """Records of one session that say alike whose events they hold, together; each session's in order.
 
-    Whole events can be fed at once, which costs a third of feeding them one by one.
+    Whole events can be fed at once, which costs a third of feeding them one by one. ``source`` is that of records
+    without one.
     """
+    default = source.encode()
     current: dict[bytes | None, tuple[Headers | None, list[Record]]] = {}
     for record in records:
         joined_by, run = current.get(record.key, (None, None))
@@ -121,15 +130,16 @@ def runs(records: Sequence[Record]) -> Iterator[list[Record]]:
                 run.append(record)
                 continue
             yield run
-        current[record.key] = (_headers_to_join(record), [record])
+        current[record.key] = (_headers_to_join(record, default), [record])
     for _, run in current.values():
         yield run
 
 
-def _headers_to_join(first: Record) -> Headers | None:
+def _headers_to_join(first: Record, source: bytes) -> Headers | None:
     """The headers that a record must have to be fed together with this one; None where it stands alone."""
-    stands_alone = not first.key or first.value is None or any(name == names.FRAMING for name, _ in first.headers)
-    return None if stands_alone else first.headers
+    headers = dict(first.headers)
+    stands_alone = not first.key or first.value is None or names.FRAMING in headers
+    return None if stands_alone or headers.get(names.SOURCE, source) in REWRITTEN else first.headers
 
 
 def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes]) -> list[Item]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from topics.items import AgentUnrecognized, Item, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnResult
+from topics.items import (
+    AgentUnrecognized,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemRetracted,
+    ItemStarted,
+    TurnDiagnosis,
+    TurnResult,
+)
 
 
 def count_items(items: Sequence[Item], source: str, tally: Counter[tuple[str, ...]]) -> None:
@@ -21,5 +30,7 @@ def count_items(items: Sequence[Item], source: str, tally: Counter[tuple[str, ..
             tally["reknit_retractions_total", source] += 1
         elif type(item) is TurnResult and item.unseen:
             tally["reknit_results_unseen_total", source] += 1
+        elif type(item) is TurnDiagnosis:
+            tally["reknit_runs_unfinished_total", source, item.cause] += 1
         elif type(item) is AgentUnrecognized:
             tally["reknit_events_unrecognised_total", source] += 1

@@ -151,6 +151,7 @@ class Publisher:
             before=fix.before,
             after=fix.after,
             request_id=request_id,
+            id=fix.id,
         )
         self._numbered += 1
         self._result.outputs.append(Output(HISTORY_FIXES, self._key, msgspec.json.encode(record)))

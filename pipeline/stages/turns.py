@@ -136,7 +136,11 @@ def _drives_itself(event: TurnAppended) -> bool:
 
 def _announcement(key: bytes, session: Session) -> Output:
     """What the stream side has to know, through its own log."""
+    speaks = "cascade" in session.targets
     policy = StreamPolicy(
-        record_assistant=session.policy.record_assistant, incomplete_call=session.policy.incomplete_call
+        record_assistant=session.policy.record_assistant,
+        incomplete_call=session.policy.incomplete_call,
+        model=session.model if speaks else None,
+        tools=session.tool_names or None if speaks else None,
     )
     return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)),))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from pipeline.streams.diagnosis import END_OF_INPUT
 from pipeline.streams.finished import FinishedTurn
-from pipeline.streams.session import SOURCES, Recovery
+from pipeline.streams.session import Recovery
+from pipeline.streams.sources import SOURCES
 from topics.items import Item
 
 __all__ = ["SOURCES", "FinishedTurn", "Recovery", "recover"]
@@ -23,4 +25,4 @@ def recover(lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cl
     recovery = Recovery(source, records=False)
     for line in [lines] if isinstance(lines, bytes | str) else lines:
         yield from recovery.feed(line.encode("utf-8", "replace") if isinstance(line, str) else line)
-    yield from recovery.end_run("end of input")
+    yield from recovery.end_run(END_OF_INPUT)

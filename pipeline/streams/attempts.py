@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.streams.events import UserMessage, WholeBlock
+from pipeline.streams.events import BlockNoted, BlockStarted, UserMessage, WholeBlock
+from topics.items import Usage
 
 TEXTS = frozenset({"text", "thinking"})
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -18,7 +19,8 @@ class Block(Struct, kw_only=True):
     """One block of the current message, which is one item.
 
     ``index`` is its place in the stream, -1 for a promoted one. ``parts`` are the pieces of its text or of its input's
-    JSON, ``length`` their length in code points. ``raw`` is its JSON, once a complete message has confirmed it.
+    JSON, ``length`` their length in code points. ``raw`` is its JSON: of an unknown type, as it started; else, once a
+    complete message has confirmed it. ``members`` and ``lists`` are what was noted beside its text.
     """
 
     item_id: str
@@ -38,6 +40,8 @@ class Block(Struct, kw_only=True):
     answered: bool = False
     recorded: bool = False
     raw: bytes | None = None
+    members: dict[str, bytes] = {}
+    lists: dict[str, list[bytes]] = {}
 
     def text(self) -> str:
         """What was streamed, or confirmed, so far."""
@@ -49,10 +53,12 @@ class Block(Struct, kw_only=True):
         """Whether it streamed and no complete message has held it yet."""
         return self.index >= 0 and not self.confirmed
 
-    def reads_as_whole(self) -> bool:
-        """Whether what streamed can be the whole block: a call's input must be JSON, or nothing."""
-        if self.kind not in CALLS or not self.parts:
+    def reads_as_whole(self, *, cut: bool) -> bool:
+        """Whether what streamed can be the whole block: a call's input must be JSON, or nothing if nothing was cut."""
+        if self.kind not in CALLS:
             return True
+        if not self.text():
+            return not cut
         try:
             msgspec.json.decode(self.text())
         except (msgspec.DecodeError, RecursionError):
@@ -63,6 +69,22 @@ class Block(Struct, kw_only=True):
         """Take a delta."""
         self.parts.append(content)
         self.length += len(content)
+
+    def note(self, event: BlockNoted) -> None:
+        """Take a member that stands beside the text."""
+        if event.appends:
+            self.lists.setdefault(event.name, []).append(bytes(event.value))
+        else:
+            self.members[event.name] = bytes(event.value)
+
+    def noted(self) -> dict[str, Raw]:
+        """What stands beside the text, as JSON members."""
+        members = {name: Raw(value) for name, value in self.members.items()}
+        return members | {name: Raw(b"[%b]" % b",".join(values)) for name, values in self.lists.items()}
+
+    def repeats(self, event: BlockStarted) -> bool:
+        """Whether an event that starts a block in this one's place can only be the start of this one, once more."""
+        return not (self.stopped or self.confirmed) and self.kind == event.kind and self.tool_id == event.tool_id
 
 
 class UserLine(Struct, array_like=True):
@@ -80,26 +102,42 @@ class UserLine(Struct, array_like=True):
 
 
 class Message(Struct, kw_only=True):
-    """The current message. ``attempt`` says that it streamed; ``over`` that nothing can replace it any more."""
+    """The current message. ``attempt`` says that it streamed; ``over`` that nothing can replace it any more.
+
+    ``cut``: its stop reason says that the output ended before its end. ``failed`` is the error that cut it.
+    """
 
     id: str | None
     model: str | None
     attempt: bool
     reason: str | None = None
+    cut: bool = False
+    failed: str = ""
+    usage: Usage | None = None
+    details: dict[str, bytes] = {}
     stopped: bool = False
     over: bool = False
     # How many blocks its complete messages have held so far.
     confirmed: int = 0
     blocks: list[Block] = []
+    # The newest block at each place in the stream, by its number in `blocks`.
+    places: dict[int, int] = {}
     users: list[UserLine] = []
 
     def surviving(self) -> list[Block]:
         """The blocks that are on the screen."""
         return [block for block in self.blocks if not block.withdrawn]
 
+    def add(self, block: Block) -> None:
+        """Take a new block."""
+        if block.index >= 0:
+            self.places[block.index] = len(self.blocks)
+        self.blocks.append(block)
+
     def block(self, index: int) -> Block | None:
         """The newest block at this place in the stream."""
-        return next((block for block in reversed(self.blocks) if block.index == index), None)
+        place = self.places.get(index)
+        return None if place is None else self.blocks[place]
 
     def call(self, tool_id: str) -> Block | None:
         """The call that a result with this id answers: the first that has none yet, or else the last."""
@@ -116,7 +154,11 @@ class Message(Struct, kw_only=True):
 
         A call is known by its id. Other blocks stand in a complete message in the order of the stream, and what was
         streamed is the beginning of the whole. Where a delta was lost in the middle, only the place is left to go by.
+        A complete message that tells each block's place leaves nothing to guess.
         """
+        if whole.index is not None:
+            here = self.block(whole.index)
+            return here if here is not None and here.kind == whole.kind and not here.withdrawn else None
         open_ = [block for block in self.surviving() if block.kind == whole.kind and block.awaits_confirmation()]
         if whole.tool_id is not None:
             return next((block for block in open_ if block.tool_id == whole.tool_id), None)

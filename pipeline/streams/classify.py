@@ -6,27 +6,37 @@ from pipeline.streams.attempts import Message
 from pipeline.streams.events import (
     Aside,
     BlockDelta,
+    BlockNoted,
     BlockStarted,
     BlockStopped,
     Event,
+    Failed,
     MessageDelta,
     MessageStarted,
     MessageStopped,
     Notice,
     Retried,
+    Rewritten,
     RunEnded,
     RunResult,
     StreamedEvent,
+    UsageKnown,
     UserMessage,
     WholeMessage,
 )
 from pipeline.streams.recovery import Input
 
 
-def classify(event: Event, message: Message | None) -> Input:
-    """The input that the event is. ``message`` is the current message, if there is one."""
-    if isinstance(event, BlockDelta | BlockStarted | BlockStopped | MessageDelta | MessageStopped):
-        return _streamed(event, message)
+def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
+    """The input that the event is. ``message`` is the current message, if there is one.
+
+    ``repeats`` says that the source sends complete messages, so that what streams outside of any message is late.
+    Without them it is the only word of a message whose start was lost.
+    """
+    if isinstance(event, _STREAMED):
+        if not repeats and isinstance(event, _CONTENT) and _is_behind(message):
+            return Input.UNSTARTED
+        return _streamed(event, message, by_id=repeats)
     if isinstance(event, WholeMessage):
         if event.parent is not None:
             return Input.ASIDE
@@ -38,18 +48,26 @@ def classify(event: Event, message: Message | None) -> Input:
     return _PLAIN[type(event)]
 
 
-def is_late(event: StreamedEvent, message: Message | None) -> bool:
+def is_late(event: StreamedEvent, message: Message | None, *, by_id: bool) -> bool:
     """Whether a streamed event is not about the current message, or comes when that one takes no more.
 
-    Only new versions name the message of an event. Without a name it is the current attempt's, if there is one.
+    Only new versions of the CLI name the message of an event; elsewhere, and without a name, it is the current
+    attempt's, if there is one.
     """
     if message is None or not message.attempt or message.over:
         return True
-    return event.message_id != message.id and _is_another(event.message_id, message)
+    return by_id and event.message_id != message.id and _is_another(event.message_id, message)
 
 
-def _streamed(event: StreamedEvent, message: Message | None) -> Input:
-    if message is None or is_late(event, message):
+def _is_behind(message: Message | None) -> bool:
+    """Whether what streams next can only be another message's: there is none, or it is complete."""
+    if message is None or not message.attempt or message.over:
+        return True
+    return message.stopped and message.reason is not None
+
+
+def _streamed(event: StreamedEvent, message: Message | None, *, by_id: bool) -> Input:
+    if message is None or is_late(event, message, by_id=by_id):
         return Input.LATE
     if isinstance(event, MessageDelta):
         if event.stop_reason is None:
@@ -58,7 +76,7 @@ def _streamed(event: StreamedEvent, message: Message | None) -> Input:
         return Input.FINISH_ANSWERED if answered else Input.FINISH
     if isinstance(event, MessageStopped):
         return Input.STOP if event.abandoned_from is None else Input.ABANDON
-    return _BLOCK_INPUTS[type(event)]
+    return _STREAMED_INPUTS[type(event)]
 
 
 def _is_another(message_id: str | None, message: Message) -> bool:
@@ -82,12 +100,18 @@ def _is_before(event: RunResult, message: Message | None) -> bool:
 _PLAIN: dict[type, Input] = {
     MessageStarted: Input.START,
     Retried: Input.RETRY,
+    Failed: Input.RETRY,
     Notice: Input.ASIDE,
+    Rewritten: Input.ASIDE,
     Aside: Input.ASIDE,
     RunEnded: Input.END,
 }
-_BLOCK_INPUTS: dict[type, Input] = {
+_STREAMED_INPUTS: dict[type, Input] = {
     BlockStarted: Input.BLOCK_START,
     BlockDelta: Input.BLOCK_DELTA,
+    BlockNoted: Input.BLOCK_NOTE,
     BlockStopped: Input.BLOCK_STOP,
+    UsageKnown: Input.USAGE,
 }
+_STREAMED = (BlockDelta, BlockStarted, BlockNoted, BlockStopped, MessageDelta, UsageKnown, MessageStopped)
+_CONTENT = (BlockDelta, BlockStarted)

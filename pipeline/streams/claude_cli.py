@@ -7,16 +7,20 @@ member (``claude_cli_lines``), and what strict JSON refuses is read tolerantly (
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 from zlib import crc32
 
+import msgspec
 from msgspec import Struct
 
 from pipeline.streams import fields as read
 from pipeline.streams.claude_cli_events import stream_events
 from pipeline.streams.claude_cli_lines import line_events
-from pipeline.streams.claude_cli_wire import Delta, decode, joined_delta, plain_event
+from pipeline.streams.claude_cli_plain import PlainLine, decode, plain_events
+from pipeline.streams.claude_cli_wire import Delta, StreamEvent, joined_delta, plain_event
+from pipeline.streams.decoder import Proof
 from pipeline.streams.events import Event, MessageStarted, WholeMessage, unrecognized
+from pipeline.streams.framing import Ends, Scan, whole_lines
 from pipeline.streams.redelivery import SavedLines, SeenLines
 from pipeline.streams.salvage import read_fields, take_apart
 
@@ -24,9 +28,7 @@ from pipeline.streams.salvage import read_fields, take_apart
 _PATIENCE = 16
 
 
-class SavedDecoder(Struct, array_like=True):
-    """A decoder as state."""
-
+class _Saved(Struct, array_like=True):
     seen: SavedLines
     half: bytes | None
     patience: int
@@ -36,12 +38,18 @@ class ClaudeCli:
     """One run after another of the CLI's output, in whole lines."""
 
     prefix: ClassVar[str] = "cc"
-    confirmed_by: ClassVar[Literal["message", "stop"]] = "message"
+    confirmed_by: ClassVar[Proof] = "message"
+    issuer: ClassVar[str] = ""
 
     def __init__(self) -> None:
         self._seen = SeenLines()
         self._half: bytes | None = None
         self._patience = 0
+
+    @staticmethod
+    def framing(data: bytes, scan: Scan, /) -> Ends:
+        """One line an event."""
+        return whole_lines(data, scan)
 
     def feed(self, data: bytes) -> list[Event]:
         """The events of one or several lines. Never raises for what stands in them."""
@@ -55,11 +63,11 @@ class ClaudeCli:
                 wire = decode(line)
             except (ValueError, RecursionError):
                 wire = None
-            if wire is None or self._half is not None or wire.parent_tool_use_id is not None:
+            if type(wire) is not StreamEvent or self._half is not None or wire.parent_tool_use_id is not None:
                 if kind is not None:
                     events.append(joined_delta(kind, index, parts, message_id))
                     kind = None
-                events += self._line(line)
+                events += self._line(line, None if type(wire) is StreamEvent else wire)
                 seen, before = self._seen.window()
                 continue
             if wire.uuid:
@@ -97,9 +105,12 @@ class ClaudeCli:
         self._seen = SeenLines()
         return [unrecognized("non-JSON output", line=half)] if half is not None else []
 
-    def _line(self, line: bytes) -> list[Event]:
+    def _line(self, line: bytes, plain: PlainLine | None = None) -> list[Event]:
         if self._half is not None:
             return self._rejoin(self._half, line)
+        events = None if plain is None else plain_events(plain, line)
+        if plain is not None and events is not None:
+            return self._unless_known(events, plain.uuid or "", line)
         if not line or line.isspace():
             return []
         try:
@@ -139,27 +150,28 @@ class ClaudeCli:
         return own
 
     def _read(self, fields: read.Fields, line: bytes) -> list[Event]:
-        uuid = read.text(fields, "uuid")
-        if uuid and self._seen.is_known(uuid, line):
-            return []
         kind = read.text(fields, "type")
         events = stream_events(fields) if kind == "stream_event" else line_events(kind, fields)
+        return self._unless_known(events, read.text(fields, "uuid"), line)
+
+    def _unless_known(self, events: list[Event], uuid: str, line: bytes) -> list[Event]:
+        """A line's events, or none where it is a redelivery."""
+        if uuid and self._seen.is_known(uuid, line):
+            return []
         for event in events:
             if isinstance(event, MessageStarted) or (isinstance(event, WholeMessage) and event.parent is None):
                 self._seen.enter(event.message_id, uuid, line)
         return events
 
-    def save(self) -> SavedDecoder:
-        """The decoder's state as a value."""
-        return SavedDecoder(self._seen.save(), self._half, self._patience)
+    def save(self) -> bytes:
+        """The decoder's state."""
+        return msgspec.msgpack.encode(_Saved(self._seen.save(), self._half, self._patience))
 
-    @classmethod
-    def load(cls, saved: SavedDecoder) -> ClaudeCli:
-        """The decoder that ``save`` described."""
-        decoder = cls()
-        decoder._seen = SeenLines.load(saved.seen)
-        decoder._half, decoder._patience = saved.half, saved.patience
-        return decoder
+    def load(self, saved: bytes) -> None:
+        """Take the state that ``save`` gave."""
+        state = msgspec.msgpack.decode(saved, type=_Saved)
+        self._seen = SeenLines.load(state.seen)
+        self._half, self._patience = state.half, state.patience
 
 
 def _fields_or_none(line: bytes) -> read.Fields | None:

@@ -6,10 +6,9 @@ member (``claude_cli_events``); where it does fit, both give the same event.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from pipeline.streams.events import (
     BlockDelta,
@@ -53,7 +52,7 @@ class SignatureDelta(Struct, tag_field="type", tag="signature_delta", gc=False):
 
 
 AnyDelta: TypeAlias = TextDelta | ThinkingDelta | InputDelta | SignatureDelta
-_DELTA_KINDS: dict[type, str] = {
+DELTA_KINDS: dict[type, str] = {
     TextDelta: "text_delta",
     ThinkingDelta: "thinking_delta",
     InputDelta: "input_json_delta",
@@ -138,10 +137,9 @@ class _Abandoned(Struct, gc=False):
     from_block_index: Index | None = None
 
 
-class StreamEvent(Struct, gc=False):
-    """The line around an event. A tag would do for its type, but where it stands alone it may be missing."""
+class StreamEvent(Struct, tag_field="type", tag="stream_event", gc=False):
+    """The line around an event."""
 
-    type: Literal["stream_event"]
     event: Delta | BlockStart | BlockStop | MessageStart | MessageReason | MessageStop
     uuid: str | None = None
     parent_tool_use_id: str | None = None
@@ -149,12 +147,9 @@ class StreamEvent(Struct, gc=False):
     abandoned_blocks: _Abandoned | None = None
 
 
-decode = msgspec.json.Decoder(StreamEvent).decode
-
-
 def joined_delta(kind: type, index: int, parts: list[str], message_id: str | None) -> BlockDelta:
     """Adjacent deltas of one block as one event; ``kind`` is the struct that they were decoded to."""
-    return BlockDelta(index, _DELTA_KINDS[kind], "".join(parts), message_id)
+    return BlockDelta(index, DELTA_KINDS[kind], "".join(parts), message_id, UNSET, len(parts))
 
 
 def plain_event(line: StreamEvent) -> Event:

@@ -39,7 +39,7 @@ class BlockStarted(Struct, frozen=True, kw_only=True):
 class BlockDelta(Struct, frozen=True):
     """More of a block: ``kind`` is ``text_delta``, ``thinking_delta``, ``input_json_delta``, ``signature_delta``.
 
-    A delta of any other kind has its whole JSON in ``raw`` and no content.
+    A delta of any other kind has its whole JSON in ``raw`` and no content. ``count`` is how many deltas were joined.
     """
 
     index: int
@@ -47,6 +47,20 @@ class BlockDelta(Struct, frozen=True):
     content: str
     message_id: str | None = None
     raw: Raw | UnsetType = UNSET
+    count: int = 1
+
+
+class BlockNoted(Struct, frozen=True):
+    """A member that the block has in the canonical form beside its text, such as its citations.
+
+    With ``appends`` the member is a list and ``value`` its next element; else ``value`` replaces what was noted before.
+    """
+
+    index: int
+    name: str
+    value: Raw
+    appends: bool = False
+    message_id: str | None = None
 
 
 class BlockStopped(Struct, frozen=True):
@@ -57,9 +71,23 @@ class BlockStopped(Struct, frozen=True):
 
 
 class MessageDelta(Struct, frozen=True):
-    """The message's stop reason. None says that there is none: the attempt was cut."""
+    """The message's stop reason. None says that there is none: the attempt was cut.
+
+    ``cut`` says that the reason is one for which the output ended before its end, such as a limit of tokens;
+    ``details`` is what else the source tells about it.
+    """
 
     stop_reason: str | None
+    message_id: str | None = None
+    cut: bool = False
+    details: Extras = UNSET
+
+
+class UsageKnown(Struct, frozen=True):
+    """The tokens of the whole message, as far as they are known, or the model that goes on; the last one counts."""
+
+    usage: Usage | None
+    model: str | None = None
     message_id: str | None = None
 
 
@@ -71,10 +99,14 @@ class MessageStopped(Struct, frozen=True):
 
 
 class WholeBlock(Struct, frozen=True, kw_only=True):
-    """A block as a complete message holds it; ``raw`` is its whole JSON, ``opaque`` that its type is unknown."""
+    """A block as a complete message holds it; ``raw`` is its whole JSON, ``opaque`` that its type is unknown.
+
+    ``index`` is its place in the stream, where the complete message tells.
+    """
 
     kind: str
     raw: Raw
+    index: int | None = None
     text: str = ""
     tool_id: str | None = None
     name: str = ""
@@ -133,6 +165,27 @@ class Retried(Struct, frozen=True):
     message: str
 
 
+class Failed(Struct, frozen=True):
+    """The provider tells an error: the attempt, if one is open, was cut."""
+
+    message: str
+    code: str = ""
+
+
+class Rewritten(Struct, frozen=True):
+    """The decoder changed what a block says, or left out what stood beside it (-1: beside no block), so many times.
+
+    ``code`` is of the fix catalogue; ``before`` and ``after`` are digests, ``detail`` holds nothing of the content.
+    """
+
+    index: int
+    code: str
+    before: str
+    after: str = ""
+    detail: str = ""
+    times: int = 1
+
+
 class RunResult(Struct, frozen=True):
     """A run's answer is over. ``begun`` names the messages that streamed in it, where the source tells."""
 
@@ -152,10 +205,23 @@ class Aside(Struct, frozen=True):
     item: Item
 
 
-StreamedEvent: TypeAlias = BlockStarted | BlockDelta | BlockStopped | MessageDelta | MessageStopped
-Event: TypeAlias = (
-    StreamedEvent | MessageStarted | WholeMessage | UserMessage | Notice | Retried | RunResult | RunEnded | Aside
+StreamedEvent: TypeAlias = (
+    BlockStarted | BlockDelta | BlockNoted | BlockStopped | MessageDelta | UsageKnown | MessageStopped
 )
+Event: TypeAlias = (
+    StreamedEvent
+    | MessageStarted
+    | WholeMessage
+    | UserMessage
+    | Notice
+    | Retried
+    | Failed
+    | Rewritten
+    | RunResult
+    | RunEnded
+    | Aside
+)
+
 
 # Of a line that is not JSON, so much is passed on.
 MOST_TEXT = 65_536

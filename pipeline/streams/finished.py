@@ -31,14 +31,15 @@ class FinishedTurn(Struct, frozen=True, kw_only=True):
     incomplete: bool = False
 
 
-def finished_turns(message: Message, first: int, prefix: str) -> list[FinishedTurn]:
+def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> list[FinishedTurn]:
     """The turns of a message that is over: its own, where it has blocks that are new, and its users' lines.
 
-    ``first`` is how many turns the session has finished so far.
+    ``first`` is how many turns the session has finished so far; ``issuer`` the provider that goes on reasoning.
     """
     turns: list[FinishedTurn] = []
     fresh = [block for block in message.surviving() if not block.recorded]
-    content = [raw for raw in map(_block_json, fresh) if raw is not None]
+    mark = _issuer(issuer, message.model)
+    content = [raw for block in fresh if (raw := _block_json(block, mark)) is not None]
     for block in fresh:
         block.recorded = True
     if content:
@@ -92,20 +93,34 @@ def _turn(
     )
 
 
-def _block_json(block: Block) -> bytes | None:
+def _issuer(provider: str, model: str | None) -> dict[str, dict[str, str]]:
+    """The member that says whose reasoning a block is."""
+    if not provider:
+        return {}
+    return {"issuer": {"provider": provider} | ({"model": model} if model else {})}
+
+
+def _block_json(block: Block, issuer: dict[str, dict[str, str]]) -> bytes | None:
     """A block's JSON: what a complete message held, or what the stream left of it. None where nothing came."""
+    noted = block.noted()
     if block.raw is not None:
-        return block.raw
+        return _with_members(block.raw, noted) if noted else block.raw
     text = block.text()
     if block.kind in CALLS:
-        call = {"type": block.kind, "id": block.tool_id or "", "name": block.name}
+        call = {"type": block.kind, "id": block.tool_id or block.item_id, "name": block.name}
         if block.confirmed:
-            return msgspec.json.encode(call | {"input": Raw(text.encode() or b"{}")})
-        return msgspec.json.encode(call | {"input": text, "incomplete": True})
-    if not text:
-        return None
+            return msgspec.json.encode(call | {"input": Raw(text.encode() or b"{}")} | noted)
+        return msgspec.json.encode(call | {"input": text, "incomplete": True} | noted)
+    if block.kind == "redacted_thinking":
+        return msgspec.json.encode({"type": block.kind} | noted | issuer) if noted else None
     if block.kind == "thinking":
+        if not (text or block.signature):
+            return None
         # Without its signature no provider takes it back; the history says so when it drops it.
         signed = {"signature": block.signature} if block.signature else {}
-        return msgspec.json.encode({"type": "thinking", "thinking": text} | signed)
-    return msgspec.json.encode({"type": "text", "text": text}) if block.kind == "text" else None
+        return msgspec.json.encode({"type": "thinking", "thinking": text} | signed | noted | issuer)
+    return msgspec.json.encode({"type": "text", "text": text} | noted) if block.kind == "text" and text else None
+
+
+def _with_members(raw: bytes, noted: dict[str, Raw]) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(raw, type=dict[str, Raw]) | noted)

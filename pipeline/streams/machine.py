@@ -7,33 +7,32 @@ message before, against which a result is compared. All of it is a value that ca
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
 from pipeline.errors import StreamError
-from pipeline.streams.attempts import CALLS, Block, Message, UserLine, confirm
+from pipeline.streams.attempts import CALLS, Block, Message, confirm
+from pipeline.streams.beside import Beside
 from pipeline.streams.classify import classify, is_late
+from pipeline.streams.diagnosis import BROKEN_OFF, END_OF_INPUT, Trace, cause_of
 from pipeline.streams.events import (
-    Aside,
     BlockDelta,
+    BlockNoted,
     BlockStarted,
     BlockStopped,
     Event,
     MessageDelta,
     MessageStarted,
     MessageStopped,
-    Notice,
-    Retried,
     RunEnded,
     RunResult,
-    UserMessage,
+    UsageKnown,
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.finished import FinishedTurn, finished_turns, user_turns
-from pipeline.streams.identity import Ids
+from pipeline.streams.finished import finished_turns
 from pipeline.streams.recovery import Action, State, transition
 from pipeline.streams.render import (
     confirmed,
@@ -42,37 +41,29 @@ from pipeline.streams.render import (
     promoted_block,
     retracted,
     streamed_start,
-    subagent_stop,
     turn_delta,
-    user_message,
+    turn_stop,
     whole_items,
 )
 from pipeline.streams.visibility import Shown, is_unseen
-from topics.items import AgentError, AgentUnrecognized, Item, ItemDelta, ItemResult, TurnStop
+from topics.items import Item, ItemDelta, TurnDelta
 
 _OPEN = State.OPEN
 # The block that a delta is for, where the block's start was lost.
 _KIND_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "tool_use"}
+_KIND_OF_DELTA["signature_delta"] = "thinking"
 
 
-class Memory(Struct):
-    """Everything that a machine knows, as state."""
+class Machine(Beside):
+    """Recovery for one session.
 
-    ids: Ids
-    state: State = State.IDLE
-    message: Message | None = None
-    before: Shown | None = None
-    finished: list[FinishedTurn] = []
-
-
-class Machine:
-    """Recovery for one session. ``confirmed_by`` is what proves a block: a complete message, or its own stop."""
-
-    def __init__(self, memory: Memory, confirmed_by: Literal["message", "stop"], *, records: bool) -> None:
-        self.memory = memory
-        self._ids = memory.ids
-        self._confirmed_by = confirmed_by
-        self._records = records
+    Args:
+        memory: what it knows so far.
+        confirmed_by: what proves a block, a complete message or its own stop (see ``decoder``).
+        records: whether finished turns are made for the log.
+        issuer: the provider's name, for reasoning in the log; ``""`` where complete messages tell all there is.
+        excerpt: how much of each end of a run's text a diagnosis keeps, in code points.
+    """
 
     def step(self, event: Event) -> list[Item]:
         """Take one event.
@@ -82,75 +73,15 @@ class Machine:
         """
         memory = self.memory
         message = memory.message
-        if type(event) is BlockDelta and memory.state is _OPEN and not is_late(event, message):
+        if type(event) is not RunEnded:
+            memory.trace.count(event)
+        if type(event) is BlockDelta and memory.state is _OPEN and not is_late(event, message, by_id=self._repeats):
             # Nearly every event is one of these, so the pair (OPEN, BLOCK_DELTA) is not looked up.
             return self._extend_block(event)
-        state, action = transition(memory.state, classify(event, message))
+        state, action = transition(memory.state, classify(event, message, repeats=self._repeats))
         items = _ACTIONS[action](self, event)
         memory.state = state
         return items
-
-    # -- beside the messages ------------------------------------------------------------------------------------
-
-    def _ignore(self, event: Event) -> list[Item]:
-        raw = event.raw if isinstance(event, BlockDelta | BlockStarted) else UNSET
-        if raw is UNSET:
-            return []
-        return [AgentUnrecognized(reason="unknown content outside a message", event=raw, seq=self._ids.number())]
-
-    def _show(self, event: Event) -> list[Item]:
-        if isinstance(event, UserMessage):
-            return self._user(event)
-        if isinstance(event, WholeMessage):
-            return self._subagent(event)
-        if isinstance(event, Aside):
-            return [msgspec.structs.replace(event.item, seq=self._ids.number())]
-        if isinstance(event, Retried):
-            return [AgentError(message=event.message, will_retry=True, seq=self._ids.number())]
-        if isinstance(event, Notice):
-            seq = self._ids.number()
-            return [AgentError(message=event.message, code=event.code, parent_tool_use_id=event.parent, seq=seq)]
-        return []
-
-    def _user(self, event: UserMessage) -> list[Item]:
-        items: list[Item] = []
-        for result in event.results:
-            call = self.memory.message.call(result.tool_id) if self.memory.message and not event.parent else None
-            if call is not None:
-                call.answered = True
-            items.append(
-                ItemResult(
-                    item_id=self._ids.of_call(result.tool_id) if call is None else call.item_id,
-                    content=result.content,
-                    is_error=result.is_error,
-                    tool_result=event.tool_result,
-                    parent_tool_use_id=event.parent,
-                    extras=event.extras,
-                )
-            )
-        if event.rest:
-            items.append(user_message(self._ids.for_user(), event))
-        if self._records and event.parent is None and (event.results or event.synthetic):
-            self._record_user(UserLine.of(event))
-        return items
-
-    def _record_user(self, line: UserLine) -> None:
-        message = self.memory.message
-        if message is not None and not message.over:
-            message.users.append(line)
-        else:
-            self._finish_turns(user_turns(line, self._ids.turns, self._ids.prefix))
-
-    def _finish_turns(self, turns: list[FinishedTurn]) -> None:
-        self._ids.turns += len(turns)
-        self.memory.finished += turns
-
-    def _subagent(self, event: WholeMessage) -> list[Item]:
-        items: list[Item] = []
-        for whole in event.blocks:
-            item_id = self._ids.for_subagent() if whole.tool_id is None else self._ids.for_call(whole.tool_id)
-            items += whole_items(item_id, whole, parent=event.parent, sidechain=event.sidechain)
-        return [*items, subagent_stop(event)]
 
     # -- an attempt ---------------------------------------------------------------------------------------------
 
@@ -163,17 +94,27 @@ class Machine:
         return items
 
     def _start_again(self, event: MessageStarted) -> list[Item]:
-        items = [*self._withdraw(everything=False), *self._leave("next attempt")]
+        # Of an API, another attempt means that the client threw this one away as a whole.
+        items = [*self._withdraw(everything=not self._repeats), *self._leave("next attempt")]
         self._begin(event)
         return items
 
+    def _start_unseen(self, event: BlockStarted | BlockDelta) -> list[Item]:
+        items = self._start_next(MessageStarted(event.message_id))
+        return items + (self._open_block(event) if isinstance(event, BlockStarted) else self._extend_block(event))
+
     def _open_block(self, event: BlockStarted) -> list[Item]:
         message = self._message()
+        items: list[Item] = []
+        before = None if self._repeats else message.block(event.index)
+        if before is not None and not before.withdrawn and before.repeats(event):
+            items = self._take_back(before)
         is_call = event.kind in CALLS and event.tool_id is not None
         item_id = self._ids.for_call(event.tool_id) if is_call and event.tool_id else self._ids.for_streamed()
         block = Block(item_id=item_id, kind=event.kind, index=event.index, tool_id=event.tool_id, name=event.name)
-        message.blocks.append(block)
-        items: list[Item] = [streamed_start(item_id, event)]
+        block.raw = bytes(event.raw) if self._records and event.raw is not UNSET else None
+        message.add(block)
+        items.append(streamed_start(item_id, event))
         if event.text:
             items.append(ItemDelta(item_id=item_id, delta_type=f"{event.kind}_delta", content=event.text))
             block.append(event.text)
@@ -184,7 +125,7 @@ class Machine:
         block = message.blocks[-1] if message.blocks else None
         if block is None or block.index != event.index:
             block = message.block(event.index)
-        if block is None:
+        if block is None or (block.confirmed and not self._repeats):
             return self._open_for(event)
         if block.confirmed:
             return []
@@ -200,9 +141,26 @@ class Machine:
     def _open_for(self, event: BlockDelta) -> list[Item]:
         """Start a block whose start was lost, if the delta tells what it is."""
         kind = _KIND_OF_DELTA.get(event.kind)
-        if kind is None:
+        if kind is None or (event.kind == "signature_delta" and self._repeats):
             return self._ignore(event)
         return [*self._open_block(BlockStarted(index=event.index, kind=kind)), *self._extend_block(event)]
+
+    def _note_block(self, event: BlockNoted) -> list[Item]:
+        block = self._message().block(event.index)
+        if block is None or block.withdrawn:
+            return self._ignore(event)
+        block.note(event)
+        return []
+
+    def _take_stray(self, event: BlockStarted | BlockDelta | BlockNoted | BlockStopped) -> list[Item]:
+        """What comes for a message that takes no more is in its complete message; where none comes, it is kept."""
+        if self._repeats:
+            return self._ignore(event)
+        if isinstance(event, BlockStarted):
+            return self._open_block(event)
+        if isinstance(event, BlockDelta):
+            return self._extend_block(event)
+        return self._note_block(event) if isinstance(event, BlockNoted) else self._stop_block(event)
 
     def _stop_block(self, event: BlockStopped) -> list[Item]:
         block = self._message().block(event.index)
@@ -211,8 +169,18 @@ class Machine:
         return []
 
     def _finish(self, event: MessageDelta) -> list[Item]:
-        self._message().reason = event.stop_reason
+        message = self._message()
+        message.reason, message.cut = event.stop_reason, event.cut
+        message.details = {} if event.details is UNSET else {k: bytes(v) for k, v in event.details.items()}
         return self._confirm_stopped()
+
+    def _count(self, event: UsageKnown) -> list[Item]:
+        message = self._message()
+        message.model = event.model or message.model
+        if event.usage is None or event.usage == message.usage:
+            return []
+        message.usage = event.usage
+        return [TurnDelta(usage=event.usage)] if message.stopped else []
 
     def _stop(self, _event: MessageStopped) -> list[Item]:
         items = self._confirm_stopped()
@@ -221,11 +189,11 @@ class Machine:
     def _confirm_stopped(self) -> list[Item]:
         """Where no complete message comes, a block's stop and the message's stop reason prove it."""
         message = self._message()
-        if self._confirmed_by == "message" or message.reason is None:
+        if self._repeats or message.reason is None:
             return []
         items: list[Item] = []
         for block in message.surviving():
-            if block.stopped and not block.confirmed and block.reads_as_whole():
+            if block.stopped and not block.confirmed and block.reads_as_whole(cut=message.cut):
                 block.confirmed = True
                 items.append(confirmed_by_stop(block))
         return items
@@ -235,7 +203,7 @@ class Machine:
         if message.stopped:
             return []
         message.stopped = True
-        return [TurnStop(incomplete=message.attempt and message.reason is None)]
+        return [turn_stop(message, told_by_stop=not self._repeats)]
 
     def _abandon(self, event: MessageStopped) -> list[Item]:
         message = self._message()
@@ -255,16 +223,19 @@ class Machine:
         for whole in event.blocks:
             block = message.streamed(whole)
             message.confirmed += 1
+            if block is not None and block.confirmed:
+                continue  # it was told before, and its place tells so
             if block is None:
                 items += self._promote(message, whole)
             else:
                 completed.append(confirmed(block, whole, confirm(block, whole)))
                 block.raw = self._kept(whole)
-        return [*items, turn_delta(event), *completed]
+        told = turn_delta(event)
+        return [*items, *([told] if self._repeats or told != TurnDelta() else []), *completed]
 
     def _promote(self, message: Message, whole: WholeBlock) -> list[Item]:
         item_id = self._ids.for_promoted() if whole.tool_id is None else self._ids.for_call(whole.tool_id)
-        message.blocks.append(promoted_block(item_id, whole, self._kept(whole)))
+        message.add(promoted_block(item_id, whole, self._kept(whole)))
         return whole_items(item_id, whole, origin="promoted")
 
     def _kept(self, whole: WholeBlock) -> bytes | None:
@@ -288,9 +259,12 @@ class Machine:
         items: list[Item] = []
         for block in self._message().surviving():
             if everything or block.abandoned or not block.confirmed:
-                block.withdrawn = True
-                items.append(retracted(block))
+                items += self._take_back(block)
         return items
+
+    def _take_back(self, block: Block) -> list[Item]:
+        block.withdrawn = True
+        return [retracted(block)]
 
     # -- the end of a message, an answer, a run -----------------------------------------------------------------
 
@@ -300,6 +274,7 @@ class Machine:
         if message is None:
             return []
         items = self._close(message, reason)
+        self.memory.trace.read(message, self._excerpt)
         self.memory.before = Shown.of(message) or self.memory.before
         self.memory.message = None
         return items
@@ -309,12 +284,12 @@ class Machine:
         for block in message.surviving():
             if not block.confirmed and not block.left:
                 block.left = True
-                items.append(left_incomplete(block, reason))
-        if not message.over and message.blocks:
+                items.append(left_incomplete(block, message.failed or reason))
+        if not message.over and (message.blocks or message.reason is not None):
             items += self._turn_stop()
         message.over = True
         if self._records:
-            self._finish_turns(finished_turns(message, self._ids.turns, self._ids.prefix))
+            self._finish_turns(finished_turns(message, self._ids.turns, self._ids.prefix, self._issuer))
         return items
 
     def _sum_up(self, event: RunResult) -> list[Item]:
@@ -330,9 +305,28 @@ class Machine:
         return [msgspec.structs.replace(event.item, unseen=unseen, expanded=expanded, seq=self._ids.number())]
 
     def _end(self, event: RunEnded) -> list[Item]:
+        memory = self.memory
+        message, failed = memory.message, memory.message.failed if memory.message else ""
         items = self._leave(event.reason)
-        self.memory.before = None
+        if self._is_unfinished(event, message):
+            items.append(msgspec.structs.replace(memory.trace.told(event.reason, failed), seq=self._ids.number()))
+        memory.before, memory.trace = None, Trace()
         return items
+
+    def _is_unfinished(self, event: RunEnded, message: Message | None) -> bool:
+        """Whether a run has not finished: an agent program's has a result, an API's message its stop reason."""
+        trace, state = self.memory.trace, self.memory.state
+        if event.reason == END_OF_INPUT:
+            return False
+        if cause_of(event.reason) in BROKEN_OFF and trace.counts:
+            return True
+        if message is None:
+            return "error" in trace.counts and "result" not in trace.counts
+        if message.failed:
+            return True
+        if message.cut and trace.loops():
+            return True
+        return state is not State.CLOSED if self._repeats else message.reason is None and message.attempt
 
     def _message(self) -> Message:
         """The current message; actions that need one stand in the table only where there is one."""

@@ -5,6 +5,10 @@ was streamed stays unconfirmed until a complete message holds it. The table says
 thing comes; the actions it names are in ``machine``. It was measured, not designed: five versions of the Claude CLI
 against an API that drops, refuses and overloads.
 
+An API's own stream (``confirmed_by`` stop) goes through the same table. It repeats nothing, so its blocks are
+confirmed by their stops and the message's stop reason; an attempt that does not get that far is worth nothing once
+the next one starts; and what streams where no message is can only belong to one whose start was lost.
+
 States:
 
 - ``IDLE``: no message yet in this run.
@@ -48,7 +52,9 @@ class Input(enum.StrEnum):
     START = "message started"
     BLOCK_START = "block started"
     BLOCK_DELTA = "block delta"
+    BLOCK_NOTE = "block noted"
     BLOCK_STOP = "block stopped"
+    UNSTARTED = "content of a message whose start was lost"
     FINISH = "stop reason"
     FINISH_ANSWERED = "stop reason, and all calls have results"
     NO_FINISH = "null stop reason"
@@ -56,7 +62,8 @@ class Input(enum.StrEnum):
     ABANDON = "message stopped, blocks abandoned"
     OWN = "complete message, this one"
     FOREIGN = "complete message, another one"
-    RETRY = "retry"
+    USAGE = "token counts"
+    RETRY = "retry, or an error that ends the attempt"
     ANSWER = "the last missing tool result of a finished message"
     ASIDE = "something beside the messages"
     LATE = "event of a message that is over"
@@ -70,12 +77,16 @@ class Action(enum.StrEnum):
 
     IGNORE = "nothing, except that content of an unknown type is passed on"
     SHOW = "pass on what stands beside the messages"
+    TAKE_STRAY = "nothing if a complete message tells it again, else as in an open attempt"
     START_NEXT = "close the message, begin an attempt"
     START_AGAIN = "withdraw what is unconfirmed, begin an attempt"
+    START_UNSEEN = "close the message, begin an attempt with the block"
     OPEN_BLOCK = "start an item"
     EXTEND_BLOCK = "pass on a delta"
+    NOTE_BLOCK = "remember what stands beside the block's text"
     STOP_BLOCK = "remember that the block's stream stopped"
     FINISH = "remember the stop reason"
+    COUNT = "remember the token counts, or tell them if the turn is closed"
     STOP = "close the turn"
     ABANDON = "close the turn, give up the blocks that are named"
     CONFIRM = "complete the blocks that streamed, promote those that did not"
@@ -93,20 +104,23 @@ I = Input  # noqa: E741  the table reads best with one letter each
 TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     # Idle: block events cannot come, without a message they are late.
     (S.IDLE, I.START): (S.OPEN, A.START_NEXT),
+    (S.IDLE, I.UNSTARTED): (S.OPEN, A.START_UNSEEN),
     (S.IDLE, I.FOREIGN): (S.PROMOTED, A.TAKE_NEXT),
     (S.IDLE, I.RETRY): (S.IDLE, A.SHOW),
     (S.IDLE, I.ASIDE): (S.IDLE, A.SHOW),
     (S.IDLE, I.LATE): (S.IDLE, A.IGNORE),
     (S.IDLE, I.RESULT): (S.IDLE, A.SUM_UP),
     (S.IDLE, I.END): (S.IDLE, A.END),
-    # Open: the only state in which a block grows.
+    # Open: the only state in which a block grows and can be confirmed afterwards.
     (S.OPEN, I.START): (S.OPEN, A.START_AGAIN),
     (S.OPEN, I.BLOCK_START): (S.OPEN, A.OPEN_BLOCK),
     (S.OPEN, I.BLOCK_DELTA): (S.OPEN, A.EXTEND_BLOCK),
+    (S.OPEN, I.BLOCK_NOTE): (S.OPEN, A.NOTE_BLOCK),
     (S.OPEN, I.BLOCK_STOP): (S.OPEN, A.STOP_BLOCK),
     (S.OPEN, I.FINISH): (S.FINISHED, A.FINISH),
     (S.OPEN, I.FINISH_ANSWERED): (S.ANSWERED, A.FINISH),
     (S.OPEN, I.NO_FINISH): (S.CUT, A.IGNORE),
+    (S.OPEN, I.USAGE): (S.OPEN, A.COUNT),
     (S.OPEN, I.STOP): (S.CUT, A.STOP),
     (S.OPEN, I.ABANDON): (S.CUT, A.ABANDON),
     (S.OPEN, I.OWN): (S.OPEN, A.CONFIRM),
@@ -120,12 +134,15 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.OPEN, I.END): (S.IDLE, A.END),
     # Cut: what was confirmed stays, whatever comes.
     (S.CUT, I.START): (S.OPEN, A.START_AGAIN),
-    (S.CUT, I.BLOCK_START): (S.CUT, A.IGNORE),
-    (S.CUT, I.BLOCK_DELTA): (S.CUT, A.IGNORE),
-    (S.CUT, I.BLOCK_STOP): (S.CUT, A.IGNORE),
+    (S.CUT, I.UNSTARTED): (S.CUT, A.TAKE_STRAY),
+    (S.CUT, I.BLOCK_START): (S.CUT, A.TAKE_STRAY),
+    (S.CUT, I.BLOCK_DELTA): (S.CUT, A.TAKE_STRAY),
+    (S.CUT, I.BLOCK_NOTE): (S.CUT, A.TAKE_STRAY),
+    (S.CUT, I.BLOCK_STOP): (S.CUT, A.TAKE_STRAY),
     (S.CUT, I.FINISH): (S.CUT, A.IGNORE),
     (S.CUT, I.FINISH_ANSWERED): (S.CUT, A.IGNORE),
     (S.CUT, I.NO_FINISH): (S.CUT, A.IGNORE),
+    (S.CUT, I.USAGE): (S.CUT, A.COUNT),
     (S.CUT, I.STOP): (S.CUT, A.STOP),
     (S.CUT, I.ABANDON): (S.CUT, A.ABANDON),
     (S.CUT, I.OWN): (S.CUT, A.CONFIRM),
@@ -139,12 +156,14 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.CUT, I.END): (S.IDLE, A.END),
     # Finished: a new attempt means that it was accepted, another complete message that it was not.
     (S.FINISHED, I.START): (S.OPEN, A.START_NEXT),
-    (S.FINISHED, I.BLOCK_START): (S.FINISHED, A.IGNORE),
-    (S.FINISHED, I.BLOCK_DELTA): (S.FINISHED, A.IGNORE),
-    (S.FINISHED, I.BLOCK_STOP): (S.FINISHED, A.IGNORE),
+    (S.FINISHED, I.BLOCK_START): (S.FINISHED, A.TAKE_STRAY),
+    (S.FINISHED, I.BLOCK_DELTA): (S.FINISHED, A.TAKE_STRAY),
+    (S.FINISHED, I.BLOCK_NOTE): (S.FINISHED, A.TAKE_STRAY),
+    (S.FINISHED, I.BLOCK_STOP): (S.FINISHED, A.TAKE_STRAY),
     (S.FINISHED, I.FINISH): (S.FINISHED, A.FINISH),
     (S.FINISHED, I.FINISH_ANSWERED): (S.ANSWERED, A.FINISH),
     (S.FINISHED, I.NO_FINISH): (S.FINISHED, A.IGNORE),
+    (S.FINISHED, I.USAGE): (S.FINISHED, A.COUNT),
     (S.FINISHED, I.STOP): (S.DONE, A.STOP),
     (S.FINISHED, I.ABANDON): (S.CUT, A.ABANDON),
     (S.FINISHED, I.OWN): (S.FINISHED, A.CONFIRM),
@@ -158,12 +177,14 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.FINISHED, I.END): (S.IDLE, A.END),
     # Answered: the tools ran, so nothing replaces it any more; a retry is the next message's.
     (S.ANSWERED, I.START): (S.OPEN, A.START_NEXT),
-    (S.ANSWERED, I.BLOCK_START): (S.ANSWERED, A.IGNORE),
-    (S.ANSWERED, I.BLOCK_DELTA): (S.ANSWERED, A.IGNORE),
-    (S.ANSWERED, I.BLOCK_STOP): (S.ANSWERED, A.IGNORE),
+    (S.ANSWERED, I.BLOCK_START): (S.ANSWERED, A.TAKE_STRAY),
+    (S.ANSWERED, I.BLOCK_DELTA): (S.ANSWERED, A.TAKE_STRAY),
+    (S.ANSWERED, I.BLOCK_NOTE): (S.ANSWERED, A.TAKE_STRAY),
+    (S.ANSWERED, I.BLOCK_STOP): (S.ANSWERED, A.TAKE_STRAY),
     (S.ANSWERED, I.FINISH): (S.ANSWERED, A.IGNORE),
     (S.ANSWERED, I.FINISH_ANSWERED): (S.ANSWERED, A.IGNORE),
     (S.ANSWERED, I.NO_FINISH): (S.ANSWERED, A.IGNORE),
+    (S.ANSWERED, I.USAGE): (S.ANSWERED, A.COUNT),
     (S.ANSWERED, I.STOP): (S.DONE, A.STOP),
     (S.ANSWERED, I.ABANDON): (S.CUT, A.ABANDON),
     (S.ANSWERED, I.OWN): (S.ANSWERED, A.CONFIRM),
@@ -177,12 +198,15 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.ANSWERED, I.END): (S.IDLE, A.END),
     # Done: complete messages of it may still come, nothing replaces it.
     (S.DONE, I.START): (S.OPEN, A.START_NEXT),
-    (S.DONE, I.BLOCK_START): (S.DONE, A.IGNORE),
-    (S.DONE, I.BLOCK_DELTA): (S.DONE, A.IGNORE),
-    (S.DONE, I.BLOCK_STOP): (S.DONE, A.IGNORE),
+    (S.DONE, I.UNSTARTED): (S.OPEN, A.START_UNSEEN),
+    (S.DONE, I.BLOCK_START): (S.DONE, A.TAKE_STRAY),
+    (S.DONE, I.BLOCK_DELTA): (S.DONE, A.TAKE_STRAY),
+    (S.DONE, I.BLOCK_NOTE): (S.DONE, A.TAKE_STRAY),
+    (S.DONE, I.BLOCK_STOP): (S.DONE, A.TAKE_STRAY),
     (S.DONE, I.FINISH): (S.DONE, A.IGNORE),
     (S.DONE, I.FINISH_ANSWERED): (S.DONE, A.IGNORE),
     (S.DONE, I.NO_FINISH): (S.DONE, A.IGNORE),
+    (S.DONE, I.USAGE): (S.DONE, A.COUNT),
     (S.DONE, I.STOP): (S.DONE, A.IGNORE),
     (S.DONE, I.ABANDON): (S.CUT, A.ABANDON),
     (S.DONE, I.OWN): (S.DONE, A.CONFIRM),
@@ -196,6 +220,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.DONE, I.END): (S.IDLE, A.END),
     # Promoted: no attempt, so block events and stops are another message's, and late.
     (S.PROMOTED, I.START): (S.OPEN, A.START_NEXT),
+    (S.PROMOTED, I.UNSTARTED): (S.OPEN, A.START_UNSEEN),
     (S.PROMOTED, I.OWN): (S.PROMOTED, A.CONFIRM),
     (S.PROMOTED, I.FOREIGN): (S.PROMOTED, A.TAKE_NEXT),
     (S.PROMOTED, I.RETRY): (S.PROMOTED, A.SHOW),
@@ -205,6 +230,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.PROMOTED, I.END): (S.IDLE, A.END),
     # Closed: only a complete message can still add to what is there.
     (S.CLOSED, I.START): (S.OPEN, A.START_NEXT),
+    (S.CLOSED, I.UNSTARTED): (S.OPEN, A.START_UNSEEN),
     (S.CLOSED, I.OWN): (S.CLOSED, A.CONFIRM),
     (S.CLOSED, I.FOREIGN): (S.PROMOTED, A.TAKE_NEXT),
     (S.CLOSED, I.RETRY): (S.CLOSED, A.SHOW),

@@ -7,7 +7,7 @@ from typing import TypedDict
 import msgspec
 from msgspec import UNSET, Raw
 
-from pipeline.streams.attempts import CALLS, Block, Rest
+from pipeline.streams.attempts import CALLS, Block, Message, Rest
 from pipeline.streams.events import BlockStarted, UserMessage, WholeBlock, WholeMessage
 from topics.items import Item, ItemCompleted, ItemRetracted, ItemStarted, Origin, TurnDelta, TurnStop
 
@@ -59,13 +59,14 @@ def confirmed(block: Block, whole: WholeBlock, rest: Rest) -> ItemCompleted:
 
 def confirmed_by_stop(block: Block) -> ItemCompleted:
     """A streamed block is complete, where its source never sends complete messages."""
-    return ItemCompleted(item_id=block.item_id)
+    return ItemCompleted(item_id=block.item_id, extras=block.noted() or UNSET)
 
 
 def left_incomplete(block: Block, reason: str) -> ItemCompleted:
     """A streamed block ends unconfirmed. A call repeats the raw JSON that came, so that nobody has to add it up."""
     partial = block.text() if block.kind in CALLS else UNSET
-    return ItemCompleted(item_id=block.item_id, partial_input=partial, incomplete=True, reason=reason)
+    extras = block.noted() or UNSET
+    return ItemCompleted(item_id=block.item_id, partial_input=partial, incomplete=True, reason=reason, extras=extras)
 
 
 def retracted(block: Block) -> ItemRetracted:
@@ -76,6 +77,20 @@ def retracted(block: Block) -> ItemRetracted:
 def turn_delta(event: WholeMessage) -> TurnDelta:
     """What a complete message says about the turn."""
     return TurnDelta(model=event.model, usage=event.usage, uuid=event.uuid, extras=event.extras)
+
+
+def turn_stop(message: Message, *, told_by_stop: bool) -> TurnStop:
+    """An attempt's turn is over. Where no complete message tells about the turn, its stop does."""
+    incomplete = message.attempt and message.reason is None
+    if not told_by_stop:
+        return TurnStop(incomplete=incomplete)
+    return TurnStop(
+        incomplete=incomplete,
+        model=message.model,
+        stop_reason=message.reason,
+        usage=UNSET if message.usage is None else message.usage,
+        extras={name: Raw(value) for name, value in message.details.items()} or UNSET,
+    )
 
 
 def subagent_stop(event: WholeMessage) -> TurnStop:
@@ -112,6 +127,7 @@ def promoted_block(item_id: str, whole: WholeBlock, raw: bytes | None) -> Block:
         kind=whole.kind,
         tool_id=whole.tool_id,
         name=whole.name,
+        index=-1 if whole.index is None else whole.index,
         parts=[whole.text] if whole.kind == "text" else [],
         confirmed=True,
         raw=raw,

@@ -46,16 +46,24 @@ def read_fields(line: bytes) -> dict[str, Raw]:
     """
     try:
         fields = _fields.decode(line)
-        # Raw members were only skipped: look into them for what a reader of the output would stumble over.
-        if not line.isascii():
-            line.decode()
-        if b"\\ud" in line or b"\\uD" in line:
-            msgspec.json.decode(line)
+        check_strings(line)
     except msgspec.ValidationError as error:
         raise TypeError("not a JSON object") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _fields.decode(_mend(line))
     return fields
+
+
+def check_strings(line: bytes) -> None:
+    """Look into members that were skipped as raw JSON for what a reader of the output would stumble over.
+
+    Raises:
+        UnicodeDecodeError, msgspec.DecodeError: bytes that are not UTF-8, or a lone surrogate.
+    """
+    if not line.isascii():
+        line.decode()
+    if b"\\ud" in line or b"\\uD" in line:
+        msgspec.json.decode(line)
 
 
 def _mend(line: bytes) -> bytes:

@@ -7,18 +7,20 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from pipeline.errors import InputError, UnknownTargetError
-from pipeline.streams.claude_cli import ClaudeCli, SavedDecoder
+from pipeline.errors import InputError
+from pipeline.fixes import Fix
+from pipeline.streams.beside import Memory
+from pipeline.streams.cascade import Cascade
+from pipeline.streams.cascade_speech import Speech
+from pipeline.streams.decoder import Decoder
+from pipeline.streams.diagnosis import EXCERPT
 from pipeline.streams.events import Event, RunEnded, unrecognized
 from pipeline.streams.finished import FinishedTurn
 from pipeline.streams.framing import Tail
 from pipeline.streams.identity import Ids
-from pipeline.streams.machine import Machine, Memory
+from pipeline.streams.machine import Machine
+from pipeline.streams.sources import source as find_source
 from topics.items import AnyItem, Item
-
-# Decoders by the name of their source.
-SOURCES: dict[str, type[ClaudeCli]] = {"claude-cli": ClaudeCli}
-
 
 _items = msgspec.json.Decoder(list[AnyItem])
 
@@ -28,9 +30,10 @@ class _Saved(Struct, array_like=True):
     run: str | None
     fed: bool
     records: bool
+    excerpt: int
     tail: Tail
     due: bytes
-    decoder: SavedDecoder
+    decoder: bytes
     memory: Memory
 
 
@@ -39,27 +42,36 @@ class Recovery:
 
     Args:
         source: whose events they are, a key of ``SOURCES``.
-        records: whether finished turns are kept for ``take_finished``; who asks for them takes them after each feed.
+        records: whether finished turns and fixes are kept for ``take_finished`` and ``take_fixes``; who asks for them
+            takes them after each feed.
+        excerpt: how much of each end of its text the diagnosis of an unfinished run keeps, in code points.
 
     Raises:
         UnknownTargetError: there is no such source.
     """
 
-    def __init__(self, source: str = "claude-cli", *, records: bool = True) -> None:
-        decoder = _decoder(source)
+    def __init__(self, source: str = "claude-cli", *, records: bool = True, excerpt: int = EXCERPT) -> None:
+        decoder = find_source(source)
         self.source = source
         self._run: str | None = None
         self._fed = False
         self._records = records
+        self._excerpt = excerpt
         self._tail = Tail()
         self._due: list[Item] = []
-        self._decoder = decoder()
-        self._machine = Machine(Memory(Ids(decoder.prefix)), decoder.confirmed_by, records=records)
+        self._speech = Speech()
+        self._decoder: Decoder = decoder()
+        self._machine = self._machine_with(Memory(Ids(decoder.prefix)))
 
     @property
     def run(self) -> str | None:
         """The run that is going on, by the name it was fed under; None where it has none, or between runs."""
         return self._run
+
+    @property
+    def turns(self) -> int:
+        """How many turns the session has finished."""
+        return self._machine.memory.ids.turns
 
     def feed(
         self, data: bytes, run: str | None = None, *, framing: Literal["events", "bytes"] = "events"
@@ -85,8 +97,7 @@ class Recovery:
         self._run = self._run if run is None else run
         self._fed = True
         if framing == "bytes":
-            whole, lost = self._tail.push(data)
-            data = b"".join(whole)
+            data, lost = self._tail.push(data, self._decoder.framing)
             items += self._steps([unrecognized("event longer than 64 MiB")] * lost)
         elif self._tail.size:
             data = b"\n".join((self._tail.flush(), data))
@@ -104,13 +115,26 @@ class Recovery:
 
     def switch_source(self, source: str) -> None:
         """Go on with another source's events; the running run ends, and its last items come with the next feed."""
-        decoder = _decoder(source)
+        decoder = find_source(source)
         self._due = self.end_run("next source")
         self.source = source
         self._decoder = decoder()
+        self.speak(self._speech)
         memory = self._machine.memory
         memory.ids.prefix = decoder.prefix
-        self._machine = Machine(memory, decoder.confirmed_by, records=self._records)
+        self._machine = self._machine_with(memory)
+
+    def speak(self, speech: Speech) -> None:
+        """Tell what a planner's text is to become (source ``cascade``), from its next message on; not in a snapshot."""
+        self._speech = speech
+        if isinstance(self._decoder, Cascade):
+            self._decoder.speech = speech
+
+    def take_fixes(self) -> list[Fix]:
+        """What was changed in a source's words since this was last asked: its name for target, item ids for paths."""
+        memory = self._machine.memory
+        fixes, memory.fixes = memory.fixes, []
+        return fixes
 
     def take_finished(self) -> list[FinishedTurn]:
         """The turns that were finished since this was last asked, in order."""
@@ -125,6 +149,7 @@ class Recovery:
             self._run,
             self._fed,
             self._records,
+            self._excerpt,
             self._tail,
             msgspec.json.encode(self._due),
             self._decoder.save(),
@@ -143,25 +168,21 @@ class Recovery:
             saved = msgspec.msgpack.decode(data, type=_Saved)
         except msgspec.DecodeError as error:
             raise InputError("bad_snapshot", f"this is not a snapshot of a recovery: {error}") from error
-        recovery = cls(saved.source, records=saved.records)
+        recovery = cls(saved.source, records=saved.records, excerpt=saved.excerpt)
         recovery._run, recovery._fed, recovery._tail = saved.run, saved.fed, saved.tail
         recovery._due = list(_items.decode(saved.due))
-        decoder = SOURCES[saved.source]
-        recovery._decoder = decoder.load(saved.decoder)
-        recovery._machine = Machine(saved.memory, decoder.confirmed_by, records=saved.records)
+        recovery._decoder.load(saved.decoder)
+        recovery._machine = recovery._machine_with(saved.memory)
         return recovery
+
+    def _machine_with(self, memory: Memory) -> Machine:
+        decoder = self._decoder
+        return Machine(
+            memory, decoder.confirmed_by, records=self._records, issuer=decoder.issuer, excerpt=self._excerpt
+        )
 
     def _steps(self, events: list[Event]) -> list[Item]:
         step = self._machine.step
         if len(events) == 1:
             return step(events[0])
         return [item for event in events for item in step(event)]
-
-
-def _decoder(source: str) -> type[ClaudeCli]:
-    decoder = SOURCES.get(source)
-    if decoder is None:
-        raise UnknownTargetError(
-            "unknown_source", f"there is no source {source!r}; the sources are {', '.join(sorted(SOURCES))}"
-        )
-    return decoder

@@ -3,9 +3,9 @@
     python tests/benchmarks/run.py [--only core worker] [--seconds 480]
 
 The table goes to standard output and to ``build/benchmarks.md``. A benchmark that does not keep findings (see
-``measure.report``) stands in the file as it spoke. ``BENCH_PEERS`` names a Python that has LiteLLM and Quix Streams
-(``pip install litellm quixstreams msgspec`` in an environment of its own, since neither is a dependency of ours);
-without it their rows are left out.
+``measure.report``) stands in the file as it spoke. ``BENCH_PEERS`` names a Python that has LiteLLM, Quix Streams and
+the SDKs (``pip install litellm quixstreams msgspec anthropic openai`` in an environment of its own, since none is a
+dependency of ours); without it their rows are left out.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_a_new_run_ends_the_former_one_and_ids_go_on() -> None:
 def test_ending_a_run_twice_says_nothing_twice() -> None:
     recovery = Recovery()
     feed(recovery, *streamed("m1", "cut"))
-    assert len(recovery.end_run("exit 137")) == 2
+    assert len(recovery.end_run("exit 137")) == 3
     assert recovery.end_run("exit 137") == []
 
 

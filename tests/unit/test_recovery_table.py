@@ -10,7 +10,7 @@ from pipeline.errors import StreamError
 from pipeline.streams.machine import Machine
 from pipeline.streams.recovery import TABLE, Action, Input, State, transition
 
-BLOCK_INPUTS = {Input.BLOCK_START, Input.BLOCK_DELTA, Input.BLOCK_STOP}
+BLOCK_INPUTS = {Input.BLOCK_START, Input.BLOCK_DELTA, Input.BLOCK_NOTE, Input.BLOCK_STOP}
 # What only an attempt can get; elsewhere the classification makes it late.
 ATTEMPT_INPUTS = BLOCK_INPUTS | {
     Input.FINISH,
@@ -18,6 +18,7 @@ ATTEMPT_INPUTS = BLOCK_INPUTS | {
     Input.NO_FINISH,
     Input.STOP,
     Input.ABANDON,
+    Input.USAGE,
     Input.RESULT_BEFORE,
 }
 ATTEMPTS = {State.OPEN, State.CUT, State.FINISHED, State.ANSWERED, State.DONE}
@@ -48,8 +49,21 @@ def test_without_an_attempt_nothing_streams() -> None:
 
 
 def test_only_an_open_attempt_grows() -> None:
-    growing = {Action.OPEN_BLOCK, Action.EXTEND_BLOCK, Action.STOP_BLOCK}
+    growing = {Action.OPEN_BLOCK, Action.EXTEND_BLOCK, Action.NOTE_BLOCK, Action.STOP_BLOCK}
     assert {state for (state, _), (_, action) in TABLE.items() if action in growing} == {State.OPEN}
+
+
+def test_what_comes_for_an_attempt_that_takes_no_more_is_a_stray_everywhere() -> None:
+    for state in ATTEMPTS - {State.OPEN}:
+        assert {TABLE[state, given_] for given_ in BLOCK_INPUTS} == {(state, Action.TAKE_STRAY)}
+
+
+def test_content_without_a_start_begins_an_attempt_where_none_can_take_it() -> None:
+    pairs = {state: pair for (state, given_), pair in TABLE.items() if given_ is Input.UNSTARTED}
+    # One that failed after its stop reason, and stopped then, may still get what belongs to it.
+    assert pairs.pop(State.CUT) == (State.CUT, Action.TAKE_STRAY)
+    starting = {State.IDLE, State.DONE, State.PROMOTED, State.CLOSED}
+    assert pairs == dict.fromkeys(starting, (State.OPEN, Action.START_UNSEEN))
 
 
 def test_the_pair_that_the_machine_does_not_look_up_is_in_the_table() -> None:
@@ -72,6 +86,7 @@ def test_what_was_accepted_is_never_replaced() -> None:
 # What moves a message from one state to another, input by input; every other pair of the table stays where it is.
 MOVES: dict[Input, dict[State, State]] = {
     Input.START: dict.fromkeys(State, State.OPEN),
+    Input.UNSTARTED: dict.fromkeys(set(State) - {State.CUT}, State.OPEN),
     Input.FOREIGN: dict.fromkeys(State, State.PROMOTED),
     Input.END: dict.fromkeys(State, State.IDLE),
     Input.RESULT: dict.fromkeys(set(State) - {State.IDLE}, State.CLOSED),
@@ -107,7 +122,8 @@ def test_an_input_has_one_action_where_it_has_any() -> None:
         Input.FOREIGN: {Action.TAKE_NEXT, Action.REPLACE_REST, Action.REPLACE_ALL},
     }
     for given_ in Input:
-        actions = {action for (_, input_), (_, action) in TABLE.items() if input_ is given_} - {Action.IGNORE}
+        actions = {action for (_, input_), (_, action) in TABLE.items() if input_ is given_}
+        actions -= {Action.IGNORE, Action.TAKE_STRAY}
         assert len(actions) <= 1 or actions == several[given_]
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pipeline.streams.beside import Memory
 from pipeline.streams.events import (
     BlockDelta,
     BlockStarted,
@@ -18,7 +19,7 @@ from pipeline.streams.events import (
 )
 from pipeline.streams.finished import FinishedTurn
 from pipeline.streams.identity import Ids
-from pipeline.streams.machine import Machine, Memory
+from pipeline.streams.machine import Machine
 from topics.items import Item, ItemCompleted, ItemRetracted
 from topics.reducer import reduce
 

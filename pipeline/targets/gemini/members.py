@@ -72,7 +72,7 @@ def own_part(block: Unknown) -> bool:
     if shape is None:
         return False
     try:
-        keys = msgspec.json.decode(block.raw, type=dict[str, Raw])
+        keys = part_of(block)
         member = msgspec.json.decode(keys.pop(block.kind, b""), type=shape)
         for key, value in keys.items():
             msgspec.json.decode(value, type=_BESIDE[key])
@@ -82,5 +82,7 @@ def own_part(block: Unknown) -> bool:
 
 
 def part_of(block: Unknown) -> dict[str, Raw]:
-    """The part that ``own_part`` has passed."""
-    return msgspec.json.decode(block.raw, type=dict[str, Raw])
+    """The part that a block stands for, without the type that a block of the log has."""
+    part = msgspec.json.decode(block.raw, type=dict[str, Raw])
+    part.pop("type", None)
+    return part

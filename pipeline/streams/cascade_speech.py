@@ -1,0 +1,121 @@
+"""How a planner's words become the model's own: the filters of one message, and what they are told."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from pipeline.fixes import digest
+from pipeline.streams.events import Rewritten
+from pipeline.text import MARKER, SOURCE_ROOTS, Change, IdentityRewriter, OutputFilter, Redactor, Removed
+from topics.items import AgentUnrecognized
+
+# A call's JSON as far as it came: its name, which is whole, and its arguments, which are not.
+_BEGUN: Final = re.compile(
+    r'<tool_call>\s*(?:```[A-Za-z]*\s*)?\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)+")\s*(?:,\s*(?:"arguments"\s*:\s*(.*))?)?\Z',
+    re.DOTALL,
+)
+
+_WHY: Final = {
+    "echoed_result": "a tool result that the model repeated",
+    "beside_call": "what stood in a call beside its name and arguments",
+}
+
+
+class Speech(Struct, frozen=True, kw_only=True):
+    """What the text of a session's planner is to become.
+
+    Attributes:
+        model: the name to speak under; None leaves it to the stream to tell, and else the planner's as it is.
+        tools: the names that a call without a tag must have one of; None takes any.
+        roots: paths of the planner's own machine, which are redacted.
+        marker: what stands for them.
+    """
+
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+    roots: tuple[str, ...] = SOURCE_ROOTS
+    marker: str = MARKER
+
+
+class _Saved(Struct, array_like=True):
+    text: bytes
+    paths: bytes
+    identity: bytes
+
+
+class Filters:
+    """The filters of a text and of the reasoning beside it, which are two texts. In reasoning nothing is a call.
+
+    Raises:
+        InputError: a root or the marker cannot be used.
+    """
+
+    def __init__(self, speech: Speech, model: str | None) -> None:
+        self.text = OutputFilter(model, speech.tools, speech.roots, speech.marker)
+        self._paths = Redactor(speech.roots, speech.marker)
+        self._identity = IdentityRewriter(model)
+
+    def think(self, thinking: str) -> str:
+        """More reasoning, as far as it can be shown."""
+        return self._identity.feed(self._paths.feed(thinking))
+
+    def end_thinking(self) -> str:
+        """The rest of the reasoning; what comes next is another stretch of it."""
+        return self._identity.feed(self._paths.flush()) + self._identity.flush()
+
+    def take_begun_call(self) -> tuple[str, str] | None:
+        """The name of the call that has begun and not ended, and what came of its arguments; None without one.
+
+        A call whose name has not come whole stays text.
+        """
+        parser = self.text.parser
+        found = _BEGUN.match(parser.begun())
+        if found is None:
+            return None
+        parser.drop_begun()
+        redactor = self.text.redactor
+        return msgspec.json.decode(found[1], type=str), redactor.whole(redactor.json(found[2] or ""))
+
+    def opaque(self, item: AgentUnrecognized) -> AgentUnrecognized:
+        """What nobody understands, without the paths: it is shown as well."""
+        event = item.event if item.event is UNSET else Raw(self._paths.json(bytes(item.event).decode()).encode())
+        return structs.replace(item, event=event, text=self._paths.whole(item.text))
+
+    def error(self, message: str) -> str:
+        """An error's words, without the paths."""
+        return self._paths.whole(message)
+
+    def changes(self, index: int) -> list[Rewritten]:
+        """What was changed in the text since this was last asked, as changes of the block with this index."""
+        return _told(self.text.take_changes(), index)
+
+    def changes_beside(self, index: int) -> list[Rewritten]:
+        """The same of the reasoning, and of what is no text of the model's."""
+        return _told(self._paths.take_changes() | self._identity.take_changes(), index)
+
+    def save(self) -> bytes:
+        """The state, for `load` of filters that were told the same."""
+        return msgspec.msgpack.encode(_Saved(self.text.save(), self._paths.save(), self._identity.save()))
+
+    def load(self, data: bytes) -> None:
+        """Go on from a saved state."""
+        saved = msgspec.msgpack.decode(data, type=_Saved)
+        self.text.load(saved.text)
+        self._paths.load(saved.paths)
+        self._identity.load(saved.identity)
+
+
+def removed(output: Removed) -> Rewritten:
+    """Text that was left out, as a change beside no block."""
+    return Rewritten(-1, "tool_text_removed", digest(output.text), detail=_WHY[output.reason])
+
+
+def _told(changes: dict[Change, int], index: int) -> list[Rewritten]:
+    return [
+        Rewritten(index, change.kind, change.before, digest(change.after), times=times)
+        for change, times in changes.items()
+    ]

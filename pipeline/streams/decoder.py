@@ -1,0 +1,255 @@
+"""Decoders: a source's bytes to common events. This page is what the writer of a new one needs.
+
+A decoder serves one session of one source, run after run. It is fed whole events (``feed``), is told when a run ends
+(``end``), and is saved with the session's state after every batch (``save``, ``load``), so that it goes on with the
+same events after a restart. It knows the wire format and nothing else: it keeps no opinion about what was lost and
+does not hold back text. What an attempt is worth when the next thing comes is decided by ``recovery``.
+
+**Writing one.** Almost every source sends one JSON object an event, in SSE or in lines. Subclass ``PayloadDecoder``
+and write ``payload``: one event's JSON to common events. Decode it with a typed msgspec decoder that has a struct for
+each kind of event (a tagged union where the source has a tag), and let what does not fit raise: the base reads it a
+second time tolerantly (lone surrogates, bytes that are not UTF-8), takes an ``error`` member for a failure, and makes
+``agent/unrecognized`` of the rest, so an exception never leaves ``feed`` and nothing is lost. The base also joins
+neighbouring deltas of one block, so ``payload`` need not. What is remembered from event to event is one small msgspec
+struct, ``self.state``; its class is given to ``__init__``. The base saves, restores and, at the end of a run, renews
+it. ``[DONE]`` arrives at ``done``. A source whose bytes are not SSE or lines replaces ``split`` (bytes of whole events
+to payloads; ``sse.values`` is for arrays) and ``framing`` (where events end). Register the class in ``sources``.
+
+    class Chat(PayloadDecoder[ChatState]):
+        prefix = "chat"                        # item ids: chat-block-0, ...
+        issuer = "openai-chat"                 # stands on reasoning in the session's log
+
+        def __init__(self) -> None:
+            super().__init__(ChatState)
+
+        def payload(self, payload: bytes) -> list[Event]:
+            chunk = _decode(payload)
+            ...
+
+**The events of one message**, in order (``events`` has each struct):
+
+1. ``MessageStarted(id, model)``, when the message's first event comes. Another one in the same run replaces what is
+   not finished (a retry) or follows what is. Where the protocol has no start, send one when the id changes.
+2. For each block ``BlockStarted(index, kind, tool_id, name)``, ``BlockDelta(index, kind, content)``...,
+   ``BlockStopped(index)``. Indexes are yours, as long as they name a block within its message; blocks may interleave
+   and come in any order. ``kind`` is ``text``, ``thinking``, ``tool_use``, ``redacted_thinking``, or the source's own
+   word, with the block's JSON in ``raw``. Delta kinds: ``text_delta``, ``thinking_delta``, ``input_json_delta`` (JSON
+   text of a call's input), ``signature_delta``; any other has its JSON in ``raw`` and is passed on.
+   A call's id and name are needed at its start, so wait for them; where the source has no ids, leave ``tool_id`` None,
+   and the item's id, which is unique in the session, serves in the history.
+3. ``BlockNoted(index, name, value)``: a member that the block has in the canonical form beside its text (citations,
+   a redacted block's ``data``, an item's id): it stands in the history and in ``item/completed`` as an extra.
+   ``appends``: the member is a list, and this its next element.
+4. ``MessageDelta(stop_reason)``, once there is one: the source's own word for why it stopped; refusals and filters are
+   stop reasons like any other. ``cut=True`` where the word means that the output ended before its end (token limits,
+   filters). What the protocol never stops explicitly (a chat chunk's blocks) is to be stopped by the decoder before.
+5. ``UsageKnown(usage)``: token counts of the whole message so far; the last one counts, and items tell it once.
+6. ``MessageStopped()``: the last event of the message. ``[DONE]``, a final usage chunk; nothing, if there is none.
+
+A source that repeats blocks or the message whole sends ``WholeMessage(message_id, blocks)`` with ``WholeBlock(index=)``
+whenever it does: blocks that were streamed are completed with what they missed, those that were not are promoted, and
+those that are complete already are left alone, so it may be sent as often as the source says it. Without an index,
+blocks are told apart by their order.
+
+An error in the stream is ``Failed(message, code)`` (see ``failure``): the attempt was cut. What is not about a message
+is ``Aside``. Keep-alives are ``[]``. A decoder drops redelivered events only where the source names or numbers its
+events (``sequence_number``); what has no id is never told apart by its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from pipeline.streams import fields as read
+from pipeline.streams import sse
+from pipeline.streams.events import BlockDelta, Event, Failed, unrecognized
+from pipeline.streams.fields import Fields
+from pipeline.streams.framing import Ends, Scan, lines
+from pipeline.streams.salvage import read_fields
+
+# What proves a block: a complete message that holds it, or its own stop and its message's stop reason.
+Proof: TypeAlias = Literal["message", "stop"]
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Decoder(Protocol):
+    """What recovery needs of a source.
+
+    ``prefix`` begins the ids of the source's items. ``confirmed_by`` says what proves a block; ``message`` is for agent
+    programs that tell which of several attempts they took, ``stop`` for everything else. ``issuer`` is the provider's
+    name in the history, or ``""``. ``framing`` says where events end in bytes.
+    """
+
+    prefix: ClassVar[str]
+    confirmed_by: ClassVar[Proof]
+    issuer: ClassVar[str]
+
+    @staticmethod
+    def framing(data: bytes, scan: Scan, /) -> Ends:
+        """Where whole events end in the next piece of bytes; see ``pipeline.streams.framing``."""
+        ...
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events in the bytes of one or several whole events. Never raises for what stands in them."""
+        ...
+
+    def end(self) -> list[Event]:
+        """What is left when the run ends; what is fed next is another run's."""
+        ...
+
+    def save(self) -> bytes:
+        """The decoder's state."""
+        ...
+
+    def load(self, saved: bytes) -> None:
+        """Take the state that ``save`` gave."""
+        ...
+
+
+S = TypeVar("S", bound=Struct)
+
+
+class PayloadDecoder(Generic[S]):
+    """A source with one JSON object an event, in SSE or in lines. Subclasses write ``payload``."""
+
+    prefix: ClassVar[str]
+    confirmed_by: ClassVar[Proof] = "stop"
+    issuer: ClassVar[str] = ""
+
+    def __init__(self, state: type[S]) -> None:
+        self._fresh = state
+        self.state: S = state()
+
+    @staticmethod
+    def framing(data: bytes, scan: Scan, /) -> Ends:
+        """Lines; a source with another framing replaces this."""
+        return lines(data, scan)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events of one or several whole events. Never raises for what stands in them."""
+        events: list[Event] = []
+        for payload in self.split(data):
+            events += self.read(payload)
+        return events if len(events) < 2 else joined(events)
+
+    def split(self, data: bytes) -> list[bytes]:
+        """The payloads in bytes of whole events; a source with another format than SSE and lines replaces this."""
+        return sse.payloads(data)
+
+    def payload(self, payload: bytes) -> list[Event]:
+        """The common events of one event's JSON. What cannot be decoded raises ``msgspec.DecodeError``."""
+        raise NotImplementedError
+
+    def done(self) -> list[Event]:
+        """The events of ``[DONE]``."""
+        return []
+
+    def odd(self, fields: Fields) -> list[Event]:
+        """The events of a JSON object that ``payload`` could not decode."""
+        found = failure(fields)
+        return [unrecognized(_reason(fields), event=fields) if found is None else found]
+
+    def finish(self) -> list[Event]:
+        """What is left when the run ends, before the state is renewed."""
+        return []
+
+    def end(self) -> list[Event]:
+        """What is left when the run ends; what is fed next is another run's."""
+        left = self.finish()
+        self.state = self._fresh()
+        return left
+
+    def save(self) -> bytes:
+        """The state as bytes."""
+        return msgspec.msgpack.encode(self.state)
+
+    def load(self, saved: bytes) -> None:
+        """Take the state that ``save`` gave."""
+        self.state = msgspec.msgpack.decode(saved, type=self._fresh)
+
+    def read(self, payload: bytes) -> list[Event]:
+        """The events of a payload, whatever it is: what cannot be decoded is mended, or passed on as it is."""
+        try:
+            return self.payload(payload)
+        except UNREADABLE:
+            return self.done() if payload == sse.DONE else self._unreadable(payload)
+
+    def _unreadable(self, payload: bytes) -> list[Event]:
+        try:
+            fields = read_fields(payload)
+        except TypeError:
+            return [unrecognized("not a JSON object", line=payload)]
+        except RecursionError:
+            return [unrecognized("nesting too deep", line=payload)]
+        except ValueError:
+            return [unrecognized("non-JSON output", line=payload)]
+        return self.read_again(fields)
+
+    def read_again(self, fields: Fields) -> list[Event]:
+        """The events of a JSON object that is strict JSON now, or stands under its name now."""
+        try:
+            return self.payload(msgspec.json.encode(fields))
+        except UNREADABLE:
+            pass
+        try:
+            return self.odd(fields)
+        except UNREADABLE:
+            return [unrecognized(_reason(fields), event=fields)]
+
+
+def failure(fields: Fields) -> Failed | None:
+    """The error that an object tells, in any of the usual shapes; None if it tells none.
+
+    Shapes: ``{"error": {"message", "type" | "code" | "status"}}``, ``{"error": "words"}``, and both within
+    ``{"type": "error", ...}``.
+    """
+    error = read.members(fields, "error")
+    if error is not None:
+        code = read.text(error, "type", "code", "status") or str(read.integer(error, "code") or "")
+        return Failed(read.text(error, "message", "error", "detail") or code or "error", code)
+    words = read.text(fields, "error")
+    if words:
+        return Failed(read.text(fields, "message", "detail") or words, read.text(fields, "code", "type"))
+    if read.text(fields, "type") == "error":
+        code = read.text(fields, "code")
+        return Failed(read.text(fields, "message", "detail") or code or "error", code)
+    return None
+
+
+def _reason(fields: Fields) -> str:
+    kind = read.text(fields, "type", "object")
+    return f"unknown or malformed event: {kind}" if kind else "unknown or malformed event"
+
+
+def joined(events: Sequence[Event]) -> list[Event]:
+    """The same events with neighbouring deltas of one block made one."""
+    found: list[Event] = []
+    run: list[BlockDelta] = []
+    for event in events:
+        if type(event) is BlockDelta and event.raw is UNSET:
+            if run and (event.index != run[0].index or event.kind != run[0].kind):
+                found.append(_as_one(run))
+                run = []
+            run.append(event)
+            continue
+        if run:
+            found.append(_as_one(run))
+            run = []
+        found.append(event)
+    if run:
+        found.append(_as_one(run))
+    return found
+
+
+def _as_one(run: list[BlockDelta]) -> BlockDelta:
+    first = run[0]
+    if len(run) == 1:
+        return first
+    content = "".join([delta.content for delta in run])
+    return BlockDelta(first.index, first.kind, content, first.message_id, UNSET, sum([delta.count for delta in run]))

@@ -1,0 +1,325 @@
+"""Recovery of provider streams, bytes of events to bytes of items, beside official accumulators and a plain reducer.
+
+    python tests/benchmarks/bench_streams.py [--rounds 5] [--peers PYTHON]
+
+The streams are recorded ones (``REKNIT_CORPUS``; without them, made ones of 400 deltas), those that both sides take.
+The peers end with a finished message and write nothing; recovery writes an item for what it reads, and so does the
+reducer, which reads each event with ``json.loads``, adds texts up, recovers nothing and checks nothing. Recovery is fed
+record by record, of one event and of a hundred. At the end, how the time an event takes grows with its message.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeAlias
+
+import msgspec
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import measure  # noqa: E402 - beside this file
+
+from pipeline.streams import Recovery  # noqa: E402 - after the path
+
+Side: TypeAlias = Callable[[], float]
+Events: TypeAlias = list[bytes]
+
+CORPUS = Path(os.environ.get("REKNIT_CORPUS", HERE.parents[2] / "shared" / "corpus"))
+DELTAS = 400
+# So many recorded streams of each source, the longest first: short ones measure what is done once a stream.
+MOST_STREAMS = 40
+PEERS = {
+    "anthropic": ["Anthropic SDK"],
+    "openai-chat": ["OpenAI SDK, chat", "LiteLLM chunk builder"],
+    "openai-responses": ["OpenAI SDK, responses"],
+    "gemini": [],
+}
+# How many times as fast as others recovery is to be.
+LEAST_OF_PEERS = {"Anthropic SDK": 20.0}
+LEAST_PLAIN = 1.5
+encode = msgspec.json.Encoder().encode
+
+
+# -- streams ------------------------------------------------------------------------------------------------------
+
+
+def sse(event: dict[str, Any], *, named: bool) -> bytes:
+    """An event as a server sends it."""
+    name = f"event: {event['type']}\n" if named else ""
+    return f"{name}data: {json.dumps(event, separators=(',', ':'), ensure_ascii=False)}\n\n".encode()
+
+
+def recorded(source: str) -> list[Events]:
+    """The longest recorded streams of a source, or none."""
+    path = CORPUS / f"{source}.jsonl.gz"
+    if not path.is_file():
+        return []
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    streams = [row["stream"] for row in rows if row.get("stream") and row["stream_format"] == "sse"]
+    streams.sort(key=len, reverse=True)
+    return [[as_sent(payload, source) for payload in stream] for stream in streams[:MOST_STREAMS]]
+
+
+def as_sent(payload: str, source: str) -> bytes:
+    """A recorded event as its server sends it."""
+    done = payload.strip() == "[DONE]"
+    return b"data: [DONE]\n\n" if done else sse(json.loads(payload), named=is_named(source))
+
+
+def is_named(source: str) -> bool:
+    """Whether a source names its events."""
+    return source in {"anthropic", "openai-responses"}
+
+
+def made(source: str, deltas: int) -> Events:
+    """One message of a text in so many deltas, as the source writes it."""
+    words = [f"part {number} of an answer " for number in range(deltas)]
+    return [sse(event, named=is_named(source)) for event in MADE[source](words)]
+
+
+def chat(words: list[str]) -> Iterator[dict[str, Any]]:
+    """OpenAI's chat chunks."""
+    common = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5", "usage": None}
+    for delta, reason in [({"role": "assistant", "content": ""}, None), *(({"content": word}, None) for word in words)]:
+        yield common | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
+    yield common | {"choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
+
+
+def responses(words: list[str]) -> Iterator[dict[str, Any]]:
+    """Events of the Responses API."""
+    item = {"id": "msg_0", "type": "message", "role": "assistant", "status": "completed"}
+    part = {"type": "output_text", "text": "".join(words), "annotations": []}
+    place = {"item_id": "msg_0", "output_index": 0, "content_index": 0}
+    response = {"id": "resp_0", "object": "response", "model": "gpt-5", "output": []}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": response},
+        {"type": "response.output_item.added", "output_index": 0, "item": item | {"content": []}},
+        {"type": "response.content_part.added", "part": part | {"text": ""}} | place,
+        *({"type": "response.output_text.delta", "delta": word, "logprobs": []} | place for word in words),
+        {"type": "response.output_item.done", "output_index": 0, "item": item | {"content": [part]}},
+        {"type": "response.completed", "response": response | {"output": [item | {"content": [part]}]}},
+    ]
+    for number, event in enumerate(events):
+        yield event | {"sequence_number": number}
+
+
+def anthropic(words: list[str]) -> Iterator[dict[str, Any]]:
+    """Events of the Messages API."""
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    message = {"id": "msg_0", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
+    yield {"type": "message_start", "message": message | {"stop_reason": None, "usage": usage}}
+    yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    for word in words:
+        yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}}
+    yield {"type": "content_block_stop", "index": 0}
+    yield {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def gemini(words: list[str]) -> Iterator[dict[str, Any]]:
+    """Gemini's chunks."""
+    common = {"responseId": "r0", "modelVersion": "gemini-3-pro", "usageMetadata": {"promptTokenCount": 1}}
+    for word in words:
+        yield common | {"candidates": [{"content": {"parts": [{"text": word}], "role": "model"}, "index": 0}]}
+    yield common | {"candidates": [{"content": {"parts": [{"text": ""}]}, "finishReason": "STOP", "index": 0}]}
+
+
+MADE: dict[str, Callable[[list[str]], Iterator[dict[str, Any]]]] = {
+    "anthropic": anthropic,
+    "openai-chat": chat,
+    "openai-responses": responses,
+    "gemini": gemini,
+}
+
+
+# -- sides --------------------------------------------------------------------------------------------------------
+
+
+def ours(source: str, streams: list[Events], batch: int) -> int:
+    """Recovery, the streams as runs of one session. Returns the bytes written."""
+    recovery = Recovery(source, records=False)
+    size = 0
+    for stream in streams:
+        for first in range(0, len(stream), batch):
+            for item in recovery.feed(b"".join(stream[first : first + batch])):
+                size += len(encode(item))
+        size += sum(len(encode(item)) for item in recovery.end_run())
+    return size
+
+
+def reducer(source: str, streams: list[Events]) -> int:
+    """The plainest client: a text for each block, an item for each event. Returns the bytes written."""
+    words_of = WORDS[source]
+    size = 0
+    for stream in streams:
+        texts: dict[object, list[str]] = {}
+        for line in b"".join(stream).split(b"\n"):
+            if line[:6] != b"data: " or line == b"data: [DONE]":
+                continue
+            event = json.loads(line[6:])
+            found = list(words_of(event))
+            for key, words in found:
+                texts.setdefault(key, []).append(words)
+                item = {"type": "item/delta", "item_id": f"block-{key}", "content": words}
+                size += len(json.dumps(item).encode())
+            if not found:
+                size += len(json.dumps({"type": "item/other", "of": event.get("type", "chunk")}).encode())
+    return size
+
+
+Words: TypeAlias = Iterator[tuple[object, str]]
+
+
+def _anthropic_words(event: dict[str, Any]) -> Words:
+    if event["type"] == "content_block_delta":
+        delta = event["delta"]
+        yield event["index"], delta.get("text") or delta.get("partial_json") or delta.get("thinking") or ""
+
+
+def _chat_words(chunk: dict[str, Any]) -> Words:
+    for choice in chunk.get("choices") or ():
+        delta = choice.get("delta") or {}
+        if delta.get("content"):
+            yield choice["index"], delta["content"]
+        for call in delta.get("tool_calls") or ():
+            yield f"call-{call['index']}", call["function"].get("arguments") or ""
+
+
+def _responses_words(event: dict[str, Any]) -> Words:
+    if event["type"].endswith(".delta"):
+        yield f"{event['output_index']}-{event.get('content_index')}", event["delta"]
+
+
+def _gemini_words(chunk: dict[str, Any]) -> Words:
+    for candidate in chunk.get("candidates") or ():
+        for part in (candidate.get("content") or {}).get("parts") or ():
+            yield bool(part.get("thought")), part.get("text") or json.dumps(part.get("functionCall"))
+
+
+WORDS: dict[str, Callable[[dict[str, Any]], Words]] = {
+    "anthropic": _anthropic_words,
+    "openai-chat": _chat_words,
+    "openai-responses": _responses_words,
+    "gemini": _gemini_words,
+}
+
+
+@contextmanager
+def peer(python: str, name: str, streams: list[Events]) -> Iterator[tuple[str, list[int], Side] | None]:
+    """A peer: its version, the numbers of the streams that it takes, and what measures it on them."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(json.dumps([b"".join(stream).decode() for stream in streams]).encode())
+        file.flush()
+        command = [python, str(HERE / "stream_peers.py"), name, file.name]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]  # pipes
+            told = json.loads(process.stdout.readline() or "null")
+            if told is None or not told["taken"]:
+                measure.say(f"{name}: {python} does not have it, or it takes no stream (see --peers)")
+                yield None
+            else:
+                taken = told["taken"]
+                yield told["version"], taken, partial(_once, process.stdin, process.stdout, taken)
+            process.stdin.close()
+
+
+def _once(into: IO[str], out: IO[str], taken: list[int]) -> float:
+    into.write(json.dumps(taken) + "\n")
+    into.flush()
+    return float(out.readline())
+
+
+# -- findings -----------------------------------------------------------------------------------------------------
+
+
+class Against(NamedTuple):
+    """Another side: its name, what measures it, and how much faster ours is to be."""
+
+    name: str
+    seconds: Side
+    budget: float | None
+
+
+def beside(source: str, python: str, rounds: int) -> None:
+    """One source beside its peers and the reducer."""
+    streams = recorded(source)
+    what = f"{source}, {'recorded' if streams else 'made'} streams"
+    streams = streams or [made(source, DELTAS)] * 5
+    plain = Against("json.loads reducer", lambda: measure.seconds_a_call(lambda: reducer(source, streams)), LEAST_PLAIN)
+    compare(what, source, streams, plain, rounds)
+    for name in PEERS[source]:
+        with peer(python, name, streams) as found:
+            if found is not None:
+                version, taken, seconds = found
+                other = Against(f"{name} {version}", seconds, LEAST_OF_PEERS.get(name))
+                compare(what, source, [streams[number] for number in taken], other, rounds)
+
+
+def compare(what: str, source: str, streams: list[Events], other: Against, rounds: int) -> None:
+    """Measure ours, with one event and with a hundred a record, against another."""
+    events = sum(map(len, streams))
+    sides: dict[str, Side] = {
+        "1": lambda: measure.seconds_a_call(lambda: ours(source, streams, 1)),
+        "100": lambda: measure.seconds_a_call(lambda: ours(source, streams, 100)),
+        "theirs": other.seconds,
+    }
+    took = measure.medians(sides, rounds)
+    for batch in ("1", "100"):
+        ratio = took["theirs"] / took[batch]
+        measure.report(
+            measure.Finding(
+                what=f"{what} ({len(streams)}, {events} events), {batch} a record",
+                ours=f"{events / took[batch]:,.0f} events/s",
+                theirs=f"{other.name} {events / took['theirs']:,.0f} events/s",
+                ratio=f"{ratio:.2f} times as fast",
+                budget=f"at least {other.budget:g} times" if other.budget else "",
+                met=ratio >= other.budget if other.budget else None,
+            )
+        )
+
+
+def growth(source: str, rounds: int) -> None:
+    """What an event costs in a message of 2,000 and of 32,000."""
+    short, long = made(source, 2_000), made(source, 32_000)
+    sides: dict[str, Side] = {
+        "short": lambda: measure.seconds_a_call(lambda: ours(source, [short], 1)) / len(short),
+        "long": lambda: measure.seconds_a_call(lambda: ours(source, [long], 1)) / len(long),
+    }
+    took = measure.medians(sides, rounds)
+    ratio = took["long"] / took["short"]
+    measure.report(
+        measure.Finding(
+            what=f"{source}, an event in a message of 32,000 events",
+            ours=f"{took['long'] * 1e6:.2f} µs",
+            theirs=f"in one of 2,000 {took['short'] * 1e6:.2f} µs",
+            ratio=f"{ratio:.2f} times",
+            budget="at most 1.5 times",
+            met=ratio <= 1.5,
+        )
+    )
+
+
+def main() -> None:
+    """Measure and tell."""
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    for source in PEERS:
+        beside(source, options.peers, options.rounds)
+    for source in PEERS:
+        growth(source, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

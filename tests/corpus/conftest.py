@@ -1,0 +1,8 @@
+"""Corpus tests: what they share is a module beside them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode finds no neighbours by itself

@@ -1,0 +1,235 @@
+"""Recorded streams of OpenAI's and Gemini's APIs: what is fed, what is then on the screen, and what is asked of it.
+
+Beside ``stream_lab``: these streams are many, and most are compared by their texts and calls alone, since that is what
+the oracles have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+from stream_lab import CORPUS, fed, rows
+from stream_lab import sse as event_bytes
+
+from pipeline import normalize
+from pipeline.streams import Recovery
+from topics.items import AgentError, AgentUnrecognized, Item, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted
+from topics.reducer import Entry, View, reduce
+
+Row = dict[str, Any]
+
+# So many places of a stream are tried in a plain run; with the variable set, all of them.
+PLACES = 10**9 if os.environ.get("REKNIT_ALL_CUTS") else 6
+
+needs_corpus = [
+    pytest.mark.corpus,
+    pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no recorded traffic at {CORPUS} (set REKNIT_CORPUS)"),
+]
+
+
+@cache
+def recordings(provider: str) -> tuple[Row, ...]:
+    """The rows of a provider that have a stream."""
+    return tuple(rows(provider))
+
+
+def payloads(row: Row) -> list[str]:
+    """The events of a stream, as text."""
+    return [event if isinstance(event, str) else json.dumps(event) for event in row["stream"]]
+
+
+def events(row: Row) -> list[dict[str, Any]]:
+    """The events of a stream that are JSON objects, decoded."""
+    return [json.loads(payload) for payload in payloads(row) if payload.lstrip()[:1] == "{"]
+
+
+def sse(row: Row) -> list[bytes]:
+    """The events of a stream as a server sends them."""
+    return [event_bytes(payload) for payload in payloads(row)]
+
+
+def places(count: int) -> list[int]:
+    """Where to cut a stream of this many events: everywhere if it is short, else here and there, always the same."""
+    if count <= PLACES:
+        return list(range(count + 1))
+    step = count / PLACES
+    return sorted({0, 1, count - 1, count, *(int(step * place) for place in range(PLACES))})
+
+
+class Screen(NamedTuple):
+    """What a reader sees of a run: texts joined, calls with their input, and what is not whole."""
+
+    text: str
+    calls: list[tuple[str, Any]]
+    cut_calls: list[tuple[str, str]]
+
+    def everything(self) -> tuple[str, list[tuple[str, Any]]]:
+        """Texts and calls, those that were cut with what there is of their input."""
+        return self.text, self.calls + [(name, arguments(raw)) for name, raw in self.cut_calls]
+
+
+def screen(view: View) -> Screen:
+    """What a view shows."""
+    calls = view.blocks("tool_use")
+    return Screen(
+        "".join(entry.text for entry in view.blocks("text", "choice")),
+        [(entry.started.name, json.loads(raw_input(entry) or "{}")) for entry in calls if not entry.incomplete],
+        [(entry.started.name, raw_input(entry)) for entry in calls if entry.incomplete],
+    )
+
+
+def raw_input(entry: Entry) -> str:
+    """A call's input as JSON text."""
+    return entry.text if entry.input is None else bytes(entry.input).decode()
+
+
+def arguments(text: str | None) -> Any:
+    """Arguments as a client reads them: JSON, an empty object, or text where they are neither."""
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        return text
+
+
+def shown(source: str, row: Row) -> Screen:
+    """What the undisturbed run of a recording shows."""
+    return screen(reduce(fed(source, sse(row))))
+
+
+def cuts(source: str, row: Row) -> Iterator[tuple[int, View]]:
+    """The view of a run that ends after some of its events, for each place where it may end."""
+    recovery = Recovery(source, records=False)
+    chosen = set(places(len(row["stream"])))
+    items: list[Item] = []
+    for count, piece in enumerate([b"", *sse(row)]):
+        items += recovery.feed(piece)
+        if count in chosen:
+            rest = Recovery.restore(recovery.snapshot()).end_run("cut")
+            yield count, reduce([*items, *rest])
+
+
+def check_named(items: list[Item]) -> None:
+    """Everything that was shown is there at the end, or was withdrawn; and nothing is left open."""
+    view = reduce(items)
+    started = {item.item_id for item in items if isinstance(item, ItemStarted)}
+    retracted = {item.item_id for item in items if isinstance(item, ItemRetracted)}
+    assert started - {entry.item_id for entry in view.entries} == retracted
+    assert all(entry.done for entry in view.entries)
+
+
+def incomplete(items: list[Item]) -> list[ItemCompleted]:
+    """The items that ended before their end."""
+    return [item for item in items if isinstance(item, ItemCompleted) and item.incomplete]
+
+
+def errors(items: list[Item]) -> list[str]:
+    """The errors that were told."""
+    return [item.message for item in items if isinstance(item, AgentError)]
+
+
+def picture(items: list[Item]) -> list[tuple[Any, ...]]:
+    """Everything on the screen, item by item, with the ids."""
+    return [
+        (entry.item_id, entry.item_type, entry.text, raw_input(entry), entry.done, entry.incomplete, entry.reason)
+        for entry in reduce(items).entries
+    ]
+
+
+def in_records(pieces: list[bytes], size: int) -> list[bytes]:
+    """The same events in records of so many."""
+    return [b"".join(pieces[first : first + size]) for first in range(0, len(pieces), size)]
+
+
+def in_bytes(pieces: list[bytes], size: int) -> list[bytes]:
+    """The same bytes in records that end anywhere."""
+    data = b"".join(pieces)
+    return [data[first : first + size] for first in range(0, len(data), size)]
+
+
+def check_cut_in_bytes(source: str, row: Row) -> None:
+    """However the bytes are cut, the same is on the screen."""
+    whole = picture(fed(source, sse(row)))
+    length = len(b"".join(sse(row)))
+    for size in (length, 4099, 61, *((1,) if length < 3000 else ())):
+        assert picture(fed(source, in_bytes(sse(row), size), framing="bytes")) == whole
+    assert picture(fed(source, in_records(sse(row), 7))) == whole
+
+
+def check_redelivered_by_the_engine(source: str, row: Row) -> None:
+    """A record that the engine reads again finds the state from before it, and makes the same items.
+
+    Offsets, state and outputs stand in one transaction (or, without transactions, the state holds the offset that was
+    applied last), so a record that was applied is never applied again. That is what makes redelivery harmless for
+    sources that do not number their events; what is left to recovery is to be a function of state and record.
+    """
+    recovery = Recovery(source, records=False)
+    for record in in_records(sse(row), max(1, len(row["stream"]) // PLACES)):
+        before = recovery.snapshot()
+        items = recovery.feed(record)
+        again = Recovery.restore(before)
+        assert again.feed(record) == items
+        recovery = again
+
+
+def next_request(source: str, row: Row, target: str) -> tuple[list[dict[str, Any]], Any]:
+    """The blocks of the model's turns as they go into the log, and the request that follows: results, or a user's word.
+
+    Calls that were cut have no result.
+    """
+    recovery = Recovery(source)
+    for piece in sse(row):
+        recovery.feed(piece)
+    recovery.end_run("end of input")
+    turns = recovery.take_finished()
+    messages = [json.loads(turn.message) for turn in turns]
+    blocks = [block for message in messages for block in message["content"]]
+    calls = [block["id"] for block in blocks if block["type"] == "tool_use" and not block.get("incomplete")]
+    results = [{"type": "tool_result", "tool_use_id": call, "content": "done"} for call in calls]
+    asked, answered = {"role": "user", "content": "Go."}, {"role": "user", "content": results or "Go on."}
+    model = next((turn.model for turn in turns if turn.model), row["model"])
+    history = {"messages": [asked, *messages, answered], "model": model}
+    return blocks, normalize(history, to=target)
+
+
+def disturbed(row: Row, other: Row) -> list[str]:
+    """A stream of which some events are lost and some come twice, late or early, and another stream in the middle.
+
+    The same every time, for each recording.
+    """
+    chance = random.Random(row["id"])  # noqa: S311 - nothing is secret here
+    found: list[str] = []
+    known = payloads(row)
+    for payload in known:
+        if chance.random() > 0.1:
+            found.append(payload)
+        if chance.random() < 0.05:
+            found.append(chance.choice(known))
+    place = chance.randrange(len(found) + 1)
+    return found if chance.random() < 0.5 else [*found[:place], *payloads(other)[:40], *found[place:]]
+
+
+def check_disturbed(source: str, raws: list[str], said: Callable[[list[dict[str, Any]]], str]) -> None:
+    """Whatever comes: each word is in an item, or passed on; and records and restarts change nothing.
+
+    ``said`` gives the words in events.
+    """
+    pieces = [event_bytes(raw) for raw in raws]
+    items = fed(source, pieces)
+    told = "".join(item.content for item in items if isinstance(item, ItemDelta) and item.delta_type == "text_delta")
+    passed = [json.loads(bytes(item.event)) for item in items if isinstance(item, AgentUnrecognized)]
+    came = [json.loads(raw) for raw in raws if raw.lstrip()[:1] == "{"]
+    assert Counter(told + said(passed)) == Counter(said(came))
+    check_named(items)
+    recovery = Recovery(source)
+    again: list[Item] = []
+    for record in in_records(pieces, 3):
+        again += recovery.feed(record)
+        recovery = Recovery.restore(recovery.snapshot())
+    assert picture([*again, *recovery.end_run("exit")]) == picture(items)

@@ -1,0 +1,226 @@
+"""A laboratory for recorded provider streams: fed whole, cut, redelivered, broken off and retried.
+
+A test module gives each recording as its events' bytes and what must be on the screen at the end; what is run with it
+here is the same for every provider.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+import pytest
+
+from pipeline.streams import Recovery
+from topics.items import Item, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
+from topics.reducer import Entry, View, reduce
+
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = Path(os.environ.get("REKNIT_CORPUS", ROOT.parent / "shared" / "corpus"))
+# Of long streams so many places are tried, evenly spread.
+MOST_PLACES = 40
+
+# A block on the screen: its type, and its text; a call's type, name, id and input; else its type and its JSON.
+Shown = tuple[Any, ...]
+
+
+class Recording(NamedTuple):
+    """A recorded stream: ``events`` are the bytes of each event, ``shown`` what must be on the screen at the end."""
+
+    id: str
+    source: str
+    events: list[bytes]
+    shown: list[Shown]
+
+
+def rows(name: str) -> Iterator[dict[str, Any]]:
+    """The interactions of one file of the corpus that have a stream; none where there is no corpus."""
+    path = CORPUS / f"{name}.jsonl.gz"
+    if path.is_file():
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            yield from (row for row in map(json.loads, lines) if row.get("stream"))
+
+
+def sse(payload: str, name: str = "") -> bytes:
+    """An event as a server sends it."""
+    return (f"event: {name}\n" if name else "").encode() + f"data: {payload}\n\n".encode()
+
+
+def frame(name: str, payload: bytes, kind: str = "event") -> bytes:
+    """An event as a binary event-stream message."""
+    headers = b"".join(
+        bytes([len(key)]) + key + b"\x07" + len(value).to_bytes(2, "big") + value
+        for key, value in (
+            (b":message-type", kind.encode()),
+            (f":{kind}-type".encode(), name.encode()),
+            (b":content-type", b"application/json"),
+        )
+    )
+    prelude = (16 + len(headers) + len(payload)).to_bytes(4, "big") + len(headers).to_bytes(4, "big")
+    message = prelude + crc32(prelude).to_bytes(4, "big") + headers + payload
+    return message + crc32(message).to_bytes(4, "big")
+
+
+def plain(value: Any) -> Any:
+    """A struct as a dict, with every field."""
+    return msgspec.structs.asdict(value)
+
+
+def shown(entry: Entry) -> Shown:
+    """An item as it is compared with an oracle."""
+    kind, started = entry.item_type, entry.started
+    if kind in {"text", "thinking"}:
+        return kind, entry.text
+    if kind.endswith("tool_use"):
+        name = f"{started.tool_source}__{started.tool_server}__{started.name}" if started.tool_source else started.name
+        given = entry.text if entry.input is None else bytes(entry.input)
+        return kind, name, entry.item_id, given if entry.incomplete else json.loads(given or "{}")
+    return kind, msgspec.json.decode(started.raw) if isinstance(started.raw, msgspec.Raw) else None
+
+
+def screen(items: Sequence[Item]) -> list[Shown]:
+    """What items leave on the screen."""
+    return [shown(entry) for entry in reduce(items).entries]
+
+
+def picture(view: View) -> bytes:
+    """Everything in a view, as one value."""
+    return msgspec.json.encode([view.entries, sorted(view.retracted), view.notices, view.results, view.unrecognized])
+
+
+def encoded(items: Sequence[Item]) -> list[bytes]:
+    """Items as records."""
+    return [msgspec.json.encode(item) for item in items]
+
+
+def without_deltas(items: Sequence[Item]) -> list[bytes]:
+    """Items as records, except those whose number depends on how events were batched."""
+    return encoded([item for item in items if not isinstance(item, ItemDelta)])
+
+
+def fed(source: str, records: Sequence[bytes], **options: Any) -> list[Item]:
+    """The items of one run whose records are these."""
+    recovery = Recovery(source)
+    items = [item for record in records for item in recovery.feed(record, **options)]
+    return items + recovery.end_run("exit")
+
+
+def places(length: int) -> list[int]:
+    """Places to try in a list of this length: all of them, or as many as is bearable."""
+    step = max(1, -(-length // MOST_PLACES))
+    return list(range(0, length, step))
+
+
+# -- what is run with every recording ------------------------------------------------------------------------------
+
+
+def check_whole(recording: Recording, compared: Callable[[list[Item]], list[Shown]] = screen) -> None:
+    """Fed at once, the items reduce to what the oracle says, everything is complete and told once.
+
+    ``compared`` says what of the screen the oracle knows.
+    """
+    items = fed(recording.source, [b"\n".join(recording.events)])
+    assert compared(items) == recording.shown
+    view = reduce(items)
+    assert [entry.item_id for entry in view.entries if entry.incomplete or not entry.done] == []
+    assert (view.retracted, view.notices, view.unrecognized) == (set(), {}, {})
+    stops = [item for item in items if isinstance(item, TurnStop)]
+    assert len(stops) == 1
+    assert not stops[0].incomplete
+
+
+def check_cuts(recording: Recording) -> None:
+    """Cut at every event, or anywhere in its bytes, the items are the same, except for where deltas are cut."""
+    data = b"".join(recording.events)
+    whole = fed(recording.source, [data])
+    cut = [fed(recording.source, recording.events)]
+    for size in (1, 7, 61) if len(data) < 20_000 else (61,):
+        pieces = [data[at : at + size] for at in range(0, len(data), size)]
+        cut.append(fed(recording.source, pieces, framing="bytes"))
+    for items in cut:
+        assert without_deltas(items) == without_deltas(whole)
+        assert picture(reduce(items)) == picture(reduce(whole))
+
+
+def check_redelivery(recording: Recording) -> None:
+    """Each record once more, to the state before it: the same items, and applied twice they change nothing."""
+    recovery = Recovery(recording.source)
+    items: list[Item] = []
+    doubled: list[Item] = []
+    for record in recording.events:
+        before = recovery.snapshot()
+        first = recovery.feed(record)
+        recovery = Recovery.restore(before)
+        again = recovery.feed(record)
+        assert encoded(again) == encoded(first)
+        items += first
+        doubled += [*first, *again]
+    last = recovery.end_run("exit")
+    assert picture(reduce([*doubled, *last, *last])) == picture(reduce([*items, *last]))
+    assert screen([*items, *last]) == screen(fed(recording.source, recording.events))
+
+
+def check_disconnects(recording: Recording) -> None:
+    """Broken off after any event: what had come is there, and what had not ended is marked, with the reason."""
+    tried = set(places(len(recording.events)))
+    recovery = Recovery(recording.source)
+    view = View()
+    for number, record in enumerate(recording.events):
+        for item in recovery.feed(record):
+            view.apply(item)
+        if number not in tried:
+            continue
+        came = {entry.item_id: (entry.text, entry.done and not entry.incomplete) for entry in view.entries}
+        cut = View()
+        for item in (*_as_items(view), *Recovery.restore(recovery.snapshot()).end_run("connection lost")):
+            cut.apply(item)
+        for entry in cut.entries:
+            text, done = came.get(entry.item_id, ("", False))
+            assert entry.text.startswith(text)
+            assert entry.done
+            assert entry.incomplete == (not done)
+            assert entry.reason == ("" if done else "connection lost")
+        assert came.keys() <= {entry.item_id for entry in cut.entries}
+
+
+def _as_items(view: View) -> Iterator[Item]:
+    """Items that give this view."""
+    for entry in view.entries:
+        yield entry.started
+        if entry.text and not entry.started.text:
+            yield ItemDelta(item_id=entry.item_id, delta_type="text_delta", content=entry.text)
+        if entry.done:
+            yield ItemCompleted(item_id=entry.item_id, incomplete=entry.incomplete, reason=entry.reason)
+
+
+def check_retry(recording: Recording) -> None:
+    """Broken off after any event and asked for again in the same run: the whole once, the rest withdrawn by name.
+
+    Once its stop reason has come, a message is whole, and what starts then is the next one.
+    """
+    clean = _texts(screen(fed(recording.source, recording.events)))
+    for place in places(len(recording.events)):
+        first = Recovery(recording.source)
+        began = [item for record in recording.events[:place] for item in first.feed(record)]
+        finished = any(isinstance(item, ItemCompleted) for item in began)
+        again = [item for record in recording.events for item in first.feed(record)]
+        items = [*began, *again, *first.end_run("exit")]
+        assert _texts(screen(items)) == (clean + clean if finished else clean)
+        withdrawn = [item.item_id for item in items if isinstance(item, ItemRetracted)]
+        assert withdrawn == [item.item_id for item in began if isinstance(item, ItemStarted) and not finished]
+
+
+def _texts(blocks: Sequence[Shown]) -> list[Shown]:
+    """Blocks without the ids of calls: a call that is made again gets a new one."""
+    return [(*block[:2], *block[3:]) for block in blocks]
+
+
+# What every recording goes through, whatever its provider.
+CHECKS = (check_cuts, check_redelivery, check_disconnects, check_retry)
+each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -1,0 +1,214 @@
+"""Recorded streams of the Anthropic API, of compatible ones, and of Bedrock's invoke bodies for Claude.
+
+The oracle is the turn that the client sent again and the provider took, and where there is none, what the official
+SDK's accumulator makes of the stream. Where the SDK is wrong, what is right is said here, with the reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import stream_lab as lab
+
+from pipeline.streams import Recovery
+from topics.items import Item, TurnDelta, TurnStop, Usage
+from topics.reducer import reduce
+
+FILES = ("anthropic", "anthropic-compat", "bedrock-invoke")
+
+pytestmark = [
+    pytest.mark.corpus,
+    pytest.mark.skipif(not lab.CORPUS.is_dir(), reason=f"no corpus at {lab.CORPUS}; set REKNIT_CORPUS"),
+]
+
+# What these streams do to the SDK's accumulator, and what is on the screen instead.
+EXCEPTIONS = {
+    "gateway_message_delta_metadata": "the SDK gave up on the gateway's [DONE]; the one text is complete",
+    "incomplete_partial_json_response": "cut by max_tokens inside an input, which the SDK closes; it stays incomplete",
+    "anthropic-programmatic-tool-calling.1": "several messages in one file, which the SDK glues together",
+    "anthropic-tool-search-bm25.1": "two messages in one file, whose blocks the SDK mixes by index",
+    "spliced-message-start": "a second attempt, which the SDK glues to the first; the first is withdrawn",
+}
+
+
+def excepted(row: dict[str, Any]) -> str:
+    return next((name for name in EXCEPTIONS if name in row["id"]), "")
+
+
+# Turns that the client rewrote before it sent them again: the id, and what it did.
+REWRITTEN = {
+    "test_structured_output_resume_stream/anthropic_claude_sonnet_4_0": "the answer's call became a text",
+    "test_structured_output_resume_stream/tool/anthropic_claude_sonnet_4_0": "the answer's call became a text",
+    "test_structured_output_resume_stream/tool/anthropic_claude_sonnet_4_5": "the answer's call became a text",
+    "streams-with-web-search-tool.har": "the server's tools were left out",
+    "TestAnthropicComputerUse/claude-sonnet-4/computer_use_streaming": "the text before the call was left out",
+    "simonw/llm-anthropic:tests/cassettes/test_anthropic/test_tools": "a text of one space was put before the calls",
+}
+
+
+@cache
+def claude_rows() -> list[dict[str, Any]]:
+    found = [row for name in FILES for row in lab.rows(name)]
+    return [row for row in found if any('"message_start"' in event for event in row["stream"])]
+
+
+def shown(block: dict[str, Any]) -> lab.Shown:
+    kind = block["type"]
+    if kind in {"text", "thinking"}:
+        return kind, block[kind]
+    if kind.endswith("tool_use"):
+        return kind, block["name"], block["id"], block["input"]
+    return kind, None
+
+
+def name_of(event: str) -> str:
+    return "" if event == "[DONE]" else str(json.loads(event)["type"])
+
+
+def events(row: dict[str, Any]) -> list[bytes]:
+    return [lab.sse(event, name_of(event)) for event in row["stream"]]
+
+
+def recording(row: dict[str, Any]) -> lab.Recording:
+    return lab.Recording(row["id"], "anthropic", events(row), [shown(block) for block in row["sdk_final"]["content"]])
+
+
+ROWS = [row for row in claude_rows() if not excepted(row)]
+RECORDINGS = [recording(row) for row in ROWS]
+SENT_AGAIN = [row for row in claude_rows() if row.get("followup_assistant")]
+each = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.id)
+
+
+def the_row(name: str) -> dict[str, Any]:
+    (row,) = [row for row in claude_rows() if name in row["id"]]
+    return row
+
+
+def compared(items: list[Item]) -> list[lab.Shown]:
+    """The screen without what blocks of other types hold, which is compared in the history."""
+    return [
+        block if block[0] in {"text", "thinking"} or len(block) > 2 else (block[0], None) for block in lab.screen(items)
+    ]
+
+
+def test_the_recordings_are_all_there() -> None:
+    by_file = {name: sum(1 for row in lab.rows(name) if row in claude_rows()) for name in FILES}
+    assert by_file == {"anthropic": 293, "anthropic-compat": 17, "bedrock-invoke": 27}
+    assert len(RECORDINGS) == sum(by_file.values()) - len(EXCEPTIONS)
+
+
+@each
+def test_what_is_on_the_screen_is_what_the_official_client_makes_of_it(recording: lab.Recording) -> None:
+    lab.check_whole(recording, compared)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in claude_rows() if row.get("followup_assistant")], ids=lambda row: row["id"]
+)
+def test_what_is_on_the_screen_is_what_the_client_sent_again(row: dict[str, Any]) -> None:
+    turns = [turn["content"] for turn in row["followup_assistant"]]
+    sent = [block for turn in turns for block in ([{"type": "text", "text": turn}] if isinstance(turn, str) else turn)]
+    rewritten = any(name in row["id"] for name in REWRITTEN)
+    found = compared(lab.fed("anthropic", events(row)))
+    assert (found == [shown(block) for block in sent]) is not rewritten
+
+
+@each
+@lab.each_check
+def test_cut_redelivered_broken_off_and_asked_for_again(
+    recording: lab.Recording, check: Callable[[lab.Recording], None]
+) -> None:
+    check(recording)
+
+
+def without(block: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A block without these members, and without what says nothing."""
+    return {name: value for name, value in block.items() if name not in names and value not in (None, "", [])}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
+def test_the_history_has_each_block_as_the_provider_wrote_it(row: dict[str, Any]) -> None:
+    recovery = Recovery("anthropic")
+    for event in events(row):
+        recovery.feed(event)
+    recovery.end_run("exit")
+    turns = recovery.take_finished()
+    content = [block for turn in turns for block in json.loads(turn.message)["content"]]
+    # An empty block cannot be sent back and has nothing to say.
+    expected = [block for block in row["sdk_final"]["content"] if not is_empty(block)]
+    assert [without(block, "issuer") for block in content] == [
+        without(block, "citations" * (not block.get("citations"))) for block in expected
+    ]
+    issuers = {block["type"] for block in content if "issuer" in block}
+    assert issuers == {block["type"] for block in expected} & {"thinking", "redacted_thinking"}
+
+
+def is_empty(block: dict[str, Any]) -> bool:
+    return block["type"] in {"text", "thinking"} and not block[block["type"]] and not block.get("signature")
+
+
+@each
+def test_tokens_are_told_once(recording: lab.Recording) -> None:
+    usage = next(row["sdk_final"]["usage"] for row in claude_rows() if row["id"] == recording.id)
+    items = lab.fed("anthropic", recording.events)
+    (told,) = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta)]
+    assert {name: usage.get(name) or 0 for name in Usage.__struct_fields__} == lab.plain(told)
+
+
+# -- the streams that the official client gets wrong ----------------------------------------------------------------
+
+
+def test_a_cut_call_stays_cut() -> None:
+    items = lab.fed("anthropic", events(the_row("incomplete_partial_json_response")))
+    text, call = reduce(items).entries
+    assert (text.incomplete, call.incomplete, call.item_id) == (False, True, "toolu_01EKqbqmZrGRXy18eN7m9kvY")
+    assert call.text.startswith('{"filename": "taxes.txt", "lines_of_text": [\n')
+    (stop,) = [item for item in items if isinstance(item, TurnStop)]
+    assert (stop.stop_reason, stop.incomplete) == ("max_tokens", False)
+
+
+def test_a_gateway_that_ends_with_done() -> None:
+    found = lab.screen(lab.fed("anthropic", events(the_row("gateway_message_delta_metadata"))))
+    assert found == [("text", "A solar eclipse occurs when the Moon passes directly between the Earth and the Sun,")]
+
+
+@pytest.mark.parametrize("name", ["anthropic-programmatic-tool-calling.1", "anthropic-tool-search-bm25.1"])
+def test_several_messages_in_one_run_follow_one_another(name: str) -> None:
+    row = the_row(name)
+    starts = [at for at, event in enumerate(row["stream"]) if '"message_start"' in event]
+    parts = [row["stream"][start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    alone = [block for part in parts for block in lab.screen(lab.fed("anthropic", [lab.sse(event) for event in part]))]
+    items = lab.fed("anthropic", events(row))
+    assert lab.screen(items) == alone
+    assert len([item for item in items if isinstance(item, TurnStop)]) == len(parts) > 1
+    assert (reduce(items).retracted, [entry for entry in reduce(items).entries if entry.incomplete]) == (set(), [])
+
+
+def test_a_spliced_attempt_replaces_the_first() -> None:
+    items = lab.fed("anthropic", events(the_row("spliced-message-start")))
+    assert lab.screen(items) == [
+        ("thinking", "Let me call the tool."),
+        ("tool_use", "test-tool", "toolu_second", {"value": "Sparkle Day"}),
+    ]
+    assert reduce(items).retracted == {"an-block-0", "toolu_first"}
+
+
+# -- Bedrock's frames -----------------------------------------------------------------------------------------------
+
+
+BEDROCK = [recording(row) for row in lab.rows("bedrock-invoke") if row in claude_rows()]
+
+
+@pytest.mark.parametrize("recording", BEDROCK, ids=lambda recording: recording.id)
+def test_invoke_bodies_in_binary_frames(recording: lab.Recording) -> None:
+    payloads = [event.split(b"data: ", 1)[1].rstrip() for event in recording.events]
+    chunks = [json.dumps({"bytes": base64.b64encode(payload).decode(), "p": "abcd"}).encode() for payload in payloads]
+    framed = recording._replace(events=[lab.frame("chunk", chunk) for chunk in chunks])
+    lab.check_whole(framed, compared)
+    lab.check_cuts(framed)
+    lab.check_redelivery(framed)

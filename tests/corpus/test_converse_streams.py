@@ -1,0 +1,169 @@
+"""Recorded streams of Bedrock's ConverseStream.
+
+The oracle is the turn that the client sent again and the service took; where there is none, a plain reading of the
+events, for no official client puts them together.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import stream_lab as lab
+
+from pipeline.streams import Recovery
+from topics.items import Item, TurnDelta, TurnStop, Usage
+
+pytestmark = [
+    pytest.mark.corpus,
+    pytest.mark.skipif(not lab.CORPUS.is_dir(), reason=f"no corpus at {lab.CORPUS}; set REKNIT_CORPUS"),
+]
+
+
+@cache
+def rows() -> list[dict[str, Any]]:
+    return list(lab.rows("bedrock-converse"))
+
+
+def read(stream: list[dict[str, Any]]) -> list[lab.Shown]:
+    """The blocks of a stream, put together in the plainest way."""
+    blocks: dict[int, list[Any]] = {}
+    for event in stream:
+        start, delta = event.get("contentBlockStart"), event.get("contentBlockDelta")
+        if start and start["start"]:
+            ((kind, members),) = start["start"].items()
+            blocks[start["contentBlockIndex"]] = [members.get("type", "tool_use"), members, ""]
+            if kind != "toolUse":
+                blocks[start["contentBlockIndex"]] = [kind, None, None]
+        elif delta:
+            block = blocks.setdefault(delta["contentBlockIndex"], ["text", {}, ""])
+            reasoning = delta["delta"].get("reasoningContent")
+            if reasoning is not None:
+                block[0] = "redacted_thinking" if "redactedContent" in reasoning else "thinking"
+                block[2] += reasoning.get("text", "")
+            elif "citation" not in delta["delta"] and block[2] is not None:
+                block[2] += delta["delta"].get("text", "") or delta["delta"].get("toolUse", {}).get("input", "")
+    return [shown(*block) for block in blocks.values()]
+
+
+def shown(kind: str, members: dict[str, Any], text: str) -> lab.Shown:
+    if kind.endswith("tool_use"):
+        return kind, members["name"], members["toolUseId"], json.loads(text or "{}")
+    return (kind, text) if kind in {"text", "thinking"} else (kind, None)
+
+
+def sent_again(block: dict[str, Any]) -> lab.Shown:
+    """A block of a Converse request."""
+    call = block.get("toolUse")
+    if call:
+        return "tool_use", call["name"], call["toolUseId"], call["input"]
+    if "citationsContent" in block:
+        return "text", "".join(part["text"] for part in block["citationsContent"]["content"])
+    return (
+        ("text", block["text"]) if "text" in block else ("thinking", block["reasoningContent"]["reasoningText"]["text"])
+    )
+
+
+def events(row: dict[str, Any]) -> list[bytes]:
+    return [json.dumps(event).encode() + b"\n" for event in row["stream"]]
+
+
+def framed(row: dict[str, Any]) -> list[bytes]:
+    return [lab.frame(name, json.dumps(body).encode()) for event in row["stream"] for name, body in event.items()]
+
+
+def compared(items: list[Item]) -> list[lab.Shown]:
+    """The screen without what blocks of other types hold."""
+    told = {"text", "thinking"}
+    return [block if block[0] in told or len(block) > 2 else (block[0], None) for block in lab.screen(items)]
+
+
+RECORDINGS = [lab.Recording(row["id"], "bedrock-converse", events(row), read(row["stream"])) for row in rows()]
+FRAMED = [recording._replace(events=framed(row)) for recording, row in zip(RECORDINGS, rows(), strict=True)]
+SENT_AGAIN = [row for row in rows() if row.get("followup_assistant")]
+each = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.id)
+each_framed = pytest.mark.parametrize("recording", FRAMED, ids=lambda recording: recording.id)
+
+
+def test_the_recordings_are_all_there() -> None:
+    assert len(rows()) == 56
+    assert len(SENT_AGAIN) == 9
+
+
+@each
+def test_what_is_on_the_screen_is_what_the_events_say(recording: lab.Recording) -> None:
+    lab.check_whole(recording, compared)
+
+
+@each_framed
+def test_the_same_in_binary_frames(recording: lab.Recording) -> None:
+    lab.check_whole(recording, compared)
+    lab.check_cuts(recording)
+    plain = next(other for other in RECORDINGS if other.id == recording.id)
+    assert lab.encoded(lab.fed(recording.source, recording.events)) == lab.encoded(lab.fed(plain.source, plain.events))
+
+
+@pytest.mark.parametrize("row", SENT_AGAIN, ids=lambda row: row["id"])
+def test_what_is_on_the_screen_is_what_the_client_sent_again(row: dict[str, Any]) -> None:
+    sent = [sent_again(block) for turn in row["followup_assistant"] for block in turn["content"]]
+    assert compared(lab.fed("bedrock-converse", events(row))) == sent
+
+
+@each
+def test_the_name_of_an_event_may_stand_beside_it(recording: lab.Recording) -> None:
+    row = next(row for row in rows() if row["id"] == recording.id)
+    whole = lab.without_deltas(lab.fed("bedrock-converse", recording.events))
+    named = [lab.sse(json.dumps(body), name) for event in row["stream"] for name, body in event.items()]
+    bare = [json.dumps(body).encode() for event in row["stream"] for body in event.values()]
+    assert lab.without_deltas(lab.fed("bedrock-converse", named)) == whole
+    assert lab.without_deltas(lab.fed("bedrock-converse", bare)) == whole
+
+
+@each
+@lab.each_check
+def test_cut_redelivered_broken_off_and_asked_for_again(
+    recording: lab.Recording, check: Callable[[lab.Recording], None]
+) -> None:
+    # Without its start, a second attempt cannot be told from more of the first.
+    if check is not lab.check_retry or b"messageStart" in recording.events[0]:
+        check(recording)
+
+
+@each
+def test_tokens_are_told_once(recording: lab.Recording) -> None:
+    row = next(row for row in rows() if row["id"] == recording.id)
+    counts = [event["metadata"]["usage"] for event in row["stream"] if "metadata" in event]
+    told = [
+        item.usage for item in lab.fed(recording.source, recording.events) if isinstance(item, TurnStop | TurnDelta)
+    ]
+    expected = [
+        Usage(
+            input_tokens=usage["inputTokens"],
+            output_tokens=usage["outputTokens"],
+            cache_creation_input_tokens=usage.get("cacheWriteInputTokens", 0),
+            cache_read_input_tokens=usage.get("cacheReadInputTokens", 0),
+        )
+        for usage in counts
+    ]
+    assert [usage for usage in told if isinstance(usage, Usage)] == expected
+
+
+@each
+def test_the_history_has_the_reasoning_with_its_issuer(recording: lab.Recording) -> None:
+    row = next(row for row in rows() if row["id"] == recording.id)
+    recovery = Recovery("bedrock-converse")
+    recovery.feed(b"".join(recording.events))
+    recovery.end_run("exit")
+    content = [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+    pieces = [event["contentBlockDelta"]["delta"] for event in row["stream"] if "contentBlockDelta" in event]
+    reasoning = [piece["reasoningContent"] for piece in pieces if "reasoningContent" in piece]
+    kept = [block for block in content if "issuer" in block]
+    assert "".join(block.get("signature", "") for block in kept) == "".join(p.get("signature", "") for p in reasoning)
+    sealed = b"".join(base64.b64decode(piece["redactedContent"]) for piece in reasoning if "redactedContent" in piece)
+    assert b"".join(base64.b64decode(block["data"]) for block in kept if "data" in block) == sealed
+    assert all(block["issuer"] == {"provider": "bedrock-converse"} for block in kept)
+    assert len([block for block in content if block.get("type") in {"thinking", "redacted_thinking"}]) == len(kept)

@@ -1,0 +1,67 @@
+"""Every fix of a tool call or a result, or of something in one, says which call by the id that it had in the input."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from strategies import histories, policies
+
+from pipeline import Session, normalize
+from pipeline.targets import TARGETS
+
+SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
+# Where what they name stands is no place in the input.
+ADDED = {"result_synthesised", "tail_continued", "assistant_inserted", "tools_stubbed"}
+
+
+def block_at(messages, path):
+    """The block that a place is in, or none where it is a whole message or no place in the messages."""
+    steps = path.split(".")
+    if steps[0] != "messages" or len(steps) < 4 or steps[2] != "content":
+        return {}
+    return messages[int(steps[1])]["content"][int(steps[3])]
+
+
+def called(messages, path):
+    block = block_at(messages, path)
+    return {"tool_use": block.get("id"), "tool_result": block.get("tool_use_id")}.get(block.get("type"), "")
+
+
+def calls(messages):
+    contents = [message["content"] for message in messages if isinstance(message["content"], list)]
+    return {block["id"] for content in contents for block in content if block["type"] == "tool_use"}
+
+
+def expected(messages, fix):
+    if fix.code == "result_synthesised":
+        return called(messages, fix.detail.partition(":")[0])
+    if not fix.path or (fix.code == "placeholder_dropped" and not fix.before):
+        # What was mended is a result of our own: it answers one of the calls, and stands nowhere in the input.
+        return fix.id if fix.id in calls(messages) else "the id of a call"
+    return "" if fix.code in ADDED else called(messages, fix.path)
+
+
+def assert_named(messages, done):
+    assert [(fix, fix.id) for fix in done.fixes] == [(fix, expected(messages, fix)) for fix in done.fixes]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=60 * SCALE)
+@given(messages=histories, policy=policies)
+def test_a_fix_names_the_call_as_it_came(target, messages, policy):
+    done = normalize(json.dumps(messages), to=target, policy=policy)
+    assert_named(messages, done)
+
+
+@settings(max_examples=60 * SCALE)
+@given(messages=histories, policy=policies)
+def test_a_session_that_is_saved_between_messages_names_them_too(messages, policy):
+    session = Session(("anthropic", "openai-chat"), policy)
+    for message in messages:
+        session.append(message)
+        session = Session.load(session.head(), [])
+    for target in session.targets:
+        assert_named(messages, session.request(target))

@@ -1,0 +1,171 @@
+"""An API's attempts: broken off in every state, retried in every state, and everything told once."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import Raw
+
+from pipeline.streams.beside import Memory
+from pipeline.streams.events import (
+    BlockDelta,
+    BlockNoted,
+    BlockStarted,
+    BlockStopped,
+    Event,
+    Failed,
+    MessageDelta,
+    MessageStarted,
+    MessageStopped,
+    RunEnded,
+    UsageKnown,
+    WholeBlock,
+    WholeMessage,
+)
+from pipeline.streams.identity import Ids
+from pipeline.streams.machine import Machine
+from pipeline.streams.recovery import State
+from topics.items import AgentUnrecognized, Item, ItemCompleted, TurnDelta, TurnStop, Usage
+from topics.reducer import reduce
+
+TEXT: list[Event] = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello.")]
+STOPPED: list[Event] = [*TEXT, BlockStopped(0)]
+# What brings a first attempt to a state, and whether it is whole there.
+REACHED: dict[State, tuple[list[Event], bool]] = {
+    State.IDLE: ([], False),
+    State.OPEN: ([MessageStarted("m1"), *STOPPED], False),
+    State.CUT: ([MessageStarted("m1"), *TEXT, Failed("Overloaded", "overloaded")], False),
+    State.FINISHED: ([MessageStarted("m1"), *STOPPED, MessageDelta("end_turn")], True),
+    State.DONE: ([MessageStarted("m1"), *STOPPED, MessageDelta("end_turn"), MessageStopped()], True),
+    State.PROMOTED: (
+        [WholeMessage(message_id="m1", blocks=(WholeBlock(kind="text", raw=Raw(b"{}"), text="Hello."),))],
+        True,
+    ),
+}
+AGAIN: list[Event] = [
+    MessageStarted("m2"),
+    BlockStarted(index=0, kind="text"),
+    BlockDelta(0, "text_delta", "Bye."),
+    BlockStopped(0),
+    MessageDelta("end_turn"),
+    MessageStopped(),
+]
+each_state = pytest.mark.parametrize("state", sorted(REACHED))
+
+
+def stepped(*events: Event) -> tuple[list[Item], Machine]:
+    machine = Machine(Memory(Ids("x")), "stop", records=True)
+    return [item for event in events for item in machine.step(event)], machine
+
+
+def texts(items: list[Item]) -> list[tuple[str, bool]]:
+    return [(entry.text, entry.incomplete) for entry in reduce(items).entries]
+
+
+@each_state
+def test_the_states_are_reached(state: State) -> None:
+    assert stepped(*REACHED[state][0])[1].memory.state is state
+
+
+@each_state
+def test_broken_off_what_came_stays_and_says_whether_it_is_whole(state: State) -> None:
+    events, whole = REACHED[state]
+    items, machine = stepped(*events, RunEnded("connection lost"))
+    assert texts(items) == ([("Hello.", not whole)] if events else [])
+    assert reduce(items).retracted == set()
+    assert [turn.incomplete for turn in machine.memory.finished] == ([not whole] if events else [])
+    assert stepped(*events, RunEnded("x"), RunEnded("y"))[0] == stepped(*events, RunEnded("x"))[0]
+
+
+@each_state
+def test_asked_for_again_what_was_not_whole_is_withdrawn(state: State) -> None:
+    events, whole = REACHED[state]
+    items, machine = stepped(*events, *AGAIN, RunEnded("exit"))
+    assert texts(items) == [("Hello.", False)] * whole + [("Bye.", False)]
+    assert len(reduce(items).retracted) == (bool(events) and not whole)
+    assert len(machine.memory.finished) == len(texts(items))
+
+
+def test_a_message_that_failed_after_its_reason_is_withdrawn_when_it_is_asked_for_again() -> None:
+    finished, _ = REACHED[State.FINISHED]
+    items, _ = stepped(*finished, Failed("reset", "reset"), *AGAIN, RunEnded("exit"))
+    assert texts(items) == [("Bye.", False)]
+    items, _ = stepped(*finished, Failed("reset", "reset"), RunEnded("exit"))
+    assert texts(items) == [("Hello.", False)]
+
+
+@each_state
+def test_an_error_after_a_message_changes_nothing_of_it(state: State) -> None:
+    events, _ = REACHED[state]
+    items, _ = stepped(*events, Failed("oops", "oops"))
+    assert texts(items) == texts(stepped(*events)[0])
+
+
+@each_state
+def test_content_without_a_start_is_never_lost(state: State) -> None:
+    events, _ = REACHED[state]
+    for strays in ([BlockStarted(index=7, kind="text", text="stray")], [BlockDelta(7, "text_delta", "stray")]):
+        items, _ = stepped(*events, *strays, RunEnded("exit"))
+        assert texts(items)[-1] == ("stray", True)
+
+
+def test_a_signature_without_its_block_is_kept() -> None:
+    _, machine = stepped(MessageStarted("m1"), BlockDelta(0, "signature_delta", "c2ln"), RunEnded("exit"))
+    assert b'"signature":"c2ln"' in machine.memory.finished[0].message
+
+
+def test_a_note_about_no_block_is_passed_on() -> None:
+    items, _ = stepped(MessageStarted("m1"), BlockNoted(3, "citations", Raw(b"[1]")))
+    assert [item.event for item in items if isinstance(item, AgentUnrecognized)] == [Raw(b"[1]")]
+
+
+def test_token_counts_are_told_once() -> None:
+    counted: list[Event] = [UsageKnown(Usage(output_tokens=tokens)) for tokens in (1, 2, 2)]
+    told: list[Event] = [UsageKnown(Usage(output_tokens=2)), UsageKnown(Usage(output_tokens=3))]
+    for early, late, expected in (
+        (counted, [], [TurnStop(stop_reason="end_turn", usage=Usage(output_tokens=2))]),
+        ([], counted[:1], [TurnStop(stop_reason="end_turn"), TurnDelta(usage=Usage(output_tokens=1))]),
+        (
+            counted,
+            told,
+            [TurnStop(stop_reason="end_turn", usage=Usage(output_tokens=2)), TurnDelta(usage=Usage(output_tokens=3))],
+        ),
+    ):
+        events: list[Event] = [
+            MessageStarted("m1"),
+            *STOPPED,
+            *early,
+            MessageDelta("end_turn"),
+            MessageStopped(),
+            *late,
+        ]
+        items, _ = stepped(*events, RunEnded("exit"))
+        assert [item for item in items if isinstance(item, TurnStop | TurnDelta)] == expected
+
+
+def test_an_empty_answer_has_its_stop() -> None:
+    items, machine = stepped(MessageStarted("m1"), MessageDelta("end_turn"), RunEnded("exit"))
+    assert items == [TurnStop(stop_reason="end_turn")]
+    assert machine.memory.finished == []
+
+
+def test_a_stop_that_comes_after_the_reason_completes_its_block() -> None:
+    items, _ = stepped(MessageStarted("m1"), *TEXT, MessageDelta("end_turn"), BlockStopped(0), MessageStopped())
+    assert texts(items) == [("Hello.", False)]
+    assert [item for item in items if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="x-block-0")]
+
+
+def whole(*kinds: str) -> WholeMessage:
+    blocks = [WholeBlock(kind=kind, raw=Raw(b"{}"), text=f"{kind} {at}", index=at) for at, kind in enumerate(kinds)]
+    return WholeMessage(message_id="m1", blocks=tuple(blocks))
+
+
+def test_a_complete_message_that_tells_places_may_come_as_often_as_it_likes() -> None:
+    events: list[Event] = [MessageStarted("m1"), BlockStarted(index=1, kind="text"), BlockDelta(1, "text_delta", "te")]
+    items, _ = stepped(*events, whole("thinking", "text"), whole("thinking", "text", "text"), RunEnded("exit"))
+    assert texts(items) == [("text 1", False), ("thinking 0", False), ("text 2", False)]
+    assert [entry.origin for entry in reduce(items).entries] == ["stream", "promoted", "promoted"]
+
+
+def test_a_complete_block_of_another_kind_is_not_the_one_that_streamed() -> None:
+    items, _ = stepped(MessageStarted("m1"), *TEXT, whole("thinking"), MessageDelta("end_turn"), RunEnded("exit"))
+    assert texts(items) == [("Hello.", True), ("thinking 0", False)]

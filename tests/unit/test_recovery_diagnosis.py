@@ -1,0 +1,167 @@
+"""What a run that did not finish leaves: the ends of its text, counts, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline.stages.base import Record
+from pipeline.stages.events import EventsStage
+from pipeline.streams import Recovery, recover
+from pipeline.streams.diagnosis import cause_of, is_loop
+from topics.items import Item, TurnDiagnosis
+from topics.reducer import reduce
+
+START = {"type": "message_start", "message": {"id": "m1", "model": "m"}}
+TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+STOP = {"type": "content_block_stop", "index": 0}
+END = {"type": "message_stop"}
+
+
+def delta(text: str) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+
+
+def finish(reason: str) -> dict[str, Any]:
+    return {"type": "message_delta", "delta": {"stop_reason": reason}}
+
+
+def fed(*events: dict[str, Any], reason: str = "connection lost", **options: Any) -> list[Item]:
+    recovery = Recovery("anthropic", **options)
+    return [item for event in events for item in recovery.feed(json.dumps(event).encode())] + recovery.end_run(reason)
+
+
+def diagnosis(items: list[Item]) -> TurnDiagnosis:
+    (found,) = [item for item in items if isinstance(item, TurnDiagnosis)]
+    assert items[-1] is found
+    return found
+
+
+def test_a_run_that_was_cut_leaves_its_reason_its_text_and_its_counts() -> None:
+    found = diagnosis(fed(START, TEXT, delta("Hello, "), delta("wor")))
+    assert found == TurnDiagnosis(
+        reason="connection lost",
+        cause="disconnect",
+        head="Hello, wor",
+        length=10,
+        counts={"message_started": 1, "block_started": 1, "text_delta": 2},
+        seq=0,
+    )
+
+
+def test_of_a_long_text_both_ends_are_kept() -> None:
+    text = "".join(f"{number} " for number in range(1000))
+    found = diagnosis(fed(START, TEXT, *map(delta, text), reason="exit 1"))
+    assert (found.head, found.tail, found.length) == (text[:400], text[-400:], len(text))
+    short = diagnosis(fed(START, TEXT, delta(text), excerpt=10))
+    assert (short.head, short.tail) == (text[:10], text[-10:])
+
+
+def test_the_ends_do_not_overlap_and_attempts_that_were_replaced_count() -> None:
+    again = {"type": "message_start", "message": {"id": "m2"}}
+    found = diagnosis(fed(START, TEXT, delta("abc"), again, TEXT, delta("def"), excerpt=4))
+    assert (found.head, found.tail, found.length) == ("abc\n", "def", 6)
+
+
+def test_a_run_that_finished_leaves_nothing() -> None:
+    done = fed(START, TEXT, delta("Hi"), STOP, finish("end_turn"), END, reason="end of input")
+    assert [item for item in done if isinstance(item, TurnDiagnosis)] == []
+    assert Recovery("anthropic").end_run("exit 1") == []
+
+
+@pytest.mark.parametrize("reason", ["time limit", "stalled for 60 s", "loop detected"])
+def test_who_broke_a_run_off_is_believed(reason: str) -> None:
+    found = diagnosis(fed(START, TEXT, delta("Hi"), STOP, finish("tool_use"), END, reason=reason))
+    assert (found.reason, found.cause) == (reason, cause_of(reason))
+
+
+def test_an_error_is_named() -> None:
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    found = diagnosis(fed(START, TEXT, delta("Hi"), error, reason="exit 1"))
+    assert (found.cause, found.error, found.counts["error"]) == ("error", "overloaded_error", 1)
+    assert diagnosis(fed(error)).cause == "disconnect"
+
+
+def test_a_loop_is_seen_in_the_text() -> None:
+    looping = [delta("I will try that again. ") for _ in range(60)]
+    found = diagnosis(fed(START, TEXT, delta("Let me see. "), *looping, STOP, finish("max_tokens"), END, reason="exit"))
+    assert (found.cause, found.repeats) == ("loop", True)
+    assert found.head.startswith("Let me see. I will try")
+
+
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [
+        ("abc " * 30, True),
+        ("x" * 80, True),
+        ("The end. " * 3, False),
+        ("x" * 79, False),
+        (" " * 400, False),
+        ("".join(str(n) for n in range(200)), False),
+        ("", False),
+    ],
+)
+def test_what_a_loop_is(text: str, *, loop: bool) -> None:
+    assert is_loop(text) is loop
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed", "cause"),
+    [
+        ("time limit", "", "time_limit"),
+        ("timed out after 600 s", "overloaded", "time_limit"),
+        ("stall", "", "stall"),
+        ("connection reset by peer", "", "disconnect"),
+        ("interrupted", "", "stopped"),
+        ("exit 137", "", "other"),
+        ("exit 1", "overloaded_error", "error"),
+    ],
+)
+def test_reasons_in_words_that_a_metric_can_bear(reason: str, failed: str, cause: str) -> None:
+    assert cause_of(reason, failed) == cause
+
+
+def test_an_agent_program_has_finished_when_it_has_told_its_result() -> None:
+    whole = {"type": "assistant", "message": {"id": "m1", "content": [{"type": "text", "text": "Hi"}]}}
+    result = {"type": "result", "is_error": False, "result": "Hi"}
+    for lines, finished in (([whole, result], True), ([whole], False)):
+        recovery = Recovery("claude-cli")
+        items = [item for line in lines for item in recovery.feed(json.dumps(line).encode())]
+        items += recovery.end_run("exit 0")
+        assert any(isinstance(item, TurnDiagnosis) for item in items) is not finished
+
+
+def test_running_out_of_lines_says_nothing_of_the_run() -> None:
+    assert not any(isinstance(item, TurnDiagnosis) for item in recover(json.dumps(START), "anthropic"))
+
+
+def test_counts_do_not_depend_on_batching() -> None:
+    events = [json.dumps(event).encode() for event in (START, TEXT, *[delta(str(n)) for n in range(50)])]
+    one = Recovery("anthropic")
+    items = [*one.feed(b"\n".join(events)), *one.end_run("x")]
+    assert diagnosis(items).counts["text_delta"] == 50
+    two = Recovery("anthropic")
+    apart = [item for event in events for item in two.feed(event)] + two.end_run("x")
+    assert diagnosis(apart) == diagnosis(items)
+
+
+def test_it_is_one_item_and_one_metric() -> None:
+    stage = EventsStage()
+    headers = (("source", b"anthropic"), ("run", b"r1"))
+    values = [json.dumps(event).encode() for event in (START, TEXT, delta("Hi"))]
+    records = [
+        Record(partition=0, offset=at, key=b"s", value=value, headers=headers) for at, value in enumerate(values)
+    ]
+    records.append(Record(partition=0, offset=3, key=b"s", value=None, headers=(*headers, ("exit", b"time limit"))))
+    result = stage.process(records)
+    assert result.tally["reknit_runs_unfinished_total", "anthropic", "time_limit"] == 1
+    told = [json.loads(output.value or b"{}") for output in result.outputs]
+    assert [item["type"] for item in told].count("turn/diagnosis") == 1
+
+
+def test_the_reference_view_keeps_it_beside_the_screen() -> None:
+    items = fed(START, TEXT, delta("Hi"))
+    view = reduce([*items, *items])
+    assert list(view.diagnoses) == [0]

@@ -1,0 +1,176 @@
+"""Where events end in bytes, and what their payloads are: lines, SSE, JSON arrays, binary frames."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import pytest
+
+from pipeline.streams import eventstream, framing, sse
+from pipeline.streams.framing import Framing, Tail
+
+SSE = b'event: a\ndata: {"x":1}\n\ndata: {\ndata: "z":{}\ndata: }\n\n: ping\n\ndata: [DONE]\n\n'
+
+
+def frame(payload: bytes, **headers: str) -> bytes:
+    head = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
+        for name, value in headers.items()
+    )
+    prelude = (16 + len(head) + len(payload)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
+    message = prelude + crc32(prelude).to_bytes(4, "big") + head + payload
+    return message + crc32(message).to_bytes(4, "big")
+
+
+def event(name: str, payload: bytes = b"{}") -> bytes:
+    return frame(payload, **{":message-type": "event", ":event-type": name})
+
+
+def pieces(data: bytes, size: int, cut: Framing) -> tuple[list[bytes], bytes]:
+    tail = Tail()
+    found = [tail.push(data[at : at + size], cut) for at in range(0, len(data), size)]
+    assert [lost for _, lost in found if lost] == []
+    return [whole for whole, _ in found if whole], tail.flush()
+
+
+# -- payloads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        pytest.param(b'event: a\ndata: {"x":1}\n\n', [b'{"x":1}'], id="an event"),
+        pytest.param(b'event: a\r\ndata: {"x":1}\r\n\r\ndata: {"y":2}\r\n\r\n', [b'{"x":1}', b'{"y":2}'], id="CR LF"),
+        pytest.param(b'\xef\xbb\xbfdata: {"x":1}\n\n', [b'{"x":1}'], id="a byte order mark"),
+        pytest.param(b'data:{"x":1}\n\n', [b'{"x":1}'], id="no space after the colon"),
+        pytest.param(b'data: {"x":1}', [b'{"x":1}'], id="a line of data alone"),
+        pytest.param(b'data: {"x":1}\ndata: {"y":2}\ndata: [DONE]', [b'{"x":1}', b'{"y":2}', b"[DONE]"], id="lines"),
+        pytest.param(b'data: {\ndata: "x":1\ndata: }\n\n', [b'{\n"x":1\n}'], id="data on several lines"),
+        pytest.param(b': keep\n\nid: 1\nretry: 5\ndata: {"x":1}\n\n: keep\n\n', [b'{"x":1}'], id="comments and ids"),
+        pytest.param(b'{"x":1}\n\n{"y":2}\n', [b'{"x":1}', b'{"y":2}'], id="JSON lines"),
+        pytest.param(b'event: a\ndata: {"x":1}\n\n\nevent: a\ndata: {"y":2}\n\n', [b'{"x":1}', b'{"y":2}'], id="fed"),
+        pytest.param(b'noise\ndata: {"x":1}\n\n', [b"noise", b'{"x":1}'], id="noise is a payload"),
+        pytest.param(b"event: error\ndata: overloaded\n\n", [b'{"error":"overloaded"}'], id="an error in words"),
+        pytest.param(b'event: error\ndata: {"m":1}\n\n', [b'{"error":{"m":1}}'], id="an error by its name"),
+        pytest.param(b'event: error\ndata: {"error":{}}\n\n', [b'{"error":{}}'], id="an error by itself"),
+        pytest.param(b"event: a\n\n", [], id="a name without data"),
+        pytest.param(b"", [], id="nothing"),
+    ],
+)
+def test_payloads_of_server_sent_events(data: bytes, found: list[bytes]) -> None:
+    assert sse.payloads(data) == found
+
+
+def test_names_of_server_sent_events() -> None:
+    assert sse.named_payloads(b'event: a\ndata: {"x":1}\n\ndata: {"y":2}\n\n') == [
+        (b"a", b'{"x":1}'),
+        (b"", b'{"y":2}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b'[{"a":1}\n,\r\n{"b":[1,"}"]}]', [b'{"a":1}', b'{"b":[1,"}"]}']),
+        (b',{"a":\n{"b":"\\"}"}}\n', [b'{"a":\n{"b":"\\"}"}}']),
+        (b'{"a":1}{"b":2}', [b'{"a":1}', b'{"b":2}']),
+        (b'oops {"a":1} tail {"b":', [b"oops", b'{"a":1}', b'tail {"b":']),
+        (b'data: {"a":1}\n\n', [b'{"a":1}']),
+        (b"]", []),
+    ],
+)
+def test_payloads_of_arrays(data: bytes, found: list[bytes]) -> None:
+    assert sse.values(data) == found
+
+
+# -- records that end anywhere --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_server_sent_events_cut_anywhere(size: int) -> None:
+    whole, left = pieces(SSE, size, framing.lines)
+    assert b"".join(whole) + left == SSE
+    assert [payload for part in [*whole, left] for payload in sse.payloads(part)] == sse.payloads(SSE)
+
+
+@pytest.mark.parametrize("size", range(1, 30))
+def test_lines_cut_anywhere(size: int) -> None:
+    data = b'{"a":1}\r\n{"b":2}\n\n{"c":3}'
+    whole, left = pieces(data, size, framing.lines)
+    assert (b"".join(whole), left) == (data[:-7], b'{"c":3}')
+    assert all(part.endswith(b"\n") for part in whole)
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_arrays_cut_anywhere(size: int) -> None:
+    data = b'[{"a":"x\\"}{\\\\"}\n,\r\n{"b":[1,{"c":2}]}\n]'
+    whole, left = pieces(data, size, framing.values)
+    assert [value for part in whole for value in sse.values(part)] == [b'{"a":"x\\"}{\\\\"}', b'{"b":[1,{"c":2}]}']
+    assert left == b"\n]"
+
+
+@pytest.mark.parametrize("size", range(1, 90))
+def test_frames_cut_anywhere(size: int) -> None:
+    frames = [event("a"), event("b", b'{"x":"' + b"y" * 50 + b'"}'), event("c")]
+    data = b"\n".join(frames) + frames[0][:9]
+    whole, left = pieces(data, size, framing.frames)
+    assert b"".join(whole) + left == data
+    assert left == frames[0][:9]
+    assert [payload for part in whole for payload in eventstream.payloads(part)] == [
+        b'{"a":{}}',
+        b'{"b":{"x":"' + b"y" * 50 + b'"}}',
+        b'{"c":{}}',
+    ]
+
+
+def test_bytes_that_are_no_frames_go_on_at_once() -> None:
+    assert framing.frames(b"\x00\x00\x00\x01garbage", framing.Scan()) == (11, 11)
+    assert framing.frames(b'{"a":1}\n{"b', framing.Scan()) == (8, 8)
+
+
+def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "MOST_TAIL", 20)
+    for cut, rest in ((framing.lines, b'xx"}\n{"b":2}\n'), (framing.values, b'xx"},{"b":2}')):
+        tail = Tail()
+        assert tail.push(b'{"a":"' + b"x" * 20, cut) == (b"", 1)
+        assert tail.push(b"xxx", cut) == (b"", 0)
+        whole, lost = tail.push(rest, cut)
+        assert (whole.strip(b",\n"), lost) == (b'{"b":2}', 0)
+
+
+# -- frames ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_in_the_stream_is_an_error() -> None:
+    told = frame(b'{"message":"slow down"}', **{":message-type": "exception", ":exception-type": "throttlingException"})
+    assert eventstream.payloads(told) == [b'{"error":{"type":"throttlingException","message":"slow down"}}']
+    failed = frame(b"", **{":message-type": "error", ":error-code": "InternalError", ":error-message": "oops"})
+    assert eventstream.payloads(failed) == [b'{"error":{"type":"InternalError","message":"oops"}}']
+    odd = frame(b"<html>", **{":message-type": "exception", ":exception-type": "x"})
+    assert eventstream.payloads(odd) == [b'{"error":{"type":"x","message":"<html>"}}']
+
+
+def test_the_events_of_an_invoke_body() -> None:
+    assert eventstream.payloads(event("chunk", b'{"bytes":"eyJhIjoxfQ==","p":"ab"}')) == [b'{"a":1}']
+    assert eventstream.payloads(event("chunk", b'{"bytes":"*"}')) == [b'{"bytes":"*"}']
+
+
+def test_headers_of_every_type_are_read_past() -> None:
+    sizes = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
+    others = b"".join(b"\x01x" + bytes([kind]) + bytes(size) for kind, size in sizes.items()) + b"\x01y\x06\x00\x02ab"
+    named = b"\x0b:event-type\x07\x00\x01a"
+    head = others + named
+    prelude = (16 + len(head) + 2).to_bytes(4, "big") + len(head).to_bytes(4, "big")
+    message = prelude + crc32(prelude).to_bytes(4, "big") + head + b"{}"
+    assert eventstream.payloads(message + crc32(message).to_bytes(4, "big")) == [b'{"a":{}}']
+
+
+def test_a_frame_whose_checksum_is_wrong_is_passed_on_and_the_next_one_read() -> None:
+    good = event("a")
+    broken = bytearray(event("b", b'{"x":1}'))
+    broken[-6] ^= 1
+    assert eventstream.payloads(bytes(broken) + good) == [bytes(broken), b'{"a":{}}']
+    prelude = bytearray(good)
+    prelude[9] ^= 1
+    assert eventstream.payloads(good + bytes(prelude) + good) == [b'{"a":{}}', bytes(prelude) + good]
+    assert eventstream.payloads(good[:-3]) == [good[:-3]]

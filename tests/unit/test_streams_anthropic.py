@@ -1,0 +1,391 @@
+"""The Anthropic API's stream: its events to items and to the turn that goes back to the provider."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline import normalize
+from pipeline.streams import Recovery
+from topics.items import AgentError, Item, ItemCompleted, TurnDelta, TurnStop, Usage
+from topics.reducer import View, reduce
+
+Event = dict[str, Any]
+
+
+def start(message_id: str = "m1", **members: Any) -> Event:
+    message = {"id": message_id, "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
+    return {"type": "message_start", "message": message | members}
+
+
+def block(index: int, kind: str, **members: Any) -> Event:
+    return {"type": "content_block_start", "index": index, "content_block": {"type": kind} | members}
+
+
+def delta(index: int, kind: str, **members: Any) -> Event:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind} | members}
+
+
+def text(index: int, words: str) -> Event:
+    return delta(index, "text_delta", text=words)
+
+
+def json_piece(index: int, piece: str) -> Event:
+    return delta(index, "input_json_delta", partial_json=piece)
+
+
+def stop(index: int) -> Event:
+    return {"type": "content_block_stop", "index": index}
+
+
+def end(reason: str = "end_turn", **members: Any) -> list[Event]:
+    return [{"type": "message_delta", "delta": {"stop_reason": reason}} | members, {"type": "message_stop"}]
+
+
+def call(index: int, tool_id: str, *pieces: str, name: str = "ls", **members: Any) -> list[Event]:
+    started = block(index, "tool_use", id=tool_id, name=name, **({"input": {}} | members))
+    return [started, *[json_piece(index, piece) for piece in pieces], stop(index)]
+
+
+def hello(index: int = 0) -> list[Event]:
+    return [block(index, "text", text=""), text(index, "Hel"), text(index, "lo"), stop(index)]
+
+
+def fed(*parts: Event | list[Event], reason: str = "exit") -> tuple[list[Item], View, list[Any]]:
+    events = [event for part in parts for event in (part if isinstance(part, list) else [part])]
+    recovery = Recovery("anthropic")
+    items = recovery.feed(b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events))
+    items += recovery.end_run(reason)
+    return items, reduce(items), [json.loads(turn.message)["content"] for turn in recovery.take_finished()]
+
+
+def pairs(view: View) -> list[tuple[str, str, bool]]:
+    return [(entry.item_id, entry.text, entry.incomplete) for entry in view.entries]
+
+
+def stops(items: list[Item]) -> list[TurnStop]:
+    return [item for item in items if isinstance(item, TurnStop)]
+
+
+# -- one message ----------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_its_blocks_and_one_stop_that_tells_all_about_it() -> None:
+    usage = {"input_tokens": 7, "cache_read_input_tokens": 3, "output_tokens": 1}
+    items, view, (turn,) = fed(start(usage=usage), hello(), end(usage={"output_tokens": 20}))
+    assert pairs(view) == [("an-block-0", "Hello", False)]
+    assert turn == [{"type": "text", "text": "Hello"}]
+    assert stops(items) == [
+        TurnStop(
+            model="claude-sonnet-4-5",
+            stop_reason="end_turn",
+            usage=Usage(input_tokens=7, output_tokens=20, cache_read_input_tokens=3),
+        )
+    ]
+    assert [item for item in items if isinstance(item, TurnDelta)] == []
+
+
+def test_parallel_calls_that_interleave_are_told_apart_by_index() -> None:
+    interleaved = [
+        block(0, "tool_use", id="t1", name="a", input={}),
+        block(1, "tool_use", id="t2", name="mcp__git__log", input={}),
+        json_piece(1, '{"b"'),
+        json_piece(0, '{"a":'),
+        json_piece(1, ":2}"),
+        json_piece(0, "1}"),
+        stop(1),
+        stop(0),
+    ]
+    _, view, (turn,) = fed(start(), interleaved, end("tool_use"))
+    assert pairs(view) == [("t1", '{"a":1}', False), ("t2", '{"b":2}', False)]
+    assert turn == [
+        {"type": "tool_use", "id": "t1", "name": "a", "input": {"a": 1}},
+        {"type": "tool_use", "id": "t2", "name": "mcp__git__log", "input": {"b": 2}},
+    ]
+
+
+def test_reasoning_is_kept_with_its_signature_and_its_issuer() -> None:
+    thinking = [
+        block(0, "thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="Hm."),
+        delta(0, "signature_delta", signature="c2ln"),
+        stop(0),
+        block(1, "redacted_thinking", data="b3BhcXVl"),
+        stop(1),
+        block(2, "thinking", thinking="", signature=""),
+        delta(2, "signature_delta", signature="b25seQ=="),
+        stop(2),
+    ]
+    _, _, (turn,) = fed(start(), thinking, call(3, "t1", "{}"), end("tool_use"))
+    issuer = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
+    assert turn[:3] == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln", "issuer": issuer},
+        {"type": "redacted_thinking", "data": "b3BhcXVl", "issuer": issuer},
+        {"type": "thinking", "thinking": "", "signature": "b25seQ==", "issuer": issuer},
+    ]
+
+
+def test_citations_stand_in_the_history_and_beside_the_text() -> None:
+    cited = [delta(0, "citations_delta", citation={"cited_text": words}) for words in ("a", "b")]
+    items, view, (turn,) = fed(start(), block(0, "text", text="", citations=[]), text(0, "x"), cited, stop(0), end())
+    assert turn == [{"type": "text", "text": "x", "citations": [{"cited_text": "a"}, {"cited_text": "b"}]}]
+    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    assert isinstance(done.extras, dict)
+    assert json.loads(bytes(done.extras["citations"])) == turn[0]["citations"]
+    assert pairs(view) == [("an-block-0", "x", False)]
+
+
+def test_blocks_of_other_types_are_kept_whole() -> None:
+    result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "x"}]}
+    odd = [
+        *[block(0, "server_tool_use", id="s1", name="web_search", input={}), json_piece(0, '{"q":"x"}'), stop(0)],
+        *[block(1, "web_search_tool_result", tool_use_id="s1", content=[{"url": "x"}]), stop(1)],
+        *[block(2, "compaction", content=None), delta(2, "compaction_delta", content="short"), stop(2)],
+        *[block(3, "mcp_tool_use", id="p1", name="echo", input={}, server_name="e"), stop(3)],
+    ]
+    _, view, (turn,) = fed(start(), odd, end())
+    assert turn == [
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"q": "x"}},
+        result,
+        {"type": "compaction", "content": "short"},
+        {"type": "mcp_tool_use", "id": "p1", "name": "echo", "input": {}, "server_name": "e"},
+    ]
+    assert [entry.item_type for entry in view.entries] == [kept["type"] for kept in turn]
+    assert view.unrecognized == {}
+
+
+def test_an_input_may_stand_in_the_start_of_its_call() -> None:
+    given = call(0, "t1", input={"a": 1}, caller={"type": "direct"})
+    _, view, (turn,) = fed(start(), given, end("tool_use"))
+    expected = {"type": "tool_use", "id": "t1", "name": "ls", "input": {"a": 1}, "caller": {"type": "direct"}}
+    assert (turn, pairs(view)) == ([expected], [("t1", '{"a": 1}', False)])
+    _, view, _ = fed(start(), call(0, "t1", '{"b":', "2}", input={"a": 1}), end("tool_use"))
+    assert pairs(view) == [("t1", '{"b":2}', False)]
+    _, view, _ = fed(start(), call(0, "t1", input={"a": 1})[:1])
+    assert pairs(view) == [("t1", '{"a":1}', True)]
+
+
+def test_a_message_may_come_whole() -> None:
+    content = [{"type": "text", "text": "Hi"}, {"type": "tool_use", "id": "t1", "name": "ls", "input": {}}]
+    whole = start()["message"] | {"content": content, "stop_reason": "tool_use", "usage": {"output_tokens": 3}}
+    items, view, (turn,) = fed(whole)
+    assert turn == content
+    assert [(entry.item_id, entry.origin) for entry in view.entries] == [
+        ("an-promoted-0", "promoted"),
+        ("t1", "promoted"),
+    ]
+    assert (len(stops(items)), stops(items)[0].stop_reason, stops(items)[0].usage) == (1, "tool_use", Usage(0, 3))
+    _, view, (turn,) = fed(start(content=content, stop_reason="tool_use"), {"type": "message_stop"})
+    assert (turn, [entry.incomplete for entry in view.entries]) == (content, [False, False])
+
+
+def test_a_fallback_names_the_model_that_goes_on() -> None:
+    fallback = block(0, "fallback", **{"from": {"model": "a"}, "to": {"model": "b"}})
+    items, _, _ = fed(start(), fallback, stop(0), hello(1), end())
+    assert stops(items)[0].model == "b"
+
+
+# -- refusals, errors, cuts -----------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_a_stop_reason_with_its_details() -> None:
+    refused = {"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": {"category": "x"}}}
+    items, view, (turn,) = fed(start(), hello(), refused, {"type": "message_stop"})
+    (told,) = stops(items)
+    assert (told.stop_reason, told.incomplete, isinstance(told.extras, dict)) == ("refusal", False, True)
+    assert pairs(view) == [("an-block-0", "Hello", False)]
+    assert turn == [{"type": "text", "text": "Hello"}]
+
+
+@pytest.mark.parametrize("pieces", [['{"a": "b'], []], ids=["inside the input", "before it"])
+def test_a_call_that_a_limit_cut_stays_incomplete(pieces: list[str]) -> None:
+    _, view, (turn,) = fed(start(), call(0, "t1", *pieces), end("max_tokens"))
+    assert pairs(view) == [("t1", "".join(pieces), True)]
+    assert turn == [{"type": "tool_use", "id": "t1", "name": "ls", "input": "".join(pieces), "incomplete": True}]
+
+
+def test_an_error_in_mid_stream_cuts_the_message_and_names_the_reason() -> None:
+    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    items, view, _ = fed(start(), hello()[:3], error)
+    assert AgentError(message="Overloaded", code="overloaded_error", seq=0) in items
+    assert [(entry.text, entry.incomplete, entry.reason) for entry in view.entries] == [
+        ("Hello", True, "overloaded_error")
+    ]
+    items, view, (turn,) = fed(start(), hello()[:3], error, start("m2"), hello(), end())
+    assert (pairs(view), view.retracted) == ([("an-block-1", "Hello", False)], {"an-block-0"})
+    assert turn == [{"type": "text", "text": "Hello"}]
+
+
+def test_a_retry_replaces_what_was_not_finished_even_with_the_same_id() -> None:
+    _, view, (turn,) = fed(start(), hello(), start(), hello(), call(1, "t1", "{}"), end("tool_use"))
+    assert (pairs(view), view.retracted) == ([("an-block-1", "Hello", False), ("t1", "{}", False)], {"an-block-0"})
+    assert [kept["type"] for kept in turn] == ["text", "tool_use"]
+
+
+def test_a_call_that_is_made_again_gets_an_id_of_its_own() -> None:
+    _, view, (turn,) = fed(start(), call(0, "t1", '{"a"'), start("m2"), call(0, "t1", "{}"), end("tool_use"))
+    assert (pairs(view), view.retracted) == ([("t1~2", "{}", False)], {"t1"})
+    assert turn[0]["id"] == "t1"
+
+
+def test_messages_of_one_run_follow_one_another() -> None:
+    items, view, turns = fed(start(), hello(), end(), start("m2"), hello(), end())
+    assert pairs(view) == [("an-block-0", "Hello", False), ("an-block-1", "Hello", False)]
+    assert (len(stops(items)), len(turns)) == (2, 2)
+
+
+# -- what is lost or out of order -----------------------------------------------------------------------------------
+
+
+def test_a_message_whose_start_was_lost() -> None:
+    _, view, (turn,) = fed(hello(), end())
+    assert (pairs(view), turn) == ([("an-block-0", "Hello", False)], [{"type": "text", "text": "Hello"}])
+    _, view, _ = fed(hello()[1:], end())
+    assert pairs(view) == [("an-block-0", "Hello", False)]
+
+
+def test_blocks_that_have_no_stop_are_incomplete() -> None:
+    _, view, _ = fed(start(), hello()[:3], end())
+    assert [(entry.text, entry.incomplete, entry.reason) for entry in view.entries] == [("Hello", True, "exit")]
+
+
+def test_a_message_without_its_stop_is_complete_once_it_has_its_reason() -> None:
+    items, view, _ = fed(start(), hello(), end()[:1])
+    assert (pairs(view), stops(items)[0].incomplete) == ([("an-block-0", "Hello", False)], False)
+
+
+def test_a_start_that_comes_twice_does_not_double_its_block() -> None:
+    opened = block(0, "text", text="")
+    _, view, _ = fed(start(), opened, opened, text(0, "Hi"), stop(0), end())
+    assert [entry.text for entry in view.entries] == ["Hi"]
+
+
+def test_blocks_that_share_an_index_are_all_kept() -> None:
+    _, view, (turn,) = fed(start(), hello(0), call(0, "t1", '{"a":1}'), end("tool_use"))
+    assert pairs(view) == [("an-block-0", "Hello", False), ("t1", '{"a":1}', False)]
+    assert len(turn) == 2
+
+
+def test_text_after_the_stop_reason_is_not_lost() -> None:
+    finish, done = end()
+    _, view, _ = fed(start(), hello(), finish, text(0, " world"), block(1, "text", text="!"), stop(1), done)
+    assert [(entry.text, entry.incomplete) for entry in view.entries] == [
+        ("Hello", False),
+        (" world", True),
+        ("!", False),
+    ]
+
+
+def test_deltas_of_blocks_that_nobody_knows_are_passed_on() -> None:
+    items, view, _ = fed(start(), delta(5, "citations_delta", citation={"x": 1}), hello(), end())
+    kinds = [json.loads(msgspec.json.encode(seen.event)) for seen in view.unrecognized.values()]
+    assert kinds == [{"type": "citations_delta", "citation": {"x": 1}}, {"x": 1}]
+    assert pairs(view) == [("an-block-0", "Hello", False)]
+    assert stops(items)[0].incomplete is False
+
+
+# -- what is not an event -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"data: not json\n\n", "non-JSON output"),
+        (b"data: [1]\n\n", "not a JSON object"),
+        (b'data: {"type":"unheard_of"}\n\n', "unknown or malformed event: unheard_of"),
+        (
+            b'data: {"type":"content_block_delta","index":-1,"delta":{}}\n\n',
+            "unknown or malformed event: content_block",
+        ),
+        (
+            b'data: {"type":"content_block_start","index":0,"content_block":1}\n\n',
+            "unknown or malformed event: content",
+        ),
+        (b"data: " + b'{"a":' * 100_000 + b"\n\n", "nesting too deep"),
+        (b"\xff\xfe\x00binary", "non-JSON output"),
+        (b"\x00\x00\x00\x10binary noise here", "non-JSON output"),
+    ],
+)
+def test_what_nobody_understands_is_passed_on_and_the_message_goes_on(line: bytes, reason: str) -> None:
+    recovery = Recovery("anthropic")
+    events = [start(), *hello(), *end()]
+    lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
+    items = [item for part in (*lines[:3], line, *lines[3:]) for item in recovery.feed(part)] + recovery.end_run("exit")
+    view = reduce(items)
+    assert [entry.text for entry in view.entries] == ["Hello"]
+    (seen,) = view.unrecognized.values()
+    assert seen.reason.startswith(reason)
+
+
+def test_lone_surrogates_and_broken_utf8_are_mended() -> None:
+    recovery = Recovery("anthropic")
+    lines = [json.dumps(event).encode() for event in (start(), hello()[0])]
+    broken = [
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\\ud83d"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"b\xf0\x9f"}}',
+    ]
+    odd = [
+        b'{"type":"content_block_start","index":1,"content_block":{"type":"text","text":"c\\udc00"}}',
+        b'{"type":"content_block_start","index":2,"content_block":{"type":"text","text":"d\xff","odd":1}}',
+    ]
+    view = reduce([item for line in (*lines, *broken, *odd) for item in recovery.feed(line)])
+    assert [entry.text for entry in view.entries] == ["a\ufffdb\ufffd", "c\ufffd", "d\ufffd"]
+
+
+def test_a_line_of_ten_megabytes() -> None:
+    _, view, _ = fed(start(), hello()[0], text(0, "x" * 10_000_000), stop(0), end())
+    assert [len(entry.text) for entry in view.entries] == [10_000_000]
+
+
+def test_chunks_of_an_invoke_body_as_json() -> None:
+    recovery = Recovery("anthropic")
+    bodies = [base64.b64encode(json.dumps(event).encode()).decode() for event in (start(), *hello(), *end())]
+    wrapped = [{"chunk": {"bytes": body}} for body in bodies[:3]] + [{"bytes": body} for body in bodies[3:]]
+    items = [item for event in wrapped for item in recovery.feed(json.dumps(event).encode())]
+    assert [(entry.text, entry.incomplete) for entry in reduce(items).entries] == [("Hello", False)]
+
+
+# -- what the next request makes of it ------------------------------------------------------------------------------
+
+
+def test_the_next_request_repeats_the_turn_as_it_was() -> None:
+    thinking = [
+        block(0, "thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="Hm."),
+        delta(0, "signature_delta", signature="c2ln"),
+        stop(0),
+    ]
+    _, _, (turn,) = fed(start(), thinking, call(1, "toolu_1", '{"a":', "1}"), end("tool_use"))
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "ok"}
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": turn},
+        {"role": "user", "content": [result]},
+    ]
+    tool = {"name": "ls", "input_schema": {"type": "object"}}
+    params = {"max_tokens": 3000, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    request = {"messages": history, "tools": [tool], "model": "claude-sonnet-4-5", "params": params}
+    made = normalize(request, to="anthropic")
+    assert (made.fixes, made.violations) == ([], [])
+    assert json.loads(made.body or b"")["messages"][1]["content"] == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
+        {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {"a": 1}},
+    ]
+
+
+def test_a_cut_call_is_settled_by_policy_in_the_next_request() -> None:
+    _, view, (turn,) = fed(start(), hello(), call(1, "t1", '{"a'))
+    assert [entry.incomplete for entry in view.entries] == [True, True]
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": turn},
+        {"role": "user", "content": "?"},
+    ]
+    made = normalize({"messages": history, "model": "claude-sonnet-4-5"}, to="anthropic")
+    assert json.loads(made.body or b"")["messages"][1]["content"] == [{"type": "text", "text": "Hello"}]
+    (fix,) = made.fixes
+    assert '{"a' in fix.detail

@@ -1,0 +1,137 @@
+"""Bad input, whatever the source: it becomes an item that says so, in linear time, and the session goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.streams import SOURCES, Recovery
+from topics.items import Item
+from topics.reducer import reduce
+
+START = {"type": "message_start", "message": {"id": "m1"}}
+TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+END: list[dict[str, Any]] = [
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+    {"type": "message_stop"},
+]
+each_source = pytest.mark.parametrize("source", sorted(SOURCES))
+
+
+def delta(words: str, index: int = 0) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": words}}
+
+
+def encoded(*events: dict[str, Any]) -> list[bytes]:
+    return [f"data: {json.dumps(event)}\n\n".encode() for event in events]
+
+
+@each_source
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes(range(256)) * 40,
+        b"\x00\x00\x00\x20\x00\x00\x00\x10" + b"\xff" * 100,
+        "data: \U0001f600".encode()[:-2],
+        b'{"type":"message_start"' + b"," * 1000,
+        b"[" * 200_000,
+        b'{"a":' * 200_000,
+        b"data:\n" * 10_000,
+        b"null\n[]\n1\ntrue\n",
+        b"\n\r\n\r\r\n",
+    ],
+    ids=[
+        "every byte",
+        "a broken frame",
+        "cut UTF-8",
+        "commas",
+        "deep lists",
+        "deep objects",
+        "empty data",
+        "values",
+        "nl",
+    ],
+)
+def test_no_source_stumbles(source: str, data: bytes) -> None:
+    whole, cut = Recovery(source), Recovery(source)
+    whole.feed(data)
+    for at in range(0, len(data), 4096):
+        cut.feed(data[at : at + 4096], framing="bytes")
+    for recovery in (whole, cut):
+        recovery.end_run("exit")
+        assert Recovery.restore(recovery.snapshot()).source == source
+
+
+def test_runs_that_interleave_lose_nothing() -> None:
+    recovery = Recovery("anthropic")
+    first, second = (encoded(START, TEXT, delta(f"{name}1"), delta(f"{name}2"), *END) for name in "ab")
+    items: list[Item] = []
+    for one, two in zip(first, second, strict=True):
+        items += recovery.feed(one, "run-a")
+        items += recovery.feed(two, "run-b")
+    view = reduce([*items, *recovery.end_run("exit")])
+    assert "".join(sorted(entry.text for entry in view.entries)) == "a1a2b1b2"
+    assert view.retracted == set()
+
+
+def test_blocks_that_nobody_started_are_shown() -> None:
+    recovery = Recovery("anthropic")
+    items = recovery.feed(b"".join(encoded(START, delta("a", 7), delta("b", 2**31 - 1), *END)))
+    assert [entry.text for entry in reduce(items).entries] == ["a", "b"]
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def in_records(records: list[bytes]) -> float:
+    recovery = Recovery("anthropic")
+    return timed(lambda: [recovery.feed(record) for record in records])
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        lambda n: delta("x"),
+        lambda n: {"type": "content_block_start", "index": n, "content_block": {"type": "text", "text": "x"}},
+        lambda n: {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "x"}},
+        lambda n: delta("x", n % 50),
+        lambda n: {"type": "message_start", "message": {"id": f"m{n}"}},
+        lambda n: {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "citations_delta", "citation": {"n": n}},
+        },
+    ],
+    ids=["deltas", "blocks", "the same block", "interleaved blocks", "attempts", "citations"],
+)
+def test_a_message_costs_its_length(event: Callable[[int], dict[str, Any]]) -> None:
+    small, large = ([*encoded(START, TEXT), *encoded(*map(event, range(size)))] for size in (2_000, 16_000))
+    fastest = min(in_records(small) for _ in range(3))
+    # Eight times as much; what grows with the square would take sixty-four times as long.
+    assert min(in_records(large) for _ in range(2)) < 30 * fastest
+
+
+def test_a_hundred_thousand_tiny_events_in_one_record() -> None:
+    data = b"".join(encoded(START, TEXT, *[delta("x")] * 100_000, *END))
+    view = reduce(Recovery("anthropic").feed(data))
+    assert [len(entry.text) for entry in view.entries] == [100_000]
+
+
+@each_source
+def test_a_line_of_ten_megabytes_in_small_records(source: str) -> None:
+    line = b'data: {"unheard of":"' + b"x" * 10_000_000 + b'"}\n\n'
+    recovery = Recovery(source)
+    items = [
+        item for at in range(0, len(line), 100_000) for item in recovery.feed(line[at : at + 100_000], framing="bytes")
+    ]
+    view = reduce([*items, *recovery.end_run("exit")])
+    assert len(view.unrecognized) == 1
+    assert view.entries == []

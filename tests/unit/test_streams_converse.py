@@ -1,0 +1,200 @@
+"""Bedrock's ConverseStream: its events to items and to the turn that goes back to the service."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline import normalize
+from pipeline.streams import Recovery
+from topics.items import AgentError, Item, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
+from topics.reducer import View, reduce
+
+Event = dict[str, Any]
+START = {"messageStart": {"role": "assistant"}}
+USAGE = {"metadata": {"usage": {"inputTokens": 5, "outputTokens": 2, "totalTokens": 7}, "metrics": {"latencyMs": 1}}}
+
+
+def delta(index: int, **piece: Any) -> Event:
+    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": piece}}
+
+
+def tool(index: int, tool_id: str, name: str = "ls", **members: Any) -> Event:
+    start = {"toolUse": {"toolUseId": tool_id, "name": name} | members}
+    return {"contentBlockStart": {"contentBlockIndex": index, "start": start}}
+
+
+def stop(index: int) -> Event:
+    return {"contentBlockStop": {"contentBlockIndex": index}}
+
+
+def end(reason: str = "end_turn") -> Event:
+    return {"messageStop": {"stopReason": reason}}
+
+
+def fed(*events: Event, reason: str = "exit") -> tuple[list[Item], View, list[Any]]:
+    recovery = Recovery("bedrock-converse")
+    items = [item for event in events for item in recovery.feed(json.dumps(event).encode())]
+    items += recovery.end_run(reason)
+    return items, reduce(items), [json.loads(turn.message)["content"] for turn in recovery.take_finished()]
+
+
+def pairs(view: View) -> list[tuple[str, str, bool]]:
+    return [(entry.item_type, entry.text, entry.incomplete) for entry in view.entries]
+
+
+HELLO = [delta(0, text="Hel"), delta(0, text="lo"), stop(0)]
+
+
+def test_texts_and_reasoning_begin_with_their_first_delta() -> None:
+    reasoning = [
+        delta(0, reasoningContent={"text": "Hm."}),
+        delta(0, reasoningContent={"signature": "c2ln"}),
+        stop(0),
+        delta(1, reasoningContent={"redactedContent": base64.b64encode(b"one").decode()}),
+        delta(1, reasoningContent={"redactedContent": base64.b64encode(b"two").decode()}),
+        stop(1),
+    ]
+    call = [tool(2, "t1"), delta(2, toolUse={"input": '{"a":'}), delta(2, toolUse={"input": "1}"}), stop(2)]
+    items, view, (turn,) = fed(START, *reasoning, *call, end("tool_use"), USAGE)
+    assert pairs(view) == [("thinking", "Hm.", False), ("redacted_thinking", "", False), ("tool_use", '{"a":1}', False)]
+    issuer = {"provider": "bedrock-converse"}
+    assert turn == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln", "issuer": issuer},
+        {"type": "redacted_thinking", "data": base64.b64encode(b"onetwo").decode(), "issuer": issuer},
+        {"type": "tool_use", "id": "t1", "name": "ls", "input": {"a": 1}},
+    ]
+    assert [item for item in items if isinstance(item, TurnStop | TurnDelta)] == [
+        TurnStop(stop_reason="tool_use", usage=Usage(input_tokens=5, output_tokens=2))
+    ]
+
+
+@pytest.mark.parametrize("last", [[end(), USAGE], [USAGE, end()]], ids=["reason first", "counts first"])
+def test_a_message_ends_with_its_reason_and_its_counts_in_any_order(last: list[Event]) -> None:
+    items, view, _ = fed(START, *HELLO, *last, START, *HELLO, *last)
+    stops = [item for item in items if isinstance(item, TurnStop)]
+    assert [(told.stop_reason, told.usage, told.incomplete) for told in stops] == [
+        ("end_turn", Usage(input_tokens=5, output_tokens=2), False)
+    ] * 2
+    assert pairs(view) == [("text", "Hello", False)] * 2
+
+
+def test_without_counts_the_message_is_complete_all_the_same() -> None:
+    items, view, turns = fed(START, *HELLO, end(), START, *HELLO, end())
+    assert (pairs(view), len(turns)) == ([("text", "Hello", False)] * 2, 2)
+    assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [False, False]
+
+
+def test_a_guardrail_is_a_stop_reason_and_its_trace_is_passed_on() -> None:
+    traced = {"metadata": USAGE["metadata"] | {"trace": {"guardrail": {"action": "x"}}}}
+    items, view, _ = fed(START, *HELLO, tool(1, "t1"), stop(1), end("guardrail_intervened"), traced)
+    assert pairs(view) == [("text", "Hello", False), ("tool_use", "", True)]
+    (trace,) = [item for item in items if isinstance(item, SessionSystem)]
+    assert (trace.subtype, json.loads(bytes(trace.event))) == ("trace", {"guardrail": {"action": "x"}})
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"throttlingException": {"message": "slow down"}},
+        {"error": {"type": "throttlingException", "message": "slow down"}},
+    ],
+)
+def test_an_exception_in_the_stream_cuts_the_message(event: Event) -> None:
+    items, view, _ = fed(START, *HELLO[:2], event)
+    assert AgentError(message="slow down", code="throttlingException", seq=0) in items
+    assert [(entry.text, entry.reason) for entry in view.entries] == [("Hello", "throttlingException")]
+    _, view, _ = fed(START, *HELLO[:2], event, START, *HELLO, end(), USAGE)
+    assert (pairs(view), len(view.retracted)) == ([("text", "Hello", False)], 1)
+
+
+def test_the_result_of_a_servers_own_tool_is_kept_whole() -> None:
+    start = {"toolResult": {"toolUseId": "s1", "type": "nova_result", "status": "success"}}
+    result = [
+        {"contentBlockStart": {"contentBlockIndex": 1, "start": start}},
+        delta(1, toolResult=[{"json": {"a": 1}}]),
+        delta(1, toolResult=[{"text": "b"}]),
+        stop(1),
+    ]
+    called = [tool(0, "s1", "nova", type="server_tool_use"), delta(0, toolUse={"input": "{}"}), stop(0)]
+    _, view, (turn,) = fed(START, *called, *result, end(), USAGE)
+    assert [entry.item_type for entry in view.entries] == ["server_tool_use", "toolResult"]
+    assert turn[1] == {"toolResult": start["toolResult"] | {"content": [{"json": {"a": 1}}, {"text": "b"}]}}
+
+
+def test_citations_stand_beside_their_text() -> None:
+    _, _, (turn,) = fed(START, delta(0, citation={"title": "t"}), *HELLO, end(), USAGE)
+    assert turn == [{"type": "text", "text": "Hello", "citations": [{"title": "t"}]}]
+
+
+def test_deltas_of_another_kind_are_passed_on() -> None:
+    items, view, _ = fed(START, delta(0, video={"a": 1}), delta(0, video={"a": 2}), stop(0), end(), USAGE)
+    assert [entry.item_type for entry in view.entries] == ["video"]
+    raws = [item.raw for item in items if isinstance(item, ItemDelta)]
+    assert msgspec.json.encode(raws) == b'[{"video":{"a": 1}},{"video":{"a": 2}}]'
+
+
+def test_a_call_without_its_start_has_the_items_id() -> None:
+    _, view, (turn,) = fed(START, delta(0, toolUse={"input": "{}"}), stop(0), end("tool_use"), USAGE)
+    assert turn == [{"type": "tool_use", "id": "bc-block-0", "name": "", "input": {}}]
+    assert pairs(view) == [("tool_use", "{}", False)]
+
+
+def test_a_message_that_was_cut_leaves_what_came() -> None:
+    _, view, (turn,) = fed(START, *HELLO[:2], tool(1, "t1"), delta(1, toolUse={"input": '{"a'}))
+    assert pairs(view) == [("text", "Hello", True), ("tool_use", '{"a', True)]
+    assert turn[1] == {"type": "tool_use", "id": "t1", "name": "ls", "input": '{"a', "incomplete": True}
+
+
+def test_redacted_reasoning_that_never_stopped_is_kept() -> None:
+    _, _, (turn,) = fed(START, delta(0, reasoningContent={"redactedContent": "b25l"}))
+    assert turn[0]["data"] == "b25l"
+    _, _, (turn,) = fed(START, delta(0, reasoningContent={"redactedContent": "*"}), stop(0), end(), USAGE)
+    assert isinstance(turn[0]["data"], str)
+
+
+def test_the_next_request_repeats_the_turn_as_it_was() -> None:
+    reasoning = [
+        delta(0, reasoningContent={"text": "Hm."}),
+        delta(0, reasoningContent={"signature": "c2ln"}),
+        stop(0),
+    ]
+    call = [tool(1, "tooluse_1"), delta(1, toolUse={"input": '{"a":1}'}), stop(1)]
+    _, _, (turn,) = fed(START, *reasoning, *call, end("tool_use"), USAGE)
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": turn},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "tooluse_1", "content": "ok"}]},
+    ]
+    request = {
+        "messages": history,
+        "tools": [{"name": "ls", "input_schema": {"type": "object"}}],
+        "model": "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+    }
+    made = normalize(request, to="bedrock-converse")
+    assert (made.fixes, made.violations) == ([], [])
+    assert json.loads(made.body or b"")["messages"][1]["content"] == [
+        {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "c2ln"}}},
+        {"toolUse": {"toolUseId": "tooluse_1", "name": "ls", "input": {"a": 1}}},
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"unheardOf":{}}',
+        b'{"contentBlockDelta":{"contentBlockIndex":-1,"delta":{"text":"x"}}}',
+        b'{"messageStop":{}}',
+        b"{}",
+    ],
+)
+def test_what_nobody_understands_is_passed_on(line: bytes) -> None:
+    recovery = Recovery("bedrock-converse")
+    lines = [json.dumps(event).encode() for event in (START, *HELLO, end(), USAGE)]
+    view = reduce([item for part in (*lines[:2], line, *lines[2:]) for item in recovery.feed(part)])
+    assert pairs(view) == [("text", "Hello", False)]
+    assert len(view.unrecognized) == 1

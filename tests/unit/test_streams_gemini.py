@@ -1,0 +1,335 @@
+"""Gemini's chunks to items: parts and their signatures, calls in pieces, ends that are none, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from pipeline import normalize
+from pipeline.streams import Recovery
+from pipeline.streams.gemini_arguments import Arguments, PartialArg, steps
+from topics.items import AgentError, AgentUnrecognized, Item, ItemDelta, ItemRetracted, TurnStop, Usage
+from topics.reducer import Entry, reduce
+
+Part = dict[str, Any]
+ISSUER = {"provider": "gemini", "model": "gemini-3-pro"}
+
+
+def chunk(*parts: Part, reason: str | None = None, id: str = "r1", **members: Any) -> Part:  # noqa: A002  the member
+    candidate: Part = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
+    candidate |= {"finishReason": reason} if reason else {}
+    return {"candidates": [candidate], "modelVersion": "gemini-3-pro"} | ({"responseId": id} if id else {}) | members
+
+
+def text(words: str, **members: Any) -> Part:
+    return {"text": words} | members
+
+
+def call(name: str | None = None, **members: Any) -> Part:
+    return {"functionCall": ({"name": name} if name else {}) | members}
+
+
+END = chunk(text(""), reason="STOP")
+
+
+def run(*chunks: Part) -> list[Item]:
+    recovery = Recovery("gemini", records=False)
+    items = [item for one in chunks for item in recovery.feed(f"data: {json.dumps(one)}\r\n\r\n".encode())]
+    return items + recovery.end_run("exit")
+
+
+def turn(*chunks: Part) -> list[Part]:
+    """The blocks of the turns that go into the log."""
+    recovery = Recovery("gemini")
+    for one in chunks:
+        recovery.feed(json.dumps(one).encode())
+    recovery.end_run("exit")
+    return [block for one in recovery.take_finished() for block in json.loads(one.message)["content"]]
+
+
+def entries(items: list[Item]) -> list[Entry]:
+    return reduce(items).entries
+
+
+def shown(items: list[Item]) -> list[tuple[str, str]]:
+    return [(entry.item_type, entry.text) for entry in entries(items)]
+
+
+def test_words_of_one_kind_go_on() -> None:
+    items = run(
+        chunk(text("Let", thought=True)),
+        chunk(text(" me.", thought=True), text("Tw")),
+        chunk(text("o."), reason="STOP"),
+    )
+    assert shown(items) == [("thinking", "Let me."), ("text", "Two.")]
+    assert items[-1] == TurnStop(model="gemini-3-pro", stop_reason="STOP")
+    assert not any(entry.incomplete for entry in entries(items))
+
+
+def test_without_a_reason_nothing_is_complete() -> None:
+    assert [(entry.text, entry.incomplete) for entry in entries(run(chunk(text("Two."))))] == [("Two.", True)]
+
+
+def test_a_call_is_whole_at_once() -> None:
+    parts = [call("f", args={"a": 1.0}), call("g", id="t1", args={}), call("f")]
+    items = run(chunk(*parts, reason="STOP"))
+    assert [(entry.item_id, entry.started.name, entry.text) for entry in entries(items)] == [
+        ("call_f", "f", '{"a": 1.0}'),
+        ("t1", "g", "{}"),
+        ("call_f~2", "f", ""),
+    ]
+    assert [block["input"] for block in turn(chunk(*parts, reason="STOP"))] == [{"a": 1.0}, {}, {}]
+
+
+def test_a_signature_stands_in_front_of_its_part_and_goes_back_on_it() -> None:
+    chunks = [
+        chunk(text("Hm.", thought=True)),
+        chunk(call("f", args={}) | {"thoughtSignature": "one"}, call("g", args={})),
+        chunk(text("", thoughtSignature="two"), reason="STOP"),
+    ]
+    blocks = turn(*chunks)
+    assert [(block["type"], block.get("signature")) for block in blocks] == [
+        ("thinking", None),
+        ("thinking", "one"),
+        ("tool_use", None),
+        ("tool_use", None),
+        ("thinking", "two"),
+    ]
+    assert blocks[1] == {"type": "thinking", "thinking": "", "signature": "one", "issuer": ISSUER}
+    results = [
+        {"type": "tool_result", "tool_use_id": block["id"], "content": "x"}
+        for block in blocks
+        if block["type"] == "tool_use"
+    ]
+    history = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": results},
+    ]
+    normalized = normalize({"messages": history, "model": "gemini-3-pro"}, to="gemini")
+    assert [part.get("thoughtSignature") for part in json.loads(normalized.body)["contents"][1]["parts"]] == [
+        None,
+        "one",
+        None,
+        "two",
+    ]
+    assert normalized.violations == []
+
+
+def test_a_signed_text_behind_another_is_a_block_of_its_own() -> None:
+    blocks = turn(chunk(text("Hel")), chunk(text("lo", thoughtSignature="s")), END)
+    assert [block.get("text", block.get("signature")) for block in blocks] == ["Hel", "s", "lo"]
+
+
+def test_gemini_s_own_parts_stay_as_they_came() -> None:
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "s"}
+    image = {"inlineData": {"mimeType": "image/png", "data": "eA=="}}
+    items = run(chunk(text("A"), code, text("B"), image, reason="STOP"))
+    assert [kind for kind, _ in shown(items)] == ["text", "executableCode", "text", "inlineData"]
+    assert not any(entry.incomplete for entry in entries(items))
+    assert turn(chunk(code, image), END) == [{"type": "executableCode"} | code, {"type": "inlineData"} | image]
+
+
+def test_what_stands_beside_words_does_not_hide_them() -> None:
+    about = {"partMetadata": {"x": 1}, "mediaResolution": {"level": "LOW"}}
+    items = run(chunk(text("A") | about), chunk(text("B") | {"brandNew": {"x": 1}}), chunk(text("C")), END)
+    assert shown(items) == [("text", "AB"), ("brandNew", ""), ("text", "C")]
+    assert [entry.started.name for entry in entries(run(chunk(call("f", args={}) | about), END))] == ["f"]
+
+
+def test_a_part_that_nobody_knows_is_passed_on_and_the_others_serve() -> None:
+    odd = {"brandNew": {"x": 1}, "thought": False}
+    items = run(chunk(text("A"), odd, {"text": 7}, text("B")), END)
+    assert shown(items) == [("text", "A"), ("brandNew", ""), ("unknown", ""), ("text", "B")]
+    assert [json.loads(bytes(entry.started.raw)) for entry in entries(items)[1:3]] == [
+        {"type": "brandNew"} | odd,
+        {"type": "unknown", "came": {"text": 7}},
+    ]
+
+
+@pytest.mark.parametrize("part", [7, None, {}, {"text": 7}, {"thought": True}])
+def test_nothing_that_is_no_part_passes_for_a_block(part: Any) -> None:
+    blocks = turn(chunk(text("A"), part), END)
+    assert {block["type"] for block in blocks} <= {"text", "unknown", "part"}
+    assert normalize([{"role": "user", "content": "Go."}, {"role": "assistant", "content": blocks}], to="gemini").body
+
+
+# -- calls in pieces ----------------------------------------------------------------------------------------------
+
+
+def piece(path: str, **value: Any) -> Part:
+    return {"jsonPath": path} | value
+
+
+PIECES = [
+    chunk(call("f", willContinue=True)),
+    chunk(call(partialArgs=[piece("$.a", stringValue='x"', willContinue=True)], willContinue=True)),
+    chunk(call(partialArgs=[piece("$.a", stringValue="y"), piece("$.b[0].c", numberValue=1.0)], willContinue=True)),
+]
+
+
+@pytest.mark.parametrize(
+    "last", [call(), call(partialArgs=[piece("$.b[0].c2", boolValue=True)])], ids=["empty", "full"]
+)
+def test_a_call_may_come_in_pieces(last: Part) -> None:
+    given = {"a": 'x"y', "b": [{"c": 1.0} | ({"c2": True} if last["functionCall"] else {})]}
+    items = run(*PIECES, chunk(last), chunk(call("g", args={})), END)
+    assert [(entry.started.name, json.loads(entry.text), entry.incomplete) for entry in entries(items)] == [
+        ("f", given, False),
+        ("g", {}, False),
+    ]
+
+
+@pytest.mark.parametrize("after", [[], [END], [chunk(text("Oh.")), END], [chunk(call("g", args={})), END]])
+def test_a_call_whose_pieces_stop_is_not_whole(after: list[Part]) -> None:
+    entry = entries(run(*PIECES, *after))[0]
+    assert (entry.text, entry.incomplete) == ('{"a":"x\\"y","b":[{"c":1.0', True)
+    assert turn(*PIECES, *after)[0]["input"] == '{"a":"x\\"y","b":[{"c":1.0'
+
+
+def test_a_piece_that_leads_back_is_passed_on_and_the_call_is_not_whole() -> None:
+    back = piece("$.a", stringValue="z")
+    items = run(*PIECES, chunk(call(partialArgs=[back], willContinue=True)), chunk(call()), END)
+    assert [json.loads(bytes(item.raw)) for item in items if isinstance(item, ItemDelta) and item.raw] == [back]
+    assert entries(items)[0].incomplete
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        ([("$.a", 1), ("$.b", 2)], {"a": 1, "b": 2}),
+        ([("$.a[0][0]", 1), ("$.a[0][1]", 2), ("$.a[1][0]", 3)], {"a": [[1, 2], [3]]}),
+        ([("$['a b'].c", 1), ('$["d.e"]', 2)], {"a b": {"c": 1}, "d.e": 2}),
+        ([("$.a.b.c", 1), ("$.d", 2)], {"a": {"b": {"c": 1}}, "d": 2}),
+    ],
+)
+def test_paths_are_written_as_they_nest(paths: list[tuple[str, int]], expected: dict[str, Any]) -> None:
+    arguments = Arguments()
+    written = [arguments.write(PartialArg(path, number=Raw(str(value).encode()))) for path, value in paths]
+    assert json.loads("".join(filter(None, written)) + arguments.close()) == expected
+
+
+@pytest.mark.parametrize("path", ["", "$", "a", "$a", "$.a[", "$[0]", "$.a..b"])
+def test_what_is_no_path_is_refused(path: str) -> None:
+    assert steps(path) is None
+    assert Arguments().write(PartialArg(path, "x")) is None
+
+
+@pytest.mark.parametrize("second", ["$.a", "$.a.b", "$.b.c", "$.b", "$.b[0]"])
+def test_nothing_is_written_twice(second: str) -> None:
+    arguments = Arguments()
+    for path in ("$.a", "$.b.c", "$.d"):
+        assert arguments.write(PartialArg(path, "x")) is not None
+    assert arguments.write(PartialArg(second, "y")) is None
+
+
+# -- ends ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_may_go_on_behind_its_end() -> None:
+    result = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "63"}}
+    items = run(chunk(text("One."), reason="STOP"), chunk(result), chunk(text("Two."), reason="STOP"))
+    assert [(entry.item_type, entry.text, entry.incomplete) for entry in entries(items)] == [
+        ("text", "One.", False),
+        ("codeExecutionResult", "", False),
+        ("text", "Two.", False),
+    ]
+    assert [item for item in items if isinstance(item, ItemRetracted)] == []
+
+
+@pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "PROHIBITED_CONTENT", "MAX_TOKENS"])
+def test_why_it_stopped_is_told(reason: str) -> None:
+    last = {"candidates": [{"finishReason": reason, "finishMessage": "Because."}], "responseId": "r1"}
+    items = run(chunk(text("Hi")), last)
+    assert shown(items) == [("text", "Hi")]
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [reason]
+    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [("Because.", reason)]
+
+
+def test_a_prompt_that_was_blocked_is_an_error() -> None:
+    feedback = {"blockReason": "SAFETY", "safetyRatings": []}
+    items = run({"promptFeedback": feedback, "responseId": "r1"})
+    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [
+        ("the prompt was blocked: SAFETY", "SAFETY")
+    ]
+    rated = run({"promptFeedback": {"safetyRatings": []}, "responseId": "r1"})
+    assert [item for item in rated if isinstance(item, AgentError)] == []
+
+
+@pytest.mark.parametrize("wrap", [False, True], ids=["sse", "array"])
+def test_an_error_cuts_the_message(*, wrap: bool) -> None:
+    error: Any = {"error": {"code": 503, "message": "Overloaded.", "status": "UNAVAILABLE"}}
+    recovery = Recovery("gemini")
+    items = recovery.feed(json.dumps(chunk(text("Hi"))).encode())
+    items += recovery.feed(json.dumps([error] if wrap else error).encode())
+    items += recovery.end_run("exit")
+    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [
+        ("Overloaded.", "UNAVAILABLE")
+    ]
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hi", True)]
+
+
+def test_tokens_are_told_once_the_last_counts() -> None:
+    first = {"promptTokenCount": 10, "totalTokenCount": 10}
+    last = {"promptTokenCount": 10, "candidatesTokenCount": 2, "thoughtsTokenCount": 3, "cachedContentTokenCount": 4}
+    items = run(chunk(text("H"), usageMetadata=first), chunk(text("i"), reason="STOP", usageMetadata=last))
+    told = [item.usage for item in items if getattr(item, "usage", None)]
+    assert told == [Usage(input_tokens=6, output_tokens=5, cache_read_input_tokens=4)]
+
+
+def test_another_response_replaces_what_did_not_finish_and_follows_what_did() -> None:
+    again = [chunk(text("Hello"), id="r2"), chunk(text("!"), reason="STOP", id="r2")]
+    assert shown(run(chunk(text("Hel")), *again)) == [("text", "Hello!")]
+    assert shown(run(chunk(text("Hel")), chunk(text("lo")), END, *again)) == [("text", "Hello"), ("text", "Hello!")]
+
+
+def test_a_chunk_of_a_response_that_is_over_is_passed_on() -> None:
+    late = chunk(text("late"))
+    items = run(chunk(text("Hel")), chunk(text("Hello"), id="r2"), late)
+    assert shown(items) == [("text", "Hello")]
+    assert [json.loads(bytes(item.event)) for item in items if isinstance(item, AgentUnrecognized)] == [late]
+
+
+def test_code_assist_wraps_its_chunks() -> None:
+    items = run({"response": chunk(text("Hi")), "traceId": "x"}, {"response": END})
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hi", False)]
+
+
+def test_other_candidates_are_shown_beside_the_first() -> None:
+    def candidate(index: int, words: str, reason: str | None = None) -> Part:
+        ended = {"finishReason": reason} if reason else {}
+        return {"index": index, "content": {"parts": [text(words)]}} | ended
+
+    first = {"candidates": [candidate(0, "A"), candidate(1, "B")], "responseId": "r1"}
+    last = {"candidates": [candidate(0, "a", "STOP"), candidate(1, "b", "MAX_TOKENS")], "responseId": "r1"}
+    items = run(first, last)
+    assert shown(items) == [("text", "Aa"), ("choice", "Bb")]
+    assert [block for block in turn(first, last) if block["type"] != "choice"] == [{"type": "text", "text": "Aa"}]
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["STOP"]
+
+
+# -- bytes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_was_cut_takes_none_along() -> None:
+    lines = [
+        json.dumps(chunk(text("A"))),
+        json.dumps(chunk(text("B")))[:40],
+        json.dumps(chunk(text("C"))),
+        json.dumps(END),
+    ]
+    recovery = Recovery("gemini")
+    items = recovery.feed("\n".join(lines).encode()) + recovery.end_run("exit")
+    assert shown(items) == [("text", "AC")]
+    assert [item.text for item in items if isinstance(item, AgentUnrecognized)] == [lines[1]]
+
+
+@pytest.mark.parametrize("data", [b"{}", b"[1, 2]", b"\xff\xfe", b'data: {"x": 1}\n\n', b"not json"])
+def test_what_is_no_chunk_is_passed_on(data: bytes) -> None:
+    recovery = Recovery("gemini")
+    items = recovery.feed(data) + recovery.end_run("exit")
+    assert items
+    assert all(isinstance(item, AgentUnrecognized) for item in items)
