@@ -32,7 +32,7 @@ async def test_kill_9_of_one_of_two_workers_ten_times(broker, prefix, tmp_path, 
     fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     try:
         pair = [fleet.start(), fleet.start()]
-        async with lab.Feeder(broker.bootstrap, prefix, rate=200) as feeder:
+        async with lab.Feeder(broker.bootstrap, prefix, 200) as feeder:
             await asyncio.gather(*(worker.ready(60) for worker in pair))
             for turn in range(10):
                 await asyncio.sleep(chance.uniform(0.5, 2.5))
@@ -53,7 +53,7 @@ async def test_scaling_freezing_and_state_read_back(broker, prefix, tmp_path, fr
     fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     try:
         first = fleet.start()
-        async with lab.Feeder(broker.bootstrap, prefix, rate=200) as feeder:
+        async with lab.Feeder(broker.bootstrap, prefix, 200) as feeder:
             await first.ready(60)
             second, third = fleet.start(), fleet.start()
             await asyncio.sleep(8)
@@ -72,7 +72,7 @@ async def test_scaling_freezing_and_state_read_back(broker, prefix, tmp_path, fr
                 assert await worker.stop() == 0
         # A worker that knows nothing reads all state back and goes on where the others stopped.
         last = fleet.start()
-        async with lab.Feeder(broker.bootstrap, prefix, rate=400, copies=1) as again:
+        async with lab.Feeder(broker.bootstrap, prefix, 400, lab.script(1)) as again:
             await last.ready(60)
             await asyncio.sleep(2)
         await audited(broker.bootstrap, prefix, feeder.sent + again.sent)
