@@ -1,0 +1,119 @@
+"""Reading state back: a changelog to its end, straight into a stage, on a real Kafka.
+
+    python tests/benchmarks/bench_restore.py [--records 400000] [--rounds 3]
+
+The changelog is written as workers write it, in transactions, a record a session. Beside it stands a bare client that
+reads the same log into a dictionary and knows neither positions nor deadlines. Needs Java 17 (`deploy/kafka`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "broker"), str(HERE.parents[1] / "deploy/kafka")]
+
+import broker as kafka_broker  # noqa: E402 - deploy/kafka
+import harness  # noqa: E402 - tests/broker
+import measure  # noqa: E402 - beside this file
+import msgspec  # noqa: E402 - after the path
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
+
+from pipeline.engine.recovery import POSITION, restore  # noqa: E402 - after the path
+from pipeline.stages.events import EventsStage  # noqa: E402 - after the path
+from pipeline.streams import Recovery  # noqa: E402 - after the path
+
+TOPIC = "pipeline.events-state.v1"
+A_TRANSACTION = 2_000
+BUDGET = 200_000  # records a second
+
+
+async def write(bootstrap: str, records: int) -> None:
+    """The changelog of a partition: a record for each of so many sessions, and where its source goes on."""
+    value = msgspec.msgpack.encode([Recovery().snapshot(), None, 0])
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap, transactional_id="bench", max_batch_size=1 << 18, compression_type="zstd"
+    )
+    await producer.start()
+    try:
+        for first in range(0, records, A_TRANSACTION):
+            async with producer.transaction():
+                batch = producer.create_batch()
+                for number in range(first, first + A_TRANSACTION):
+                    row = {"key": b"esession-%d" % number, "value": value, "timestamp": None}
+                    if batch.append(**row) is None:
+                        await producer.send_batch(batch, TOPIC, partition=0)
+                        batch = producer.create_batch()
+                        batch.append(**row)
+                batch.append(key=POSITION, value=b"%d" % first, timestamp=None)
+                await producer.send_batch(batch, TOPIC, partition=0)
+    finally:
+        await producer.stop()
+
+
+async def ours(bootstrap: str) -> float:
+    """Records a second into the state of a stage."""
+    stage = EventsStage()
+    done = await restore(bootstrap, TOPIC, 0, stage.restore, committed_only=True)
+    return done.records / done.seconds
+
+
+async def bare(bootstrap: str) -> float:
+    """Records a second into a dictionary."""
+    place, found = TopicPartition(TOPIC, 0), {}
+    began, count = time.monotonic(), 0
+    async with harness.reader(bootstrap) as reader:
+        assert isinstance(reader, AIOKafkaConsumer)
+        reader.assign([place])
+        end = (await reader.end_offsets([place]))[place]
+        while await reader.position(place) < end:
+            for records in (await reader.getmany(timeout_ms=50)).values():
+                count += len(records)
+                for record in records:
+                    found[record.key] = record.value
+    return count / (time.monotonic() - began)
+
+
+async def run(records: int, rounds: int, directory: Path) -> None:
+    """Both sides, round by round, on one broker."""
+    server = kafka_broker.Broker(directory, heap="1g")
+    server.start()
+    try:
+        await harness.make_topics(server.bootstrap, [TOPIC], 1)
+        await write(server.bootstrap, records)
+        rates: dict[str, list[float]] = {"ours": [], "bare": []}
+        for _ in range(rounds):
+            rates["ours"].append(await ours(server.bootstrap))
+            rates["bare"].append(await bare(server.bootstrap))
+    finally:
+        server.stop()
+    middle = {name: statistics.median(found) for name, found in rates.items()}
+    measure.report(
+        measure.Finding(
+            what=f"state recovery, {records:,} sessions of one partition",
+            ours=f"{middle['ours']:,.0f} records/s",
+            theirs=f"bare client into a dictionary {middle['bare']:,.0f} records/s",
+            ratio=f"{middle['ours'] / middle['bare']:.2f} times as fast",
+            budget=f"at least {BUDGET:,} records/s",
+            met=middle["ours"] >= BUDGET,
+        )
+    )
+
+
+def main() -> None:
+    """Read the options and measure."""
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--records", type=int, default=400_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(options.records, options.rounds, Path(directory) / "kafka"))
+
+
+if __name__ == "__main__":
+    main()
