@@ -10,12 +10,10 @@ exist. What is left to check is that each span begins where the last one ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from aiokafka import ConsumerRecord
+from pipeline.stages.base import Record
 
 
 class Span(Struct, frozen=True):
@@ -26,7 +24,7 @@ class Span(Struct, frozen=True):
 
     start: int
     end: int
-    records: Sequence[ConsumerRecord]
+    records: Sequence[Record]
     limit: int
 
 
@@ -44,7 +42,7 @@ class Chain:
     def __init__(self, start: int) -> None:
         self.end = start
 
-    def take(self, span: Span) -> Sequence[ConsumerRecord]:
+    def take(self, span: Span) -> Sequence[Record]:
         """Return the records of ``span`` that are new, and move the chain's end.
 
         A span that begins before the end is a second fetch of the same log (after a rebalance, say): only what lies

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING
 from pipeline.engine.contiguity import Chain, Span
 from pipeline.engine.errors import EngineError
 from pipeline.engine.poison import walk
-from pipeline.engine.records import as_record, fetched_size, output_size, poison_letter, size_letter
+from pipeline.engine.records import fetched_size, output_size, poison_letter, size_letter
 from pipeline.engine.recovery import restore
 from pipeline.engine.runtime import log, where
 from pipeline.engine.writer import Batch, Writer
 from pipeline.stages.base import Record, Result, Stage
 
 if TYPE_CHECKING:
-    from aiokafka import ConsumerRecord
-
     from pipeline.engine.runtime import Runtime
 
 # Outputs of a slice that is too large make the next one smaller; see `_slice_length`.
@@ -79,7 +77,7 @@ class Partition:
         self._writer = writer(self._stage)
         self._chain = Chain(0)
         self._limit = 0
-        self._pending: deque[ConsumerRecord] = deque()
+        self._pending: deque[Record] = deque()
         self._pending_bytes = 0
         self._full = False  # whether the consumer was told so; then it waits for `on_room`
         self._oldest_ms = 0  # when the oldest record of the batch in flight was written
@@ -231,7 +229,7 @@ class Partition:
         result, done, at = Result(), 0, 0
         size = 0
         while at < len(records):
-            part = [as_record(record) for record in records[at : at + self._slice_length()]]
+            part = records[at : at + self._slice_length()]
             before = time.perf_counter()
             try:
                 made = self._stage.process(part)
@@ -251,10 +249,10 @@ class Partition:
             await asyncio.sleep(0)
         await self._commit(result, position, done, started)
 
-    def _take(self) -> tuple[list[ConsumerRecord], int]:
+    def _take(self) -> tuple[list[Record], int]:
         """Return the records of the next batch, at least one, and the source offset behind them."""
         pending, size = self._pending, 0
-        records: list[ConsumerRecord] = []
+        records: list[Record] = []
         while pending and pending[0].offset < self.next:  # committed by a batch that outlived a rebalance
             self._pending_bytes -= fetched_size([pending.popleft()])
         if len(pending) <= self._tuning.batch_records and self._pending_bytes <= self._tuning.batch_bytes:

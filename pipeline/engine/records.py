@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pipeline._version import __version__
 from pipeline.stages.base import Headers, Output, Record
-
-if TYPE_CHECKING:
-    from aiokafka import ConsumerRecord
 
 DEAD_LETTERS = "pipeline.dead-letters.v1"
 
@@ -20,9 +16,9 @@ _OVERHEAD = 100
 _FETCHED_OVERHEAD = 600
 
 
-def fetched_size(records: Sequence[ConsumerRecord]) -> int:
+def fetched_size(records: Sequence[Record]) -> int:
     """Return about how many bytes of memory fetched records hold."""
-    values: int = sum([record.serialized_value_size for record in records])
+    values = sum([len(record.value) for record in records if record.value])
     return values + _FETCHED_OVERHEAD * len(records)
 
 
@@ -32,18 +28,6 @@ def output_size(output: Output) -> int:
     for name, value in output.headers:
         size += len(name) * 4 + len(value or b"") + 10  # a name is counted as if each character took four bytes
     return size
-
-
-def as_record(record: ConsumerRecord) -> Record:
-    """Return a fetched record in the form that stages take."""
-    return Record(
-        partition=record.partition,
-        offset=record.offset,
-        key=record.key,
-        value=record.value,
-        headers=tuple(record.headers),
-        timestamp=record.timestamp,
-    )
 
 
 def error_headers(code: str, topic: str, partition: int, offset: int) -> Headers:

@@ -72,6 +72,7 @@ PARTS = {
     "aiokafka.consumer.fetcher:Fetcher._create_fetch_waiter": "61d840568746",
     "aiokafka.consumer.fetcher:Fetcher.fetched_records": "be4348896b9b",
     "aiokafka.consumer.fetcher:Fetcher.seek_to": "f0ba6aba6c22",
+    "aiokafka.consumer.fetcher:PartitionRecords._consumer_record": "e668541600b0",
     "aiokafka.consumer.fetcher:PartitionRecords._unpack_records": "b803e6d46480",
     "aiokafka.consumer.group_coordinator:GroupCoordinator._on_join_complete": "0b0b3d204b40",
     "aiokafka.consumer.group_coordinator:GroupCoordinator._on_join_prepare": "4d9524afc0ee",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import faust
 import mode.loop
 
-from pipeline.engine import preflight, selfcheck
+from pipeline.engine import fetched, preflight, selfcheck
 from pipeline.engine.app import ReknitApp, make_app
 from pipeline.engine.errors import StartupError
 from pipeline.engine.health import Health
@@ -63,6 +63,7 @@ def run_worker(
         UpstreamChangedError: the installed Faust, aiokafka or mode are not the pinned ones.
     """
     selfcheck.verify()
+    fetched.install()
     mode.loop.use("uvloop")
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)

@@ -27,9 +27,9 @@ import broker as kafka_broker  # noqa: E402 - a script beside the jars, found th
 import harness  # noqa: E402 - shared with the broker tests
 import toy_stage  # noqa: E402 - as above
 import uvloop  # noqa: E402 - after the path
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition  # noqa: E402 - after the path
 
-from pipeline.engine.records import as_record  # noqa: E402 - after the path
+from pipeline.stages.base import Record  # noqa: E402 - after the path
 
 PARTITIONS = 4
 SOURCE = toy_stage.SOURCES[0]
@@ -73,6 +73,18 @@ async def rate(bootstrap: str, prefix: str, records: int) -> float:
             if now - first > 90:
                 raise SystemExit(f"only {seen} of {records} outputs after 90 s")
             await asyncio.sleep(0.02)
+
+
+def as_record(record: ConsumerRecord) -> Record:
+    """A fetched record in the form that stages take."""
+    return Record(
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+        timestamp=record.timestamp,
+    )
 
 
 def bare_loop(bootstrap: str, prefix: str) -> None:

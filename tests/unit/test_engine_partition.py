@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 
@@ -15,24 +14,11 @@ from pipeline.engine.interface import NoMetrics, Tuning
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.recovery import Restored
 from pipeline.engine.runtime import Runtime
-from pipeline.stages.base import Output, Result
-
-
-class Fetched(NamedTuple):
-    """The part of aiokafka's ConsumerRecord that the engine reads."""
-
-    partition: int
-    offset: int
-    key: bytes
-    value: bytes
-    headers: tuple
-    timestamp: int
-    serialized_key_size: int
-    serialized_value_size: int
+from pipeline.stages.base import Output, Record, Result
 
 
 def fetched(offset, value=b"v", key=b"k"):
-    return Fetched(0, offset, key, value, (), 0, len(key), len(value))
+    return Record(partition=0, offset=offset, key=key, value=value)
 
 
 def span(start, *records, end=None):
