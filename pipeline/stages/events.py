@@ -12,8 +12,8 @@ from pipeline.stages.base import Headers, Output, Record, Result
 from pipeline.stages.dead_letters import dead_letter
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import Entry, EventStates
+from pipeline.stages.fix_records import tell_of_stream
 from pipeline.stages.item_tally import count_items
-from pipeline.stages.stream_fixes import tell_fixes
 from pipeline.streams import FinishedTurn, Recovery
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from topics import headers as names
@@ -80,7 +80,7 @@ class EventsStage:
         items.setdefault(key, []).extend(found)
         fixes = entry.recovery.take_fixes()
         if fixes:
-            tell_fixes(fixes, run[0], entry.recovery.turns, result, tally)
+            tell_of_stream(fixes, run[0], entry.recovery.turns, result, tally)
         finished = entry.recovery.take_finished()
         if finished:
             self._record(key, entry, [_appended(turn, source) for turn in finished], result)

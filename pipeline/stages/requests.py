@@ -16,9 +16,9 @@ from pipeline.rules import RULES, Violation
 from pipeline.session import Normalized
 from pipeline.stages.base import Output, Record, Result
 from pipeline.stages.dead_letters import dead_letter
+from pipeline.stages.fix_records import Teller
 from pipeline.stages.turn_state import Entry, Sent
-from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS, headers
-from topics.records import FixRecord
+from topics import AGENT_TURNS, PROVIDER_REQUESTS, headers
 
 
 class RejectedError(ReknitError):
@@ -41,7 +41,7 @@ class Publisher:
         self._record = record
         self._result = result
         self._tally = tally
-        self._numbered = 0
+        self._teller = Teller(record, result, tally)
 
     def certain(self, fixes: Iterable[Fix]) -> None:
         """Tell fixes that nothing will undo, unless a request told them already."""
@@ -51,7 +51,7 @@ class Publisher:
             if identity in told:
                 told.discard(identity)
             else:
-                self._tell(fix, "")
+                self._teller.tell(fix, self._entry.turn)
 
     def answered(self) -> None:
         """Note that an assistant turn came: the requests before it are not superseded by the next ones."""
@@ -131,33 +131,11 @@ class Publisher:
     def _tell_once(self, fix: Fix, request_id: str, *, remember: bool) -> None:
         identity = _identity(fix)
         if identity not in self._entry.told:
-            self._tell(fix, request_id)
+            self._teller.tell(fix, self._entry.turn, request_id=request_id)
         if remember:
             self._entry.told.add(identity)
         else:
             self._entry.told.discard(identity)
-
-    def _tell(self, fix: Fix, request_id: str) -> None:
-        record = FixRecord(
-            code=fix.code,
-            path=fix.path,
-            lossless=fix.lossless,
-            turn=self._entry.turn,
-            offset=self._record.offset,
-            number=self._numbered,
-            version=__version__,
-            target=fix.target,
-            detail=fix.detail,
-            before=fix.before,
-            after=fix.after,
-            request_id=request_id,
-            id=fix.id,
-        )
-        self._numbered += 1
-        self._result.outputs.append(Output(HISTORY_FIXES, self._key, msgspec.json.encode(record)))
-        self._tally["reknit_fixes_total", fix.code, fix.target] += 1
-        if not fix.lossless:
-            self._tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1
 
 
 def _refused(done: Normalized) -> Violation | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from pipeline.streams.attempts import Message
 from pipeline.streams.events import (
     Aside,
@@ -33,10 +35,9 @@ def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
     ``repeats`` says that the source sends complete messages, so that what streams outside of any message is late.
     Without them it is the only word of a message whose start was lost.
     """
-    if isinstance(event, _STREAMED):
-        if not repeats and isinstance(event, _CONTENT) and _is_behind(message):
-            return Input.UNSTARTED
-        return _streamed(event, message, by_id=repeats)
+    plain = _PLAIN.get(type(event))
+    if plain is not None:
+        return plain
     if isinstance(event, WholeMessage):
         if event.parent is not None:
             return Input.ASIDE
@@ -45,7 +46,9 @@ def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
         return Input.ANSWER if _answers_the_last_call(event, message) else Input.ASIDE
     if isinstance(event, RunResult):
         return Input.RESULT_BEFORE if _is_before(event, message) else Input.RESULT
-    return _PLAIN[type(event)]
+    if not repeats and type(event) in _CONTENT and _is_behind(message):
+        return Input.UNSTARTED
+    return _streamed(cast(StreamedEvent, event), message, by_id=repeats)
 
 
 def is_late(event: StreamedEvent, message: Message | None, *, by_id: bool) -> bool:
@@ -69,14 +72,16 @@ def _is_behind(message: Message | None) -> bool:
 def _streamed(event: StreamedEvent, message: Message | None, *, by_id: bool) -> Input:
     if message is None or is_late(event, message, by_id=by_id):
         return Input.LATE
+    plain = _STREAMED_INPUTS.get(type(event))
+    if plain is not None:
+        return plain
     if isinstance(event, MessageDelta):
         if event.stop_reason is None:
             return Input.NO_FINISH
         answered = event.stop_reason == "tool_use" and message.is_answered_with(set())
         return Input.FINISH_ANSWERED if answered else Input.FINISH
-    if isinstance(event, MessageStopped):
-        return Input.STOP if event.abandoned_from is None else Input.ABANDON
-    return _STREAMED_INPUTS[type(event)]
+    is_plain = not isinstance(event, MessageStopped) or event.abandoned_from is None
+    return Input.STOP if is_plain else Input.ABANDON
 
 
 def _is_another(message_id: str | None, message: Message) -> bool:
@@ -113,5 +118,4 @@ _STREAMED_INPUTS: dict[type, Input] = {
     BlockStopped: Input.BLOCK_STOP,
     UsageKnown: Input.USAGE,
 }
-_STREAMED = (BlockDelta, BlockStarted, BlockNoted, BlockStopped, MessageDelta, UsageKnown, MessageStopped)
-_CONTENT = (BlockDelta, BlockStarted)
+_CONTENT = frozenset({BlockDelta, BlockStarted})

@@ -52,8 +52,10 @@ those that are complete already are left alone, so it may be sent as often as th
 blocks are told apart by their order.
 
 An error in the stream is ``Failed(message, code)`` (see ``failure``): the attempt was cut. What is not about a message
-is ``Aside``. Keep-alives are ``[]``. A decoder drops redelivered events only where the source names or numbers its
-events (``sequence_number``); what has no id is never told apart by its content.
+is ``Aside``. Keep-alives are ``[]``. A decoder that has to change what was said (``cascade``, which also holds back
+what may become a call) tells each change by ``Rewritten``, behind the delta where it stands. A decoder drops
+redelivered events only where the source names or numbers its events (``sequence_number``); what has no id is never told
+apart by its content.
 """
 
 from __future__ import annotations
@@ -133,9 +135,11 @@ class PayloadDecoder(Generic[S]):
 
     def feed(self, data: bytes) -> list[Event]:
         """The events of one or several whole events. Never raises for what stands in them."""
-        events: list[Event] = []
-        for payload in self.split(data):
-            events += self.read(payload)
+        payloads = self.split(data)
+        if len(payloads) == 1:
+            events = self.read(payloads[0])
+        else:
+            events = [event for payload in payloads for event in self.read(payload)]
         return events if len(events) < 2 else joined(events)
 
     def split(self, data: bytes) -> list[bytes]:

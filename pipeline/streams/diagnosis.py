@@ -7,6 +7,7 @@ record gives). A loop is also seen in the text itself, when its end is the same 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -81,9 +82,10 @@ class Trace(Struct, array_like=True):
 
     def count(self, event: Event) -> None:
         """Take note of an event; the end of the run is none of its own."""
-        kind, number = (event.kind, event.count) if type(event) is BlockDelta else (_TYPES[type(event)], 1)
-        if type(event) is BlockDelta and kind not in _DELTAS:
-            kind = "other_delta"
+        if type(event) is BlockDelta:
+            kind, number = event.kind if event.kind in _DELTAS else "other_delta", event.count
+        else:
+            kind, number = _TYPES[type(event)], 1
         self.counts[kind] = self.counts.get(kind, 0) + number
 
     def read(self, message: Message, excerpt: int) -> None:
@@ -122,6 +124,7 @@ class Trace(Struct, array_like=True):
         )
 
 
+@lru_cache(maxsize=256)
 def cause_of(reason: str, failed: str = "") -> Cause:
     """One of a few words for why a run ended, which a metric can bear."""
     found = next((cause for pattern, cause in _CAUSES if pattern.search(reason)), None)

@@ -4,6 +4,8 @@ The words are Anthropic's, as in the canonical model: a message has blocks, a bl
 deltas. A decoder per source makes these events, keeps no opinion about what was lost, and joins adjacent deltas. Where
 an event names its message (``message_id``), an event of a message that is over can be told from a current one; None
 means that only the order tells.
+
+They hold each other in no circle, so the collector of circles need not know them (``gc=False``).
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from topics.items import AgentUnrecognized, Item, TurnResult, Usage
 Extras: TypeAlias = dict[str, Raw] | UnsetType
 
 
-class MessageStarted(Struct, frozen=True):
+class MessageStarted(Struct, frozen=True, gc=False):
     """An attempt at a message begins to stream."""
 
     message_id: str | None
     model: str | None = None
 
 
-class BlockStarted(Struct, frozen=True, kw_only=True):
+class BlockStarted(Struct, frozen=True, kw_only=True, gc=False):
     """A block of the attempt begins. ``raw`` is the whole block, where its type is unknown."""
 
     index: int
@@ -36,7 +38,7 @@ class BlockStarted(Struct, frozen=True, kw_only=True):
     raw: Raw | UnsetType = UNSET
 
 
-class BlockDelta(Struct, frozen=True):
+class BlockDelta(Struct, frozen=True, gc=False):
     """More of a block: ``kind`` is ``text_delta``, ``thinking_delta``, ``input_json_delta``, ``signature_delta``.
 
     A delta of any other kind has its whole JSON in ``raw`` and no content. ``count`` is how many deltas were joined.
@@ -50,7 +52,7 @@ class BlockDelta(Struct, frozen=True):
     count: int = 1
 
 
-class BlockNoted(Struct, frozen=True):
+class BlockNoted(Struct, frozen=True, gc=False):
     """A member that the block has in the canonical form beside its text, such as its citations.
 
     With ``appends`` the member is a list and ``value`` its next element; else ``value`` replaces what was noted before.
@@ -63,14 +65,14 @@ class BlockNoted(Struct, frozen=True):
     message_id: str | None = None
 
 
-class BlockStopped(Struct, frozen=True):
+class BlockStopped(Struct, frozen=True, gc=False):
     """A block's stream has stopped, which proves nothing about its content."""
 
     index: int
     message_id: str | None = None
 
 
-class MessageDelta(Struct, frozen=True):
+class MessageDelta(Struct, frozen=True, gc=False):
     """The message's stop reason. None says that there is none: the attempt was cut.
 
     ``cut`` says that the reason is one for which the output ended before its end, such as a limit of tokens;
@@ -83,7 +85,7 @@ class MessageDelta(Struct, frozen=True):
     details: Extras = UNSET
 
 
-class UsageKnown(Struct, frozen=True):
+class UsageKnown(Struct, frozen=True, gc=False):
     """The tokens of the whole message, as far as they are known, or the model that goes on; the last one counts."""
 
     usage: Usage | None
@@ -91,14 +93,14 @@ class UsageKnown(Struct, frozen=True):
     message_id: str | None = None
 
 
-class MessageStopped(Struct, frozen=True):
+class MessageStopped(Struct, frozen=True, gc=False):
     """The attempt's stream has stopped. Blocks from ``abandoned_from`` on are known to be given up."""
 
     message_id: str | None = None
     abandoned_from: int | None = None
 
 
-class WholeBlock(Struct, frozen=True, kw_only=True):
+class WholeBlock(Struct, frozen=True, kw_only=True, gc=False):
     """A block as a complete message holds it; ``raw`` is its whole JSON, ``opaque`` that its type is unknown.
 
     ``index`` is its place in the stream, where the complete message tells.
@@ -115,7 +117,7 @@ class WholeBlock(Struct, frozen=True, kw_only=True):
     opaque: bool = False
 
 
-class WholeMessage(Struct, frozen=True, kw_only=True):
+class WholeMessage(Struct, frozen=True, kw_only=True, gc=False):
     """A complete message or a part of one: the blocks in it are confirmed. With ``parent``, a sub-agent's."""
 
     message_id: str | None
@@ -128,7 +130,7 @@ class WholeMessage(Struct, frozen=True, kw_only=True):
     extras: Extras = UNSET
 
 
-class ToolResult(Struct, frozen=True, kw_only=True):
+class ToolResult(Struct, frozen=True, kw_only=True, gc=False):
     """A tool's answer. ``content`` is a list of blocks; ``block`` is the block's whole JSON."""
 
     tool_id: str
@@ -137,7 +139,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     is_error: bool = False
 
 
-class UserMessage(Struct, frozen=True, kw_only=True):
+class UserMessage(Struct, frozen=True, kw_only=True, gc=False):
     """A user's line: tool results, and what else stands in it (``rest``, raw blocks)."""
 
     results: tuple[ToolResult, ...] = ()
@@ -151,7 +153,7 @@ class UserMessage(Struct, frozen=True, kw_only=True):
     extras: Extras = UNSET
 
 
-class Notice(Struct, frozen=True, kw_only=True):
+class Notice(Struct, frozen=True, kw_only=True, gc=False):
     """The agent program's own words about an error; never the model's."""
 
     message: str
@@ -159,20 +161,20 @@ class Notice(Struct, frozen=True, kw_only=True):
     parent: str | None = None
 
 
-class Retried(Struct, frozen=True):
+class Retried(Struct, frozen=True, gc=False):
     """The request is made again: the attempt, if one is open, was cut."""
 
     message: str
 
 
-class Failed(Struct, frozen=True):
+class Failed(Struct, frozen=True, gc=False):
     """The provider tells an error: the attempt, if one is open, was cut."""
 
     message: str
     code: str = ""
 
 
-class Rewritten(Struct, frozen=True):
+class Rewritten(Struct, frozen=True, gc=False):
     """The decoder changed what a block says, or left out what stood beside it (-1: beside no block), so many times.
 
     ``code`` is of the fix catalogue; ``before`` and ``after`` are digests, ``detail`` holds nothing of the content.
@@ -186,20 +188,20 @@ class Rewritten(Struct, frozen=True):
     times: int = 1
 
 
-class RunResult(Struct, frozen=True):
+class RunResult(Struct, frozen=True, gc=False):
     """A run's answer is over. ``begun`` names the messages that streamed in it, where the source tells."""
 
     item: TurnResult
     begun: tuple[str, ...] | None = None
 
 
-class RunEnded(Struct, frozen=True):
+class RunEnded(Struct, frozen=True, gc=False):
     """Nothing more comes in this run."""
 
     reason: str
 
 
-class Aside(Struct, frozen=True):
+class Aside(Struct, frozen=True, gc=False):
     """Something that goes to the reader as it is and touches no message."""
 
     item: Item

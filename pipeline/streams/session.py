@@ -87,7 +87,9 @@ class Recovery:
         if (run is not None and run != self._run) or framing == "bytes" or self._due or self._tail.size:
             return self._feed_with_care(data, run, framing)
         self._fed = True
-        return self._steps(self._decoder.feed(data))
+        events = self._decoder.feed(data)
+        # Nearly every record is one event.
+        return self._machine.step(events[0]) if len(events) == 1 else self._steps(events)
 
     def _feed_with_care(self, data: bytes, run: str | None, framing: str) -> list[Item]:
         """Feed when it is not just the next events of the same run."""

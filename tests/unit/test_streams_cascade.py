@@ -353,20 +353,24 @@ ROOT = re.compile(r"(?<![\w.~/\\])/(?:opt/windsurf|root/WindsurfAPI)/", re.ASCII
 
 
 @st.composite
-def told(draw: st.DrawFn) -> tuple[str, list[int]]:
-    words = "".join(draw(st.lists(PIECES, min_size=1, max_size=14)))
-    cuts = draw(st.lists(st.integers(0, len(words)), max_size=12))
-    return words, sorted({0, len(words), *cuts})
+def stretches(draw: st.DrawFn) -> list[tuple[Any, list[str]]]:
+    """Stretches of text and reasoning in turn, each cut into pieces somewhere."""
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        words = "".join(draw(st.lists(PIECES, min_size=1, max_size=10)))
+        cuts = sorted({0, len(words), *draw(st.lists(st.integers(0, len(words)), max_size=8))})
+        found.append((thinking if number % 2 else text, [words[begin:end] for begin, end in pairwise(cuts)]))
+    return found
 
 
 @settings(max_examples=200, deadline=None)
-@given(told(), st.frozensets(st.integers(0, 14)), st.sampled_from([[], [done()], [{"type": "max_wait"}]]))
+@given(stretches(), st.frozensets(st.integers(0, 30)), st.sampled_from([[], [done()], [{"type": "max_wait"}]]))
 def test_any_split_and_any_restart_is_the_same_as_the_whole(
-    said: tuple[str, list[int]], restarts: frozenset[int], ending: list[Any]
+    said: list[tuple[Any, list[str]]], restarts: frozenset[int], ending: list[Any]
 ) -> None:
-    words, cuts = said
-    pieces = [text(words[begin:end]) for begin, end in pairwise(cuts)]
-    whole, split = Run(text(words), *ending), Run(*pieces, *ending, restarts=restarts)
+    pieces = [event(piece) for event, cut in said for piece in cut]
+    whole = Run(*[event("".join(cut)) for event, cut in said], *ending)
+    split = Run(*pieces, *ending, restarts=restarts)
     assert split.turns == whole.turns
     assert split.shown == whole.shown
     assert Counter(split.fixes) == Counter(whole.fixes)
