@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker bench kafka schemas clean distclean
+.PHONY: help demo test lint format unit broker bench kafka schemas docs clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the fir
 schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json anew from the records
 	@$(BIN)/reknit topics schemas --write topics
 	@$(BIN)/reknit topics asyncapi --write topics
+
+docs: $(VENV)/.runtime ## write docs/fixes.md and docs/rules/ anew from the catalogues and their examples
+	@$(BIN)/reknit explain --write docs
 
 clean: ## remove caches and local state
 	rm -rf .reknit .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

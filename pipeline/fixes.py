@@ -1,7 +1,8 @@
 """The fix catalogue: every change that Reknit makes to a history has a code here, and nothing changes without one.
 
-A code is also the label of a metric and the anchor of a page, so it never changes its meaning; whether a mend loses
-content is a property of its code, not of the case.
+A code is also the label of a metric and the anchor of a page, so it never changes its meaning; whether a mend is
+harmless is a property of its code, not of the case. A lossless mend leaves everything that was said and nothing else;
+so whatever is synthesised is lossy, since nobody said it, and what may be left out without a loss says why.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ Fate: TypeAlias = Literal["moved", "rewritten", "flattened", "dropped", "synthes
 
 
 class FixCode(Struct, frozen=True, kw_only=True):
-    """One kind of mend. ``code`` is also the metric label and the anchor in the docs."""
+    """One kind of mend. ``code`` is also the metric label and the anchor in the docs.
+
+    ``spared`` says why nothing is lost by what is ``dropped`` and yet ``lossless``; every such code has it, no other.
+    """
 
     code: str
     summary: str
     fate: Fate
     lossless: bool
+    spared: str = ""
     # The provider's refusal that this mend avoids, and where it was seen.
     error: str = ""
     source: str = ""
@@ -32,8 +37,19 @@ class FixCode(Struct, frozen=True, kw_only=True):
 class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One mend: what was changed where, and what it was.
 
-    ``path`` is the input's place in the provider's notation (``messages.3.content.1``), or the output's for what was
-    synthesised. ``before`` and ``after`` are digests (first 16 hex digits of SHA-256) of the block's canonical JSON.
+    Attributes:
+        path: the place in the input, in the provider's notation (``messages.3.content.1``). What was added has none:
+            ``result_synthesised`` and ``tail_continued`` name the place where it stands in the mended history, in the
+            canonical notation whatever the target; so does ``placeholder_dropped`` where such a result gives way.
+            ``assistant_inserted`` and ``tools_stubbed`` name the place in the target's own body; ``turn_stubbed`` and
+            ``document_text_added`` the block in the input that was to be sent, or stands beside what was added.
+            What a stream said is named by its item's id.
+        lossless: false where content is lost, and where what leaves says something that nobody said.
+        target: the target that needed it, ``""`` where all do; of a stream, its source.
+        before: digest of what was there: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
+        after: digest of what is there now.
+        id: where the mended block is a tool call or a result, or stands in one, the call's id in the input; where it
+            came without, the one that reading gave it.
     """
 
     code: str
@@ -43,6 +59,7 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
     detail: str = ""
     before: str = ""
     after: str = ""
+    id: str = ""
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -54,7 +71,14 @@ def digest(value: Any) -> str:  # noqa: ANN401  anything that msgspec encodes
 
 
 def make(
-    code: str, path: str, *, before: object = None, after: object = None, target: str = "", detail: str = ""
+    code: str,
+    path: str,
+    *,
+    before: object = None,
+    after: object = None,
+    target: str = "",
+    detail: str = "",
+    tool_id: str = "",
 ) -> Fix:
     """A fix of the catalogue's ``code`` at ``path``; ``before`` and ``after`` are the values, not their digests."""
     return Fix(
@@ -65,6 +89,7 @@ def make(
         detail=detail,
         before="" if before is None else digest(before),
         after="" if after is None else digest(after),
+        id=tool_id,
     )
 
 
@@ -76,6 +101,14 @@ def _lost(code: str, fate: Fate, summary: str, error: str = "", source: str = ""
     return FixCode(code=code, fate=fate, lossless=False, summary=summary, error=error, source=source)
 
 
+def _spared(code: str, spared: str, summary: str, error: str = "", source: str = "") -> FixCode:
+    return FixCode(code=code, fate="dropped", lossless=True, spared=spared, summary=summary, error=error, source=source)
+
+
+def _added(code: str, summary: str, error: str = "", source: str = "") -> FixCode:
+    return FixCode(code=code, fate="synthesised", lossless=False, summary=summary, error=error, source=source)
+
+
 _UNANSWERED = "`tool_use` ids were found without `tool_result` blocks immediately after"
 _UNEXPECTED = "unexpected `tool_use_id` found in `tool_result` blocks"
 _MULTIPLE = "each tool_use must have a single result"
@@ -85,11 +118,11 @@ _THINKING_CHANGED = "`thinking` or `redacted_thinking` blocks in the latest assi
 
 # What the structure repair does, whatever the target.
 _STRUCTURE = (
-    _kept("blank_dropped", "dropped", "a text block with nothing but whitespace was left out",
+    _spared("blank_dropped", "whitespace says nothing", "a text block with nothing but whitespace was left out",
          "messages: text content blocks must be non-empty", "anthropics/claude-code#59812"),
     _kept("blank_in_result", "rewritten", "a blank text block inside a tool result was left out",
          "messages: text content blocks must be non-empty", "anthropics/claude-code#23440"),
-    _kept("turn_empty", "dropped", "a message without any content was left out",
+    _spared("turn_empty", "nothing was in it", "a message without any content was left out",
          "messages.N: all messages must have non-empty content", "anthropics/claude-code#6774"),
     _kept("turns_merged", "moved", "a message was joined to the one before it, which has the same role",
          'messages: roles must alternate between "user" and "assistant"',
@@ -107,11 +140,11 @@ _STRUCTURE = (
     _lost("system_media_dropped", "dropped", "what is not text in a leading system message was left out"),
     _kept("result_moved", "moved", "a tool result was moved back to directly after its call",
          _UNANSWERED, "anthropics/claude-code#1237; langchain-ai/langgraph#5109"),
-    _kept("result_repeated", "dropped", "a second, identical result of a call was left out",
+    _spared("result_repeated", "the same result stays", "a second, identical result of a call was left out",
          _MULTIPLE, "sipeed/picoclaw#1792"),
     _lost("result_duplicate", "dropped", "a second, different result of a call was left out; the first stays",
          _MULTIPLE, "sipeed/picoclaw#1792; BerriAI/litellm#20049"),
-    _kept("placeholder_dropped", "dropped", "a placeholder gave way to the call's real result",
+    _spared("placeholder_dropped", "it stood for the real result", "a placeholder gave way to the call's real result",
          _MULTIPLE, "sipeed/picoclaw#1792"),
     _lost("result_orphan", "dropped", "a result that answers no call was left out",
          _UNEXPECTED, "anthropics/claude-code#13460; router-for-me/CLIProxyAPI#497"),
@@ -121,13 +154,13 @@ _STRUCTURE = (
          _UNEXPECTED, "imzodev/openaidy#487"),
     _kept("result_late_text", "flattened", "a result that came too late was kept as text",
          _UNEXPECTED, "imzodev/openaidy#487"),
-    _kept("result_synthesised", "synthesised", "a call without a result got an error result that says so",
+    _added("result_synthesised", "a call without a result got an error result that says so",
          _UNANSWERED, "anthropics/claude-code#1237, #5989; OpenHands/OpenHands#7512"),
     _kept("call_moved", "moved", "a call was moved behind the text of its turn",
          _UNANSWERED, "anthropics/claude-code#15205"),
     _lost("call_unanswered", "dropped", "a call without a result was left out",
          _UNANSWERED, "anthropics/claude-code#1237"),
-    _kept("call_repeated", "dropped", "a repetition of the same call in one turn was left out",
+    _spared("call_repeated", "the same call stays", "a repetition of the same call in one turn was left out",
          _NOT_UNIQUE, "Kilo-Org/kilocode#5150; anthropics/claude-code#20901"),
     _lost("call_incomplete", "dropped", "a call whose input was cut off was left out; the detail holds it",
          "tool_use.input: Input should be a valid dictionary", "ballerina-platform/ballerina-vscode#973"),
@@ -146,7 +179,7 @@ _STRUCTURE = (
     _lost("reasoning_stripped", "dropped", "reasoning was left out by policy (reasoning=strip)"),
     _lost("reasoning_alone", "dropped", "an assistant turn of nothing but reasoning was left out",
          "messages.N: The final block in an assistant message cannot be `thinking`"),
-    _kept("tail_continued", "synthesised", "the history ended in an assistant turn and got a short user turn",
+    _added("tail_continued", "the history ended in an assistant turn and got a short user turn",
          "This model does not support assistant message prefill",
          "ericc-ch/copilot-api#261; XiaomiMiMo/MiMo-Code#1702"),
 )  # fmt: skip
@@ -155,7 +188,7 @@ _STRUCTURE = (
 _DIALECT = (
     _lost("thinking_unsigned", "dropped", "reasoning without a signature was left out",
          "thinking.signature: Field required", "openclaw/openclaw#84430; dirge-code/dirge#823"),
-    _kept("thinking_empty", "dropped", "an empty reasoning block was left out",
+    _spared("thinking_empty", "it held no words", "an empty reasoning block was left out",
          "each thinking block must contain thinking", "Yeachan-Heo/gajae-code#4247"),
     _lost("thinking_foreign", "dropped", "reasoning of another provider or model was left out",
          "Invalid `signature` in `thinking` block", "openclaw/openclaw#94228; anthropics/anthropic-sdk-python#1598"),
@@ -196,19 +229,19 @@ _DIALECT = (
          "This model only supports single tool-calls at once!"),
     _kept("calls_as_text", "flattened", "a call or result was written as text, for a chat template without tools",
          "Conversation roles must alternate user/assistant/user/assistant/...", "run-llama/llama_index#11731"),
-    _kept("assistant_inserted", "synthesised", "the assistant got a word between results and what the user said",
+    _added("assistant_inserted", "the assistant got a word between results and what the user said",
          "Unexpected role 'user' after role 'tool'", "BerriAI/litellm#6323"),
     _kept("cache_mark_dropped", "rewritten", "a cache breakpoint that the target has no place for was taken off"),
     _lost("document_notes_dropped", "rewritten", "what was said about a document was left out; the detail names it"),
     _kept("document_renamed", "rewritten", "a document got a name that the target takes and no other has",
           "Messages can not contain duplicate document names"),
-    _kept("document_text_added", "synthesised", "a line of text was put beside a document"),
+    _added("document_text_added", "a line of text was put beside a document"),
     _kept("error_filled", "rewritten", "an empty error result got a line of text",
           "The content field at messages.N.content.0.toolResult cannot be empty when status value is error.",
           "aws-samples/sample-multi-agent-orchestration-chat-on-agentcore#15"),
     _kept("thinking_moved", "moved", "reasoning inside a turn was moved to its beginning",
           source="aws/bedrock-agentcore-sdk-python#419"),
-    _kept("tools_stubbed", "synthesised", "tools that the history calls and nobody gave were declared by their names",
+    _added("tools_stubbed", "tools that the history calls and nobody gave were declared by their names",
           "The toolConfig field must be defined when using toolUse and toolResult content blocks.",
           "langgenius/dify#16421; vxcontrol/pentagi#196"),
     _kept("signature_joined", "moved", "a signature without words was put on the part that it belongs to"),
@@ -216,8 +249,14 @@ _DIALECT = (
           "Function call is missing a thought_signature in functionCall parts.",
           "lbjlaq/Antigravity-Manager#3202; nanbingxyz/5ire#405"),
     _lost("nul_replaced", "rewritten", "a NUL, at which a command line ends, became U+FFFD"),
-    _kept("turn_stubbed", "synthesised", "nothing of a turn is left for this target; a line of text holds its place",
+    _added("turn_stubbed", "nothing of a turn is left for this target; a line of text holds its place",
          "messages.N: all messages must have non-empty content", "anthropics/claude-code#3196"),
+    _kept("wrapper_broken", "rewritten",
+         "a tag of the text protocol that nobody but us may write was broken with a backslash",
+         source="dwgx/WindsurfAPI: tool output that forges a call"),
+    _spared("environment_missed", "the words stay where they are",
+         "what looks like an environment names no directory that was understood",
+         source="dwgx/WindsurfAPI: four wordings in four releases"),
 )  # fmt: skip
 
 # What the readers do besides changing the shape (pipeline.history.readers).
@@ -245,4 +284,16 @@ _READING = (
          "The request body is not valid JSON: no low surrogate in string", "anthropics/claude-code#60394"),
 )  # fmt: skip
 
-FIXES: Mapping[str, FixCode] = MappingProxyType({entry.code: entry for entry in (*_READING, *_STRUCTURE, *_DIALECT)})
+# What a stream's own words are spared, where its source writes calls and internals into its text.
+_SPEECH = (
+    _lost("path_redacted", "rewritten", "a path of the planner's own machine became a marker",
+         source="dwgx/WindsurfAPI: paths of the language server in answers"),
+    _lost("identity_renamed", "rewritten", "the planner's name for itself became the model's",
+         source="dwgx/WindsurfAPI: models that speak as Cascade"),
+    _lost("tool_text_removed", "dropped", "an echoed tool result, or what stood beside a call, was left out of a text",
+         source="dwgx/WindsurfAPI: results that the model repeats"),
+)  # fmt: skip
+
+FIXES: Mapping[str, FixCode] = MappingProxyType(
+    {entry.code: entry for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH)}
+)

@@ -33,6 +33,7 @@ class Normalized:
     Attributes:
         target: the target's name.
         violations: what the target's rules say of the body; with a ``hard`` one among them there is no body.
+        open_data: the bytes of the messages behind the settled ones; for the rules.
         prefix_bytes: how many bytes of the body the session's next request starts with.
         reset: why the body does not start with the last request's settled part, ``""`` where it does.
     """
@@ -51,6 +52,7 @@ class Normalized:
         self.reset = track.reset
         self.prefix_bytes = track.steady() if steady and ending.prefix is None else 0
         self._track, self._shared, self._rendered, self._ending = track, shared, rendered, ending
+        self.open_data = open_data(ending.parts)
         self._lit = track.lit(ending)
         self._unlit = [mark for mark in track.marks if mark not in self._lit]
         # The lists grow with the session: these many of their entries belong to this request.
@@ -68,15 +70,18 @@ class Normalized:
         """The request body, or None where the target would refuse it. Joined on first access."""
         return None if self.rejected else self.unjudged
 
-    @cached_property
-    def open_data(self) -> list[bytes]:
-        """The bytes of the messages behind the settled ones; for the rules."""
-        return open_data(self._ending.parts)
-
     @property
     def judged_head(self) -> bytes | None:
         """The head for the rules, where it is not the dialect's own."""
         return self._ending.head
+
+    @property
+    def ends(self) -> tuple[bytes, bytes]:
+        """The bytes before the settled messages and those behind them; for the rules of texts."""
+        dialect, ending = self._track.dialect, self._ending
+        behind = self.open_data
+        before = dialect.prefix if ending.prefix is None else ending.prefix
+        return before, joined(b"", dialect.separator, [b"", *behind] if self._chunks else behind, ending.suffix)
 
     @cached_property
     def unjudged(self) -> bytes:
@@ -113,7 +118,9 @@ class Normalized:
     @cached_property
     def open_fixes(self) -> list[Fix]:
         """The mends of the open end, which a later turn may still undo."""
-        unlit = [make("cache_control_dropped", mark.path, target=self.target) for mark in self._unlit]
+        unlit = [
+            make("cache_control_dropped", mark.path, target=self.target, tool_id=mark.tool_id) for mark in self._unlit
+        ]
         return [*self._rendered.fixes, *chain.from_iterable(part.fixes for part in self._ending.parts), *unlit]
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeline.history.machine import History
 from pipeline.outcome import Normalized, Shared
-from pipeline.rules import RULE_SETS, RULES, Violation
+from pipeline.rules import RULES, Violation
 from pipeline.targets import Target
 from pipeline.track import Track
 
@@ -33,9 +33,7 @@ def _tail(tail: str, target: Target) -> str:
 
 def _judged(track: Track, done: Normalized, last: int, *, endless: bool) -> list[Violation]:
     if track.target.text:
-        # A session without a turn makes no line at all, which is nothing to judge.
-        body = done.unjudged
-        return RULE_SETS[track.target.name].validate(body, track.model) if body else []
+        return track.judge_text(*done.ends, lambda: done.unjudged)
     violations = track.judge(done.open_data, done.judged_head)
     if not endless:
         return violations

@@ -7,7 +7,7 @@ ones.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,18 +16,26 @@ from msgspec import Struct
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Entry, Message, Piece, message_of
 from pipeline.model import Turn
-from pipeline.rules import RULE_SETS, Violation
+from pipeline.rules import RULE_SETS, RuleSet, Violation
+from pipeline.rules.base import WholeBody
 from pipeline.targets import Encoded, Ending, Setting, Target
 from pipeline.targets.base import Row
 
+# So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
+_LITTLE = 4096
+
 
 class Mark(Struct, frozen=True, array_like=True):
-    """A settled chunk with live cache breakpoints: its place, its bytes with them, their number, its input path."""
+    """A settled chunk with live cache breakpoints: its place, its bytes with them, their number, its input path.
+
+    ``tool_id`` is the id of the call that its first block makes or answers, if it does.
+    """
 
     at: int
     data: bytes
     count: int
     path: str
+    tool_id: str = ""
 
 
 class TrackSlice(Struct, array_like=True):
@@ -66,8 +74,11 @@ class Track:
         self._measured = 0
         self._bytes = len(self.dialect.prefix)
         self._judged = 0
+        self._inert = True
         self._judged_head = b""
         self._judgement: Any = None
+        # What the last request judged behind the settled judgement, the state after it, and what was found.
+        self._ahead: tuple[list[bytes], Any, list[Violation]] | None = None
         self._violations: list[Violation] = []
 
     def settle(self, message: Message) -> int:
@@ -81,7 +92,8 @@ class Track:
             return 0
         if part.marks:
             path = part.rows[0][0] if part.rows else ""
-            self.marks.append(Mark(len(self.chunks), part.marked, part.marks, path))
+            called = next((piece.tool_id for piece in message.pieces if piece.path == path), "")
+            self.marks.append(Mark(len(self.chunks), part.marked, part.marks, path, called))
             self._retire_marks()
         self.chunks.append(part.data)
         return len(part.data)
@@ -118,17 +130,52 @@ class Track:
         head = self.dialect.head if head is None else head
         if self._judgement is None or head != self._judged_head:
             self._judgement, self._violations = rules.start(head, self.model)
-            self._judged, self._judged_head = 0, head
-        if self._judged < len(self.chunks):
-            settled = b",".join(self.chunks[self._judged :])
-            self._judgement, found = rules.step(self._judgement, settled)
+            self._judged, self._judged_head, self._ahead = 0, head, None
+        self._judge_settled(rules)
+        pieces = [*self.chunks[self._judged :], *parts]
+        state = self._judgement
+        found: list[Violation] = []
+        if pieces:
+            state, found = rules.step(state, b",".join(pieces))
+            self._ahead = pieces, state, found
+        return [*self._violations, *found, *rules.finish(state)]
+
+    def _judge_settled(self, rules: RuleSet[Any]) -> None:
+        """Go on towards where the settled chunks end, and stop a little before it.
+
+        What the last request judged is mostly settled as it was then, and need not be judged again.
+        """
+        if self._ahead is not None:
+            pieces, state, found = self._ahead
+            upto = self._judged + len(pieces)
+            if self.chunks[self._judged : upto] == pieces:
+                self._judged, self._judgement = upto, state
+                self._violations += found
+            self._ahead = None
+        new = self.chunks[self._judged :]
+        if sum(map(len, new)) > _LITTLE:
+            self._judgement, found = rules.step(self._judgement, b",".join(new))
             self._violations += found
             self._judged = len(self.chunks)
-        state, found = self._judgement, []
-        ending = b",".join(parts)
-        if ending:
-            state, found = rules.step(state, ending)
-        return [*self._violations, *found, *rules.finish(state)]
+
+    def judge_text(self, opening: bytes, ending: bytes, whole: Callable[[], bytes]) -> list[Violation]:
+        """What the rules say of a text: of its ends alone, where they have nothing against the settled chunks."""
+        rules = RULE_SETS[self.target.name]
+        if self.chunks and isinstance(rules, WholeBody) and self._all_inert(rules):
+            found = rules.judge_ends(opening, self.steady() - len(self.dialect.prefix), ending)
+            if found is not None:
+                return found
+        body = whole()
+        # A session without a turn makes no text at all, which is nothing to judge.
+        return rules.validate(body, self.model) if body else []
+
+    def _all_inert(self, rules: WholeBody) -> bool:
+        """Whether the rules have nothing against the settled chunks; each is looked at once."""
+        if self._inert and self._judged < len(self.chunks):
+            new = [self.dialect.separator, *self.chunks[self._judged :]]
+            self._inert = all(map(rules.inert, new))
+            self._judged = len(self.chunks)
+        return self._inert
 
     def steady(self) -> int:
         """How many bytes, the prefix included, no later request will have otherwise."""
@@ -202,7 +249,7 @@ class Track:
         """Give up the oldest breakpoints that no later request can have room for."""
         while sum(mark.count for mark in self.marks) > self.dialect.marks_left:
             mark = self.marks.pop(0)
-            self.fixes.append(make("cache_control_dropped", mark.path, target=self.target.name))
+            self.fixes.append(make("cache_control_dropped", mark.path, target=self.target.name, tool_id=mark.tool_id))
 
 
 def expanded(row: Sequence[Row] | Turn) -> list[Row]:

@@ -49,8 +49,9 @@ class SessionReport(Struct, frozen=True, kw_only=True):
     """One session's story. Counts are of records; ``valid`` is None where no request left.
 
     ``met`` is what the provider would have said, ``fixes`` what was mended (how often, by code), ``lossy`` how many of
-    these lost content; ``promoted``, ``retracted`` and ``incomplete`` are what a screen would have missed, kept or
-    shown as whole; ``unseen`` results that no item had shown, ``notices`` errors that the stream told of.
+    these lost content or added words; ``promoted``, ``retracted`` and ``incomplete`` are what a screen would have
+    missed, kept or shown as whole; ``unseen`` results that no item had shown, ``notices`` errors that the stream told
+    of.
     """
 
     session: str

@@ -9,7 +9,7 @@ import click
 
 from pipeline.config import Config
 from pipeline.demo.report import Piece, SessionReport
-from pipeline.fixes import FIXES
+from pipeline.fixes import FIXES, FixCode
 
 WIDTH = 100
 _LABEL = 13
@@ -58,14 +58,19 @@ def _facts(report: SessionReport) -> Iterator[tuple[str, str, str | None]]:
             yield "without", f"{refusal.target}: {refusal.message}", "red"
     for code, count in report.fixes.items():
         times = f" ({count} times)" if count > 1 else ""
-        loss = "" if FIXES[code].lossless else " [content is lost, and recorded]"
-        yield "mended", f"{code}{times}: {FIXES[code].summary}{loss}", "green"
+        yield "mended", f"{code}{times}: {FIXES[code].summary}{_loss(FIXES[code])}", "green"
     yield from _stream_facts(report)
     for letter in report.dead_letters:
         yield "dead letter", f"{letter.code}: {letter.message}", "yellow"
     for message in report.rejected:
         yield "rejected", f"nothing can be sent, and nothing is. {message}", "yellow"
     yield from _outcome(report)
+
+
+def _loss(fix: FixCode) -> str:
+    if fix.lossless:
+        return ""
+    return f" [{'words are added' if fix.fate == 'synthesised' else 'content is lost'}, and recorded]"
 
 
 def _stream_facts(report: SessionReport) -> Iterator[tuple[str, str, str | None]]:

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.demo.report import SessionReport
 from pipeline.demo.show import counted, heading, labelled
+from pipeline.fixes import FIXES
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -66,8 +67,10 @@ def _histories(reports: Sequence[SessionReport]) -> Iterator[tuple[str, str]]:
     codes: Counter[str] = Counter()
     for report in reports:
         codes.update(report.fixes)
-    lossy = sum(report.lossy for report in reports)
-    yield "fixes", f"{codes.total()} of {len(codes)} kinds; {lossy} lost content, and each of them says what"
+    added = sum(count for code, count in codes.items() if FIXES[code].fate == "synthesised")
+    lost = sum(report.lossy for report in reports) - added
+    kinds = f"{codes.total()} of {len(codes)} kinds"
+    yield "fixes", f"{kinds}; {lost} lost content and {added} added words that nobody said; each of them says what"
 
 
 def _streams(reports: Sequence[SessionReport]) -> Iterator[tuple[str, str]]:

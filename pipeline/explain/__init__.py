@@ -1,22 +1,36 @@
 """What a fix or a rule means, shown by running its example.
 
-``examples`` reads the examples, ``pages`` runs one and says what came of it, ``plain`` writes that for people. A page
-never claims what the installed version does not do: its before and after are made when it is asked for.
+``examples`` reads the examples, ``pages`` runs one and says what came of it, ``plain`` writes that for people and
+``markdown`` for docs/. A page never claims what the installed version does not do: its before and after are made when
+it is asked for.
 """
 
-from pipeline.explain.examples import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample
-from pipeline.explain.pages import FixPage, RulePage, explain, summaries
+from pipeline.explain.examples import (
+    FIX_EXAMPLES,
+    RULE_EXAMPLES,
+    STREAM_EXAMPLES,
+    FixExample,
+    RuleExample,
+    StreamExample,
+)
+from pipeline.explain.markdown import documents, place_of
+from pipeline.explain.pages import FixPage, RulePage, explain, retold, summaries
 from pipeline.explain.plain import listing, plain
 
 __all__ = [
     "FIX_EXAMPLES",
     "RULE_EXAMPLES",
+    "STREAM_EXAMPLES",
     "FixExample",
     "FixPage",
     "RuleExample",
     "RulePage",
+    "StreamExample",
+    "documents",
     "explain",
     "listing",
+    "place_of",
     "plain",
+    "retold",
     "summaries",
 ]

@@ -1,7 +1,7 @@
-"""The examples: for each fix a history that needs it, for each rule a body that breaks it.
+"""The examples: for each fix a history or a stream that needs it, for each rule a body that breaks it.
 
-They are data, ``fixes.jsonl`` and ``rules.jsonl`` beside this module, one example a line. Where a string has to be
-long, ``{"repeat": TEXT, "times": N}`` stands for it.
+They are data, ``fixes.jsonl``, ``streams.jsonl`` and ``rules.jsonl`` beside this module, one example a line. Where a
+string has to be long, ``{"repeat": TEXT, "times": N}`` stands for it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,16 @@ class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     policy: dict[str, Any] = {}
 
 
+class StreamExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
+    """Events of the source ``from`` that need the fix ``code``, in a session that speaks under the name ``model``."""
+
+    code: str
+    events: tuple[Any, ...]
+    also: tuple[str, ...] = ()
+    source: str = "cascade"
+    model: str = "claude-sonnet-4-5"
+
+
 class RuleExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request body that breaks the rule ``code``; a string is the body's exact text, written in ``encoding``.
 
@@ -47,7 +57,7 @@ class _Repeat(Struct, forbid_unknown_fields=True):
     times: int
 
 
-Row = TypeVar("Row", FixExample, RuleExample)
+Row = TypeVar("Row", FixExample, StreamExample, RuleExample)
 
 
 def _load(name: str, kind: type[Row]) -> Mapping[str, Row]:
@@ -69,4 +79,5 @@ def written_out(value: Any) -> Any:  # noqa: ANN401  any JSON
 
 
 FIX_EXAMPLES = _load("fixes.jsonl", FixExample)
+STREAM_EXAMPLES = _load("streams.jsonl", StreamExample)
 RULE_EXAMPLES = _load("rules.jsonl", RuleExample)

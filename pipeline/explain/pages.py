@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
@@ -10,10 +10,20 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.errors import InputError
-from pipeline.explain.examples import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample, written_out
+from pipeline.explain.examples import (
+    FIX_EXAMPLES,
+    RULE_EXAMPLES,
+    STREAM_EXAMPLES,
+    FixExample,
+    RuleExample,
+    StreamExample,
+    written_out,
+)
 from pipeline.fixes import FIXES, Fix, FixCode
 from pipeline.normalizer import normalize
 from pipeline.rules import RULES, Rule, Violation, validate
+from pipeline.streams import Recovery
+from pipeline.streams.cascade_speech import Speech
 from pipeline.targets import TARGETS
 
 # A string longer than this is shown by its beginning and its length.
@@ -40,6 +50,16 @@ class Mended(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"sou
     fixes: tuple[Fix, ...]
 
 
+class Retold(Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+    """A stream's example, run: the events, and the messages that the session's log gets of them."""
+
+    source: str
+    model: str
+    events: tuple[Any, ...]
+    messages: tuple[Any, ...]
+    fixes: tuple[Fix, ...]
+
+
 class Broken(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rule's example, judged; ``outcome`` is what ``normalize`` makes of the body, ``fixes`` what that takes.
 
@@ -60,9 +80,10 @@ class FixPage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="fix"):
     summary: str
     fate: str
     lossless: bool
+    spared: str
     error: str
     source: str
-    example: Mended
+    example: Mended | Retold
 
 
 class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
@@ -88,19 +109,25 @@ def explain(code: str) -> FixPage | RulePage:
     """
     name = _known(code)
     if name in FIXES:
-        return _fix_page(FIXES[name], FIX_EXAMPLES[name])
+        example = _retell(STREAM_EXAMPLES[name]) if name in STREAM_EXAMPLES else _mend(FIX_EXAMPLES[name])
+        return _fix_page(FIXES[name], example)
     return _rule_page(RULES[name], RULE_EXAMPLES.get(name))
 
 
 def summaries() -> Mapping[str, Mapping[str, str]]:
-    """Every code with its summary, in groups: fixes by whether they lose anything, rules by target."""
+    """Every code with its summary, in groups: fixes by whether they lose or add anything, rules by target."""
     groups: dict[str, dict[str, str]] = {}
     for fix in FIXES.values():
-        group = "fixes that lose nothing" if fix.lossless else "fixes that lose something"
-        groups.setdefault(group, {})[fix.code] = fix.summary
+        groups.setdefault(_group(fix), {})[fix.code] = fix.summary
     for rule in RULES.values():
         groups.setdefault(f"rules of {rule.target}", {})[rule.id] = rule.summary
     return groups
+
+
+def _group(fix: FixCode) -> str:
+    if fix.fate == "synthesised":
+        return "fixes that add what nobody said"
+    return "fixes that lose nothing" if fix.lossless else "fixes that lose something"
 
 
 def _known(code: str) -> str:
@@ -118,27 +145,49 @@ def _key(code: str) -> str:
     return code.strip().casefold().replace("-0", "-")
 
 
-def _fix_page(fix: FixCode, example: FixExample) -> FixPage:
-    history = written_out(example.history)
-    given = history if isinstance(history, str) else msgspec.json.encode(history)
-    done = normalize(given, to=example.to, source=example.source, policy=example.policy)
+def _fix_page(fix: FixCode, example: Mended | Retold) -> FixPage:
     return FixPage(
         code=fix.code,
         summary=fix.summary,
         fate=fix.fate,
         lossless=fix.lossless,
+        spared=fix.spared,
         error=fix.error,
         source=fix.source,
-        example=Mended(
-            to=example.to,
-            source=example.source,
-            policy=example.policy,
-            history=shortened(history),
-            broken=_broken(history, example),
-            request=_shown(done.body, text=TARGETS[example.to].text),
-            fixes=tuple(done.fixes),
-        ),
+        example=example,
     )
+
+
+def _mend(example: FixExample) -> Mended:
+    history = written_out(example.history)
+    given = history if isinstance(history, str) else msgspec.json.encode(history)
+    done = normalize(given, to=example.to, source=example.source, policy=example.policy)
+    return Mended(
+        to=example.to,
+        source=example.source,
+        policy=example.policy,
+        history=shortened(history),
+        broken=_broken(history, example),
+        request=_shown(done.body, text=TARGETS[example.to].text),
+        fixes=tuple(done.fixes),
+    )
+
+
+def _retell(example: StreamExample) -> Retold:
+    messages, fixes = retold(example.events, example.source, example.model)
+    return Retold(
+        source=example.source, model=example.model, events=example.events, messages=tuple(messages), fixes=tuple(fixes)
+    )
+
+
+def retold(events: Sequence[Any], source: str, model: str) -> tuple[list[Any], list[Fix]]:
+    """The messages that a session's log gets of a source's events, and the fixes of what was said in them."""
+    recovery = Recovery(source)
+    recovery.speak(Speech(model=model))
+    for event in events:
+        recovery.feed(msgspec.json.encode(event))
+    recovery.end_run()
+    return [msgspec.json.decode(turn.message) for turn in recovery.take_finished()], recovery.take_fixes()
 
 
 def _broken(history: Any, example: FixExample) -> tuple[str, ...]:  # noqa: ANN401  any JSON

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.explain.pages import Broken, FixPage, Mended, RulePage
+from pipeline.explain.pages import Broken, FixPage, Mended, Retold, RulePage
 
 _WIDTH = 100
 _FATES = {
@@ -19,7 +19,7 @@ _FATES = {
     "rewritten": "rewrites content",
     "flattened": "makes text of a block",
     "dropped": "leaves something out",
-    "synthesised": "adds content",
+    "synthesised": "adds what nobody said",
 }
 _SEVERITIES = {
     "hard": "A body that breaks it is refused.",
@@ -54,16 +54,26 @@ def listing(groups: Mapping[str, Mapping[str, str]]) -> str:
 def _fix(page: FixPage) -> Iterator[str]:
     yield f"{page.code}: {page.summary}"
     yield ""
-    yield f"This fix {_FATES[page.fate]} and loses {'nothing' if page.lossless else 'content'}."
+    yield f"This fix {_FATES[page.fate]}{_loss(page)}."
     if page.error:
         yield "Without it the provider says:"
         yield from (f"  {text}" for text in page.error.split("; "))
-    if page.example.broken:
+    if isinstance(page.example, Mended) and page.example.broken:
         yield f"Rules that the example would break: {', '.join(page.example.broken)}."
     if page.source:
         yield f"Seen in {page.source}."
     yield ""
-    yield from _mended(page.example)
+    yield from _mended(page.example) if isinstance(page.example, Mended) else _retold(page.example)
+    yield "Recorded:"
+    yield from (f"  {_json(msgspec.to_builtins(fix))}" for fix in page.example.fixes)
+
+
+def _loss(page: FixPage) -> str:
+    if page.fate == "synthesised":
+        return ", which counts as a loss"
+    if not page.lossless:
+        return " and loses content"
+    return f" and loses nothing: {page.spared}" if page.spared else " and loses nothing"
 
 
 def _mended(example: Mended) -> Iterator[str]:
@@ -74,8 +84,13 @@ def _mended(example: Mended) -> Iterator[str]:
     yield from _marked(before, [(block.a, block.size) for block in same], "-")
     yield f"After (to {example.to}{policy}):"
     yield from _marked(after, [(block.b, block.size) for block in same], "+")
-    yield "Recorded:"
-    yield from (f"  {_json(msgspec.to_builtins(fix))}" for fix in example.fixes)
+
+
+def _retold(example: Retold) -> Iterator[str]:
+    yield f"Before (events of {example.source}):"
+    yield from (f"  {_json(event)}" for event in example.events)
+    yield f"After (speaking as {example.model}):"
+    yield from (f"  {line}" for line in _document(list(example.messages)))
 
 
 def _rule(page: RulePage) -> Iterator[str]:

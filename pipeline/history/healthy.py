@@ -42,9 +42,9 @@ class Stretch(Struct, frozen=True):
 def healthy_stretch(turns: Sequence[Turn], harmless: Callable[[bytes], bool]) -> Stretch | None:
     """A beginning that is plain and settled, as far as whole pairs of an answer and a user turn go, or None.
 
-    Plain is text, calls and results that are text, without breakpoints and issuers, and with no free-form JSON but
-    inputs; ``harmless`` says of one that is long or not ASCII that it can stay as it is. The stretch ends before an
-    assistant turn that is healthy too, so that the machine goes on from there.
+    Plain is text, calls and results that are text or texts, without breakpoints and issuers, and with no free-form
+    JSON but inputs; ``harmless`` says of one that is long or not ASCII that it can stay as it is. The stretch ends
+    before an assistant turn that is healthy too, so that the machine goes on from there.
     """
     if len(turns) < _SHORTEST or _user_says(turns[0], {}) is None:
         return None
@@ -113,9 +113,11 @@ def _user_says(turn: Turn, calls: dict[str, str]) -> bool | None:
     for block in turn.blocks:
         if type(block) is ToolResult:
             content, name = block.content, calls.pop(block.tool_use_id, None)
-            if name is None or said or type(content) is not str or not (block.cache_control is block.issuer is UNSET):
+            if name is None or said or not (block.cache_control is block.issuer is UNSET):
                 return None
-            if len(content) <= LONGEST_PLACEHOLDER and is_placeholder(block, name, block.tool_use_id):
+            if type(content) is not str and not _are_texts(content):
+                return None
+            if len(content) <= LONGEST_PLACEHOLDER and is_placeholder(block, name, block.tool_use_id):  # type: ignore[arg-type]  # str or list
                 return None
         elif type(block) is Text:
             if not block.text or block.text.isspace():
@@ -126,3 +128,15 @@ def _user_says(turn: Turn, calls: dict[str, str]) -> bool | None:
         else:
             return None
     return None if calls else said
+
+
+def _are_texts(content: object) -> bool:
+    """Whether a result's content is texts that stay as they are, one at least."""
+    if type(content) is not list:
+        return False
+    for part in content:
+        if type(part) is not Text or not part.text or part.text.isspace():
+            return False
+        if not (part.cache_control is part.issuer is part.citations is UNSET):
+            return False
+    return bool(content)

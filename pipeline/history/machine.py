@@ -142,7 +142,7 @@ class History:
                 rewritten = structs.replace(call, id=final)
                 if made:
                     # Nothing is rewritten: the input has no id.
-                    piece = structs.replace(piece, block=rewritten)
+                    piece = structs.replace(piece, block=rewritten, came_as=call.id)
                 else:
                     piece = self._book.change("id_rewritten", piece, rewritten, detail=final)
         exchange.assistant.append(piece)
@@ -202,7 +202,7 @@ class History:
         if use.id != result.tool_use_id:
             rewritten = structs.replace(result, tool_use_id=use.id)
             if turn.ids_made and result.tool_use_id == made_id(use.name):
-                piece = structs.replace(piece, block=rewritten)
+                piece = structs.replace(piece, block=rewritten, came_as=result.tool_use_id)
             else:
                 piece = self._book.change("id_rewritten", piece, rewritten, detail=use.id)
         if call.result >= 0:
@@ -239,7 +239,8 @@ class History:
     def _give_way(self, earlier: Piece, call: Call) -> None:
         """Leave out a placeholder for a real result; one of our own stands in the first open user turn."""
         if earlier.fate == "synthesised":
-            self._book.note("placeholder_dropped", f"messages.{self.messages}.content.{call.result}")
+            place = f"messages.{self.messages}.content.{call.result}"
+            self._book.note("placeholder_dropped", place, tool_id=call.original)
         else:
             self._book.drop("placeholder_dropped", earlier)
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, structs
 
 from pipeline.fixes import FIXES, Fate, Fix, make
-from pipeline.model import Block, Turn
+from pipeline.model import Block, ToolResult, ToolUse, Turn
 
 Speaker: TypeAlias = Literal["user", "assistant"]
 
@@ -38,7 +38,8 @@ class Piece(Struct, omit_defaults=True):
     """One block, where it came from (``turn`` is the input message's index), and what has happened to it so far.
 
     ``system`` marks the text of a system message that stands inside the history; ``whole`` a text that was the whole
-    content of its message, as a plain string.
+    content of its message, as a plain string. ``came_as`` is the tool call's id in the input, once the block says it no
+    longer; ``tool_id`` tells it at any time.
     """
 
     block: Block
@@ -47,6 +48,12 @@ class Piece(Struct, omit_defaults=True):
     fate: Literal["kept"] | Fate = "kept"
     code: str = ""
     system: bool = False
+    came_as: str | None = None
+
+    @property
+    def tool_id(self) -> str:
+        """The id in the input of the call that the block makes, answers or was part of; ``""`` where there is none."""
+        return tool_id(self.block) if self.came_as is None else self.came_as
 
     @property
     def whole(self) -> bool:
@@ -69,6 +76,13 @@ class Message(Struct, frozen=True, omit_defaults=True):
     pieces: list[Piece]
     id: str | None = None
     changed: frozenset[int] = frozenset()
+
+
+def tool_id(block: Block) -> str:
+    """The id of the call that a block makes or answers, ``""`` for other blocks."""
+    if isinstance(block, ToolUse):
+        return block.id
+    return block.tool_use_id if isinstance(block, ToolResult) else ""
 
 
 def is_whole(path: str) -> bool:
@@ -95,19 +109,25 @@ class Book:
         self.fixes: list[Fix] = []
         self.gone: list[Entry] = []
 
-    def note(self, code: str, path: str, detail: str = "") -> None:
+    def note(self, code: str, path: str, detail: str = "", tool_id: str = "") -> None:
         """Record a fix that concerns a whole message, or something that was synthesised."""
-        self.fixes.append(make(code, path, target=self.target, detail=detail))
+        self.fixes.append(make(code, path, target=self.target, detail=detail, tool_id=tool_id))
 
     def drop(self, code: str, piece: Piece, detail: str = "") -> None:
         """Record that a block is left out."""
-        self.fixes.append(make(code, piece.path, before=piece.block, target=self.target, detail=detail))
+        self._add(code, piece, None, detail)
         self.gone.append(Entry(piece.path, "dropped", code=code))
 
     def change(self, code: str, piece: Piece, after: Block | None = None, detail: str = "") -> Piece:
         """Record that a block was moved, or that ``after`` takes its place; the piece to go on with."""
-        self.fixes.append(make(code, piece.path, before=piece.block, after=after, target=self.target, detail=detail))
-        block = piece.block if after is None else after
+        self._add(code, piece, after, detail)
+        if after is not None:
+            piece = structs.replace(piece, block=after, came_as=piece.tool_id)
         if _GRAVITY[FIXES[code].fate] > _GRAVITY[piece.fate]:
-            return structs.replace(piece, block=block, fate=FIXES[code].fate, code=code)
-        return structs.replace(piece, block=block)
+            return structs.replace(piece, fate=FIXES[code].fate, code=code)
+        return piece
+
+    def _add(self, code: str, piece: Piece, after: Block | None, detail: str) -> None:
+        before, called = piece.block, piece.tool_id
+        fix = make(code, piece.path, before=before, after=after, target=self.target, detail=detail, tool_id=called)
+        self.fixes.append(fix)

@@ -45,9 +45,9 @@ def result_for(exchange: Exchange, call: Call, place: str, book: Book) -> Piece:
     """An error result for a call that has none; ``place`` is where it will stand in the output."""
     use = exchange.tool_use(call)
     called = exchange.assistant[call.at]
-    book.note("result_synthesised", place, detail=f"{called.path}: {use.name}")
+    book.note("result_synthesised", place, detail=f"{called.path}: {use.name}", tool_id=call.original)
     block = ToolResult(tool_use_id=use.id, content=INTERRUPTED, is_error=True)
-    return Piece(block, called.turn, "", fate="synthesised", code="result_synthesised")
+    return Piece(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original)
 
 
 def render_open(history: History, tail: str) -> Rendered:

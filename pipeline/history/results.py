@@ -24,7 +24,8 @@ def orphan_pieces(piece: Piece, result: ToolResult, code: str, book: Book) -> li
 
 
 def _medium(piece: Piece, at: int, part: Image | Document | Unknown | Text, code: str) -> Piece:
-    return Piece(part, piece.turn, f"{piece.path}.content.{at}", fate="flattened", code=code)
+    path = f"{piece.path}.content.{at}"
+    return Piece(part, piece.turn, path, fate="flattened", code=code, came_as=piece.tool_id)
 
 
 def same_content(one: Piece, other: Piece) -> bool:

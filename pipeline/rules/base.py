@@ -176,3 +176,21 @@ class WholeBody(ABC):
     @abstractmethod
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
         """Judge the body."""
+
+    # A session's text grows by pieces that stay as they are, and need not be read again for each request.
+
+    def inert(self, piece: bytes) -> bool:
+        """Whether a piece inside a text is nothing that a rule could object to; several, side by side, are neither.
+
+        A rule set that cannot tell says no, and all of each text is read.
+        """
+        del piece
+        return False
+
+    def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:
+        """Judge a body from which ``inner`` bytes of inert pieces have been left out between its ends.
+
+        The same as ``validate`` would say of the whole; None where only the whole can tell.
+        """
+        del opening, inner, ending
+        return None

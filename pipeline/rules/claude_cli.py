@@ -7,6 +7,8 @@ refusals of what the CLI passes on.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pipeline.rules import _json
 from pipeline.rules.base import Rule, Severity, Violation, WholeBody
 
@@ -78,6 +80,10 @@ _THINKING = frozenset({"thinking", "redacted_thinking"})
 _MEDIA = frozenset({"image", "document"})
 # How much of a line its error quotes; the CLI quotes all of it.
 _QUOTED = 200
+# What stands for the inside of a line that is judged by its ends: white space, which says nothing by itself, and how
+# an escape of it begins.
+_GAP = "\u2028\u2029\u2028"
+_GAP_ESCAPED = b"\\u202"
 
 
 class ClaudeCli(WholeBody):
@@ -99,6 +105,33 @@ class ClaudeCli(WholeBody):
         if bad is not None:
             return [_bad_line(text, bad.place(text))]
         return _judge_envelope(envelope, text)
+
+    def inert(self, piece: bytes) -> bool:
+        """Whether a piece is the inside of a JSON string."""
+        try:
+            value, bad = _json.read(f'"{piece.decode()}"')
+        except UnicodeDecodeError:
+            return False
+        return bad is None and isinstance(value, str)
+
+    def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:
+        """Judge a line that is cut inside a text: without a breach at its ends it has none."""
+        del inner
+        gap = _GAP.encode()
+        if any(gap in end or _GAP_ESCAPED in end for end in (opening, ending)):
+            return None
+        line = gap.join((opening, ending))
+        if self.validate(line) or not _holds_gap(_json.read(line.decode())[0]):
+            return None
+        return []
+
+
+def _holds_gap(envelope: Any) -> bool:  # noqa: ANN401  any JSON, found valid
+    """Whether the gap is in a text that the model would be told."""
+    content = envelope["message"]["content"]
+    if isinstance(content, str):
+        return _GAP in content
+    return any(block["type"] == "text" and _GAP in block["text"] for block in content)
 
 
 def _bad_line(text: str, reason: str) -> Violation:

@@ -77,6 +77,27 @@ class CopilotCli(WholeBody):
         found = [] if text.strip() else [BLANK.broken("")]
         if (nul := body.find(b"\0")) >= 0:
             found.append(NUL.broken("", byte=nul))
-        if len(body) >= ARGUMENT_BYTES:
-            found.append(SIZE.broken("", size=len(body), most=ARGUMENT_BYTES - 1))
-        return found
+        return found + _judge_size(len(body))
+
+    def inert(self, piece: bytes) -> bool:
+        """Whether a piece is text without a NUL."""
+        return _is_utf8(piece) and b"\0" not in piece
+
+    def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:
+        """Judge a prompt whose ends say something, by its size."""
+        ends = opening + ending
+        if not (self.inert(opening) and self.inert(ending) and ends.decode().strip()):
+            return None
+        return _judge_size(len(ends) + inner)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _judge_size(size: int) -> list[Violation]:
+    return [SIZE.broken("", size=size, most=ARGUMENT_BYTES - 1)] if size >= ARGUMENT_BYTES else []

@@ -14,6 +14,7 @@ import msgspec
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Image, Text, ToolResult, Turn, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
+from pipeline.targets.media import with_source
 from pipeline.text.flatten import current_input, flat, given_system, is_shown, part_lost, sections, system_section
 from pipeline.text.jsontext import quoted, spaced
 from pipeline.wire import on_the_wire
@@ -61,15 +62,18 @@ class ClaudeCliDialect:
         """Write the last turns: all but the final one are history, that one is the current input."""
         if not messages:
             return Ending(parts=(), suffix=b"", prefix=b"")
-        parts = [self.encode(message, None) for message in messages]
-        if not settled and not self._system and not any(part.data for part in parts[:-1]):
+        parts = [self.encode(message, None) for message in messages[:-1]]
+        if not settled and not self._system and not any(part.data for part in parts):
             alone = _alone(messages[-1])
-            return msgspec.structs.replace(alone, parts=[*parts[:-1], *alone.parts])
-        before, current = current_input(messages[-1])
+            return msgspec.structs.replace(alone, parts=[*parts, *alone.parts])
+        book = Book(NAME)
+        message = _with_sources(messages[-1], book)
+        parts.append(self.encode(message, None))
+        before, current = current_input(message)
         images = [piece.block for piece in current if isinstance(piece.block, Image)]
         text = f"{_CURRENT}\n{flat(current) or STUB}".rstrip()
         last = _escaped(_BETWEEN.join([*before, text])).encode()
-        parts[-1] = msgspec.structs.replace(parts[-1], data=last)
+        parts[-1] = msgspec.structs.replace(parts[-1], data=last, fixes=[*book.fixes, *parts[-1].fixes])
         if not images:
             return Ending(parts=parts, suffix=b'"}}\n')
         shown = ", ".join(spaced(_encode(on_the_wire(image))) for image in images)
@@ -82,7 +86,7 @@ def _alone(message: Message) -> Ending:
     """A single user turn passes through: its string, or its blocks as they are, less those the CLI has no use for."""
     book = Book(NAME)
     pieces = []
-    for piece in message.pieces:
+    for piece in _with_sources(message, book).pieces:
         if isinstance(piece.block, Unknown):
             book.drop("unknown_dropped", piece, detail=piece.block.kind)
         else:
@@ -98,6 +102,11 @@ def _alone(message: Message) -> Ending:
     rows = [(piece.path, piece.fate, piece.code) for piece in pieces]
     part = Encoded(data=content.encode(), rows=rows, fixes=book.fixes, gone=book.gone)
     return Ending(parts=(part,), suffix=b"}}\n", prefix=_OPENING.encode())
+
+
+def _with_sources(message: Message, book: Book) -> Message:
+    """The message whose blocks go out as they are, a line of text for an image or document that has no source."""
+    return msgspec.structs.replace(message, pieces=[with_source(piece, book) for piece in message.pieces])
 
 
 def _with_losses_named(piece: Piece, book: Book) -> Piece:

@@ -102,7 +102,7 @@ class Fitting(ABC):
             return piece
         content: list[Any] = []
         for at, part in enumerate(result.content):
-            came = Piece(part, piece.turn, f"{piece.path}.content.{at}")
+            came = Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
             inner = self._bare(came)
             code = "" if isinstance(inner.block, Text) else self.moves(part, result)  # type: ignore[arg-type]  # no text
             shown = self._shown(structs.replace(inner, fate="moved", code=code) if code else inner, inner=not code)

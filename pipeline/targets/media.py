@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text
@@ -19,7 +20,48 @@ class _TextSource(Struct, frozen=True, tag_field="type", tag="text"):
     media_type: str = "text/plain"
 
 
+class _Inline(Struct, frozen=True, tag_field="type", tag="base64"):
+    data: str
+    media_type: str
+
+
+class _Text(Struct, frozen=True, tag_field="type", tag="text"):
+    data: str
+    media_type: str
+
+
+class _Content(Struct, frozen=True, tag_field="type", tag="content"):
+    content: str | list[Any]
+
+
+class _Linked(Struct, frozen=True, tag_field="type", tag="url"):
+    url: str
+
+
+class _Uploaded(Struct, frozen=True, tag_field="type", tag="file"):
+    file_id: str
+
+
 _INLINE: msgspec.json.Decoder[Base64Source | _TextSource] = msgspec.json.Decoder(Base64Source | _TextSource)
+
+
+# What Anthropic and those who pass its blocks on take; an image's media type can be told from its bytes.
+_OF_IMAGES: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Base64Source | _Linked | _Uploaded)
+_OF_DOCUMENTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Inline | _Text | _Content | _Linked | _Uploaded)
+
+
+def with_source(piece: Piece, book: Book) -> Piece:
+    """The piece, or a line of text for an image or a document whose source is none that Anthropic could read."""
+    block = piece.block
+    if not isinstance(block, (Image, Document)):
+        return piece
+    is_image = isinstance(block, Image)
+    try:
+        (_OF_IMAGES if is_image else _OF_DOCUMENTS).decode(block.source)
+    except msgspec.DecodeError:
+        code, what = ("image_stubbed", "Image") if is_image else ("document_stubbed", "Document")
+        return _stubbed(code, what, piece, book, "its source cannot be read", mark=block.cache_control)
+    return piece
 
 
 def inline(source: Raw) -> Base64Source | None:
@@ -67,8 +109,8 @@ def fit_document(piece: Piece, document: Document, book: Book, *, taken: Callabl
     return _stubbed("document_stubbed", "Document", piece, book, fault)
 
 
-def _stubbed(code: str, what: str, piece: Piece, book: Book, fault: str) -> Piece:
-    return book.change(code, piece, Text(text=f"[{what} left out: {fault}]", cache_control=UNSET), detail=fault)
+def _stubbed(code: str, what: str, piece: Piece, book: Book, fault: str, *, mark: Raw | UnsetType = UNSET) -> Piece:
+    return book.change(code, piece, Text(text=f"[{what} left out: {fault}]", cache_control=mark), detail=fault)
 
 
 def decodes(data: str) -> bool:

@@ -39,13 +39,15 @@ def documents():
     return [body for body in bodies if body.startswith(b"{")]
 
 
+def read_all():
+    """What each comes to."""
+    return [(read(body), normalize(body, to="bedrock-converse")) for body in documents()]
+
+
 def test_each_is_read_alike():
-    fast, slow = [], []
-    for body in documents():
-        fast.append((read(body), normalize(body, to="bedrock-converse")))
+    fast = read_all()
     with patch.multiple(converse_fast, read_document=lambda *_: None, read_message=lambda *_: None):
-        for body in documents():
-            slow.append((read(body), normalize(body, to="bedrock-converse")))
+        slow = read_all()
     assert len(fast) > 400
     for (found, request), (expected, judged) in zip(fast, slow, strict=True):
         assert msgspec.structs.replace(found, stretch=None) == expected

@@ -39,6 +39,7 @@ UNASKED = {
     "input_image": {"detail": "auto"},
     "output_text": {"annotations": []},
     "assistant": {"id": "msg_1", "status": "completed"},
+    "reasoning": {"id": "rs_1"},
 }
 
 
@@ -70,6 +71,7 @@ def _without(values: dict[str, Any], keys: dict[str, str]) -> None:
 
 def _fill(items: list[dict[str, Any]]) -> None:
     for item in items:
+        item.update(UNASKED.get(item.get("type", ""), {}) | item)
         parts = item.get("content", item.get("output"))
         if isinstance(parts, list):
             for part in parts:

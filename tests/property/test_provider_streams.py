@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from pipeline.streams import Recovery
 from pipeline.streams.beside import Memory
+from pipeline.streams.decoder import Proof
 from pipeline.streams.events import (
     BlockDelta,
     BlockNoted,
@@ -128,6 +129,23 @@ def tokens(run: list[Event]) -> set[str]:
     """The texts that came in, complete messages apart: what one of those repeats of a complete block is not new."""
     events = msgspec.json.encode([event for event in run if not isinstance(event, WholeMessage)]).decode()
     return {marked(number) for number in range(len(run)) if marked(number) in events}
+
+
+class LookedUp(Machine):
+    """A machine that looks every pair up in the table."""
+
+    def _grow(self, event: BlockDelta) -> ItemDelta | None:
+        return None
+
+
+@settings(max_examples=300)
+@given(RUNS, st.sampled_from(["stop", "message"]))
+def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run: list[Event], proof: Proof) -> None:
+    machines = [kind(Memory(Ids("x")), proof, records=True, issuer="made-up") for kind in (Machine, LookedUp)]
+    for event in [*run, RunEnded("exit")]:
+        short, long = (machine.step(event) for machine in machines)
+        assert short == long
+    assert machines[0].memory == machines[1].memory
 
 
 @settings(max_examples=300)

@@ -55,6 +55,13 @@ def test_a_loss_is_told():
     ]
 
 
+def test_what_was_added_is_told():
+    assert told(fixes={"tail_continued": 1}) == [
+        "mended tail_continued: the history ended in an assistant turn and got a short user turn",
+        "[words are added, and recorded]",
+    ]
+
+
 def test_an_invalid_request_is_not_hidden():
     assert told(requests={"anthropic": 2}, valid=False) == ["now NOT VALID: 2 requests for anthropic, nothing to mend"]
 
@@ -108,7 +115,12 @@ def test_the_summary_counts_sessions_requests_fixes_and_streams():
     refusal = Refusal(target="anthropic", rule="ANT-09", message="no")
     reports = [
         msgspec.structs.replace(
-            QUIET, met=[refusal], fixes={"result_orphan": 2}, lossy=2, requests={"a": 3}, valid=True
+            QUIET,
+            met=[refusal],
+            fixes={"result_orphan": 2, "result_synthesised": 3},
+            lossy=5,
+            requests={"a": 3},
+            valid=True,
         ),
         msgspec.structs.replace(QUIET, met=[msgspec.structs.replace(refusal, tolerated=True)], rejected=["no"]),
         msgspec.structs.replace(QUIET, promoted=[Piece(type="text", text="x")], unseen=["y"]),
@@ -116,7 +128,7 @@ def test_the_summary_counts_sessions_requests_fixes_and_streams():
     text = "\n".join(click.unstyle(line) for line in summary(reports, measured("")))
     assert "3; 1 histories would have been refused, 1 by stricter providers only" in text
     assert "3 sent, all valid by the provider's rules; 1 rejected before sending" in text
-    assert "2 of 1 kinds; 2 lost content" in text
+    assert "5 of 2 kinds; 2 lost content and 3 added words that nobody said" in " ".join(text.split())
     assert "1 block promoted, 0 retracted, 0 incomplete; 1 result that no block had shown" in text
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.explain import explain_command
 from pipeline.errors import InputError
-from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, FixPage, RulePage, explain, plain
+from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain, plain
 from pipeline.fixes import FIXES
 from pipeline.normalizer import normalize
 from pipeline.rules import RULES
@@ -36,7 +36,7 @@ HEALTHY = {
 RESULT_REPEATED = """\
 result_repeated: a second, identical result of a call was left out
 
-This fix leaves something out and loses nothing.
+This fix leaves something out and loses nothing: the same result stays.
 Without it the provider says:
   each tool_use must have a single result
 Rules that the example would break: ANT-09.
@@ -79,19 +79,26 @@ def run(*arguments):
 
 
 def test_every_fix_has_an_example_and_every_example_a_fix():
-    assert FIX_EXAMPLES.keys() == FIXES.keys()
+    assert sorted([*FIX_EXAMPLES, *STREAM_EXAMPLES]) == sorted(FIXES)
 
 
 def test_every_rule_that_a_body_can_break_has_an_example():
     assert RULE_EXAMPLES.keys() == {rule.id for rule in RULES.values() if not rule.unchecked}
 
 
-@pytest.mark.parametrize("code", FIXES)
+@pytest.mark.parametrize("code", FIX_EXAMPLES)
 def test_an_example_makes_its_fix_and_no_other(code):
     page = explain(code)
     assert isinstance(page, FixPage)
     assert {fix.code for fix in page.example.fixes} == {code, *FIX_EXAMPLES[code].also}
     assert page.example.request is not None
+
+
+@pytest.mark.parametrize("code", STREAM_EXAMPLES)
+def test_an_example_of_a_stream_makes_its_fix_and_no_other(code):
+    page = explain(code)
+    assert {fix.code for fix in page.example.fixes} == {code, *STREAM_EXAMPLES[code].also}
+    assert [message["role"] for message in page.example.messages] == ["assistant"]
 
 
 def test_a_healthy_history_makes_no_fix():
@@ -169,3 +176,11 @@ def test_without_a_code_all_are_listed():
     groups = json.loads(run("--list", "--json").stdout)
     assert "rules of anthropic" in groups
     assert groups["fixes that lose nothing"]["result_moved"] == FIXES["result_moved"].summary
+    assert groups["fixes that lose something"]["result_orphan"] == FIXES["result_orphan"].summary
+    assert groups["fixes that add what nobody said"]["tail_continued"] == FIXES["tail_continued"].summary
+
+
+def test_a_page_says_what_is_harmless_and_what_is_not():
+    assert "\nThis fix moves content and loses nothing.\n" in run("result_moved").stdout
+    assert "\nThis fix leaves something out and loses content.\n" in run("result_orphan").stdout
+    assert "\nThis fix adds what nobody said, which counts as a loss.\n" in run("tail_continued").stdout

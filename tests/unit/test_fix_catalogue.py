@@ -24,6 +24,12 @@ def test_summaries_are_told_in_one_line():
     assert all(entry.summary[0].islower() and not entry.summary.endswith(".") for entry in FIXES.values())
 
 
+def test_what_was_added_or_left_out_is_a_loss_unless_the_catalogue_says_why_not():
+    assert [entry.code for entry in FIXES.values() if entry.fate == "synthesised" and entry.lossless] == []
+    harmless_drops = {entry.code for entry in FIXES.values() if entry.fate == "dropped" and entry.lossless}
+    assert {entry.code for entry in FIXES.values() if entry.spared} == harmless_drops
+
+
 def recorded_codes():
     """Codes that the sources hand to a recorder, as they stand there."""
     for path in sorted(PIPELINE.rglob("*.py")):

@@ -114,7 +114,13 @@ def test_deep_arguments_are_refused():
 def test_python_objects_that_contain_themselves_are_refused():
     ring = []
     ring.append(ring)
-    assert refused(ring)[0] == "nested_too_deeply"
+    assert refused(ring) == ("nested_too_deeply", "messages.0")
+    assert refused({"messages": [{"role": "user", "content": "x"}, ring]}) == ("nested_too_deeply", "messages.1")
+    deep = json.loads("[" * 900 + "]" * 900)
+    assert refused([{"role": "user", "content": "\ud83d"}, [deep, deep]]) == ("nested_too_deeply", "messages.1")
+    with pytest.raises(InputError) as caught:
+        read_message({"role": "user", "content": ring}, index=3)
+    assert (caught.value.code, caught.value.path) == ("nested_too_deeply", "messages.3")
 
 
 def test_a_nearly_exhausted_stack_is_a_typed_error_too():

@@ -12,6 +12,7 @@ from pipeline.streams.events import (
     BlockStarted,
     BlockStopped,
     Event,
+    Failed,
     MessageDelta,
     MessageStarted,
     MessageStopped,
@@ -20,7 +21,7 @@ from pipeline.streams.events import (
 from pipeline.streams.finished import FinishedTurn
 from pipeline.streams.identity import Ids
 from pipeline.streams.machine import Machine
-from topics.items import Item, ItemCompleted, ItemRetracted
+from topics.items import Item, ItemCompleted, ItemRetracted, TurnStop
 from topics.reducer import reduce
 
 TEXT = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello."), BlockStopped(0)]
@@ -51,6 +52,20 @@ def test_blocks_that_stopped_are_complete_when_the_message_has_its_stop_reason()
         {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"cmd": "ls"}},
     ]
     assert not turn.incomplete
+
+
+def test_a_stop_reason_behind_the_stop_proves_the_blocks_and_closes_the_turn_once_more() -> None:
+    items, (turn,) = run(*TEXT, *CALL, *reversed(FINISH), MessageDelta("tool_use"))
+    assert completed(items) == [("x-block-0", False), ("t1", False)]
+    stops = [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)]
+    assert stops == [(True, None), (False, "tool_use")]
+    assert not turn.incomplete
+
+
+def test_a_stop_reason_behind_an_error_and_a_stop_proves_nothing() -> None:
+    items, (turn,) = run(*TEXT, Failed("overloaded", "overloaded_error"), *reversed(FINISH))
+    assert completed(items) == [("x-block-0", True)]
+    assert turn.incomplete
 
 
 def test_a_call_without_arguments_has_an_empty_object() -> None:

@@ -115,7 +115,14 @@ def test_user_text_over_an_open_call_settles_it_as_interrupted():
     last = bodies(found)[-1]["messages"][-1]["content"]
     assert [block["type"] for block in last] == ["tool_result", "text"]
     assert last[0]["is_error"] is True
-    assert fix_codes(found) == ["result_synthesised"]
+    (fix,) = (json.loads(output.value) for output in of(found, HISTORY_FIXES))
+    assert (fix["code"], fix["path"], fix["id"], fix["lossless"]) == (
+        "result_synthesised",
+        "messages.2.content.0",
+        "a",
+        False,
+    )
+    assert found.tally["reknit_fixes_lossy_total", "result_synthesised", ""] == 1
 
 
 def test_a_request_that_nobody_answered_is_superseded():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from zlib import crc32
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.streams import eventstream, framing, sse
 from pipeline.streams.framing import Framing, Tail
@@ -66,6 +68,24 @@ def test_names_of_server_sent_events() -> None:
         (b"a", b'{"x":1}'),
         (b"", b'{"y":2}'),
     ]
+
+
+LINES = [b"event: a.b_c", b"event: Other", b"event:x", b'data: {"a":1}', b'data: {"b":', b"data: 2}", b"data: [DONE]"]
+LINES += [b'data:{"c":3}', b"data: ", b": words", b"id: 7", b'{"d":4}', b"words", b"", b"", b"", b"\xef\xbb\xbf"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from(LINES), st.sampled_from([b"\n", b"\n", b"\n\n", b"\r\n", b"\r", b""]))))
+def test_plain_events_are_read_at_once_as_they_are_line_by_line(lines: list[tuple[bytes, bytes]]) -> None:
+    data = b"".join(map(b"".join, lines))
+    assert sse.payloads(data) == [payload for _, payload in sse.named_payloads(data)]
+
+
+@pytest.mark.parametrize("name", [b"", b"event: a.b_c\n"])
+def test_plain_events_are_read_at_once_however_they_were_put_together(name: bytes) -> None:
+    one = name + b'data: {"a":1}\n\n'
+    for data in (one * 3, b"\n".join([one] * 3), b"\n" + one * 3, one * 2 + one.rstrip()):
+        assert sse.payloads(data) == [b'{"a":1}'] * 3
 
 
 @pytest.mark.parametrize(

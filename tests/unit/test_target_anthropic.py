@@ -8,8 +8,10 @@ import struct
 
 import msgspec
 import pytest
+from anthropic.types.beta.message_create_params import MessageCreateParamsBase
 
-from pipeline import Session, normalize
+from pipeline import Session, normalize, validate
+from pipeline.targets.anthropic.params import PARAMETERS
 
 MARK = {"type": "ephemeral"}
 SIGNED = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
@@ -257,6 +259,63 @@ def test_the_head_comes_first_so_that_requests_begin_alike():
         b'{"model":"m","system":"s","max_tokens":5,"top_k":3,'
         b'"messages":[{"role":"user","content":[{"type":"text","text":"q"}]}]}'
     )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_tokens": 5, "top_p": 0.5, "stop_sequences": ["x"]},
+        {"max_completion_tokens": 5, "top_p": 0.5, "stop": "x"},
+        {"max_output_tokens": 5, "top_p": 0.5, "stop": ["x"]},
+        {"inferenceConfig": {"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]}},
+        {"generationConfig": {"maxOutputTokens": 5, "topP": 0.5, "stopSequences": ["x"]}},
+    ],
+)
+def test_parameters_of_other_providers_are_translated(given):
+    body, codes = made(user("q"), **given)
+    del body["messages"]
+    assert (body, codes) == ({"max_tokens": 5, "top_p": 0.5, "stop_sequences": ["x"]}, [])
+
+
+def test_a_parameter_that_the_api_has_no_name_for_is_left_out_and_recorded():
+    done = normalize({"messages": [user("q")], "max_tokens": 5, "seed": 7, "generationConfig": {"responseSchema": {}}})
+    assert [(fix.code, fix.path, fix.detail) for fix in done.fixes] == [
+        ("param_dropped", "params.seed", "seed"),
+        ("param_dropped", "params.generationConfig.responseSchema", "generationConfig.responseSchema"),
+    ]
+    assert json.loads(done.body).keys() == {"messages", "max_tokens"}
+    assert [violation.rule for violation in validate(done.body)] == ["ANT-37"]
+
+
+def test_parameters_that_are_all_the_apis_own_stay_as_they_are():
+    own = b'{"stop_sequences":null,"thinking":{"type": "disabled"},"top_k":3,"tool_choice":{"type": "auto"}}'
+    body = normalize(b'{"messages":[{"role":"user","content":"q"}],"params":%b}' % own).body
+    assert body == own[:-1] + b',"messages":[{"role":"user","content":"q"}]}'
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("required", {"type": "any"}),
+        ("none", {"type": "none"}),
+        ({"type": "function", "function": {"name": "ls"}}, {"type": "tool", "name": "ls"}),
+        ({"type": "any", "disable_parallel_tool_use": True}, {"type": "any", "disable_parallel_tool_use": True}),
+    ],
+)
+def test_the_choice_of_a_tool_is_in_the_apis_words(given, written):
+    body, codes = made(user("q"), tools=[{"name": "ls", "input_schema": {"type": "object"}}], tool_choice=given)
+    assert (body["tool_choice"], codes) == (written, [])
+
+
+@pytest.mark.parametrize("given", ["sometimes", 7, {"type": "tool"}, {"type": "file_search"}])
+def test_a_choice_that_is_none_is_left_out(given):
+    body, codes = made(user("q"), tools=[{"name": "ls", "input_schema": {"type": "object"}}], tool_choice=given)
+    assert ("tool_choice" in body, codes) == (False, ["param_dropped"])
+
+
+def test_the_parameters_are_those_that_the_library_knows():
+    known = set(MessageCreateParamsBase.__annotations__) - {"messages", "model", "system", "tools"}
+    assert known <= PARAMETERS
 
 
 def test_a_providers_own_tool_goes_to_its_issuer_only():

@@ -77,12 +77,13 @@ def read_member(value: Raw, path: str, notes: Notes) -> list[Placed]:
     for key in members:
         member = fields.take(key)
         if member is not None:
-            placed.append((_member(key, member, path, notes), path))
+            placed.append((member_block(key, member, path, notes), path))
     fields.drop_rest()
     return placed
 
 
-def _member(key: str, value: Raw, path: str, notes: Notes) -> Block:
+def member_block(key: str, value: Raw, path: str, notes: Notes) -> Block:
+    """The block of one member; what the canonical form has no place for is kept whole."""
     if key == "text":
         return Text(text=as_string(value, f"{path}.text"))
     reader = _READERS.get(key)

@@ -7,14 +7,23 @@ mended here: the functions return None, and the message is read tolerantly.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 
-from pipeline.history.healthy import Stretch, healthy_stretch
 from pipeline.history.readers.calls import arguments_object
-from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
+from pipeline.history.readers.rawjson import MAX_NESTING, may_nest_too_deeply
+from pipeline.history.readers.typed import (
+    Healthy,
+    TypedShape,
+    WholeDocument,
+    decoded,
+    is_harmless,
+    messages_of,
+    stretch_of,
+    string_blocks,
+)
 from pipeline.model import (
     Block,
     Document,
@@ -31,8 +40,6 @@ from pipeline.model import (
 
 Typed: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolUse | ToolResult
 """The blocks that the model knows; that a block calls itself unknown is not for the wire to say."""
-
-_T = TypeVar("_T")
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -67,50 +74,10 @@ class OpenAIMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     name: str | None = None
 
 
-class _Document(Struct, Generic[_T], frozen=True, forbid_unknown_fields=True):
-    """A healthy document: the messages, and the usual keys beside them as they are written."""
-
-    messages: tuple[_T, ...]
-    system: Raw | UnsetType = UNSET
-    tools: Raw | UnsetType = UNSET
-    model: Raw | UnsetType = UNSET
-    params: Raw | UnsetType = UNSET
-    max_tokens: Raw | UnsetType = UNSET
-    max_completion_tokens: Raw | UnsetType = UNSET
-    temperature: Raw | UnsetType = UNSET
-    top_p: Raw | UnsetType = UNSET
-    top_k: Raw | UnsetType = UNSET
-    stop: Raw | UnsetType = UNSET
-    stop_sequences: Raw | UnsetType = UNSET
-    stream: Raw | UnsetType = UNSET
-    stream_options: Raw | UnsetType = UNSET
-    thinking: Raw | UnsetType = UNSET
-    tool_choice: Raw | UnsetType = UNSET
-    parallel_tool_calls: Raw | UnsetType = UNSET
-    response_format: Raw | UnsetType = UNSET
-    metadata: Raw | UnsetType = UNSET
-    cache_control: Raw | UnsetType = UNSET
-
-
-_BESIDE: Final = tuple(name for name in _Document.__struct_fields__ if name != "messages")
-
-
-class Healthy(Struct, frozen=True):
-    """What the fast path gives: the turns, the keys beside the messages, and whether only OpenAI writes so.
-
-    ``stretch`` is the beginning that has nothing to mend either, behind leading system messages.
-    """
-
-    turns: list[Turn]
-    keys: dict[str, Raw]
-    is_openai: bool
-    stretch: Stretch | None = None
-
-
-_CANONICAL_DOCUMENT: Final = msgspec.json.Decoder(_Document[Message])
+_CANONICAL_DOCUMENT: Final = msgspec.json.Decoder(WholeDocument[Message])
 _CANONICAL_LIST: Final = msgspec.json.Decoder(tuple[Message, ...])
 _CANONICAL_MESSAGE: Final = msgspec.json.Decoder(Message)
-_OPENAI_DOCUMENT: Final = msgspec.json.Decoder(_Document[OpenAIMessage])
+_OPENAI_DOCUMENT: Final = msgspec.json.Decoder(WholeDocument[OpenAIMessage])
 _OPENAI_LIST: Final = msgspec.json.Decoder(tuple[OpenAIMessage, ...])
 _OPENAI_MESSAGE: Final = msgspec.json.Decoder(OpenAIMessage)
 _BLOCK: Final[msgspec.json.Decoder[Typed]] = msgspec.json.Decoder(Typed)
@@ -129,68 +96,51 @@ _OPEN_BRACE: Final = ord("{")
 def read_document(text: bytes, shape: str | None) -> Healthy | None:
     """A document or list of which every message is healthy and of the shape that was named, or None."""
     if shape != "openai-chat":
-        found = _messages(_CANONICAL_LIST, _CANONICAL_DOCUMENT, text)
+        found = messages_of(_CANONICAL_LIST, _CANONICAL_DOCUMENT, text)
         if found is not None:
             messages, keys = found
             turns = _canonical_turns(messages)
-            stretch, rest = _stretch(turns)
-            return Healthy(turns, keys, is_openai=False, stretch=stretch) if _are_sound(rest) else None
+            stretch, leading = stretch_of(turns)
+            rest = turns if stretch is None else turns[:leading] + turns[leading + stretch.turns :]
+            return Healthy(turns, keys, "anthropic", stretch) if _are_sound(rest) else None
     if shape in (None, "openai-chat"):
-        other = _messages(_OPENAI_LIST, _OPENAI_DOCUMENT, text)
+        other = messages_of(_OPENAI_LIST, _OPENAI_DOCUMENT, text)
         if other is not None:
             rows, keys = other
             spoken = _openai_turns(rows)
             if spoken is not None:
-                return Healthy(spoken, keys, is_openai=any(map(_is_openai, rows)), stretch=_stretch(spoken)[0])
+                return Healthy(spoken, keys, _shape(rows), stretch_of(spoken)[0])
     return None
 
 
 def read_message(value: Raw | bytes, index: int, shape: str | None) -> Healthy | None:
     """One message if it is healthy and of the shape that was named, or None."""
     if shape != "openai-chat":
-        canonical = _decode(_CANONICAL_MESSAGE, value)
+        canonical = decoded(_CANONICAL_MESSAGE, value)
         if canonical is not None:
             turns = _canonical_turns((canonical,), index)
-            return Healthy(turns, {}, is_openai=False) if _are_sound(turns) else None
+            return Healthy(turns, {}, "anthropic") if _are_sound(turns) else None
     if shape in (None, "openai-chat"):
-        openai = _decode(_OPENAI_MESSAGE, value)
+        openai = decoded(_OPENAI_MESSAGE, value)
         if openai is not None:
             spoken = _openai_turns((openai,), index)
-            return None if spoken is None else Healthy(spoken, {}, is_openai=_is_openai(openai))
+            return None if spoken is None else Healthy(spoken, {}, _shape((openai,)))
     return None
 
 
 def decode_block(value: Raw | bytes) -> Block | None:
     """A block as the model's struct, or None where it needs mending."""
-    block = _decode(_BLOCK, value)
+    block = decoded(_BLOCK, value)
     return block if block is not None and _is_sound(block) else None
-
-
-def _decode(decoder: msgspec.json.Decoder[_T], value: Raw | bytes) -> _T | None:
-    """What a typed decode gives, or None where the value does not fit."""
-    try:
-        return decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _messages(
-    of_list: msgspec.json.Decoder[tuple[_T, ...]], of_document: msgspec.json.Decoder[_Document[_T]], text: bytes
-) -> tuple[tuple[_T, ...], dict[str, Raw]] | None:
-    """The messages of a list or a document, and the document's other keys."""
-    if text.startswith(b"["):
-        messages = _decode(of_list, text)
-        return None if messages is None else (messages, {})
-    document = _decode(of_document, text)
-    if document is None:
-        return None
-    values = ((name, getattr(document, name)) for name in _BESIDE)
-    return document.messages, {name: value for name, value in values if value is not UNSET}
 
 
 def _is_openai(message: OpenAIMessage) -> bool:
     """Whether a message has what only OpenAI's shape has."""
     return message.tool_calls is not None or message.tool_call_id is not None or message.role in ("tool", "developer")
+
+
+def _shape(messages: Iterable[OpenAIMessage]) -> TypedShape:
+    return "openai-chat" if any(map(_is_openai, messages)) else "anthropic"
 
 
 def _canonical_turns(messages: Sequence[Message], first: int = 0) -> list[Turn]:
@@ -204,19 +154,8 @@ def _canonical_turns(messages: Sequence[Message], first: int = 0) -> list[Turn]:
 
 
 def _string_turn(message: Message, index: int) -> Turn:
-    paths = (f"messages.{index}.content",)
-    return Turn(role=message.role, blocks=(Text(text=str(message.content)),), index=index, id=message.id, paths=paths)
-
-
-def _stretch(turns: list[Turn]) -> tuple[Stretch | None, list[Turn]]:
-    """The stretch behind leading system messages that has nothing to mend, and the turns that are not in it."""
-    leading = 0
-    while leading < len(turns) and turns[leading].role == "system":
-        leading += 1
-    stretch = healthy_stretch(turns[leading:] if leading else turns, _is_harmless)
-    if stretch is None:
-        return None, turns
-    return stretch, turns[:leading] + turns[leading + stretch.turns :]
+    blocks, paths = string_blocks(str(message.content), index)
+    return Turn(role=message.role, blocks=blocks, index=index, id=message.id, paths=paths)
 
 
 def _are_sound(turns: Iterable[Turn]) -> bool:
@@ -294,7 +233,7 @@ def _is_sound(block: Typed | Unknown) -> bool:
     """Whether the free-form JSON in a block is of the right type, UTF-8, and can be no deeper than allowed."""
     if isinstance(block, ToolUse):
         data = bytes(block.input)
-        if not (data[0] == _OPEN_BRACE or block.incomplete) or not _is_harmless(data):
+        if not (data[0] == _OPEN_BRACE or block.incomplete) or not is_harmless(data):
             return False
         if block.cache_control is UNSET and block.caller is UNSET:
             return True
@@ -307,11 +246,6 @@ def _is_sound(block: Typed | Unknown) -> bool:
         return False
     for field in _FREE_FORM[type(block)]:
         value = getattr(block, field)
-        if value is not UNSET and not _is_harmless(bytes(value)):
+        if value is not UNSET and not is_harmless(bytes(value)):
             return False
     return True
-
-
-def _is_harmless(data: bytes) -> bool:
-    """The typed decode has seen to the syntax; what it passes over in raw values is the encoding and the depth."""
-    return is_utf8(data) and not (len(data) > MAX_NESTING and may_nest_too_deeply(data))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from pipeline import fixes
+from pipeline.history.pieces import block_path, is_whole, tool_id
+from pipeline.model import Turn
 
 
 class Notes:
@@ -39,3 +41,27 @@ class Notes:
                 after=Raw(after) if after else None,
             )
         )
+
+
+def with_ids(made: list[fixes.Fix], turns: Iterable[Turn]) -> list[fixes.Fix]:
+    """The fixes of one reading, those of a tool call or a result, or of something in one, with the call's id."""
+    if not made:
+        return made
+    called = {
+        _region(block_path(turn, at)): call
+        for turn in turns
+        for at, block in enumerate(turn.blocks)
+        if (call := tool_id(block))
+    }
+    return [structs.replace(fix, id=_call_at(fix.path, called)) for fix in made] if called else made
+
+
+def _region(path: str) -> str:
+    """Where a tool block stands in the input; a result that is its message's content is the whole row of a tool."""
+    return path.removesuffix(".content") if is_whole(path) else path
+
+
+def _call_at(path: str, called: dict[str, str]) -> str:
+    while path not in called and path:
+        path = path.rpartition(".")[0]
+    return called.get(path, "")

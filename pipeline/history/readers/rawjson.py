@@ -23,6 +23,9 @@ MAX_NESTING: Final = 500
 _BOM: Final = b"\xef\xbb\xbf"
 # A quoted string: plain runs and escapes in turn, so that no character is looked at twice.
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TOKEN: Final = re.compile(_STRING.pattern + rb"|[\[\]{}:,]", re.DOTALL)
+# What the list of messages is called in the shapes that are read.
+_ROOTS: Final = ("messages", "input", "contents")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _KINDS: Final = {ord("{"): "an object", ord("["): "a list", ord('"'): "a string", ord("n"): "null"}
 
@@ -78,6 +81,40 @@ def depth_of(data: bytes) -> int:
     return max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)
 
 
+def deep_place(data: bytes, root: str) -> str:
+    """The message, or the key beside the messages, in which JSON text first nests beyond `MAX_NESTING`, if any does.
+
+    A scan, for text that parsers recurse in too deeply. ``root`` is what a bare list of messages is called.
+    """
+    open_at: list[str | int] = []
+    string = b""
+    for found in _TOKEN.finditer(data):
+        token = found[0]
+        if token in (b"{", b"["):
+            open_at.append("" if token == b"{" else 0)
+            if len(open_at) > MAX_NESTING:
+                return _place_of(open_at[0], open_at[1], root)
+        elif token in (b"}", b"]"):
+            del open_at[-1:]
+        elif token == b"," and open_at and isinstance(open_at[-1], int):
+            open_at[-1] += 1
+        elif token == b":" and open_at:
+            open_at[-1] = string[1:-1].decode("utf-8", "replace")
+        else:
+            string = token
+    return ""
+
+
+def _place_of(first: str | int, second: str | int, root: str) -> str:
+    """A message or a key, by the index or key in the outermost value and in the one in that."""
+    if isinstance(first, int):
+        return f"{root}.{first}"
+    if first in _ROOTS:
+        return f"{first}.{second}" if isinstance(second, int) else first
+    # A message by itself, or wrapped as a transcript's lines are, whose places are other ones.
+    return {"content": f"{root}.0", "parts": f"{root}.0", "message": ""}.get(first, first)
+
+
 def compact(data: bytes) -> bytes:
     """One line without insignificant white space, if there are line breaks; otherwise the bytes as they are.
 
@@ -86,10 +123,11 @@ def compact(data: bytes) -> bytes:
     return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
 
 
-def to_bytes(data: object) -> bytes:
+def to_bytes(data: object, path: str = "") -> bytes:
     """The input's JSON, without a byte order mark or white space around it.
 
-    Surrogates that stand raw in a string, which UTF-8 forbids, become escapes; `surrogates` sees to those.
+    Surrogates that stand raw in a string, which UTF-8 forbids, become escapes; `surrogates` sees to those. ``path`` is
+    where the input stands, if it is a single message.
 
     Raises:
         InputError: empty, or an object that JSON has no form for.
@@ -99,7 +137,7 @@ def to_bytes(data: object) -> bytes:
     elif isinstance(data, (bytearray, memoryview)):
         data = bytes(data)
     if not isinstance(data, bytes):
-        return _encode(data)
+        return _encode(data, path)
     data = data.removeprefix(_BOM).strip(b" \t\r\n")
     if not data:
         raise InputError("empty", "the input is empty")
@@ -132,13 +170,13 @@ def to_utf8(data: bytes) -> bytes:
         raise InputError("not_utf8", message) from None
 
 
-def _encode(value: object) -> bytes:
+def _encode(value: object, path: str) -> bytes:
     try:
         data = msgspec.json.encode(value)
     except RecursionError:
-        raise nesting_error() from None
+        raise nesting_error(path or _deep_message(value)) from None
     except UnicodeEncodeError:
-        return _encode_with_surrogates(value)
+        return _encode_with_surrogates(value, path)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         _refuse(error)
     # NaN and the infinities are written as null: look for them only where there is a null.
@@ -147,12 +185,28 @@ def _encode(value: object) -> bytes:
     return data
 
 
-def _encode_with_surrogates(value: object) -> bytes:
+def _deep_message(value: object) -> str:
+    """The first message of a history that nests too deeply to be encoded, ``""`` where that is not known."""
+    messages, root = value, "messages"
+    if isinstance(value, dict):
+        root = next((root for root in _ROOTS if root in value), "")
+        messages = value.get(root)
+    for at, message in enumerate(messages if isinstance(messages, list) else ()):
+        try:
+            msgspec.json.encode(message)
+        except RecursionError:
+            return f"{root}.{at}"
+        except (TypeError, ValueError, msgspec.MsgspecError):
+            continue  # half a surrogate pair, say: the nesting is what was asked for
+    return ""
+
+
+def _encode_with_surrogates(value: object, path: str) -> bytes:
     """Write as msgspec does (but for the exponents of floats), and half a surrogate pair as an escape."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_bytes_as_base64)
     except RecursionError:
-        raise nesting_error() from None
+        raise nesting_error(path or _deep_message(value)) from None
     except (TypeError, ValueError) as error:
         _refuse(error)
     return text.encode("utf-8", "backslashreplace")

@@ -10,13 +10,14 @@ from msgspec import Raw, Struct
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.fixes import Fix
 from pipeline.history.healthy import Stretch
-from pipeline.history.readers import claude_code, fast
+from pipeline.history.readers import claude_code, converse_fast, fast
 from pipeline.history.readers.detect import Shape, is_transcript, is_transcript_line, shape_of_head, shape_of_message
 from pipeline.history.readers.fields import Fields, as_list, as_object
 from pipeline.history.readers.head import Head, read_head
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.notes import Notes, with_ids
 from pipeline.history.readers.rawjson import (
     compact,
+    deep_place,
     nesting_error,
     starts_with,
     to_bytes,
@@ -25,6 +26,7 @@ from pipeline.history.readers.rawjson import (
 )
 from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
 from pipeline.history.readers.tolerant import ROOTS, read_tolerantly
+from pipeline.history.readers.typed import Healthy
 from pipeline.model import Conversation, Turn
 
 SHAPES: Final[tuple[str, ...]] = get_args(Shape)
@@ -69,7 +71,7 @@ def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -
     try:
         return _read(text, shape)
     except RecursionError:
-        raise nesting_error() from None
+        raise nesting_error(deep_place(text, ROOTS.get(shape or "", "messages"))) from None
 
 
 def read_message(
@@ -82,9 +84,9 @@ def read_message(
         UnknownTargetError: no such source.
     """
     shape = _named(source)
-    text = to_bytes(data)
+    text = to_bytes(data, f"messages.{index}")
     try:
-        healthy = None if shape in ROOTS or _has_line_breaks(text) else fast.read_message(text, index, shape)
+        healthy = None if _has_line_breaks(text) else _healthy_message(text, index, shape)
         if healthy is not None:
             return healthy.turns, []
         parsable, mask = _parsable(text)
@@ -92,7 +94,7 @@ def read_message(
         turn, _ = _read_one(parsable, index, shape, mask, notes)
     except RecursionError:
         raise nesting_error(f"messages.{index}") from None
-    return [turn], notes.fixes
+    return [turn], with_ids(notes.fixes, [turn])
 
 
 def _named(source: str) -> Shape | None:
@@ -140,13 +142,15 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
 
 def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
     """A document or list of which every message is healthy, or None."""
-    healthy = None if shape in ROOTS else fast.read_document(text, shape)
+    if shape in ROOTS:
+        return None
+    healthy = fast.read_document(text, shape) or converse_fast.read_document(text, shape)
     if healthy is None:
         return None
     notes = Notes()
     keys = {key: Raw(to_utf8(bytes(value))) for key, value in healthy.keys.items()}
     head = read_head(keys, notes)
-    found: Shape = "openai-chat" if healthy.is_openai else shape_of_head(keys)
+    found: Shape = shape_of_head(keys) if healthy.shape == _CANONICAL else healthy.shape
     return msgspec.structs.replace(_result(healthy.turns, head, notes, shape or found), stretch=healthy.stretch)
 
 
@@ -207,11 +211,18 @@ def _read_one(
 ) -> tuple[Turn, Shape]:
     """One message: fast, or tolerantly."""
     masked = mask is not None and mask.is_in(bytes(item))
-    healthy = None if masked or shape in ROOTS else fast.read_message(item, index, shape)
+    healthy = None if masked else _healthy_message(item, index, shape)
     if healthy is not None:
-        return healthy.turns[0], "openai-chat" if healthy.is_openai else _CANONICAL
+        return healthy.turns[0], healthy.shape
     turn, found = read_tolerantly(item, index, shape, notes)
     return (unmask_turn(turn, mask, notes) if masked and mask else turn), found
+
+
+def _healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | None:
+    """One message that is healthy, or None."""
+    if shape in ROOTS:
+        return None
+    return fast.read_message(item, index, shape) or converse_fast.read_message(item, index, shape)
 
 
 def _notes(mask: Mask | None) -> Notes:
@@ -237,7 +248,7 @@ def _result(
         conversation=Conversation(
             turns=tuple(turns), system=head.system, tools=head.tools, model=head.model, params=head.params
         ),
-        fixes=tuple(notes.fixes),
+        fixes=tuple(with_ids(notes.fixes, turns)),
         shape=shape,
         skipped=skipped or {},
     )

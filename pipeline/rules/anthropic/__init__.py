@@ -61,9 +61,7 @@ class Anthropic:
             decoded = _MESSAGES.decode(array)
         except _UNREADABLE:
             return self._step_slowly(state, messages)
-        after, found = _walk(state, decoded)
-        grown = replace(after, chars=state.chars + chars + 1, bytes=state.bytes + len(messages) + 1)
-        return grown, found
+        return _walk(state, decoded, chars + 1, len(messages) + 1)
 
     def _step_slowly(self, state: State, messages: bytes) -> tuple[State, list[Violation]]:
         values, bad = _read(b"[%b]" % messages)
@@ -72,18 +70,12 @@ class Anthropic:
             broken = _not_json(BadJSON(place.reason, max(place.at - 1, 0)), before=state.chars)
             return replace(state, broken=True), [] if state.surrogate else [broken]
         read, found = read_messages(values, state.index)
-        after, more = walk(state, read)
         text = messages.decode()
+        after, more = walk(state, read, len(text) + 1, len(messages) + 1)
         if bad is not None and not state.surrogate:
             path = _json.surrogate_path({"messages": [None] * state.index + values})
             found.append(_not_json(BadJSON(bad.reason, bad.at - 1), text, path, state.chars))
-        grown = replace(
-            after,
-            chars=state.chars + len(text) + 1,
-            bytes=state.bytes + len(messages) + 1,
-            surrogate=state.surrogate or bad is not None,
-        )
-        return grown, found + more
+        return replace(after, surrogate=state.surrogate or bad is not None), found + more
 
     def finish(self, state: State) -> list[Violation]:
         """Judge the end of the request."""
@@ -121,12 +113,12 @@ class Anthropic:
         return [*found, *misfits, *more, *judge_end(state), *_judge_size(len(body))]
 
 
-def _walk(state: State, messages: list[Message]) -> tuple[State, list[Violation]]:
+def _walk(state: State, messages: list[Message], chars: int = 0, size: int = 0) -> tuple[State, list[Violation]]:
     """Judge messages that were decoded whole, the plain beginning of a request first."""
     if state.index == 0:
         state = pass_plain(state, messages)
         messages = messages[state.index :]
-    return walk(state, messages)
+    return walk(state, messages, chars, size)
 
 
 def _read(data: bytes) -> tuple[object, BadJSON | None]:

@@ -1,7 +1,7 @@
 """The plain beginning of a request's messages, judged in one pass.
 
-Most requests break nothing: users and assistants take turns, and each call is answered at once, by text. So much is
-told here by a few comparisons a block. What comes behind it goes to the walk, which would have said the same.
+Most requests break nothing: users and assistants take turns, and each call is answered at once, by nothing but text. So
+much is told here by a few comparisons a block. What comes behind it goes to the walk, which would have said the same.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _answers(content: object, calls: Mapping[str, int]) -> bool:
         kind = type(block)
         if kind is ToolResult:
             call = block.tool_use_id
-            if said or call not in calls or call in answered or type(block.content) is not str:
+            if said or call not in calls or call in answered or not _is_text(block.content):
                 return False
             answered.add(call)
         elif kind is Text and block.text and not block.text.isspace():
@@ -91,3 +91,13 @@ def _asks(content: object, ids: Container[str], index: int) -> dict[str, int] | 
 
 def _is_plain_text(content: object) -> bool:
     return type(content) is str and bool(content) and not content.isspace()
+
+
+def _is_text(content: object) -> bool:
+    """Whether a result is a string, or plain texts."""
+    if type(content) is not list:
+        return type(content) is str
+    for part in content:
+        if type(part) is not Text or not part.text or part.text.isspace() or part.cache_control is not None:
+            return False
+    return True

@@ -14,8 +14,13 @@ from pipeline.rules.anthropic.wire import Block, Message, Text
 from pipeline.rules.base import Violation
 
 
-def walk(state: State, messages: Iterable[Message | None]) -> tuple[State, list[Violation]]:
-    """Judge decoded messages; None stands for one that could not be read and was reported already."""
+def walk(
+    state: State, messages: Iterable[Message | None], chars: int = 0, size: int = 0
+) -> tuple[State, list[Violation]]:
+    """Judge decoded messages, whose text has so many characters and bytes.
+
+    None stands for a message that could not be read and was reported already.
+    """
     found: list[Violation] = []
     place = Place(state, found)
     index, last, last_at = state.index, state.last, state.last_at
@@ -43,6 +48,8 @@ def walk(state: State, messages: Iterable[Message | None]) -> tuple[State, list[
     after = msgspec.structs.replace(
         state,
         index=index,
+        chars=state.chars + chars,
+        bytes=state.bytes + size,
         markers=place.markers,
         images=place.images,
         wide=place.wide,

@@ -12,6 +12,7 @@ from pipeline.rules.base import Violation
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.catalogue import RULES
 from pipeline.rules.bedrock_converse.head import judge_head
+from pipeline.rules.bedrock_converse.plain import pass_plain
 from pipeline.rules.bedrock_converse.shape import read_messages
 from pipeline.rules.bedrock_converse.state import State
 from pipeline.rules.bedrock_converse.walk import Walk, judge_end
@@ -38,9 +39,12 @@ class BedrockConverse(Fold[State, Message]):
         return read_messages(values, index)
 
     def walk(self, inner: State, items: Sequence[Message | None], index: int) -> tuple[State, list[Violation]]:
-        """Judge messages."""
-        walk = Walk(inner, index)
-        walk.messages(items)
+        """Judge messages, the plain beginning of a request first."""
+        passed = 0
+        if not index:
+            inner, passed = pass_plain(inner, items)
+        walk = Walk(inner, index + passed)
+        walk.messages(items[passed:])
         return walk.state(), walk.found
 
     def judge_end(self, inner: State, count: int) -> list[Violation]:

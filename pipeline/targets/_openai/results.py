@@ -39,7 +39,7 @@ def show_result(piece: Piece, result: ToolResult, parts: Parts, book: Book) -> S
         texts.append(content)
     elif isinstance(content, list):
         for at, part in enumerate(content):
-            inner = bare(Piece(part, piece.turn, _inner_path(piece, at)), book)
+            inner = bare(Piece(part, piece.turn, _inner_path(piece, at), came_as=piece.tool_id), book)
             if isinstance(part, Text):
                 texts.append(part.text)
             elif isinstance(part, Unknown):

@@ -141,7 +141,7 @@ class AnthropicDialect:
         content = _content(work.out, bare)
         if marks > self.marks_left:
             blocks = newest_marks(blocks, self.marks_left)
-            book.note("cache_control_dropped", work.out[0].path)
+            book.note("cache_control_dropped", work.out[0].path, tool_id=work.out[0].tool_id)
             marks = self.marks_left
         return Encoded(
             data=_encode(_Wire(message.role, content)),

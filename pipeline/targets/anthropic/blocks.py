@@ -8,8 +8,9 @@ from typing import Any, Final
 from msgspec import UNSET, structs
 
 from pipeline.history.pieces import Book, Piece
-from pipeline.model import Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.images import MEDIA_TYPES, inspect, with_media_type
+from pipeline.targets.media import with_source
 
 # Block types beyond the model's own that the API takes inside a tool's result.
 _TAKEN_IN_RESULTS: Final = frozenset({"search_result", "tool_reference"})
@@ -40,8 +41,8 @@ class Projection:
                     piece = self._book.change("tool_name_rewritten", piece, structs.replace(block, name=name))
             case ToolResult():
                 piece = self._result(piece, block)
-            case Image():
-                piece = self._image(piece, block)
+            case Image() | Document():
+                piece = self._shown(piece)
             case Thinking() | RedactedThinking():
                 piece = self._unmarked_reasoning(piece, block)
         self.out.append(piece)
@@ -63,7 +64,7 @@ class Projection:
             return piece
         content: list[Any] = []
         for at, part in enumerate(result.content):
-            inner = Piece(part, piece.turn, f"{piece.path}.content.{at}")
+            inner = Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
             if isinstance(part, Unknown) and part.kind not in _TAKEN_IN_RESULTS:
                 piece = self._book.change("unknown_dropped", piece, detail=f"content.{at}: {part.kind}")
                 piece = structs.replace(piece, fate="rewritten")
@@ -79,12 +80,13 @@ class Projection:
         return structs.replace(piece, block=structs.replace(result, content=content or UNSET))
 
     def _shown(self, piece: Piece) -> Piece:
-        return self._image(piece, piece.block) if isinstance(piece.block, Image) else piece
+        block = piece.block
+        return self._image(piece, block) if isinstance(block, Image) else with_source(piece, self._book)
 
     def _image(self, piece: Piece, image: Image) -> Piece:
         facts = inspect(image.source)
         if facts is None:
-            return piece
+            return with_source(piece, self._book)
         fault = ""
         large = facts.longest_side > _MANY_IMAGES_SIDE
         media_type = facts.sniffed or facts.declared

@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Tool
+from pipeline.targets.anthropic.params import written_params
 from pipeline.targets.base import Setting
 from pipeline.targets.marks import MOST_MARKS, raw_unmarked
 from pipeline.targets.names import legal_name
@@ -23,7 +24,6 @@ _FOREIGN: Final = frozenset(
 )
 # What the readers take from a tool of any shape.
 _READ_KEYS: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "inputSchema"}
-_OWN_KEYS: Final = ("messages", "model", "system", "tools")
 
 
 class WrittenHead(Struct, frozen=True):
@@ -56,9 +56,7 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     tools = [Raw(tool) for tool in _tools(setting.tools, fixes)]
     if tools:
         keys["tools"] = Raw(_encode(tools))
-    for key, value in setting.params.items():
-        if key not in _OWN_KEYS:
-            keys[key] = _renamed_choice(value) if key == "tool_choice" else value
+    keys |= written_params(setting.params, _NAME, _LONGEST_NAME, fixes)
     # Anthropic reads tools before the system prompt, so breakpoints are counted in that order.
     for key in ("tools", "system"):
         if key in keys:
@@ -142,12 +140,3 @@ def _foreign(keys: dict[str, Any]) -> bool:
         return False
     kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
     return not isinstance(kind, str) or kind in _FOREIGN
-
-
-def _renamed_choice(value: Raw) -> Raw:
-    """A choice that names a tool names it as the tools do."""
-    choice = msgspec.json.decode(value)
-    if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
-        return value
-    name = legal_name(choice["name"], _LONGEST_NAME)
-    return value if name == choice["name"] else Raw(_encode(choice | {"name": name}))

@@ -150,7 +150,7 @@ def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
     document = next((piece for piece in said if is_document(piece.block)), None)
     if document is None or any(isinstance(piece.block, Text) for piece in said):
         return pieces
-    book.note("document_text_added", document.path)
+    book.note("document_text_added", document.path, tool_id=document.tool_id)
     added = Piece(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
     return [*pieces, added]
 

@@ -27,7 +27,7 @@ class _Called(Struct, frozen=True, gc=False, rename="camel"):
 
 class _Result(Struct, frozen=True, gc=False, rename="camel"):
     tool_use_id: str
-    content: tuple[_Said, ...]
+    content: list[_Said]
     status: str
 
 
@@ -56,13 +56,26 @@ def written_plain(turns: Sequence[Turn]) -> bytes | None:
                 content.append(_Said(block.text))
             elif type(block) is ToolUse:
                 content.append(_Called(_Use(block.id, block.name, block.input)))
-            elif type(block) is ToolResult and isinstance(block.content, str):
-                said = not block.content.isspace() and bool(block.content)
-                if block.is_error and not said:
+            elif type(block) is ToolResult:
+                parts = _parts(block.content)
+                if parts is None or (block.is_error and not parts):
                     return None
-                parts = (_Said(block.content),) if said else ()
                 content.append(_Answered(_Result(block.tool_use_id, parts, "error" if block.is_error else "success")))
             else:
                 return None
         messages.append(_Message(turn.role, content))
     return _encode(messages)[1:-1]
+
+
+def _parts(content: object) -> list[_Said] | None:
+    """A result's text, or its texts; None where it has anything else."""
+    if type(content) is str:
+        return [_Said(content)] if content and not content.isspace() else []
+    if type(content) is not list:
+        return None
+    parts = []
+    for part in content:
+        if type(part) is not Text:
+            return None
+        parts.append(_Said(part.text))
+    return parts

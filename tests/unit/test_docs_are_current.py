@@ -1,0 +1,89 @@
+"""The pages under docs/ are what the catalogues and examples make of them, every code has its anchor, links lead on."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli.explain import explain_command
+from pipeline.explain import documents, place_of
+from pipeline.fixes import FIXES
+from pipeline.rules import RULES
+from pipeline.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = documents()
+FENCED = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+
+
+def anchors(text):
+    """The anchors of a page's headings, as GitHub and others make them."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_current(page):
+    assert (DOCS / page).read_text(encoding="utf-8") == PAGES[page], "run `make docs`"
+
+
+def test_there_is_a_page_for_each_target_and_no_other():
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert pages == {"README.md", "testing.md", *PAGES}
+    assert all(f"({page})" in (DOCS / "README.md").read_text("utf-8") for page in pages - {"README.md"})
+    assert set(PAGES) == {"fixes.md", *(f"rules/{target}.md" for target in TARGETS)}
+
+
+@pytest.mark.parametrize("code", [*FIXES, *RULES])
+def test_a_codes_anchor_resolves(code):
+    page, _, anchor = place_of(code).partition("#")
+    assert anchors(PAGES[page]).count(anchor) == 1
+
+
+def test_a_page_holds_each_example_whole():
+    for page, text in PAGES.items():
+        fences = FENCED.findall(text)
+        headings = [anchor for anchor in anchors(text) if anchor in {code.lower() for code in (*FIXES, *RULES)}]
+        assert len(fences) == len(headings), page
+        assert all("\x00" not in body for _, _, body in fences)
+
+
+@pytest.mark.parametrize("path", [*DOCS.rglob("*.md"), *ROOT.glob("*.md")], ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    text = FENCED.sub("", path.read_text(encoding="utf-8"))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        place, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        there = (path.parent / place).resolve() if place else path
+        assert there.exists(), link
+        assert not anchor or anchor in anchors(there.read_text(encoding="utf-8")), link
+
+
+def test_the_target_of_the_page_is_the_one_that_is_tested():
+    shown = next(
+        body for _, kind, body in FENCED.findall((DOCS / "testing.md").read_text("utf-8")) if "HouseCli" in body
+    )
+    tested = ast.parse((ROOT / "tests" / "unit" / "test_testing_own_target.py").read_text("utf-8"))
+    tested.body = [node for node in tested.body if not is_preamble(node)]
+    assert ast.unparse(ast.parse(shown)) == ast.unparse(tested)
+
+
+def is_preamble(node):
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return docstring or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+
+
+def test_writing_takes_the_pages_of_gone_targets_away(tmp_path):
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "gone.md").write_text("gone")
+    (tmp_path / "testing.md").write_text("by hand")
+    done = CliRunner().invoke(explain_command, ["--write", str(tmp_path)])
+    assert (done.exit_code, done.output) == (0, "")
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")}
+    assert written == {*PAGES, "testing.md"}

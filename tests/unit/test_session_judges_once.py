@@ -1,0 +1,101 @@
+"""A session has each message judged once, however often it asks, and says what the whole body's judge says."""
+
+from unittest.mock import patch
+
+import pytest
+
+from pipeline import Session, validate
+from pipeline.rules import RULE_SETS
+
+TARGETS = ("anthropic", "bedrock-converse", "openai-chat", "gemini", "cascade")
+MODELS = {"gemini": "gemini-2.5-pro", "openai-chat": "gpt-4o"}
+
+
+def session_for(target, **options):
+    return Session([target], model=MODELS.get(target, "claude-sonnet-4-5"), params={"max_tokens": 9}, **options)
+
+
+def text(role, words):
+    return {"role": role, "content": [{"type": "text", "text": words}]}
+
+
+def exchange(at, size=200):
+    call = {"type": "tool_use", "id": f"t{at}", "name": "read", "input": {"at": at}}
+    yield {"role": "assistant", "content": [{"type": "text", "text": "so"}, call]}
+    yield {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{at}", "content": "x" * size}]}
+
+
+def stepped(target):
+    """What the target's rules were given to step over, and the patch that notes it."""
+    rules = RULE_SETS[target]
+    sizes = []
+    step = type(rules).step
+
+    def seen(self, state, messages):
+        sizes.append(len(messages))
+        return step(self, state, messages)
+
+    return sizes, patch.object(type(rules), "step", seen)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_more_turn_is_one_step_over_what_is_new(target):
+    session = session_for(target)
+    session.append(text("user", "begin"))
+    for at in range(40):
+        for message in exchange(at):
+            session.append(message)
+    session.request()
+    sizes, noting = stepped(target)
+    with noting:
+        for at in range(40, 60):
+            for message in exchange(at):
+                session.append(message)
+            assert session.request().violations == validate(session.request().unjudged, target)
+    assert len(sizes) == 40  # two requests a turn
+    assert max(sizes) < 2_000
+
+
+@pytest.mark.parametrize("size", [10, 5_000])
+@pytest.mark.parametrize("target", TARGETS)
+def test_asking_again_reads_a_long_history_no_second_time(target, size):
+    session = session_for(target)
+    session.append(text("user", "begin"))
+    for at in range(200):
+        for message in exchange(at, size):
+            session.append(message)
+    session.request()
+    sizes, noting = stepped(target)
+    with noting:
+        for _ in range(5):
+            session.request()
+    assert len(sizes) == 5
+    assert max(sizes) < 6_000 + 2 * size
+
+
+@pytest.mark.parametrize("tail", ["continue", "keep"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_same_words_again_and_again(target, tail):
+    session = session_for(target, policy={"tail": tail})
+    for _ in range(6):
+        for message in (text("user", "again"), text("assistant", "again")):
+            session.append(message)
+            for _ in range(2):
+                request = session.request()
+                if tail == "continue":
+                    assert request.violations == validate(request.unjudged, target)
+                else:
+                    assert not request.rejected
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_turn_that_grows_after_it_was_judged(target):
+    session = session_for(target)
+    session.append(text("user", "begin"))
+    for at in range(6):
+        for message in exchange(at):
+            session.append(message)
+        session.request()
+        session.append(text("user", "and"))
+        request = session.request()
+        assert request.violations == validate(request.unjudged, target)
