@@ -68,25 +68,33 @@ class Anthropic(PayloadDecoder[State]):
 
     def feed(self, data: bytes) -> list[Event]:
         """The events of one or several whole events; deltas, which are nearly all of them, in a path of their own."""
+        payloads = self.split(data)
+        if len(payloads) == 1:
+            return self.read(payloads[0])
         events: list[Event] = []
-        run: list[Delta] = []  # neighbouring deltas of one block
-        for payload in self.split(data):
+        parts: list[str] = []
+        kind: type | None = None  # of the deltas in `parts`, which go on until something else comes
+        index = 0
+        for payload in payloads:
             try:
                 event = wire.decode(payload)
             except UNREADABLE:
                 event = None
             if type(event) is Delta:
-                if run and (event.index != run[0].index or type(event.delta) is not type(run[0].delta)):
-                    events.append(self._delta(run))
-                    run = []
-                run.append(event)
+                delta = event.delta
+                if type(delta) is kind and event.index == index:
+                    parts.append(delta.content or delta.text)
+                    continue
+                if kind is not None:
+                    events.append(self._delta(kind, index, "".join(parts), len(parts)))
+                kind, index, parts = type(delta), event.index, [delta.content or delta.text]
                 continue
-            if run:
-                events.append(self._delta(run))
-                run = []
+            if kind is not None:
+                events.append(self._delta(kind, index, "".join(parts), len(parts)))
+                kind = None
             events += self.read(payload) if event is None else self._checked(event, payload)
-        if run:
-            events.append(self._delta(run))
+        if kind is not None:
+            events.append(self._delta(kind, index, "".join(parts), len(parts)))
         return events
 
     def _checked(self, event: wire.Event, payload: bytes) -> list[Event]:
@@ -101,17 +109,16 @@ class Anthropic(PayloadDecoder[State]):
         """The events of one event of the API."""
         event = wire.decode(payload)
         if type(event) is Delta:
-            return [self._delta([event])]
+            delta = event.delta
+            return [self._delta(type(delta), event.index, delta.content or delta.text, 1)]
         check_strings(payload)
         return self._event(event)
 
-    def _delta(self, run: list[Delta]) -> BlockDelta:
-        """Neighbouring deltas of one block as one."""
-        content = "".join([event.delta.content or event.delta.text for event in run])
-        index, kind = run[0].index, DELTA_KINDS[type(run[0].delta)]
+    def _delta(self, kind: type, index: int, content: str, count: int) -> BlockDelta:
+        """So many neighbouring deltas of one block as one."""
         if self.state.inputs and content:
             self.state.inputs.pop(index, None)
-        return BlockDelta(index, kind, content, None, UNSET, len(run))
+        return BlockDelta(index, DELTA_KINDS[kind], content, None, UNSET, count)
 
     def _event(self, event: wire.Event) -> list[Event]:
         match event:

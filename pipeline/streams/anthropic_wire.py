@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import astuple
 
 from pipeline.streams.claude_cli_wire import BlockStop, Delta, MessageStop
 from pipeline.streams.fields import Index
@@ -26,15 +27,16 @@ class Counts(Struct, gc=False):
 
     def updated(self, newer: Counts) -> Counts:
         """These, with what a later event has of them in its place."""
-        fields = Counts.__struct_fields__
-        return Counts(*[was if (now := getattr(newer, name)) is None else now for name, was in self._pairs(fields)])
-
-    def _pairs(self, fields: tuple[str, ...]) -> list[tuple[str, int | None]]:
-        return [(name, getattr(self, name)) for name in fields]
+        return Counts(*[was if now is None else now for was, now in zip(astuple(self), astuple(newer), strict=True)])
 
     def usage(self) -> Usage:
         """The counts as items tell them."""
-        return Usage(*[value or 0 for _, value in self._pairs(Usage.__struct_fields__)])
+        return Usage(
+            self.input_tokens or 0,
+            self.output_tokens or 0,
+            self.cache_creation_input_tokens or 0,
+            self.cache_read_input_tokens or 0,
+        )
 
 
 class BlockStart(Struct, tag_field="type", tag="content_block_start", gc=False):

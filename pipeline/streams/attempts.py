@@ -79,6 +79,8 @@ class Block(Struct, kw_only=True):
 
     def noted(self) -> dict[str, Raw]:
         """What stands beside the text, as JSON members."""
+        if not (self.members or self.lists):
+            return {}  # nearly always
         members = {name: Raw(value) for name, value in self.members.items()}
         return members | {name: Raw(b"[%b]" % b",".join(values)) for name, values in self.lists.items()}
 

@@ -35,9 +35,9 @@ def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
     ``repeats`` says that the source sends complete messages, so that what streams outside of any message is late.
     Without them it is the only word of a message whose start was lost.
     """
-    plain = _PLAIN.get(type(event))
-    if plain is not None:
-        return plain
+    streamed = _STREAMED_INPUTS.get(type(event))
+    if streamed is not None:
+        return _streamed(cast(StreamedEvent, event), streamed, message, repeats=repeats)
     if isinstance(event, WholeMessage):
         if event.parent is not None:
             return Input.ASIDE
@@ -46,9 +46,7 @@ def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
         return Input.ANSWER if _answers_the_last_call(event, message) else Input.ASIDE
     if isinstance(event, RunResult):
         return Input.RESULT_BEFORE if _is_before(event, message) else Input.RESULT
-    if not repeats and type(event) in _CONTENT and _is_behind(message):
-        return Input.UNSTARTED
-    return _streamed(cast(StreamedEvent, event), message, by_id=repeats)
+    return _PLAIN[type(event)]
 
 
 def is_late(event: StreamedEvent, message: Message | None, *, by_id: bool) -> bool:
@@ -62,26 +60,22 @@ def is_late(event: StreamedEvent, message: Message | None, *, by_id: bool) -> bo
     return by_id and event.message_id != message.id and _is_another(event.message_id, message)
 
 
-def _is_behind(message: Message | None) -> bool:
-    """Whether what streams next can only be another message's: there is none, or it is complete."""
-    if message is None or not message.attempt or message.over:
-        return True
-    return message.stopped and message.reason is not None
-
-
-def _streamed(event: StreamedEvent, message: Message | None, *, by_id: bool) -> Input:
-    if message is None or is_late(event, message, by_id=by_id):
-        return Input.LATE
-    plain = _STREAMED_INPUTS.get(type(event))
-    if plain is not None:
-        return plain
+def _streamed(event: StreamedEvent, plain: Input, message: Message | None, *, repeats: bool) -> Input:
+    """The input of an event of a message's stream; ``plain`` is what it is if there is nothing more to it."""
+    if message is None or is_late(event, message, by_id=repeats):
+        return Input.LATE if repeats or type(event) not in _CONTENT else Input.UNSTARTED
+    if not repeats and message.stopped and message.reason is not None and type(event) in _CONTENT:
+        return Input.UNSTARTED  # the message is complete
     if isinstance(event, MessageDelta):
         if event.stop_reason is None:
             return Input.NO_FINISH
+        if message.stopped and message.reason is None and not (repeats or message.failed):
+            return Input.FINISH_STOPPED
         answered = event.stop_reason == "tool_use" and message.is_answered_with(set())
-        return Input.FINISH_ANSWERED if answered else Input.FINISH
-    is_plain = not isinstance(event, MessageStopped) or event.abandoned_from is None
-    return Input.STOP if is_plain else Input.ABANDON
+        return Input.FINISH_ANSWERED if answered else plain
+    if isinstance(event, MessageStopped) and event.abandoned_from is not None:
+        return Input.ABANDON
+    return plain
 
 
 def _is_another(message_id: str | None, message: Message) -> bool:
@@ -117,5 +111,7 @@ _STREAMED_INPUTS: dict[type, Input] = {
     BlockNoted: Input.BLOCK_NOTE,
     BlockStopped: Input.BLOCK_STOP,
     UsageKnown: Input.USAGE,
+    MessageDelta: Input.FINISH,
+    MessageStopped: Input.STOP,
 }
 _CONTENT = frozenset({BlockDelta, BlockStarted})

@@ -72,16 +72,37 @@ class Machine(Beside):
             StreamError: the event cannot come now.
         """
         memory = self.memory
-        message = memory.message
+        if type(event) is BlockDelta and memory.state is _OPEN:
+            grown = self._grow(event)
+            if grown is not None:
+                return [grown]
         if type(event) is not RunEnded:
             memory.trace.count(event)
-        if type(event) is BlockDelta and memory.state is _OPEN and not is_late(event, message, by_id=self._repeats):
-            # Nearly every event is one of these, so the pair (OPEN, BLOCK_DELTA) is not looked up.
-            return self._extend_block(event)
-        state, action = transition(memory.state, classify(event, message, repeats=self._repeats))
+        state, action = transition(memory.state, classify(event, memory.message, repeats=self._repeats))
         items = _ACTIONS[action](self, event)
         memory.state = state
         return items
+
+    def _grow(self, event: BlockDelta) -> ItemDelta | None:
+        """More words of the newest block, as nearly every event is; None where it is anything else.
+
+        What the table has for (OPEN, BLOCK_DELTA), and nothing more than that: no look-up, and no kind of event that
+        the run has not had yet.
+        """
+        message, counts = self.memory.message, self.memory.trace.counts
+        kind, content = event.kind, event.content
+        if message is None or not message.blocks or kind not in counts or event.raw is not UNSET:
+            return None
+        block = message.blocks[-1]
+        if block.index != event.index or block.confirmed or not content or kind == "signature_delta":
+            return None
+        if event.message_id != message.id and is_late(event, message, by_id=self._repeats):
+            return None
+        counts[kind] += event.count
+        at = block.length
+        block.parts.append(content)
+        block.length = at + len(content)
+        return ItemDelta(item_id=block.item_id, delta_type=kind, content=content, at=at)
 
     # -- an attempt ---------------------------------------------------------------------------------------------
 
@@ -173,6 +194,10 @@ class Machine(Beside):
         message.reason, message.cut = event.stop_reason, event.cut
         message.details = {} if event.details is UNSET else {k: bytes(v) for k, v in event.details.items()}
         return self._confirm_stopped()
+
+    def _finish_stopped(self, event: MessageDelta) -> list[Item]:
+        self._message().stopped = False
+        return [*self._finish(event), *self._turn_stop()]
 
     def _count(self, event: UsageKnown) -> list[Item]:
         message = self._message()

@@ -103,7 +103,8 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         mark = (number & 0xFFFF_FFFF) << 32 | crc32(payload)
         if mark in seen.known or mark in before.known:
             return True
-        seen.add(mark)
+        seen.known.add(mark)  # Marks.add, without the call
+        seen.packed.append(mark)
         return False
 
     def odd(self, fields: Fields) -> list[Event]:

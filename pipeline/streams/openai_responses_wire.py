@@ -206,4 +206,4 @@ def usage(tokens: Tokens) -> Usage:
 
 def place(output_index: int, part: int = 0) -> int:
     """A block's place in its message: an item is one block, a message as many as it has parts."""
-    return output_index * MOST_PARTS + min(part, MOST_PARTS - 1)
+    return output_index * MOST_PARTS + (part if part < MOST_PARTS else MOST_PARTS - 1)

@@ -33,7 +33,13 @@ import enum
 from pipeline.errors import StreamError
 
 
-class State(enum.StrEnum):
+class _Word(enum.StrEnum):
+    """A word that looks itself up fast: the hash that enums have is a call in Python, and the table asks for three."""
+
+    __hash__ = str.__hash__
+
+
+class State(_Word):
     """What is known about the current message."""
 
     IDLE = "idle"
@@ -46,7 +52,7 @@ class State(enum.StrEnum):
     CLOSED = "closed"
 
 
-class Input(enum.StrEnum):
+class Input(_Word):
     """A common event, seen from the current message."""
 
     START = "message started"
@@ -57,6 +63,7 @@ class Input(enum.StrEnum):
     UNSTARTED = "content of a message whose start was lost"
     FINISH = "stop reason"
     FINISH_ANSWERED = "stop reason, and all calls have results"
+    FINISH_STOPPED = "stop reason of a message that stopped without one, where nothing else proves it"
     NO_FINISH = "null stop reason"
     STOP = "message stopped"
     ABANDON = "message stopped, blocks abandoned"
@@ -72,7 +79,7 @@ class Input(enum.StrEnum):
     END = "end of the run"
 
 
-class Action(enum.StrEnum):
+class Action(_Word):
     """What to do; each is a method of ``machine.Machine``."""
 
     IGNORE = "nothing, except that content of an unknown type is passed on"
@@ -86,6 +93,7 @@ class Action(enum.StrEnum):
     NOTE_BLOCK = "remember what stands beside the block's text"
     STOP_BLOCK = "remember that the block's stream stopped"
     FINISH = "remember the stop reason"
+    FINISH_STOPPED = "remember the stop reason, close the turn once more"
     COUNT = "remember the token counts, or tell them if the turn is closed"
     STOP = "close the turn"
     ABANDON = "close the turn, give up the blocks that are named"
@@ -141,6 +149,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.CUT, I.BLOCK_STOP): (S.CUT, A.TAKE_STRAY),
     (S.CUT, I.FINISH): (S.CUT, A.IGNORE),
     (S.CUT, I.FINISH_ANSWERED): (S.CUT, A.IGNORE),
+    (S.CUT, I.FINISH_STOPPED): (S.DONE, A.FINISH_STOPPED),
     (S.CUT, I.NO_FINISH): (S.CUT, A.IGNORE),
     (S.CUT, I.USAGE): (S.CUT, A.COUNT),
     (S.CUT, I.STOP): (S.CUT, A.STOP),

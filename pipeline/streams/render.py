@@ -28,7 +28,10 @@ def tool_name(name: str) -> _ToolName:
 
 def streamed_start(item_id: str, event: BlockStarted) -> ItemStarted:
     """A block begins to stream; its content follows in deltas."""
-    return ItemStarted(item_id=item_id, item_type=event.kind or "unknown", raw=event.raw, **tool_name(event.name))
+    kind = event.kind or "unknown"
+    if not event.name:
+        return ItemStarted(item_id=item_id, item_type=kind, raw=event.raw)
+    return ItemStarted(item_id=item_id, item_type=kind, raw=event.raw, **tool_name(event.name))
 
 
 def whole_items(

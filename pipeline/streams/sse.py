@@ -7,7 +7,7 @@ a payload of its own, even where the next line is another one; only lines that a
 
 from __future__ import annotations
 
-from functools import lru_cache
+import re
 from typing import Final
 
 import msgspec
@@ -19,6 +19,8 @@ DONE: Final = b"[DONE]"
 _BOM: Final = b"\xef\xbb\xbf"
 _PUNCTUATION: Final = BEFORE + b"[],"
 _IGNORED: Final = (b":", b"id:", b"retry:")
+# What nearly every event is: a line of data, and before it a line that only repeats its type.
+_EVENT: Final = re.compile(rb"^(?:event: (?!error\n)[a-z_.]*+\n)?data: (.*+)(?<!\r)(?:\n\n|\n?\Z)", re.MULTILINE)
 
 _value: msgspec.json.Decoder[Raw] = msgspec.json.Decoder(Raw)
 
@@ -28,15 +30,15 @@ def payloads(data: bytes) -> list[bytes]:
 
     An ``event: error`` whose payload does not say that it is an error gives ``{"error": payload}``.
     """
-    found: list[bytes] = []
-    for chunk in _plain(data).split(b"\n\n"):
-        # Nearly every chunk is one line of data, with a line before it that repeats its type.
-        head, _, line = chunk.rpartition(b"\n")
-        if line[:6] == b"data: " and _only_names(head):
-            found.append(line[6:])
-        elif chunk:
-            found += [_told(name, payload) for name, payload in _read_lines(chunk)]
-    return found
+    one = _EVENT.fullmatch(data)
+    if one is not None:
+        return [one[1]]
+    data = _plain(data)
+    # What stands between events, and their payloads, by turns.
+    parts = _EVENT.split(data)
+    if not b"".join(parts[::2]).strip(b"\n"):
+        return parts[1::2]
+    return [_told(name, payload) for chunk in data.split(b"\n\n") for name, payload in _read_lines(chunk)]
 
 
 def named_payloads(data: bytes) -> list[tuple[bytes, bytes]]:
@@ -59,13 +61,6 @@ def values(data: bytes) -> list[bytes]:
         found += [payload for payload in (between, data[start:end]) if payload]
         position = end
     return found
-
-
-@lru_cache(maxsize=256)
-def _only_names(head: bytes) -> bool:
-    """Whether all that stands before a line of data is the event's name, and it says nothing new."""
-    name = head.lstrip(b"\n")
-    return not name or (name[:7] == b"event: " and name != b"event: error" and b"\n" not in name)
 
 
 def _plain(data: bytes) -> bytes:

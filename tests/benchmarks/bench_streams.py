@@ -3,9 +3,10 @@
     python tests/benchmarks/bench_streams.py [--rounds 5] [--peers PYTHON]
 
 The streams are recorded ones (``REKNIT_CORPUS``; without them, made ones of 400 deltas), those that both sides take.
-The peers end with a finished message and write nothing; recovery writes an item for what it reads, and so does the
-reducer, which reads each event with ``json.loads``, adds texts up, recovers nothing and checks nothing. Recovery is fed
-record by record, of one event and of a hundred. At the end, how the time an event takes grows with its message.
+All sides are given the same records, of one event and of a hundred; to the SDKs they are what the network brings at a
+time. The peers end with a finished message and write nothing. Recovery writes an item for what it reads, and so does
+the reducer, which reads each event with ``json.loads``, adds texts up to a message and writes that, too; it recovers
+nothing and checks nothing. At the end, how the time an event takes grows with its message.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ import measure  # noqa: E402 - beside this file
 
 from pipeline.streams import Recovery  # noqa: E402 - after the path
 
-Side: TypeAlias = Callable[[], float]
+# What measures a side on records of so many events.
+Side: TypeAlias = Callable[[int], float]
 Events: TypeAlias = list[bytes]
 
 CORPUS = Path(os.environ.get("REKNIT_CORPUS", HERE.parents[2] / "shared" / "corpus"))
@@ -146,36 +148,45 @@ MADE: dict[str, Callable[[list[str]], Iterator[dict[str, Any]]]] = {
 # -- sides --------------------------------------------------------------------------------------------------------
 
 
-def ours(source: str, streams: list[Events], batch: int) -> int:
+def records(streams: list[Events], batch: int) -> list[Events]:
+    """The streams in records of so many events."""
+    return [[b"".join(stream[at : at + batch]) for at in range(0, len(stream), batch)] for stream in streams]
+
+
+def ours(source: str, streams: list[Events]) -> int:
     """Recovery, the streams as runs of one session. Returns the bytes written."""
     recovery = Recovery(source, records=False)
     size = 0
     for stream in streams:
-        for first in range(0, len(stream), batch):
-            for item in recovery.feed(b"".join(stream[first : first + batch])):
+        for record in stream:
+            for item in recovery.feed(record):
                 size += len(encode(item))
         size += sum(len(encode(item)) for item in recovery.end_run())
     return size
 
 
 def reducer(source: str, streams: list[Events]) -> int:
-    """The plainest client: a text for each block, an item for each event. Returns the bytes written."""
+    """The plainest client. Returns the bytes written."""
+    return sum(len(written) for stream in streams for written in reduced(source, stream))
+
+
+def reduced(source: str, stream: Events) -> Iterator[bytes]:
+    """An item for each event, and at last the message: a text for each block."""
     words_of = WORDS[source]
-    size = 0
-    for stream in streams:
-        texts: dict[object, list[str]] = {}
-        for line in b"".join(stream).split(b"\n"):
+    texts: dict[object, list[str]] = {}
+    for record in stream:
+        for line in record.split(b"\n"):
             if line[:6] != b"data: " or line == b"data: [DONE]":
                 continue
             event = json.loads(line[6:])
             found = list(words_of(event))
             for key, words in found:
                 texts.setdefault(key, []).append(words)
-                item = {"type": "item/delta", "item_id": f"block-{key}", "content": words}
-                size += len(json.dumps(item).encode())
+                yield json.dumps({"type": "item/delta", "item_id": f"block-{key}", "content": words}).encode()
             if not found:
-                size += len(json.dumps({"type": "item/other", "of": event.get("type", "chunk")}).encode())
-    return size
+                yield json.dumps({"type": "item/other", "of": event.get("type", "chunk")}).encode()
+    content = [{"id": key, "text": "".join(parts)} for key, parts in texts.items()]
+    yield json.dumps({"type": "message", "content": content}).encode()
 
 
 Words: TypeAlias = Iterator[tuple[object, str]]
@@ -219,7 +230,7 @@ WORDS: dict[str, Callable[[dict[str, Any]], Words]] = {
 def peer(python: str, name: str, streams: list[Events]) -> Iterator[tuple[str, list[int], Side] | None]:
     """A peer: its version, the numbers of the streams that it takes, and what measures it on them."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        file.write(json.dumps([b"".join(stream).decode() for stream in streams]).encode())
+        file.write(json.dumps([[event.decode() for event in stream] for stream in streams]).encode())
         file.flush()
         command = [python, str(HERE / "stream_peers.py"), name, file.name]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -234,8 +245,8 @@ def peer(python: str, name: str, streams: list[Events]) -> Iterator[tuple[str, l
             process.stdin.close()
 
 
-def _once(into: IO[str], out: IO[str], taken: list[int]) -> float:
-    into.write(json.dumps(taken) + "\n")
+def _once(into: IO[str], out: IO[str], taken: list[int], batch: int) -> float:
+    into.write(json.dumps([taken, batch]) + "\n")
     into.flush()
     return float(out.readline())
 
@@ -256,7 +267,7 @@ def beside(source: str, python: str, rounds: int) -> None:
     streams = recorded(source)
     what = f"{source}, {'recorded' if streams else 'made'} streams"
     streams = streams or [made(source, DELTAS)] * 5
-    plain = Against("json.loads reducer", lambda: measure.seconds_a_call(lambda: reducer(source, streams)), LEAST_PLAIN)
+    plain = Against("json.loads reducer", side(reducer, source, streams), LEAST_PLAIN)
     compare(what, source, streams, plain, rounds)
     for name in PEERS[source]:
         with peer(python, name, streams) as found:
@@ -266,21 +277,27 @@ def beside(source: str, python: str, rounds: int) -> None:
                 compare(what, source, [streams[number] for number in taken], other, rounds)
 
 
+def side(work: Callable[[str, list[Events]], int], source: str, streams: list[Events]) -> Side:
+    """A side that runs in this process."""
+
+    def seconds(batch: int) -> float:
+        given = records(streams, batch)
+        return measure.seconds_a_call(lambda: work(source, given))
+
+    return seconds
+
+
 def compare(what: str, source: str, streams: list[Events], other: Against, rounds: int) -> None:
     """Measure ours, with one event and with a hundred a record, against another."""
     events = sum(map(len, streams))
-    sides: dict[str, Side] = {
-        "1": lambda: measure.seconds_a_call(lambda: ours(source, streams, 1)),
-        "100": lambda: measure.seconds_a_call(lambda: ours(source, streams, 100)),
-        "theirs": other.seconds,
-    }
-    took = measure.medians(sides, rounds)
-    for batch in ("1", "100"):
-        ratio = took["theirs"] / took[batch]
+    for batch in (1, 100):
+        sides = {"ours": partial(side(ours, source, streams), batch), "theirs": partial(other.seconds, batch)}
+        took = measure.medians(sides, rounds)
+        ratio = took["theirs"] / took["ours"]
         measure.report(
             measure.Finding(
                 what=f"{what} ({len(streams)}, {events} events), {batch} a record",
-                ours=f"{events / took[batch]:,.0f} events/s",
+                ours=f"{events / took['ours']:,.0f} events/s",
                 theirs=f"{other.name} {events / took['theirs']:,.0f} events/s",
                 ratio=f"{ratio:.2f} times as fast",
                 budget=f"at least {other.budget:g} times" if other.budget else "",
@@ -292,9 +309,9 @@ def compare(what: str, source: str, streams: list[Events], other: Against, round
 def growth(source: str, rounds: int) -> None:
     """What an event costs in a message of 2,000 and of 32,000."""
     short, long = made(source, 2_000), made(source, 32_000)
-    sides: dict[str, Side] = {
-        "short": lambda: measure.seconds_a_call(lambda: ours(source, [short], 1)) / len(short),
-        "long": lambda: measure.seconds_a_call(lambda: ours(source, [long], 1)) / len(long),
+    sides = {
+        "short": lambda: side(ours, source, [short])(1) / len(short),
+        "long": lambda: side(ours, source, [long])(1) / len(long),
     }
     took = measure.medians(sides, rounds)
     ratio = took["long"] / took["short"]

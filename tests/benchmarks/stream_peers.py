@@ -2,11 +2,13 @@
 
     python tests/benchmarks/stream_peers.py PEER STREAMS.json
 
-The file holds the streams' bytes, each a string of SSE. Each peer goes its own way from those bytes to the finished
-message: the SDKs decode SSE with their own decoder, build their own events and accumulate them, without a client's
-request; LiteLLM, which accumulates chunks that it has decoded already, gets them decoded. Some streams are too much for
-some peers, so the first line written is the peer's version and the numbers of those that it takes, as JSON. After that,
-for each line on stdin, a list of such numbers, the answer is the seconds that one pass over those streams takes.
+The file holds the streams, each a list of events, which are strings of SSE. Each peer goes its own way from those bytes
+to the finished message: the SDKs read a response of their HTTP library, whose body comes record by record, decode SSE
+with their own decoder, build their own events and accumulate them, without a client's request; LiteLLM, which
+accumulates chunks that it has decoded already, gets them decoded. Some streams are too much for some peers, so the
+first line written is the peer's version and the numbers of those that it takes, as JSON. After that, for each line on
+stdin, a list of such numbers and how many events make a record, the answer is the seconds that one pass over those
+streams takes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices are of no interest
 
 from measure import seconds_a_call
 
-Work: TypeAlias = Callable[[bytes], object]
+Records: TypeAlias = list[bytes]
+Work: TypeAlias = Callable[[Records], object]
 
 
 def anthropic() -> Work:
@@ -35,7 +38,7 @@ def anthropic() -> Work:
 
     client, answer = Anthropic(api_key="none"), _answers(Stream)
 
-    def work(data: bytes) -> object:
+    def work(data: Records) -> object:
         raw: Any = Stream(cast_to=RawMessageStreamEvent, response=answer(data), client=client)
         return MessageStream(raw, output_format=NOT_GIVEN).get_final_message()
 
@@ -50,7 +53,7 @@ def openai_chat() -> Work:
 
     client, answer = OpenAI(api_key="none"), _answers(Stream)
 
-    def work(data: bytes) -> object:
+    def work(data: Records) -> object:
         state: Any = ChatCompletionStreamState()
         for chunk in Stream(cast_to=ChatCompletionChunk, response=answer(data), client=client):
             state.handle_chunk(chunk)
@@ -67,7 +70,7 @@ def openai_responses() -> Work:
 
     client, answer = OpenAI(api_key="none"), _answers(Stream)
 
-    def work(data: bytes) -> object:
+    def work(data: Records) -> object:
         state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
         raw: Any = Stream(cast_to=ResponseStreamEvent, response=answer(data), client=client)
         for event in raw:
@@ -77,13 +80,13 @@ def openai_responses() -> Work:
     return work
 
 
-def _answers(stream: type) -> Callable[[bytes], Any]:
+def _answers(stream: type) -> Callable[[Records], Any]:
     """What makes a response of the HTTP library that the SDK is built on."""
     names: dict[str, Any] = stream.__init__.__globals__  # type: ignore[misc]  # of the module that it stands in
     library = names.get("httpx") or names["httpx2"]
     headers = {"content-type": "text/event-stream"}
     return lambda data: library.Response(
-        200, headers=headers, content=data, request=library.Request("POST", "http://x")
+        200, headers=headers, content=iter(data), request=library.Request("POST", "http://x")
     )
 
 
@@ -91,8 +94,13 @@ def litellm() -> Work:
     """Its chunk builder."""
     from litellm import ModelResponseStream, stream_chunk_builder
 
-    def work(data: bytes) -> object:
-        lines = [line[6:] for line in data.split(b"\n") if line[:6] == b"data: " and line[6:12] != b"[DONE]"]
+    def work(data: Records) -> object:
+        lines = [
+            line[6:]
+            for record in data
+            for line in record.split(b"\n")
+            if line[:6] == b"data: " and line[6:12] != b"[DONE]"
+        ]
         return stream_chunk_builder([ModelResponseStream(**json.loads(line)) for line in lines])
 
     return work
@@ -110,7 +118,7 @@ def main() -> None:
     """Answer until stdin ends."""
     package, make = PEERS[sys.argv[1]]
     work = make()
-    streams = [stream.encode() for stream in json.loads(Path(sys.argv[2]).read_bytes())]
+    streams = [[event.encode() for event in stream] for stream in json.loads(Path(sys.argv[2]).read_bytes())]
     taken = []
     for number, stream in enumerate(streams):
         try:
@@ -120,7 +128,11 @@ def main() -> None:
             continue
     _say({"version": version(package), "taken": taken})
     for line in sys.stdin:
-        chosen = [streams[number] for number in json.loads(line)]
+        numbers, batch = json.loads(line)
+        chosen = [
+            [b"".join(streams[number][at : at + batch]) for at in range(0, len(streams[number]), batch)]
+            for number in numbers
+        ]
         _say(seconds_a_call(lambda chosen=chosen: [work(stream) for stream in chosen]))  # type: ignore[misc]  # a default
 
 
