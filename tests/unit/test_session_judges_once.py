@@ -51,9 +51,10 @@ def test_one_more_turn_is_one_step_over_what_is_new(target):
         for at in range(40, 60):
             for message in exchange(at):
                 session.append(message)
-            assert session.request().violations == validate(session.request().unjudged, target)
-    assert len(sizes) == 40  # two requests a turn
-    assert max(sizes) < 2_000
+            assert session.request().violations == validate(session.request().unjudged, target, session.model)
+    # Two requests a turn. Cascade's last turn is written otherwise once it has settled, so it is judged again then.
+    assert 40 <= len(sizes) <= (42 if target == "cascade" else 40)
+    assert max(sizes) < (6_000 if target == "cascade" else 2_000)
 
 
 @pytest.mark.parametrize("size", [10, 5_000])
@@ -83,7 +84,7 @@ def test_the_same_words_again_and_again(target, tail):
             for _ in range(2):
                 request = session.request()
                 if tail == "continue":
-                    assert request.violations == validate(request.unjudged, target)
+                    assert request.violations == validate(request.unjudged, target, session.model)
                 else:
                     assert not request.rejected
 
@@ -98,4 +99,4 @@ def test_a_turn_that_grows_after_it_was_judged(target):
         session.request()
         session.append(text("user", "and"))
         request = session.request()
-        assert request.violations == validate(request.unjudged, target)
+        assert request.violations == validate(request.unjudged, target, session.model)
