@@ -246,7 +246,8 @@ class Partition:
             if size > self._tuning.batch_bytes and at < len(records):
                 await self._commit(result, part[-1].offset + 1, done, started)
                 result, done, size, started = Result(), 0, 0, time.monotonic()
-            await asyncio.sleep(0)
+            if at < len(records):
+                await asyncio.sleep(0)
         await self._commit(result, position, done, started)
 
     def _take(self) -> tuple[list[Record], int]:

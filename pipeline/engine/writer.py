@@ -43,6 +43,9 @@ class Writer(Protocol):
 
 async def side_by_side(*work: Coroutine[Any, Any, object]) -> None:
     """Run coroutines at once; when one raises, the others are cancelled and its error is raised, bare."""
+    if len(work) == 1:
+        await work[0]  # most batches write to one topic, and a task is a turn of the event loop more
+        return
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in work:
