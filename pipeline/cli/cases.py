@@ -12,7 +12,7 @@ from pipeline.testing.cases import CaseResult, read_case, run_case
 
 
 @click.command("test")
-@click.argument("cases", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("cases", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def test_command(cases: str) -> None:
     """Check histories of your own: CASES.jsonl has one case a line, - is stdin.
 
