@@ -1,10 +1,13 @@
 """Chunks of Gemini's ``streamGenerateContent`` as typed structs: one decode a chunk.
 
 What a part may hold is named whole (``forbid_unknown_fields``): one with another member makes the decode fail, and the
-chunk is then read part by part, so that such a part can be passed on as it came.
+chunk is then read part by part, so that such a part can be passed on as it came. Only a chunk that is damaged elsewhere
+is read member by member.
 """
 
 from __future__ import annotations
+
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -26,25 +29,29 @@ class FunctionCall(Struct, rename="camel", forbid_unknown_fields=True, gc=False)
 
 
 class Part(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """A text, a thought, or a call; a signature seals it. ``own`` is a part that is something else, as it came."""
+    """A text, a thought, or a call; a signature seals it. ``own`` are the members of a part that is something else."""
 
     text: str | None = None
     thought: bool | None = None
     thought_signature: str | None = None
     function_call: FunctionCall | None = None
-    own: Raw | UnsetType = msgspec.field(name="reknit.own", default=UNSET)
+    own: Fields | UnsetType = msgspec.field(name="reknit.own", default=UNSET)
 
 
-class Content(Struct, gc=False):
+# How parts are read: as parts, or not yet.
+P = TypeVar("P", Part, Raw)
+
+
+class Content(Struct, Generic[P], gc=False):
     """What a candidate says."""
 
-    parts: list[Part] | None = None
+    parts: list[P] | None = None
 
 
-class Candidate(Struct, rename="camel", gc=False):
+class Candidate(Struct, Generic[P], rename="camel", gc=False):
     """One of the answers."""
 
-    content: Content | None = None
+    content: Content[P] | None = None
     index: Index | None = 0
     finish_reason: str | None = None
     finish_message: str | None = None
@@ -67,10 +74,10 @@ class Feedback(Struct, rename="camel", gc=False):
     block_reason_message: str | None = None
 
 
-class Chunk(Struct, rename="camel", gc=False):
+class Chunk(Struct, Generic[P], rename="camel", gc=False):
     """One event. Code Assist wraps it in ``response``."""
 
-    candidates: list[Candidate] | None = None
+    candidates: list[Candidate[P]] | None = None
     response_id: str | None = None
     model_version: str | None = None
     usage_metadata: Tokens | None = None
@@ -78,12 +85,13 @@ class Chunk(Struct, rename="camel", gc=False):
     response: Raw | UnsetType = UNSET
 
 
-_decode = msgspec.json.Decoder(Chunk).decode
+_decode = msgspec.json.Decoder(Chunk[Part]).decode
+_decode_around_parts = msgspec.json.Decoder(Chunk[Raw]).decode
 _part = msgspec.json.Decoder(Part)
 _KNOWN = frozenset({"text", "thought", "thoughtSignature", "functionCall"})
 
 
-def read_chunk(payload: bytes) -> Chunk:
+def read_chunk(payload: bytes) -> Chunk[Part]:
     """A chunk, typed where it is plain, else part by part.
 
     Raises:
@@ -100,7 +108,24 @@ def read_chunk(payload: bytes) -> Chunk:
     return read_chunk(bytes(chunk.response))
 
 
-def _read_odd(payload: bytes) -> Chunk:
+def _read_odd(payload: bytes) -> Chunk[Part]:
+    try:
+        chunk = _decode_around_parts(payload)
+    except msgspec.ValidationError:
+        return _read_members(payload)
+    candidates = [
+        Candidate(_read_content(found.content), found.index, found.finish_reason, found.finish_message)
+        for found in chunk.candidates or ()
+    ]
+    return Chunk(candidates, chunk.response_id, chunk.model_version, chunk.usage_metadata, chunk.prompt_feedback)
+
+
+def _read_content(content: Content[Raw] | None) -> Content[Part]:
+    parts = content.parts if content is not None else None
+    return Content([part for raw in parts or () for part in _read_part(raw)])
+
+
+def _read_members(payload: bytes) -> Chunk[Part]:
     fields = msgspec.json.decode(payload, type=dict[str, Raw])
     candidates = read.elements(fields, "candidates")
     if candidates is None:
@@ -114,10 +139,10 @@ def _read_odd(payload: bytes) -> Chunk:
     )
 
 
-def _read_candidate(fields: Fields) -> Candidate:
+def _read_candidate(fields: Fields) -> Candidate[Part]:
     content = read.members(fields, "content") or {}
     return Candidate(
-        Content([part for raw in read.elements(content, "parts") or () for part in _read_part(raw)]),
+        _read_content(Content(read.elements(content, "parts"))),
         read.index(fields, "index") or 0,
         read.text(fields, "finishReason") or None,
         read.text(fields, "finishMessage") or None,
@@ -131,16 +156,18 @@ def _read_part(raw: Raw) -> list[Part]:
     except msgspec.DecodeError:
         fields = read.members({"part": raw}, "part")
     if fields is None:
-        return [Part(own=read.own(raw))]
+        return [Part(own={"part": raw})]
+    if "text" not in fields and "functionCall" not in fields:
+        return [Part(own=fields)]
     known = {name: value for name, value in fields.items() if name in _KNOWN}
     others = {name: value for name, value in fields.items() if name not in _KNOWN and not _is_about(name)}
     try:
         words = _part.decode(msgspec.json.encode(known))
     except msgspec.DecodeError:
-        return [Part(own=read.own(raw))]
+        return [Part(own=fields)]
     if words.text is None and words.function_call is None:
-        return [Part(own=read.own(raw))]
-    return [words, Part(own=Raw(msgspec.json.encode(others)))] if others else [words]
+        return [Part(own=fields)]
+    return [words, Part(own=others)] if others else [words]
 
 
 def _is_about(name: str) -> bool:
