@@ -171,7 +171,8 @@ def recover_command(source: str, model: str | None, file: str) -> None:
 
 
 def _recovered(recovery: Recovery, file: str) -> Iterator[Sequence[msgspec.Struct]]:
-    with open(sys.stdin.fileno() if file == "-" else file, "rb", buffering=0) as events:  # noqa: PTH123  a number, too
+    place = sys.stdin.fileno() if file == "-" else file
+    with open(place, "rb", buffering=0, closefd=file != "-") as events:
         while data := events.read(_PIECE):  # what is there, for a pipe may still be written
             yield recovery.feed(data, framing="bytes")
     yield recovery.end_run(END_OF_INPUT)

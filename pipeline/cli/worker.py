@@ -64,7 +64,7 @@ def session_defaults(config: Config) -> Defaults:
         InputError: what is to be redacted, or its marker, cannot be used.
     """
     given = config.session
-    Redactor(config.text.redact_roots, config.text.redact_marker)
+    Redactor(config.text.redact_roots, config.text.redact_marker)  # raises here what every partition would raise later
     for name in given.targets:
         target_named(name)
     params = dict(given.params)

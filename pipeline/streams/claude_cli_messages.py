@@ -90,12 +90,7 @@ def whole_block(raw: Raw) -> WholeBlock:
         return WholeBlock(kind="text", raw=raw, text=plain.text)
     if isinstance(plain, _Thinking):
         return WholeBlock(kind="thinking", raw=raw, text=plain.thinking or plain.text)
-    return WholeBlock(kind="tool_use", raw=raw, tool_id=plain.id, name=plain.name, input=_given(plain.input))
-
-
-def _given(input_: Raw | UnsetType) -> Raw | UnsetType:
-    """A call's input, where it is there and not null."""
-    return UNSET if input_ is UNSET or bytes(input_) == b"null" else read.own(input_)
+    return WholeBlock(kind="tool_use", raw=raw, tool_id=plain.id, name=plain.name, input=read.given(plain.input))
 
 
 def _unusual_block(raw: Raw) -> WholeBlock:

@@ -14,7 +14,7 @@ from pipeline.streams.claude_cli_lines import RESULT, unless_empty
 from pipeline.streams.claude_cli_messages import Message, whole_block
 from pipeline.streams.claude_cli_wire import StreamEvent
 from pipeline.streams.events import Event, RunResult, WholeMessage
-from pipeline.streams.salvage import read_fields
+from pipeline.streams.salvage import check_strings, read_fields
 from topics.items import TurnResult, Usage
 
 MaybeRaw = Raw | UnsetType
@@ -35,7 +35,8 @@ class AssistantLine(Struct, tag_field="type", tag="assistant", forbid_unknown_fi
         message = self.message
         if message.model == "<synthetic>":
             return None
-        extras = {name: read.own(raw) for name in ("timestamp", "request_id") if (raw := _there(self, name))}
+        others = (("timestamp", self.timestamp), ("request_id", self.request_id))
+        extras = {name: raw for name, value in others if (raw := read.given(value)) is not UNSET}
         return WholeMessage(
             message_id=message.id or None,
             blocks=tuple([whole_block(raw) for raw in message.content]),
@@ -74,10 +75,10 @@ class ResultLine(Struct, tag_field="type", tag="result", gc=False):
             duration_ms=self.duration_ms,
             total_cost_usd=self.total_cost_usd,
             usage=self.usage or UNSET,
-            model_usage=_own(self.model_usage),
-            permission_denials=unless_empty(_own(self.permission_denials)),
+            model_usage=read.given(self.model_usage),
+            permission_denials=unless_empty(read.given(self.permission_denials)),
             stop_reason=self.stop_reason or None,
-            errors=unless_empty(_own(self.errors)),
+            errors=unless_empty(read.given(self.errors)),
             uuid=self.uuid or None,
             extras=read.others(fields, RESULT),
         )
@@ -93,29 +94,11 @@ def plain_events(line: PlainLine, data: bytes) -> list[Event] | None:
 
     Raw members were only skipped, so the text that stands in them has to be sound.
     """
-    if type(line) is ResultLine:
-        try:
-            return [line.event(read_fields(data))]
-        except (ValueError, RecursionError):
-            return None
-    if b"\\ud" in data or b"\\uD" in data or not (data.isascii() or _is_utf8(data)):
-        return None
-    found = line.event()  # type: ignore[call-arg] # it is no ResultLine
-    return None if found is None else [found]
-
-
-def _there(line: AssistantLine, name: str) -> Raw | None:
-    raw = getattr(line, name)
-    return None if raw is UNSET or bytes(raw) == b"null" else raw
-
-
-def _own(raw: MaybeRaw) -> MaybeRaw:
-    return UNSET if raw is UNSET or bytes(raw) == b"null" else read.own(raw)
-
-
-def _is_utf8(data: bytes) -> bool:
     try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        if isinstance(line, ResultLine):
+            return [line.event(read_fields(data))]
+        check_strings(data)
+    except (ValueError, RecursionError):
+        return None
+    found = line.event()
+    return None if found is None else [found]

@@ -93,10 +93,15 @@ def strings(fields: Fields, name: str) -> tuple[str, ...] | None:
 def raw(fields: Fields, *names: str) -> Raw | UnsetType:
     """The first of these members that is there and not null, as raw JSON."""
     for name in names:
-        found = fields.get(name)
-        if found is not None and bytes(found) != _NULL:
-            return own(found)
+        found = given(fields.get(name, UNSET))
+        if found is not UNSET:
+            return found
     return UNSET
+
+
+def given(value: Raw | UnsetType) -> Raw | UnsetType:
+    """A member's raw JSON in memory of its own, where it is there and not null."""
+    return UNSET if value is UNSET or bytes(value) == _NULL else own(value)
 
 
 def others(fields: Fields, known: Collection[str]) -> dict[str, Raw] | UnsetType:

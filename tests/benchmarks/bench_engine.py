@@ -21,15 +21,14 @@ import uuid
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "broker"), str(HERE.parent.parent / "deploy/kafka")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "broker"), str(HERE.parent.parent / "deploy/kafka")]
 
 import broker as kafka_broker  # noqa: E402 - a script beside the jars, found through the path above
 import harness  # noqa: E402 - shared with the broker tests
 import toy_stage  # noqa: E402 - as above
 import uvloop  # noqa: E402 - after the path
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition  # noqa: E402 - after the path
-
-from pipeline.stages.base import Record  # noqa: E402 - after the path
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
+from hosts import as_record, send  # noqa: E402 - beside this file
 
 PARTITIONS = 4
 SOURCE = toy_stage.SOURCES[0]
@@ -75,18 +74,6 @@ async def rate(bootstrap: str, prefix: str, records: int) -> float:
             await asyncio.sleep(0.02)
 
 
-def as_record(record: ConsumerRecord) -> Record:
-    """A fetched record in the form that stages take."""
-    return Record(
-        partition=record.partition,
-        offset=record.offset,
-        key=record.key,
-        value=record.value,
-        headers=tuple(record.headers),
-        timestamp=record.timestamp,
-    )
-
-
 def bare_loop(bootstrap: str, prefix: str) -> None:
     """Consume, process, send whole batches, await delivery, commit: what one writes by hand."""
 
@@ -115,18 +102,6 @@ def bare_loop(bootstrap: str, prefix: str) -> None:
 
     uvloop.install()
     asyncio.run(main())
-
-
-async def send(producer: AIOKafkaProducer, topic: str, number: int, rows: list) -> list:
-    """Send rows through whole batches; return their delivery futures."""
-    futures, batch = [], producer.create_batch()
-    for key, value, headers in rows:
-        if batch.append(key=key, value=value, headers=headers, timestamp=None) is None:
-            futures.append(await producer.send_batch(batch, topic, partition=number))
-            batch = producer.create_batch()
-            batch.append(key=key, value=value, headers=headers, timestamp=None)
-    futures.append(await producer.send_batch(batch, topic, partition=number))
-    return futures
 
 
 def fleet(bootstrap: str, prefix: str, directory: Path, delivery: str) -> harness.Fleet:

@@ -54,11 +54,11 @@ def bare(places: Places) -> None:
         stages = [EventsStage() for _ in range(places.partitions)]
         while True:
             for tp, fetched in (await consumer.getmany(timeout_ms=500)).items():
-                result = stages[tp.partition].process([_record(record) for record in fetched])
+                result = stages[tp.partition].process([as_record(record) for record in fetched])
                 rows = [(o.key, o.value, list(o.headers)) for o in result.outputs]
                 changes = [(key, value, []) for key, value in result.changes.items()]
-                sent = await _send(producer, places.items, tp.partition, rows)
-                sent += await _send(producer, places.state, tp.partition, changes)
+                sent = await send(producer, places.items, tp.partition, rows)
+                sent += await send(producer, places.state, tp.partition, changes)
                 await asyncio.gather(*sent)
                 await consumer.commit({tp: fetched[-1].offset + 1})
 
@@ -66,7 +66,8 @@ def bare(places: Places) -> None:
     asyncio.run(main())
 
 
-def _record(record: Any) -> Record:
+def as_record(record: Any) -> Record:
+    """A fetched record in the form that stages take."""
     return Record(
         partition=record.partition,
         offset=record.offset,
@@ -77,7 +78,8 @@ def _record(record: Any) -> Record:
     )
 
 
-async def _send(producer: Any, topic: str, number: int, rows: list) -> list:
+async def send(producer: Any, topic: str, number: int, rows: list) -> list:
+    """Send rows through whole batches; return their delivery futures."""
     futures, batch = [], producer.create_batch()
     for key, value, headers in rows:
         if batch.append(key=key, value=value, headers=headers, timestamp=None) is None:
