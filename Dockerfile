@@ -2,6 +2,7 @@
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
+COPY reknit ./reknit
 COPY pipeline ./pipeline
 COPY topics ./topics
 RUN python -m venv /opt/reknit && /opt/reknit/bin/pip install --no-cache-dir .

@@ -54,7 +54,7 @@ docs: $(VENV)/.runtime ## write docs/fixes.md and docs/rules/ anew from the cata
 
 clean: ## remove caches and local state
 	rm -rf .reknit .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
-	find pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
+	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
 	rm -rf $(VENV) deploy/kafka/lib

@@ -36,7 +36,7 @@ def modules(*names):
     """The files of packages or modules of `pipeline`, or of a top-level package."""
     found = []
     for name in names:
-        base = ROOT / name if name == "topics" else ROOT / "pipeline" / name
+        base = ROOT / name if name in {"topics", "reknit"} else ROOT / "pipeline" / name
         found += sorted(base.rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
     return [path for path in found if path.exists()]
 
@@ -119,6 +119,12 @@ def test_renderers_share_no_code_with_the_rules(path):
 @pytest.mark.parametrize("path", modules("topics"), ids=dotted)
 def test_topics_import_msgspec_only(path):
     assert list(offences(path, ["topics"], pure=True)) == []
+
+
+@pytest.mark.parametrize("path", modules("reknit"), ids=dotted)
+def test_the_public_name_is_a_front_only(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert {name.partition(".")[0] for name in imports(tree, path)} <= {"pipeline", "reknit", *sys.stdlib_module_names}
 
 
 @pytest.mark.parametrize("path", modules("engine"), ids=dotted)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted([*(ROOT / "pipeline").rglob("*.py"), *(ROOT / "topics").rglob("*.py")])
+SOURCES = sorted(path for package in ("pipeline", "topics", "reknit") for path in (ROOT / package).rglob("*.py"))
 EVERYTHING = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "deploy").rglob("*.py"))]
 
 LONGEST_MODULE = 400

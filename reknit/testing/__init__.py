@@ -1,0 +1,27 @@
+"""The conformance kit: see ``pipeline.testing``, whose public names these are."""
+
+from pipeline.testing import (
+    CallableKit,
+    Case,
+    CaseResult,
+    ConformanceError,
+    Kit,
+    Sample,
+    broken_histories,
+    healthy_histories,
+    read_case,
+    run_case,
+)
+
+__all__ = [
+    "CallableKit",
+    "Case",
+    "CaseResult",
+    "ConformanceError",
+    "Kit",
+    "Sample",
+    "broken_histories",
+    "healthy_histories",
+    "read_case",
+    "run_case",
+]
