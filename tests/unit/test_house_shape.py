@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for package in ("pipeline", "topics", "reknit") for path in (ROOT / package).rglob("*.py"))
 EVERYTHING = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "deploy").rglob("*.py"))]
@@ -25,41 +23,44 @@ def name(path):
 
 
 def functions(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(read(path))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_a_module_is_short(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_MODULE
+def read(path):
+    return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_a_function_fits_on_a_screen(path):
-    long = {f.name: f.end_lineno - f.lineno + 1 for f in functions(path) if f.end_lineno - f.lineno >= LONGEST_FUNCTION}
-    assert long == {}
+def test_modules_are_short():
+    assert {name(path): n for path in SOURCES if (n := len(read(path).splitlines())) > LONGEST_MODULE} == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_a_module_says_what_it_is(path):
-    introduction = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert introduction
-    assert introduction.splitlines()[0].endswith((".", ":", "?"))
+def test_functions_fit_on_a_screen():
+    lengths = {f"{name(path)}:{f.name}": f.end_lineno - f.lineno + 1 for path in SOURCES for f in functions(path)}
+    assert {place: length for place, length in lengths.items() if length > LONGEST_FUNCTION} == {}
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name)
-def test_a_silenced_check_is_named_and_has_its_reason(path):
-    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-    comments = [(number, SILENCED.search(line)) for number, line in lines]
-    bare = [number for number, found in comments if found and not (found["codes"] and found["why"].strip())]
-    assert path == Path(__file__) or bare == []
+def test_modules_say_what_they_are():
+    first_lines = {name(path): (ast.get_docstring(ast.parse(read(path))) or "").partition("\n")[0] for path in SOURCES}
+    assert {place: line for place, line in first_lines.items() if not line.endswith((".", ":", "?"))} == {}
+
+
+def test_silenced_checks_are_named_and_have_their_reason():
+    bare = [
+        f"{name(path)}:{number}"
+        for path in EVERYTHING
+        if path != Path(__file__)
+        for number, line in enumerate(read(path).splitlines(), start=1)
+        if (found := SILENCED.search(line)) and not (found["codes"] and found["why"].strip())
+    ]
+    assert bare == []
 
 
 def test_every_test_module_asserts_something():
     silent = []
     for path in (ROOT / "tests").rglob("test_*.py"):
-        text = path.read_text(encoding="utf-8")
+        text = read(path)
         if "assert" not in text and "pytest.raises" not in text:
             silent.append(name(path))
     assert silent == []
