@@ -178,6 +178,60 @@ def healthy_histories(draw: st.DrawFn) -> list[JSON]:
     return history[:-1]
 
 
+def _perturbed_block(draw: st.DrawFn, block: JSON, earlier: list[str]) -> list[JSON]:
+    """What one healthy block has become: another block, several, or none."""
+    changes: list[JSON | None] = [
+        None,
+        {"type": "text", "text": draw(st.sampled_from(["", " ", "\n\t", "more"]))},
+        draw(user_blocks),
+        draw(assistant_blocks),
+        block | {"cache_control": MARK},
+        block | {"issuer": {"provider": "openai-chat"}},
+    ]
+    if "id" in block:
+        changes += [
+            block | {"id": draw(st.sampled_from([*IDS, *earlier]))},
+            block | {"name": draw(st.sampled_from(NAMES))},
+        ]
+        changes += [block | {"input": draw(st.sampled_from(INPUTS))}, block | {"caller": {"type": "direct"}}]
+        changes += [{"type": "tool_use", "id": block["id"], "name": "read", "input": '{"a', "incomplete": True}]
+    if "tool_use_id" in block:
+        changes += [block | {"content": draw(st.sampled_from([*RESULTS, [], [{"type": "text", "text": " "}], None]))}]
+        changes += [block | {"tool_use_id": draw(st.sampled_from([*IDS, *earlier]))}]
+    changed = draw(st.sampled_from(changes))
+    return draw(st.sampled_from([[changed], [block, changed], [changed, block]])) if changed else []
+
+
+@st.composite
+def perturbed_histories(draw: st.DrawFn) -> list[JSON]:
+    """Long healthy histories in which one thing is not as it should be: a block, or a message's role or content."""
+    history = [*draw(healthy_histories()), {"role": "assistant", "content": [{"type": "text", "text": "well"}]}]
+    history += draw(healthy_histories().filter(lambda more: len(more) > 2))
+    for number, turn in enumerate(history):
+        # Both halves number their calls from 0; ids stay unique, as in a history that is one.
+        for block in turn["content"]:
+            for key in {"id", "tool_use_id"} & block.keys():
+                block[key] += "_late" if number >= len(history) // 2 else ""
+    at = draw(st.integers(0, len(history) - 1))
+    turn = history[at]
+    place = draw(st.integers(0, len(turn["content"]) - 1))
+    earlier = [block["id"] for said in history[:at] for block in said["content"] if "id" in block]
+    what = draw(st.sampled_from(["block", "block", "block", "words", "words", "role", "content", "message"]))
+    if what == "block":
+        blocks = turn["content"]
+        turn["content"] = [*blocks[:place], *_perturbed_block(draw, blocks[place], earlier), *blocks[place + 1 :]]
+    elif what == "words":
+        # Sound by themselves; what they stand behind decides.
+        turn["content"].insert(place + 1, {"type": "text", "text": "more"})
+    elif what == "role":
+        turn["role"] = draw(st.sampled_from(["user", "assistant", "system"]))
+    elif what == "content":
+        turn["content"] = draw(st.sampled_from([*TEXTS, None, []]))
+    else:
+        history.insert(at, draw(messages))
+    return history
+
+
 # A history may be well for long before something happens to it.
 spoilt_histories: Histories = st.builds(lambda well, ill: well + ill, healthy_histories(), broken_histories)
 histories: Histories = st.one_of(broken_histories, broken_histories, tool_loops(), spoilt_histories)

@@ -48,6 +48,17 @@ def test_each_input_block_has_one_fate_and_each_output_block_a_source(target, me
 
 @settings(max_examples=100 * SCALE)
 @given(messages=histories, policy=policies)
+def test_fixes_are_counted_as_they_are_listed(messages, policy):
+    session = Session(TARGETS, policy)
+    for message in messages:
+        session.append(message)
+        for target in TARGETS:
+            done = session.request(target)
+            assert done.fix_count == len(done.fixes)
+
+
+@settings(max_examples=100 * SCALE)
+@given(messages=histories, policy=policies)
 def test_the_ledger_follows_the_body(messages, policy):
     done = normalize(encoded(messages), policy=policy)
     if done.body is None:

@@ -1,0 +1,50 @@
+"""The quick path over a healthy beginning gives what the machine gives, wherever the first thing goes wrong."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from strategies import perturbed_histories, policies
+
+from pipeline import normalize
+from pipeline.history.healthy import Stretch
+from pipeline.targets import TARGETS
+from pipeline.testing import Kit
+
+SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
+
+
+def told(messages, target, policy):
+    done = normalize(msgspec.json.encode(messages), to=target, policy=policy)
+    return done.body, done.sha256, done.fixes, done.ledger, done.ids, done.violations
+
+
+def without_quick_path(monkeypatch):
+    monkeypatch.setattr(Stretch, "holds", lambda *_: False)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@settings(max_examples=100 * SCALE)
+@given(messages=perturbed_histories(), policy=policies)
+def test_with_it_and_without_it_the_request_is_the_same(target, messages, policy):
+    quick = told(messages, target, policy if target == "anthropic" else None)
+    with pytest.MonkeyPatch.context() as patched:
+        without_quick_path(patched)
+        assert told(messages, target, policy if target == "anthropic" else None) == quick
+
+
+@settings(max_examples=60 * SCALE)
+@given(messages=perturbed_histories(), policy=policies)
+def test_whole_and_turn_by_turn_are_the_same(messages, policy):
+    Kit("anthropic", policy).incremental(messages)
+
+
+def test_the_quick_path_is_taken(monkeypatch):
+    taken = []
+    monkeypatch.setattr(Stretch, "holds", lambda stretch, _: taken.append(stretch.turns) or True)
+    history = [{"role": role, "content": "hello"} for role in ("user", "assistant") * 4]
+    normalize([*history, {"role": "user", "content": ""}])
+    assert taken == [7]
