@@ -15,9 +15,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pipeline.engine.contiguity import Chain, Span
+from pipeline.engine.dead_letters import fetched_size, output_size, poison_letter, size_letter, walk
 from pipeline.engine.errors import EngineError
-from pipeline.engine.poison import walk
-from pipeline.engine.records import fetched_size, output_size, poison_letter, size_letter
 from pipeline.engine.recovery import restore
 from pipeline.engine.runtime import log, where
 from pipeline.engine.writer import Batch, Writer

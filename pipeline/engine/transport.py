@@ -30,11 +30,9 @@ from faust.types import TP
 
 from pipeline.engine.contiguity import Hole, Span
 from pipeline.engine.offsets import OffsetCommits
-from pipeline.engine.ordered import OrderedWriter
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
-from pipeline.engine.transaction import TransactionWriter
-from pipeline.engine.writer import Writer
+from pipeline.engine.writer import AtLeastOnceWriter, ExactlyOnceWriter, Writer
 
 if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import Fetcher
@@ -231,9 +229,9 @@ class SpanConsumer(driver.Consumer):
 
     def _writer_for(self, tp: TP, topic: str) -> Callable[[Stage], Writer]:
         if self._runtime.exactly_once:
-            return lambda stage: TransactionWriter(self._runtime, topic, stage.state_topic, tp.partition)
+            return lambda stage: ExactlyOnceWriter(self._runtime, topic, stage.state_topic, tp.partition)
 
-        return lambda stage: OrderedWriter(self._runtime, stage.state_topic, tp.partition)
+        return lambda stage: AtLeastOnceWriter(self._runtime, stage.state_topic, tp.partition)
 
     # The loop between the thread and the actors.
 

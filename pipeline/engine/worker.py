@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import faust
 import mode.loop
 
-from pipeline.engine import fetched, preflight, selfcheck
+from pipeline.engine import aiokafka_patch, preflight, selfcheck
 from pipeline.engine.app import ReknitApp, make_app
 from pipeline.engine.errors import StartupError
 from pipeline.engine.health import Health
 from pipeline.engine.interface import NoMetrics, Tuning
-from pipeline.engine.records import DEAD_LETTERS
 from pipeline.engine.runtime import Runtime, log, where
 from pipeline.engine.transport import SpanConsumer
 from pipeline.engine.watchdog import EXIT_FAILED, Deadman, Watchdog
+from topics import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Metrics, StageFactory
@@ -63,7 +63,7 @@ def run_worker(
         UpstreamChangedError: the installed Faust, aiokafka or mode are not the pinned ones.
     """
     selfcheck.verify()
-    fetched.install()
+    aiokafka_patch.install()
     mode.loop.use("uvloop")
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)

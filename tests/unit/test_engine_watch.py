@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from pipeline.engine import ordered, watchdog
+from pipeline.engine import watchdog
+from pipeline.engine import writer as writers
 from pipeline.engine.errors import EngineError
 from pipeline.engine.health import Health
 from pipeline.engine.interface import NoMetrics, Tuning
@@ -38,7 +39,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(watchdog, "time", clock)
-    monkeypatch.setattr(ordered, "time", clock)
+    monkeypatch.setattr(writers, "time", clock)
     return clock
 
 
@@ -135,7 +136,7 @@ async def test_health_pages():
 
 
 class Steps:
-    """Records the steps of an OrderedWriter instead of sending."""
+    """Records the steps of an AtLeastOnceWriter instead of sending."""
 
     def __init__(self, clock):
         self.steps = []
@@ -156,10 +157,10 @@ class Steps:
 
 @pytest.fixture
 async def writer(clock, monkeypatch):
-    monkeypatch.setattr(ordered, "AIOKafkaProducer", lambda **_: None)
+    monkeypatch.setattr(writers, "AIOKafkaProducer", lambda **_: None)
     steps = Steps(clock)
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(session_seconds=10.0))
-    made = ordered.OrderedWriter(runtime, "state.v1", 0)
+    made = writers.AtLeastOnceWriter(runtime, "state.v1", 0)
     made._sender = steps
     return made, steps
 

@@ -1,14 +1,14 @@
-"""Sizes and dead letters: what the engine must know of a record, without understanding it."""
+"""Records that cannot be processed, and outputs that cannot be written: found, and made dead letters of."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 
-from pipeline._version import __version__
-from pipeline.stages.base import Headers, Output, Record
-
-DEAD_LETTERS = "pipeline.dead-letters.v1"
+from pipeline.engine.runtime import log, where
+from pipeline.stages.base import Output, Record, Result, Stage
+from pipeline.stages.dead_letters import error_headers
+from topics import DEAD_LETTERS
 
 # A record's own overhead in a batch, and a batch's: lengths, offsets, timestamps, the header (at most 61 bytes).
 _OVERHEAD = 100
@@ -28,17 +28,6 @@ def output_size(output: Output) -> int:
     for name, value in output.headers:
         size += len(name) * 4 + len(value or b"") + 10  # a name is counted as if each character took four bytes
     return size
-
-
-def error_headers(code: str, topic: str, partition: int, offset: int) -> Headers:
-    """Return the headers that a dead letter carries behind those of its record; ``topic`` is the contract's name."""
-    return (
-        ("reknit.error.code", code.encode()),
-        ("reknit.error.topic", topic.encode()),
-        ("reknit.error.partition", b"%d" % partition),
-        ("reknit.error.offset", b"%d" % offset),
-        ("reknit.error.version", __version__.encode()),
-    )
 
 
 def poison_letter(topic: str, record: Record) -> Output:
@@ -65,3 +54,19 @@ def size_letter(output: Output, topic: str, partition: int, offset: int) -> Outp
     # A key that large has no business in a header or a digest column either; sessions have short keys.
     key = output.key if len(output.key or b"") <= 1 << 20 else None
     return Output(DEAD_LETTERS, key, None, headers)
+
+
+def walk(stage: Stage, records: Sequence[Record]) -> tuple[list[Result], Exception | None]:
+    """Process records one by one until the stage raises.
+
+    Returns what each record gave up to there, and the error, or None when all went through. The record that raised
+    is ``records[len(results)]``; the stage must not be used again after an error.
+    """
+    results: list[Result] = []
+    for record in records:
+        try:
+            results.append(stage.process([record]))
+        except Exception as error:  # noqa: BLE001 - whatever a stage raises is a bug that must not stop the partition
+            log.error("the stage raised for offset %d: %s", record.offset, where(error))
+            return results, error
+    return results, None

@@ -3,9 +3,9 @@ from __future__ import annotations
 import hashlib
 
 from pipeline._version import __version__
-from pipeline.engine.poison import walk
-from pipeline.engine.records import DEAD_LETTERS, output_size, poison_letter, size_letter
+from pipeline.engine.dead_letters import output_size, poison_letter, size_letter, walk
 from pipeline.stages.base import Output, Record, Result
+from topics import DEAD_LETTERS
 
 VERSION = __version__.encode()
 
