@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 import click
 import msgspec
 
+from pipeline.cli.kafka import sender
 from pipeline.cli.options import broker_options, configured
 from pipeline.cli.output import fail, say
-from pipeline.cli.producing import sender
 from pipeline.config import Config
 from pipeline.errors import InputError, ReknitError
 from topics import AGENT_TURNS, PROVIDER_EVENTS

@@ -10,9 +10,9 @@ import click
 import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
+from pipeline.cli.kafka import partition_of, read_partition, reader
 from pipeline.cli.options import broker_options, configured
 from pipeline.cli.output import Exit, fail, say, write_json
-from pipeline.cli.reading import partition_of, read_partition, reader
 from pipeline.config import Config
 from pipeline.errors import ReknitError
 from pipeline.stages.summaries import summarise

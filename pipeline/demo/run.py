@@ -8,8 +8,10 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
@@ -22,9 +24,7 @@ from pipeline.demo.feeding import feed, total
 from pipeline.demo.progress import Progress
 from pipeline.demo.recordings import fleet
 from pipeline.demo.report import Gathered
-from pipeline.demo.show import counted, how_to_go_on, stories
-from pipeline.demo.summary import measured, summary
-from pipeline.demo.tasks import alongside
+from pipeline.demo.show import counted, how_to_go_on, measured, stories, summary
 from pipeline.demo.watching import Watch, watching
 from pipeline.demo.worker import Worker, WorkerError, free_port
 from pipeline.engine.embedded import EmbeddedBroker
@@ -213,3 +213,26 @@ class Demo:
 
 def _too_slow(what: str, seconds: float, worker: Worker) -> WorkerError:
     return WorkerError("worker_slow", f"the worker {what} after {seconds:.0f} s; its last words:\n{worker.tail()}")
+
+
+async def alongside(work: Coroutine[Any, Any, None], *beside: Coroutine[Any, Any, None], seconds: float | None) -> None:
+    """Run ``work`` to its end with others beside it, which are then cancelled.
+
+    An error of any of them ends all. ``seconds`` None: without a bound.
+
+    Raises:
+        TimeoutError: the time is over.
+    """
+    decisive = asyncio.create_task(work)
+    running = {decisive, *map(asyncio.create_task, beside)}
+    every = list(running)
+    try:
+        async with asyncio.timeout(seconds):
+            while decisive in running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+    finally:
+        for task in every:
+            task.cancel()
+        await asyncio.gather(*every, return_exceptions=True)

@@ -17,9 +17,8 @@ from pipeline.stages.base import Output, Record, Result
 from pipeline.stages.dead_letters import dead_letter
 from pipeline.stages.decoding import decoded
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.repeats import forget, forget_behind, kept_by, seen_before
 from pipeline.stages.requests import Publisher
-from pipeline.stages.turn_state import Entry, TurnStates
+from pipeline.stages.turn_state import Entry, TurnStates, forget, forget_behind, kept_by, seen_before
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from topics import headers as names
 from topics.records import (

@@ -17,8 +17,8 @@ from pipeline.demo import progress, show
 from pipeline.demo.recordings import fleet
 from pipeline.demo.refusals import Refusal
 from pipeline.demo.report import Letter, Piece, SessionReport
-from pipeline.demo.summary import measured, summary
-from pipeline.demo.tasks import alongside
+from pipeline.demo.run import alongside
+from pipeline.demo.show import measured, summary
 from pipeline.metrics import Metrics
 from pipeline.stages.base import Output, Result
 
