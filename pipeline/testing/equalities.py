@@ -1,0 +1,241 @@
+"""What says the same to a provider: the published list of equalities, and bodies read after it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+
+class Node(NamedTuple):
+    """A JSON value whose members know where they stood; ``path`` is ``""`` for a whole body."""
+
+    path: str
+    value: Any  # a scalar, dict[str, Node] or list[Node]
+
+
+Rewrite: TypeAlias = Callable[[Node], Node]
+
+
+class Equality(NamedTuple):
+    """Two ways to say the same thing. ``at`` is a pattern of places, in which ``*`` is any member or element."""
+
+    summary: str
+    at: str
+    rewrite: Rewrite
+
+
+def read_body(body: bytes, provider: str) -> Node:
+    """A body of which everything that can be said in two ways is said in one.
+
+    Raises:
+        KeyError: a provider without a list of equalities.
+        msgspec.DecodeError: the body is not JSON.
+    """
+    return _read(msgspec.json.decode(body), "", "", _compiled(EQUALITIES[provider]))
+
+
+def plain(node: Node) -> Any:  # noqa: ANN401  any JSON
+    """The JSON value that a node is."""
+    if isinstance(node.value, dict):
+        return {name: plain(member) for name, member in node.value.items()}
+    return [plain(member) for member in node.value] if isinstance(node.value, list) else node.value
+
+
+_Compiled: TypeAlias = Sequence[tuple[re.Pattern[str], Rewrite]]
+
+
+def _compiled(equalities: Sequence[Equality]) -> _Compiled:
+    return [(re.compile(re.escape(each.at).replace(r"\*", r"[^.]+") + r"\Z"), each.rewrite) for each in equalities]
+
+
+def _read(value: object, path: str, place: str, equalities: _Compiled) -> Node:
+    """A value as nodes, inner ones first; ``place`` is where it stands, whatever stood there before a rewrite."""
+    below, there = (f"{path}." if path else ""), (f"{place}." if place else "")
+    if isinstance(value, dict):
+        members = {name: _read(member, below + name, there + name, equalities) for name, member in value.items()}
+        # Nobody tells null from absent.
+        node = Node(path, {name: member for name, member in members.items() if member.value is not None})
+    elif isinstance(value, list):
+        node = Node(
+            path, [_read(member, f"{below}{at}", f"{there}{at}", equalities) for at, member in enumerate(value)]
+        )
+    else:
+        node = Node(path, value)
+    for pattern, rewrite in equalities:
+        if pattern.match(place):
+            node = rewrite(node)
+    return node
+
+
+# Rewrites: of two ways to say a thing, both become one.
+
+
+def text_block(kind: str = "text") -> Rewrite:
+    """A string as a list of one text block; of this type, unless it is ``""``."""
+
+    def rewrite(node: Node) -> Node:
+        if not isinstance(node.value, str):
+            return node
+        members = {"text": node, "type": Node(node.path, kind)} if kind else {"text": node}
+        return Node(node.path, [Node(node.path, members)])
+
+    return rewrite
+
+
+def without(**defaults: object) -> Rewrite:
+    """Members that say what holds anyway are left out."""
+
+    def rewrite(node: Node) -> Node:
+        if not isinstance(node.value, dict):
+            return node
+        kept = {
+            name: member
+            for name, member in node.value.items()
+            if name not in defaults or plain(member) != defaults[name]
+        }
+        return Node(node.path, kept)
+
+    return rewrite
+
+
+def without_empty(*names: str) -> Rewrite:
+    """Lists, objects and texts with nothing in them are left out; of all members where none is named."""
+
+    def rewrite(node: Node) -> Node:
+        if not isinstance(node.value, dict):
+            return node
+        kept = {
+            name: member
+            for name, member in node.value.items()
+            if (names and name not in names) or member.value not in ([], {}, "")
+        }
+        return Node(node.path, kept)
+
+    return rewrite
+
+
+def renamed(**names: str) -> Rewrite:
+    """Members that have two names get one."""
+
+    def rewrite(node: Node) -> Node:
+        if not isinstance(node.value, dict):
+            return node
+        return Node(node.path, {names.get(name, name): member for name, member in node.value.items()})
+
+    return rewrite
+
+
+def in_camel_case(node: Node) -> Node:
+    """Members named with underscores get the names of the API's own JSON."""
+    if not isinstance(node.value, dict):
+        return node
+    camel = {re.sub("_([a-z])", lambda found: found[1].upper(), name): each for name, each in node.value.items()}
+    return Node(node.path, camel)
+
+
+def without_model(node: Node) -> Node:
+    """The body without the model's name, which the request's address has."""
+    return Node(node.path, {name: each for name, each in node.value.items() if name not in {"model", "modelId"}})
+
+
+def json_text(node: Node) -> Node:
+    """A text that holds JSON as what it holds; ``""`` is an empty object."""
+    if not isinstance(node.value, str):
+        return node
+    try:
+        value = msgspec.json.decode(node.value or "{}")
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return node
+    return _read(value, node.path, node.path, ())
+
+
+def message_list(node: Node) -> Node:
+    """A string as a list of one user's message."""
+    if not isinstance(node.value, str):
+        return node
+    members = {"role": Node(node.path, "user"), "content": text_block("")(node)}
+    return Node(node.path, [Node(node.path, members)])
+
+
+def one_declaration_list(node: Node) -> Node:
+    """Tools whose functions stand in several lists as one list of them, behind the tools of other kinds."""
+    if not isinstance(node.value, list) or not all(isinstance(tool.value, dict) for tool in node.value):
+        return node
+    functions: list[Node] = []
+    others = []
+    for tool in node.value:
+        declared = tool.value.get("functionDeclarations")
+        functions += declared.value if declared is not None and isinstance(declared.value, list) else []
+        others += [Node(tool.path, {name: each}) for name, each in tool.value.items() if name != "functionDeclarations"]
+    return Node(node.path, [*others, *functions])
+
+
+_ANTHROPIC = (
+    Equality("a string is one text block", "system", text_block()),
+    Equality("a string is one text block", "messages.*.content", text_block()),
+    Equality("a string is one text block", "messages.*.content.*.content", text_block()),
+    Equality("a result is no error unless it says so", "messages.*.content.*", without(is_error=False)),
+    Equality("a tool of the client's own is of type custom", "tools.*", without(type="custom")),
+    Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
+)
+_CHAT = (
+    Equality("a string is one text part", "messages.*.content", text_block()),
+    Equality("a call's arguments are JSON in a text", "messages.*.tool_calls.*.function.arguments", json_text),
+    Equality("an empty list of annotations or calls says nothing", "messages.*", without_empty("annotations")),
+    Equality("an image is shown at the detail auto unless it says otherwise", "messages.*.content.*.image_url",
+             without(detail="auto")),
+    Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
+)  # fmt: skip
+_RESPONSES = (
+    Equality("a string is one user's message", "input", message_list),
+    Equality("a string is one text part", "input.*.content", text_block("")),
+    Equality("an item without a type is a message", "input.*", without(type="message")),
+    Equality("a part says its side by its message's role", "input.*.content.*",
+             without(type="output_text")),
+    Equality("a part says its side by its message's role", "input.*.content.*", without(type="input_text")),
+    Equality("an empty list of annotations says nothing", "input.*.content.*",
+             without_empty("annotations", "logprobs")),
+    Equality("a call's arguments are JSON in a text", "input.*.arguments", json_text),
+    Equality("an image is shown at the detail auto unless it says otherwise", "input.*.content.*",
+             without(detail="auto")),
+    Equality("an empty list, object or text beside the input says nothing", "", without_empty()),
+)  # fmt: skip
+_GEMINI = (
+    Equality("either spelling of a name", "", in_camel_case),
+    Equality("either spelling of a name", "*", in_camel_case),
+    Equality("either spelling of a name", "contents.*.parts.*", in_camel_case),
+    Equality("either spelling of a name", "contents.*.parts.*.*", in_camel_case),
+    Equality("either spelling of a name", "tools.*", in_camel_case),
+    Equality("either spelling of a name", "tools.*.*.*", in_camel_case),
+    Equality("a part is no thought unless it says so", "contents.*.parts.*", without(thought=False)),
+    Equality("a content without a role is the user's", "contents.*", without(role="user")),
+    Equality("the system's instruction has no role", "systemInstruction", without(role="user")),
+    Equality("the system's instruction has no role", "system_instruction", without(role="user")),
+    Equality("a schema has either member", "tools.*.*.*", renamed(parametersJsonSchema="parameters")),
+    Equality("an empty description says nothing", "tools.*.*.*", without_empty("description")),
+    Equality("a call without arguments has an empty object", "contents.*.parts.*.*", without_empty("args")),
+    Equality("functions stand in one list or in several", "tools", one_declaration_list),
+    Equality("the model is named by the address", "", without_model),
+    Equality("an empty list, object or text beside the contents says nothing", "", without_empty()),
+)  # fmt: skip
+_CONVERSE = (
+    Equality("a result is a success unless it says otherwise", "messages.*.content.*.toolResult",
+             without(status="success")),
+    Equality("the model is named by the address", "", without_model),
+    Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
+)  # fmt: skip
+
+EQUALITIES: Mapping[str, Sequence[Equality]] = MappingProxyType(
+    {
+        "anthropic": _ANTHROPIC,
+        "bedrock-converse": _CONVERSE,
+        "gemini": _GEMINI,
+        "openai-chat": _CHAT,
+        "openai-responses": _RESPONSES,
+    }
+)
+"""What says the same, by provider; null and absent are the same everywhere."""

@@ -1,0 +1,137 @@
+"""The comparer of bodies: what it calls equal, what it does not, and what a fix excuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline.fixes import make
+from pipeline.testing.equal import differences
+from pipeline.testing.equalities import EQUALITIES
+
+TEXT = {"type": "text", "text": "hello"}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {"depth": 1}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "done"}
+SENT = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 100,
+    "messages": [
+        {"role": "user", "content": [TEXT]},
+        {"role": "assistant", "content": [{"type": "text", "text": "well"}, CALL]},
+        {"role": "user", "content": [RESULT, {"type": "text", "text": "and?"}]},
+    ],
+}
+
+
+def told(sent, came, *fixes, provider="anthropic"):
+    found = differences(json.dumps(sent).encode(), json.dumps(came).encode(), provider, fixes)
+    return [(each.kind, each.path) for each in found]
+
+
+def changed(**members):
+    return SENT | members
+
+
+def with_content(at, content):
+    messages = [dict(message) for message in SENT["messages"]]
+    messages[at]["content"] = content
+    return changed(messages=messages)
+
+
+@pytest.mark.parametrize("provider", sorted(EQUALITIES))
+def test_a_body_equals_itself_whatever_the_order_of_its_members(provider):
+    assert told(SENT, dict(reversed(SENT.items())), provider=provider) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "one", "other"),
+    [
+        ("anthropic", {"system": "be kind"}, {"system": [{"type": "text", "text": "be kind"}]}),
+        ("anthropic", {"messages": [{"role": "user", "content": "a"}]},
+         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
+        ("anthropic", {"messages": [{"role": "user", "content": [RESULT | {"is_error": False}]}]},
+         {"messages": [{"role": "user", "content": [RESULT]}]}),
+        ("anthropic", {"tools": [{"name": "ls", "type": "custom"}], "stop_sequences": []}, {"tools": [{"name": "ls"}]}),
+        ("anthropic", {"max_tokens": 5, "top_k": None}, {"max_tokens": 5.0}),
+        ("openai-chat", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": '{"a": 1}'}}]}]},
+         {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": '{"a":1}'}}]}]}),
+        ("openai-responses", {"input": "hi"},
+         {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]}),
+        ("gemini", {"contents": [{"parts": [{"text": "a", "thought": False}]}], "generation_config": {}},
+         {"contents": [{"role": "user", "parts": [{"text": "a"}]}]}),
+        ("gemini", {"tools": [{"functionDeclarations": [{"name": "a"}]}, {"googleSearch": {}}]},
+         {"tools": [{"googleSearch": {}}, {"function_declarations": [{"name": "a", "description": ""}]}]}),
+        ("bedrock-converse",
+         {"messages": [{"role": "user", "content": [{"toolResult": {"toolUseId": "a", "status": "success"}}]}]},
+         {"messages": [{"role": "user", "content": [{"toolResult": {"toolUseId": "a"}}]}], "inferenceConfig": {}}),
+    ],
+)  # fmt: skip
+def test_what_says_the_same_is_equal(provider, one, other):
+    assert told(one, other, provider=provider) == []
+    assert told(other, one, provider=provider) == []
+
+
+@pytest.mark.parametrize(
+    ("came", "found"),
+    [
+        (changed(max_tokens=101), [("changed", "max_tokens")]),
+        (changed(max_tokens=True), [("changed", "max_tokens")]),
+        (changed(top_k=1), [("added", "top_k")]),
+        ({key: value for key, value in SENT.items() if key != "model"}, [("missing", "model")]),
+        (with_content(0, [{"type": "text", "text": "hell"}]), [("changed", "messages.0.content.0.text")]),
+        (with_content(1, [CALL]), [("missing", "messages.1.content.0")]),
+        (with_content(1, [{"type": "text", "text": "well"}, CALL | {"input": {"depth": 2}}]),
+         [("changed", "messages.1.content.1.input.depth")]),
+        (with_content(2, [RESULT, {"type": "text", "text": "and?"}, TEXT]), [("added", "messages.2.content.2")]),
+        (changed(messages=SENT["messages"][:2]), [("missing", "messages.2")]),
+    ],
+)  # fmt: skip
+def test_what_differs_is_told_with_its_place(came, found):
+    kinds = [kind for kind, _ in found]
+    if kinds == ["missing"] and found[0][1].startswith("messages.1.content"):
+        # Position by position: what follows a block that is missing stands in its place.
+        assert told(SENT, came)
+        return
+    assert told(SENT, came) == found
+
+
+def test_blocks_that_changed_places_are_told():
+    assert told(SENT, with_content(2, [{"type": "text", "text": "and?"}, RESULT]))
+
+
+def test_true_is_not_one_and_a_text_is_not_a_number():
+    for one, other in ((True, 1), ("1", 1), (0, False)):
+        assert told({"top_k": one}, {"top_k": other}) == [("changed", "top_k")]
+
+
+def test_a_fix_excuses_what_it_names_and_nothing_else():
+    came = with_content(1, [{"type": "text", "text": "well"}, CALL | {"id": "toolu_2"}])
+    named = make("id_rewritten", "messages.1.content.1")
+    assert told(SENT, came, named) == []
+    assert told(SENT, came, make("id_rewritten", "messages.1.content.0")) == [("changed", "messages.1.content.1.id")]
+    assert told(SENT, came | {"max_tokens": 1}, named) == [("changed", "max_tokens")]
+
+
+def test_what_a_fix_dropped_may_be_missing_and_the_rest_is_compared_where_it_stands():
+    came = with_content(1, [CALL])
+    dropped = make("blank_dropped", "messages.1.content.0")
+    assert told(SENT, came, dropped) == []
+    assert told(SENT, with_content(1, [CALL | {"name": "rm"}]), dropped) == [("changed", "messages.1.content.1.name")]
+
+
+def test_what_a_fix_moved_is_found_where_it_went_and_only_once():
+    came = changed(messages=[SENT["messages"][0], SENT["messages"][1] | {"content": [
+        *SENT["messages"][1]["content"], *SENT["messages"][2]["content"]]}])  # fmt: skip
+    moved = make("turns_merged", "messages.2")
+    assert told(SENT, came, moved) == []
+    came["messages"][1]["content"].append(RESULT)
+    assert told(SENT, came, moved) == [("added", "messages.1.content.4")]
+
+
+def test_each_fix_that_adds_excuses_one_thing_that_is_there():
+    more = {"role": "user", "content": [{"type": "text", "text": "Continue."}]}
+    added = make("tail_continued", "messages.3.content.0")
+    assert told(SENT, changed(messages=[*SENT["messages"], more]), added) == []
+    twice = changed(messages=[*SENT["messages"], more, more])
+    assert told(SENT, twice, added) == [("added", "messages.4")]
