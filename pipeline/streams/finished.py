@@ -55,6 +55,7 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
             )
         )
     withdrawn = {block.tool_id for block in message.blocks if block.withdrawn}
+    withdrawn -= {block.tool_id for block in message.surviving()}
     for line in message.users:
         kept = [raw for tool_id, raw in line.results if tool_id not in withdrawn] + line.rest
         if kept:
