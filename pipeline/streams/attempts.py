@@ -175,8 +175,8 @@ class Message(Struct, kw_only=True):
         return bool(calls) and all(call.answered or call.tool_id in tool_ids for call in calls)
 
     def is_confirmed(self) -> bool:
-        """Whether complete messages held all that is on the screen of it, and all that ever was."""
-        return bool(self.surviving()) and all(block.confirmed or block.is_blank() for block in self.blocks)
+        """Whether complete messages held all that ever streamed of it and says something."""
+        return all(block.confirmed or block.is_blank() for block in self.blocks)
 
     def turn_of(self, line: UserLine) -> Message:
         """The message that a user's line follows: this one, or the one before it whose calls it answers."""
