@@ -516,7 +516,7 @@ def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_: 
     run = [start("m1"), call("t1", "{}"), whole("m1", used("t1"))]
     told = [item for item in recovered(*run, answer("t1"), next_) if isinstance(item, TurnStop)]
     assert told[0] == TurnStop()
-    assert [item for item in recovered(*run, next_) if isinstance(item, TurnStop)][0] == TurnStop(incomplete=True)
+    assert next(item for item in recovered(*run, next_) if isinstance(item, TurnStop)) == TurnStop(incomplete=True)
 
 
 # -- recovery of content -----------------------------------------------------------------------------------------
