@@ -114,7 +114,8 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
 
     ``root`` is the name of the list that the message stands in. In OpenAI's ``input`` it is an item, of which several
     make one turn. ``ids_made`` says that the shape has calls without ids: those without have one that was made from the
-    tool's name (``pipeline.history.ids.made_id``) and belongs to the first such call that waits.
+    tool's name (``pipeline.history.ids.made_id``) and belongs to the first such call that waits. ``synthetic`` marks a
+    user's turn that an agent program wrote itself.
     """
 
     role: Role
@@ -125,6 +126,7 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     recorded: bool = False
     root: Literal["messages", "input", "contents"] = "messages"
     ids_made: bool = False
+    synthetic: bool = False
 
     @property
     def place(self) -> str:

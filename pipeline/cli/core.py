@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -150,7 +154,8 @@ def recover_command(source: str, model: str | None, file: str) -> None:
     """Turn raw provider events into items, one a line, as they arrive.
 
     Ends with 3 where something had to be promoted, withdrawn or left incomplete, or where the source's words were
-    changed; how often, and by which fix, is said in the end.
+    changed; how often, and by which fix, is said in the end. Ctrl-C ends the run as it is: what is open is left
+    incomplete.
     """
     mended = False
     told: Counter[str] = Counter()
@@ -172,10 +177,46 @@ def recover_command(source: str, model: str | None, file: str) -> None:
 
 def _recovered(recovery: Recovery, file: str) -> Iterator[Sequence[msgspec.Struct]]:
     place = sys.stdin.fileno() if file == "-" else file
-    with open(place, "rb", buffering=0, closefd=file != "-") as events:
-        while data := events.read(_PIECE):  # what is there, for a pipe may still be written
-            yield recovery.feed(data, framing="bytes")
-    yield recovery.end_run(END_OF_INPUT)
+    with open(place, "rb", buffering=0, closefd=file != "-") as events, _ctrl_c() as pressed:
+        interrupted = False
+        while not interrupted:
+            ready = _ready(pressed, events.fileno())
+            interrupted = pressed in ready
+            # What is there, for a pipe may still be written; and what had come before Ctrl-C.
+            data = events.read(_PIECE) if events.fileno() in ready else b""
+            if data:
+                yield recovery.feed(data, framing="bytes")
+            elif not interrupted:
+                break
+        yield recovery.end_run("interrupted" if interrupted else END_OF_INPUT)
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[int]:
+    """A descriptor from which something can be read once Ctrl-C was pressed; -1 where it is not ours to hear.
+
+    So it ends the waiting for input and breaks off nothing that is being done. Pressed again, it does.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if os.name != "posix" or usual is not signal.default_int_handler:
+        yield -1
+        return
+    pressed, told = os.pipe()
+    os.set_blocking(told, False)
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, lambda number, _: signal.signal(number, usual))
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        signal.set_wakeup_fd(before)
+        os.close(pressed)
+        os.close(told)
+
+
+def _ready(pressed: int, events: int) -> list[int]:
+    """Wait until there is input, or Ctrl-C was pressed; which of the two descriptors it is, or both."""
+    return [events] if pressed < 0 else select.select([pressed, events], [], [])[0]
 
 
 def _is_mend(item: Any) -> bool:  # noqa: ANN401  the item union

@@ -75,7 +75,7 @@ async def _inspect(config: Config, session: str, partition: int | None, *, show:
     summary = summarise(session.encode(), turns, events)
     write_json({"session": session, "partition": partition, "records": counts, **summary})
     for name, record in found if show else ():
-        write_json(_as_json(name, record))
+        write_json(as_json(name, record))
     return bool(found or summary)
 
 
@@ -83,7 +83,8 @@ async def _records(consumer: AIOKafkaConsumer, config: Config, name: str, partit
     return [record async for record in read_partition(consumer, qualified(name, config.prefix), partition)]
 
 
-def _as_json(topic: str, record: ConsumerRecord) -> dict[str, object]:
+def as_json(topic: str, record: ConsumerRecord) -> dict[str, object]:
+    """What is printed of a record; it takes one line, whatever the record holds."""
     return {
         "topic": topic,
         "offset": record.offset,
@@ -94,12 +95,12 @@ def _as_json(topic: str, record: ConsumerRecord) -> dict[str, object]:
 
 
 def _value(value: bytes) -> object:
-    """JSON as it is; anything else as text."""
+    """JSON as it is, but for the white space between its tokens; anything else as text."""
     try:
         msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.Raw(msgspec.json.format(value, indent=-1))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return value.decode("utf-8", "replace")
-    return msgspec.Raw(value)
 
 
 def _texts(headers: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, str]]:

@@ -69,6 +69,8 @@ def clean(turn: Turn, policy: Policy, book: Book, changed: set[int]) -> list[Str
     # A blank text is no part of what a model said; anything else that goes leaves the turn no longer verbatim.
     if gone or len(stretches) > 1:
         changed.add(turn.index)
+    if turn.synthetic:
+        return [(role, [structs.replace(piece, synthetic=True) for piece in pieces]) for role, pieces in stretches]
     return stretches
 
 

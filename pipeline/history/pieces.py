@@ -39,7 +39,7 @@ class Piece(Struct, omit_defaults=True):
 
     ``system`` marks the text of a system message that stands inside the history; ``whole`` a text that was the whole
     content of its message, as a plain string. ``came_as`` is the tool call's id in the input, once the block says it no
-    longer; ``tool_id`` tells it at any time.
+    longer; ``tool_id`` tells it at any time. ``synthetic`` marks words in the user's turn that an agent program wrote.
     """
 
     block: Block
@@ -49,6 +49,7 @@ class Piece(Struct, omit_defaults=True):
     code: str = ""
     system: bool = False
     came_as: str | None = None
+    synthetic: bool = False
 
     @property
     def tool_id(self) -> str:

@@ -5,6 +5,8 @@ All of it is state that is saved with every batch, so it holds one message and n
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -13,6 +15,8 @@ from topics.items import Usage
 
 TEXTS = frozenset({"text", "thinking"})
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+# What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
+_NO_CONTENT = "(no content)"
 
 
 class Block(Struct, kw_only=True):
@@ -20,7 +24,8 @@ class Block(Struct, kw_only=True):
 
     ``index`` is its place in the stream, -1 for a promoted one. ``parts`` are the pieces of its text or of its input's
     JSON, ``length`` their length in code points. ``raw`` is its JSON: of an unknown type, as it started; else, once a
-    complete message has confirmed it. ``members`` and ``lists`` are what was noted beside its text.
+    complete message has confirmed it. ``members`` and ``lists`` are what was noted beside its text. ``likeness`` is of
+    a confirmed block that may yet be said again.
     """
 
     item_id: str
@@ -42,12 +47,18 @@ class Block(Struct, kw_only=True):
     raw: bytes | None = None
     members: dict[str, bytes] = {}
     lists: dict[str, list[bytes]] = {}
+    likeness: bytes = b""
 
     def text(self) -> str:
         """What was streamed, or confirmed, so far."""
         if len(self.parts) > 1:
             self.parts = ["".join(self.parts)]
         return self.parts[0] if self.parts else ""
+
+    def is_blank(self) -> bool:
+        """Whether it is a text or a stretch of thinking that says nothing."""
+        text = self.text() if self.kind in TEXTS else "-"
+        return not text or text.isspace()
 
     def awaits_confirmation(self) -> bool:
         """Whether it streamed and no complete message has held it yet."""
@@ -84,9 +95,13 @@ class Block(Struct, kw_only=True):
         members = {name: Raw(value) for name, value in self.members.items()}
         return members | {name: Raw(b"[%b]" % b",".join(values)) for name, values in self.lists.items()}
 
-    def repeats(self, event: BlockStarted) -> bool:
-        """Whether an event that starts a block in this one's place can only be the start of this one, once more."""
-        return not (self.stopped or self.confirmed) and self.kind == event.kind and self.tool_id == event.tool_id
+    def repeats(self, event: BlockStarted, *, whole: bool) -> bool:
+        """Whether an event that starts a block in this one's place can only be the start of this one, once more.
+
+        ``whole``: complete messages will tell, so that one place is one block, however far it got.
+        """
+        over = (self.stopped or self.confirmed) and not whole
+        return not over and self.kind == event.kind and self.tool_id == event.tool_id
 
 
 class UserLine(Struct, array_like=True):
@@ -106,7 +121,9 @@ class UserLine(Struct, array_like=True):
 class Message(Struct, kw_only=True):
     """The current message. ``attempt`` says that it streamed; ``over`` that nothing can replace it any more.
 
-    ``cut``: its stop reason says that the output ended before its end. ``failed`` is the error that cut it.
+    ``cut``: its stop reason says that the output ended before its end. ``failed`` is the error that cut it;
+    ``retried`` says that its request was made again. ``former`` is the attempt in whose place this message came, while
+    its blocks may still be said again.
     """
 
     id: str | None
@@ -125,6 +142,12 @@ class Message(Struct, kw_only=True):
     # The newest block at each place in the stream, by its number in `blocks`.
     places: dict[int, int] = {}
     users: list[UserLine] = []
+    retried: bool = False
+    former: Message | None = None
+
+    def is_open(self) -> bool:
+        """Whether it streamed, and nothing has told why it stopped."""
+        return self.attempt and self.reason is None
 
     def surviving(self) -> list[Block]:
         """The blocks that are on the screen."""
@@ -151,12 +174,29 @@ class Message(Struct, kw_only=True):
         calls = [block for block in self.surviving() if block.kind == "tool_use"]
         return bool(calls) and all(call.answered or call.tool_id in tool_ids for call in calls)
 
+    def is_confirmed(self) -> bool:
+        """Whether complete messages held all that ever streamed of it and says something."""
+        return all(block.confirmed or block.is_blank() for block in self.blocks)
+
+    def turn_of(self, line: UserLine) -> Message:
+        """The message that a user's line follows: this one, or the one before it whose calls it answers."""
+        answered = {tool_id for tool_id, _ in line.results}
+        called = set() if self.former is None else {block.tool_id for block in self.former.blocks}
+        is_former = answered and answered <= called - {block.tool_id for block in self.blocks}
+        return self.former if is_former and self.former is not None else self
+
+    def said_before(self, likeness: bytes) -> Block | None:
+        """The block of the attempt before that a block like this one says again."""
+        blocks = [] if self.former is None else self.former.surviving()
+        return next((block for block in blocks if block.likeness == likeness), None)
+
     def streamed(self, whole: WholeBlock) -> Block | None:
         """The streamed block that a complete message now confirms; None if it never streamed.
 
-        A call is known by its id. Other blocks stand in a complete message in the order of the stream, and what was
-        streamed is the beginning of the whole. Where a delta was lost in the middle, only the place is left to go by.
-        A complete message that tells each block's place leaves nothing to guess.
+        A call is known by its id, and where the complete message tells a block's place, that leaves nothing to guess.
+        Else a whole belongs to the block that equals it, or to the one that it goes on from. A blank text is the
+        beginning of everything and therefore of nothing: some versions leave it out of their complete messages, others
+        put words of their own in its place. Where a delta was lost in the middle, only the place is left to go by.
         """
         if whole.index is not None:
             here = self.block(whole.index)
@@ -164,13 +204,27 @@ class Message(Struct, kw_only=True):
         open_ = [block for block in self.surviving() if block.kind == whole.kind and block.awaits_confirmation()]
         if whole.tool_id is not None:
             return next((block for block in open_ if block.tool_id == whole.tool_id), None)
-        here = next((block for block in open_ if block.index == self.confirmed), None)
-        fitting = [block for block in open_ if whole.text.startswith(block.text())]
-        if here in fitting:
-            return here
-        # A block of which nothing came fits anything, so it says less than the place does.
-        started = next((block for block in fitting if block.length), None)
-        return started or here or (fitting[0] if fitting else None)
+        equal = next((block for block in open_ if block.text() == whole.text), None)
+        if equal is not None:
+            return equal
+        if whole.kind == "text":
+            blank = next((block for block in open_ if block.is_blank()), None)
+            if blank is not None and whole.text == _NO_CONTENT:
+                return blank
+            open_ = [block for block in open_ if not block.is_blank()]
+        here = self._at_its_place(open_)
+        fitting = [block for block in open_ if block.length and whole.text.startswith(block.text())]
+        if fitting:
+            return here if here in fitting else fitting[0]
+        # Some settings leave the thinking out of complete messages.
+        return open_[0] if here is None and open_ and whole.kind == "thinking" and not whole.text else here
+
+    def _at_its_place(self, open_: list[Block]) -> Block | None:
+        """Which of these blocks stands where the next whole one belongs, if blank texts are left out."""
+        waiting = [block for block in self.surviving() if block.kind == "text" and block.awaits_confirmation()]
+        blank = [block.index for block in waiting if block.is_blank()]
+        passed = {block.index: sum(index < block.index for index in blank) for block in open_}
+        return next((block for block in open_ if block.index - passed[block.index] == self.confirmed), None)
 
 
 class Rest(Struct, frozen=True):
@@ -203,3 +257,20 @@ def _same_json(streamed: str, whole: Raw | UnsetType) -> bool:
         return bool(msgspec.json.decode(streamed) == msgspec.json.decode(whole))
     except (msgspec.DecodeError, RecursionError):
         return False
+
+
+def likeness(whole: WholeBlock) -> bytes:
+    """A digest of what a block says, the same whenever it is said again: a call's id is not in it."""
+    said = whole.raw if whole.opaque or whole.kind == "redacted_thinking" else whole.text.encode("utf-8", "replace")
+    if whole.kind in CALLS:
+        said = b"" if whole.input is UNSET else _in_order(whole.input)
+    head = f"{whole.kind} {whole.name} ".encode("utf-8", "replace")
+    return hashlib.blake2b(head + bytes(said), digest_size=8).digest()
+
+
+def _in_order(raw: Raw) -> bytes:
+    """JSON with the members of its objects in order; what cannot be put in order as it is."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(raw), order="deterministic")
+    except (msgspec.DecodeError, RecursionError, OverflowError, ValueError):
+        return bytes(raw)

@@ -75,6 +75,8 @@ class Beside:
         if isinstance(event, Aside):
             return [msgspec.structs.replace(event.item, seq=self._ids.number())]
         if isinstance(event, Retried):
+            if self.memory.message is not None:
+                self.memory.message.retried = True
             return [AgentError(message=event.message, will_retry=True, seq=self._ids.number())]
         if isinstance(event, Failed):
             return self._fail(event)
@@ -132,7 +134,7 @@ class Beside:
     def _record_user(self, line: UserLine) -> None:
         message = self.memory.message
         if message is not None and not message.over:
-            message.users.append(line)
+            message.turn_of(line).users.append(line)
         else:
             self._finish_turns(user_turns(line, self._ids.turns, self._ids.prefix))
 

@@ -27,6 +27,7 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.recovery import Input
+from topics.items import SessionInit
 
 
 def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
@@ -46,6 +47,8 @@ def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
         return Input.ANSWER if _answers_the_last_call(event, message) else Input.ASIDE
     if isinstance(event, RunResult):
         return Input.RESULT_BEFORE if _is_before(event, message) else Input.RESULT
+    if isinstance(event, Aside) and type(event.item) is SessionInit:
+        return Input.NEXT_RUN if repeats and _is_running(message) else Input.ASIDE
     return _PLAIN[type(event)]
 
 
@@ -76,6 +79,11 @@ def _streamed(event: StreamedEvent, plain: Input, message: Message | None, *, re
     if isinstance(event, MessageStopped) and event.abandoned_from is not None:
         return Input.ABANDON
     return plain
+
+
+def _is_running(message: Message | None) -> bool:
+    """Whether there is an attempt that nothing has ended; one whose request is made again waits for the next."""
+    return message is not None and message.attempt and not (message.over or message.retried)
 
 
 def _is_another(message_id: str | None, message: Message) -> bool:

@@ -42,7 +42,9 @@ from topics.items import (
 # What every line has, or what only serves the CLI itself.
 _COMMON = frozenset({"type", "subtype", "session_id", "uuid", "parent_tool_use_id", "isSidechain", "message"})
 _ASSISTANT = _COMMON | {"error", "isApiErrorMessage", "is_api_error_message"}
-_USER = _COMMON | frozenset({"timestamp", "tool_use_result", "toolUseResult", "isSynthetic", "isMeta", "isReplay"})
+# The names under which a user's line says that the CLI wrote it.
+_SYNTHETIC = ("isSynthetic", "is_synthetic", "isMeta")
+_USER = _COMMON | frozenset({"timestamp", "tool_use_result", "toolUseResult", *_SYNTHETIC, "isReplay"})
 
 
 def line_events(kind: str, fields: Fields) -> list[Event]:
@@ -93,7 +95,7 @@ def _user(fields: Fields) -> list[Event] | None:
             uuid=read.text(fields, "uuid") or None,
             parent=read.text(fields, "parent_tool_use_id") or None,
             sidechain=read.flag(fields, "isSidechain"),
-            synthetic=read.flag(fields, "isSynthetic", "isMeta"),
+            synthetic=read.flag(fields, *_SYNTHETIC),
             replay=read.flag(fields, "isReplay"),
             extras=read.others(fields, _USER),
         )

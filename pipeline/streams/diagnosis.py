@@ -108,6 +108,19 @@ class Trace(Struct, array_like=True):
         """Whether the text ends in the same passage over and over."""
         return is_loop(self.tail)
 
+    def is_unfinished(self, reason: str, message: Message | None, *, ended: bool) -> bool:
+        """Whether a run that ends for this reason has not finished.
+
+        ``message`` is its last one; ``ended`` says that the source told the end of what it had to say.
+        """
+        if reason == END_OF_INPUT:
+            return False
+        if cause_of(reason) in BROKEN_OFF and self.counts:
+            return True
+        if message is None:
+            return "error" in self.counts and "result" not in self.counts
+        return bool(message.failed) or (message.cut and self.loops()) or not ended
+
     def told(self, reason: str, failed: str) -> TurnDiagnosis:
         """The diagnosis of the run, which ended for this reason; ``failed`` is the error that came before."""
         cause = cause_of(reason, failed)

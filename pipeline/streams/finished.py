@@ -18,8 +18,9 @@ class FinishedTurn(Struct, frozen=True, kw_only=True):
     """One turn for the log.
 
     ``id`` is derived from the turn's place in the session and its content, so a redelivery makes the same one.
-    ``message`` is ``{"role", "content"}``. ``synthetic``: the agent program wrote it, not the user. ``incomplete``: a
-    part was cut off; a call that was cut has ``"incomplete": true`` and its raw partial JSON, as a string, for input.
+    ``message`` is ``{"role", "content"}``, with ``"synthetic": true`` where ``synthetic``: the agent program wrote it,
+    not the user. ``incomplete``: a part was cut off; a call that was cut has ``"incomplete": true`` and its raw partial
+    JSON, as a string, for input.
     """
 
     id: str
@@ -55,6 +56,7 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
             )
         )
     withdrawn = {block.tool_id for block in message.blocks if block.withdrawn}
+    withdrawn -= {block.tool_id for block in message.surviving()}
     for line in message.users:
         kept = [raw for tool_id, raw in line.results if tool_id not in withdrawn] + line.rest
         if kept:
@@ -82,6 +84,8 @@ def _turn(
 ) -> FinishedTurn:
     message = b'{"role":"%b","content":[%b]}' % (role.encode(), b",".join(content))
     digest = hashlib.blake2b(message, digest_size=8).hexdigest()
+    if synthetic:
+        message = message[:-1] + b',"synthetic":true}'
     return FinishedTurn(
         id=f"{prefix}-turn-{place}-{digest}",
         role=role,

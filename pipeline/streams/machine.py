@@ -13,11 +13,12 @@ import msgspec
 from msgspec import UNSET
 
 from pipeline.errors import StreamError
-from pipeline.streams.attempts import CALLS, Block, Message, confirm
+from pipeline.streams.attempts import CALLS, Block, Message, confirm, likeness
 from pipeline.streams.beside import Beside
 from pipeline.streams.classify import classify, is_late
-from pipeline.streams.diagnosis import BROKEN_OFF, END_OF_INPUT, Trace, cause_of
+from pipeline.streams.diagnosis import Trace
 from pipeline.streams.events import (
+    Aside,
     BlockDelta,
     BlockNoted,
     BlockStarted,
@@ -76,9 +77,9 @@ class Machine(Beside):
             grown = self._grow(event)
             if grown is not None:
                 return [grown]
-        if type(event) is not RunEnded:
-            memory.trace.count(event)
         state, action = transition(memory.state, classify(event, memory.message, repeats=self._repeats))
+        if action not in _ENDS:
+            memory.trace.count(event)
         items = _ACTIONS[action](self, event)
         memory.state = state
         return items
@@ -127,8 +128,10 @@ class Machine(Beside):
     def _open_block(self, event: BlockStarted) -> list[Item]:
         message = self._message()
         items: list[Item] = []
-        before = None if self._repeats else message.block(event.index)
-        if before is not None and not before.withdrawn and before.repeats(event):
+        before = message.block(event.index)
+        if before is not None and not before.withdrawn and before.repeats(event, whole=self._repeats):
+            if self._repeats:
+                return []
             items = self._take_back(before)
         is_call = event.kind in CALLS and event.tool_id is not None
         item_id = self._ids.for_call(event.tool_id) if is_call and event.tool_id else self._ids.for_streamed()
@@ -223,12 +226,14 @@ class Machine(Beside):
                 items.append(confirmed_by_stop(block))
         return items
 
-    def _turn_stop(self) -> list[Item]:
+    def _turn_stop(self, *, proven: bool = False) -> list[Item]:
+        """The end of the turn, once; ``proven`` says that it is whole, whatever stops were lost."""
         message = self._message()
         if message.stopped:
             return []
         message.stopped = True
-        return [turn_stop(message, told_by_stop=not self._repeats)]
+        incomplete = message.is_open() and not proven
+        return [turn_stop(message, incomplete=incomplete, told_by_stop=not self._repeats)]
 
     def _abandon(self, event: MessageStopped) -> list[Item]:
         message = self._message()
@@ -252,16 +257,21 @@ class Machine(Beside):
                 continue  # it was told before, and its place tells so
             if block is None:
                 items += self._promote(message, whole)
+                block = message.blocks[-1]
             else:
                 completed.append(confirmed(block, whole, confirm(block, whole)))
                 block.raw = self._kept(whole)
+            if message.attempt and self._repeats:
+                block.likeness = likeness(whole)  # it may be said again, by another message in this one's place
         told = turn_delta(event)
         return [*items, *([told] if self._repeats or told != TurnDelta() else []), *completed]
 
     def _promote(self, message: Message, whole: WholeBlock) -> list[Item]:
+        before = message.said_before(likeness(whole)) if message.former is not None else None
+        items = [] if before is None else self._take_back(before)
         item_id = self._ids.for_promoted() if whole.tool_id is None else self._ids.for_call(whole.tool_id)
         message.add(promoted_block(item_id, whole, self._kept(whole)))
-        return whole_items(item_id, whole, origin="promoted")
+        return [*items, *whole_items(item_id, whole, origin="promoted")]
 
     def _kept(self, whole: WholeBlock) -> bytes | None:
         """The block's JSON for the log. A plain text is kept as it is shown, once and not twice."""
@@ -276,8 +286,12 @@ class Machine(Beside):
     def _replace_rest(self, event: WholeMessage) -> list[Item]:
         return [*self._withdraw(everything=False), *self._take_next(event)]
 
-    def _replace_all(self, event: WholeMessage) -> list[Item]:
-        return [*self._withdraw(everything=True), *self._take_next(event)]
+    def _replace_said(self, event: WholeMessage) -> list[Item]:
+        """Withdraw what is unconfirmed; what is confirmed waits for whether this message says it again."""
+        former = self._message()
+        items = [*self._withdraw(everything=False), *self._leave("next message", replaced=True)]
+        self.memory.message = Message(id=event.message_id, model=event.model, attempt=False, former=former)
+        return [*items, *self._confirm(event)]
 
     def _withdraw(self, *, everything: bool) -> list[Item]:
         """Take blocks off the screen: all of them, or those that nothing has confirmed or that were abandoned."""
@@ -293,33 +307,47 @@ class Machine(Beside):
 
     # -- the end of a message, an answer, a run -----------------------------------------------------------------
 
-    def _leave(self, reason: str) -> list[Item]:
+    def _leave(self, reason: str, *, replaced: bool = False) -> list[Item]:
         """Close the current message and remember what it shows; another one takes its place."""
         message = self.memory.message
         if message is None:
             return []
-        items = self._close(message, reason)
+        items = self._settle(message, reason) if replaced else self._close(message, reason)
         self.memory.trace.read(message, self._excerpt)
         self.memory.before = Shown.of(message) or self.memory.before
         self.memory.message = None
         return items
 
-    def _close(self, message: Message, reason: str) -> list[Item]:
+    def _close(self, message: Message, reason: str, *, succeeded: bool = False) -> list[Item]:
+        items = self._settle(message, reason, succeeded=succeeded)
+        former, message.former = message.former, None
+        for over in (former, message):
+            if over is not None and self._records:
+                self._finish_turns(finished_turns(over, self._ids.turns, self._ids.prefix, self._issuer))
+        return items
+
+    def _settle(self, message: Message, reason: str, *, succeeded: bool = False) -> list[Item]:
+        """Say how everything ends that is still open. ``succeeded``: the run's result is a success."""
         items: list[Item] = []
         for block in message.surviving():
-            if not block.confirmed and not block.left:
-                block.left = True
-                items.append(left_incomplete(block, message.failed or reason))
+            if block.confirmed or block.left:
+                continue
+            if self._repeats and block.is_blank():
+                items += self._take_back(block)  # no complete message will ever hold it, and nobody misses it
+                continue
+            block.left = True
+            items.append(left_incomplete(block, message.failed or reason))
         if not message.over and (message.blocks or message.reason is not None):
-            items += self._turn_stop()
+            proven = self._repeats and message.is_confirmed()
+            if proven and succeeded and message.reason is None:
+                message.stopped = False  # if it was stopped, it was called incomplete
+            items += self._turn_stop(proven=proven and (succeeded or message.is_answered_with(set())))
         message.over = True
-        if self._records:
-            self._finish_turns(finished_turns(message, self._ids.turns, self._ids.prefix, self._issuer))
         return items
 
     def _sum_up(self, event: RunResult) -> list[Item]:
         message = self.memory.message
-        items = [] if message is None else self._close(message, "result")
+        items = [] if message is None else self._close(message, "result", succeeded=not event.item.is_error)
         return [*items, *self._report(event)]
 
     def _report(self, event: RunResult) -> list[Item]:
@@ -333,25 +361,18 @@ class Machine(Beside):
         memory = self.memory
         message, failed = memory.message, memory.message.failed if memory.message else ""
         items = self._leave(event.reason)
-        if self._is_unfinished(event, message):
+        # An agent program's run has a result, an API's message its stop reason.
+        ended = memory.state is State.CLOSED if self._repeats else message is not None and not message.is_open()
+        if memory.trace.is_unfinished(event.reason, message, ended=ended):
             items.append(msgspec.structs.replace(memory.trace.told(event.reason, failed), seq=self._ids.number()))
         memory.before, memory.trace = None, Trace()
         return items
 
-    def _is_unfinished(self, event: RunEnded, message: Message | None) -> bool:
-        """Whether a run has not finished: an agent program's has a result, an API's message its stop reason."""
-        trace, state = self.memory.trace, self.memory.state
-        if event.reason == END_OF_INPUT:
-            return False
-        if cause_of(event.reason) in BROKEN_OFF and trace.counts:
-            return True
-        if message is None:
-            return "error" in trace.counts and "result" not in trace.counts
-        if message.failed:
-            return True
-        if message.cut and trace.loops():
-            return True
-        return state is not State.CLOSED if self._repeats else message.reason is None and message.attempt
+    def _start_run(self, event: Aside) -> list[Item]:
+        """Another run begins in the same pipe, and the one before was ended without a word."""
+        items = self._end(RunEnded("next run"))
+        self.memory.trace.count(event)
+        return [*items, *self._show(event)]
 
     def _message(self) -> Message:
         """The current message; actions that need one stand in the table only where there is one."""
@@ -361,6 +382,8 @@ class Machine(Beside):
         return message
 
 
+# A run's end counts in no run, and what begins one counts in the new one.
+_ENDS = frozenset({Action.END, Action.START_RUN})
 # An action takes the events of the inputs that lead to it, and no others.
 _ACTIONS: dict[Action, Callable[[Machine, Any], list[Item]]] = {
     action: getattr(Machine, f"_{action.name.lower()}") for action in Action

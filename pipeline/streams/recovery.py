@@ -77,6 +77,7 @@ class Input(_Word):
     RESULT = "result"
     RESULT_BEFORE = "result of messages before this one"
     END = "end of the run"
+    NEXT_RUN = "another run begins while this message is not over"
 
 
 class Action(_Word):
@@ -100,10 +101,11 @@ class Action(_Word):
     CONFIRM = "complete the blocks that streamed, promote those that did not"
     TAKE_NEXT = "close the message, promote the next"
     REPLACE_REST = "withdraw what is unconfirmed, promote the next"
-    REPLACE_ALL = "withdraw everything, promote the next"
+    REPLACE_SAID = "withdraw what is unconfirmed and what the next says again, promote the next"
     REPORT = "report the result"
     SUM_UP = "complete what is open as incomplete, report the result"
     END = "complete what is open as incomplete"
+    START_RUN = "complete what is open as incomplete, show the run that begins"
 
 
 S, A = State, Action
@@ -132,14 +134,15 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.OPEN, I.STOP): (S.CUT, A.STOP),
     (S.OPEN, I.ABANDON): (S.CUT, A.ABANDON),
     (S.OPEN, I.OWN): (S.OPEN, A.CONFIRM),
-    # No stop was seen, so the source forgot the attempt as a whole.
-    (S.OPEN, I.FOREIGN): (S.PROMOTED, A.REPLACE_ALL),
+    # No stop was seen, so the source forgot the attempt for now; what was confirmed stays in its transcript.
+    (S.OPEN, I.FOREIGN): (S.PROMOTED, A.REPLACE_SAID),
     (S.OPEN, I.RETRY): (S.CUT, A.SHOW),
     (S.OPEN, I.ASIDE): (S.OPEN, A.SHOW),
     (S.OPEN, I.LATE): (S.OPEN, A.IGNORE),
     (S.OPEN, I.RESULT): (S.CLOSED, A.SUM_UP),
     (S.OPEN, I.RESULT_BEFORE): (S.OPEN, A.REPORT),
     (S.OPEN, I.END): (S.IDLE, A.END),
+    (S.OPEN, I.NEXT_RUN): (S.IDLE, A.START_RUN),
     # Cut: what was confirmed stays, whatever comes.
     (S.CUT, I.START): (S.OPEN, A.START_AGAIN),
     (S.CUT, I.UNSTARTED): (S.CUT, A.TAKE_STRAY),
@@ -163,6 +166,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.CUT, I.RESULT): (S.CLOSED, A.SUM_UP),
     (S.CUT, I.RESULT_BEFORE): (S.CUT, A.REPORT),
     (S.CUT, I.END): (S.IDLE, A.END),
+    (S.CUT, I.NEXT_RUN): (S.IDLE, A.START_RUN),
     # Finished: a new attempt means that it was accepted, another complete message that it was not.
     (S.FINISHED, I.START): (S.OPEN, A.START_NEXT),
     (S.FINISHED, I.BLOCK_START): (S.FINISHED, A.TAKE_STRAY),
@@ -176,7 +180,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.FINISHED, I.STOP): (S.DONE, A.STOP),
     (S.FINISHED, I.ABANDON): (S.CUT, A.ABANDON),
     (S.FINISHED, I.OWN): (S.FINISHED, A.CONFIRM),
-    (S.FINISHED, I.FOREIGN): (S.PROMOTED, A.REPLACE_ALL),
+    (S.FINISHED, I.FOREIGN): (S.PROMOTED, A.REPLACE_SAID),
     (S.FINISHED, I.RETRY): (S.CUT, A.SHOW),
     (S.FINISHED, I.ANSWER): (S.ANSWERED, A.SHOW),
     (S.FINISHED, I.ASIDE): (S.FINISHED, A.SHOW),
@@ -184,6 +188,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.FINISHED, I.RESULT): (S.CLOSED, A.SUM_UP),
     (S.FINISHED, I.RESULT_BEFORE): (S.FINISHED, A.REPORT),
     (S.FINISHED, I.END): (S.IDLE, A.END),
+    (S.FINISHED, I.NEXT_RUN): (S.IDLE, A.START_RUN),
     # Answered: the tools ran, so nothing replaces it any more; a retry is the next message's.
     (S.ANSWERED, I.START): (S.OPEN, A.START_NEXT),
     (S.ANSWERED, I.BLOCK_START): (S.ANSWERED, A.TAKE_STRAY),
@@ -205,6 +210,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.ANSWERED, I.RESULT): (S.CLOSED, A.SUM_UP),
     (S.ANSWERED, I.RESULT_BEFORE): (S.ANSWERED, A.REPORT),
     (S.ANSWERED, I.END): (S.IDLE, A.END),
+    (S.ANSWERED, I.NEXT_RUN): (S.IDLE, A.START_RUN),
     # Done: complete messages of it may still come, nothing replaces it.
     (S.DONE, I.START): (S.OPEN, A.START_NEXT),
     (S.DONE, I.UNSTARTED): (S.OPEN, A.START_UNSEEN),
@@ -227,6 +233,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.DONE, I.RESULT): (S.CLOSED, A.SUM_UP),
     (S.DONE, I.RESULT_BEFORE): (S.DONE, A.REPORT),
     (S.DONE, I.END): (S.IDLE, A.END),
+    (S.DONE, I.NEXT_RUN): (S.IDLE, A.START_RUN),
     # Promoted: no attempt, so block events and stops are another message's, and late.
     (S.PROMOTED, I.START): (S.OPEN, A.START_NEXT),
     (S.PROMOTED, I.UNSTARTED): (S.OPEN, A.START_UNSEEN),

@@ -82,9 +82,8 @@ def turn_delta(event: WholeMessage) -> TurnDelta:
     return TurnDelta(model=event.model, usage=event.usage, uuid=event.uuid, extras=event.extras)
 
 
-def turn_stop(message: Message, *, told_by_stop: bool) -> TurnStop:
+def turn_stop(message: Message, *, incomplete: bool, told_by_stop: bool) -> TurnStop:
     """An attempt's turn is over. Where no complete message tells about the turn, its stop does."""
-    incomplete = message.attempt and message.reason is None
     if not told_by_stop:
         return TurnStop(incomplete=incomplete)
     return TurnStop(

@@ -1,7 +1,8 @@
 """Runs of real CLI versions against an API that cuts, refuses and overloads, each with what must be on screen.
 
-The oracle is not ours: ``visible`` is what the CLI itself kept in the history of its next request. A call that ran
-although its message was replaced (``executed_but_superseded``) may stay or go.
+The oracle is not ours. Of the first measurement, ``visible`` is what the CLI itself kept in the history of the rest of
+that turn; a call that ran although its message was replaced (``executed_but_superseded``) may stay or go. Of the
+second, ``held`` is what the CLI sent with another prompt at the end, which is what it holds for good.
 """
 
 from __future__ import annotations
@@ -9,42 +10,72 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.streams import Recovery, recover
-from topics.items import Item, ItemRetracted, ItemStarted
+from pipeline.streams import FinishedTurn, Recovery, recover
+from topics.items import Item, ItemRetracted, ItemStarted, TurnResult, TurnStop
 from topics.reducer import Entry, View, reduce
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("REKNIT_CORPUS", ROOT.parent / "shared" / "corpus"))
 RUNS = CORPUS / "claude-cli-faults.jsonl.gz"
+HELD = CORPUS / "claude-cli-held.jsonl.gz"
 
 pytestmark = [
     pytest.mark.corpus,
     pytest.mark.skipif(not RUNS.is_file(), reason=f"no recorded runs at {RUNS}; set REKNIT_CORPUS"),
 ]
 
+Block = dict[str, Any]
+CALLS = ("tool_use", "server_tool_use")
+# What was confirmed here and then silently replaced is not in the rest of that turn, but the second measurement found
+# that the program keeps it for good.
+KEPT = {(name, cli) for name in ("drop-in-second-tool", "drop-same-prefix") for cli in ("1.0.128", "2.1.50")}
+
 
 @cache
-def runs() -> list[dict[str, Any]]:
-    if not RUNS.is_file():
+def rows(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
         return []
-    with gzip.open(RUNS, "rt", encoding="utf-8") as rows:
-        return [json.loads(row) for row in rows]
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
-each_run = pytest.mark.parametrize("run", runs(), ids=lambda run: f"{run['name']}-{run['cli']}")
+def as_seen_for_good(run: dict[str, Any]) -> dict[str, Any]:
+    if (run["name"], run["cli"]) not in KEPT:
+        return run
+    return run | {"visible": [block for line in run["lines"] for block in confirmed_in(line)]}
+
+
+def confirmed_in(line: str) -> list[Block]:
+    """The main turn's blocks that a line confirms, without what is no block of the screen."""
+    read = json.loads(line)
+    notice = read.get("error") or (read.get("message") or {}).get("model") == "<synthetic>"
+    if read["type"] != "assistant" or read["parent_tool_use_id"] or notice:
+        return []
+    kept = ("type", "text", "id", "name", "input")
+    blocks = [{name: block[name] for name in kept if name in block} for block in read["message"]["content"]]
+    return [block for block in blocks if block["type"] in {"text", *CALLS}]
+
+
+each_run = pytest.mark.parametrize(
+    "run", [as_seen_for_good(run) for run in rows(RUNS)], ids=lambda run: f"{run['name']}-{run['cli']}"
+)
+each_held = pytest.mark.parametrize(
+    "run", rows(HELD), ids=lambda run: f"{run['name']}-{run['cli']}-{run.get('mode', 'partial')}"
+)
 
 
 def as_block(entry: Entry) -> dict[str, Any]:
     if entry.item_type == "text":
         return {"type": "text", "text": entry.text}
     return {
-        "type": "tool_use",
+        "type": entry.item_type,
         "id": entry.item_id,
         "name": entry.started.name,
         "input": json.loads(entry.text if entry.input is None else bytes(entry.input)),
@@ -102,17 +133,6 @@ def test_what_disappears_is_named(run: dict[str, Any]) -> None:
     assert started - {entry.item_id for entry in reduce(items).entries} == retracted
 
 
-def confirmed_in(line: str) -> list[dict[str, Any]]:
-    """The main turn's blocks that a line confirms, without what is no block of the screen."""
-    read = json.loads(line)
-    notice = read.get("error") or (read.get("message") or {}).get("model") == "<synthetic>"
-    if read["type"] != "assistant" or read["parent_tool_use_id"] or notice:
-        return []
-    kept = ("type", "text", "id", "name", "input")
-    blocks = [{name: block[name] for name in kept if name in block} for block in read["message"]["content"]]
-    return [block for block in blocks if block["type"] in {"text", "tool_use"}]
-
-
 @each_run
 def test_cut_after_any_line_it_ends_with_what_was_confirmed(run: dict[str, Any]) -> None:
     recovery = Recovery("claude-cli")
@@ -147,17 +167,25 @@ def as_turn_block(block: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in block.items() if name in {"type", "text", "id", "name", "input"}}
 
 
-@each_run
-def test_finished_turns_hold_what_is_visible_in_order(run: dict[str, Any]) -> None:
+def turns_of(lines: list[str]) -> list[FinishedTurn]:
     recovery = Recovery("claude-cli")
-    turns = []
-    for line in run["lines"]:
+    turns: list[FinishedTurn] = []
+    for line in lines:
         recovery.feed(line.encode())
         turns += recovery.take_finished()
     recovery.end_run("end of input")
-    turns += recovery.take_finished()
+    return turns + recovery.take_finished()
+
+
+def blocks_of(turns: Iterable[FinishedTurn], role: str) -> list[Block]:
+    return [block for turn in turns if turn.role == role for block in json.loads(turn.message)["content"]]
+
+
+@each_run
+def test_finished_turns_hold_what_is_visible_in_order(run: dict[str, Any]) -> None:
+    turns = turns_of(run["lines"])
     assert len({turn.id for turn in turns}) == len(turns)
-    blocks = [block for turn in turns if turn.role == "assistant" for block in json.loads(turn.message)["content"]]
+    blocks = blocks_of(turns, "assistant")
     whole = [as_turn_block(block) for block in blocks if block["type"] in {"text", "tool_use"}]
     if run["incomplete"]:
         cut = whole.pop()
@@ -165,5 +193,184 @@ def test_finished_turns_hold_what_is_visible_in_order(run: dict[str, Any]) -> No
         assert turns[-1].incomplete
     assert run["visible"] in (whole, [block for block in whole if block not in run["executed_but_superseded"]])
     calls = {block["id"] for block in blocks if block["type"] == "tool_use"}
-    results = [block for turn in turns if turn.role == "user" for block in json.loads(turn.message)["content"]]
+    results = blocks_of(turns, "user")
     assert {block["tool_use_id"] for block in results if block["type"] == "tool_result"} <= calls
+
+
+# -- the second measurement: what the program holds for good ------------------------------------------------------
+
+
+def is_blank(block: Block) -> bool:
+    return block["type"] == "text" and not block["text"].strip()
+
+
+def likeness(block: Block) -> str:
+    return json.dumps([block.get("text"), block.get("name"), block.get("input")], sort_keys=True)
+
+
+def held_once(run: dict[str, Any]) -> list[Block]:
+    """What the program holds, without what a message in place of a cut one says again, and without blank texts."""
+    confirmed: dict[str, list[Block]] = {}
+    in_place_of: dict[str, str] = {}
+    started: set[str] = set()
+    streaming = ""
+    for line in run["lines"]:
+        read = json.loads(line)
+        event = read.get("event") or {}
+        if event.get("type") == "message_start":
+            streaming = event["message"]["id"]
+            started.add(streaming)
+        elif event.get("type") == "message_stop" or read["type"] == "result":
+            streaming = ""
+        for block in confirmed_in(line):
+            message_id = read["message"]["id"]
+            confirmed.setdefault(message_id, []).append(block)
+            if streaming and message_id not in started:
+                in_place_of[message_id] = streaming
+    # The program holds what it has confirmed, neither more nor less; only blank texts it keeps for itself.
+    held = [block for blocks in confirmed.values() for block in blocks]
+    renamed = [block | {"name": "Agent"} if block.get("name") == "Task" else block for block in held]
+    assert [block for block in run["held"] if not is_blank(block)] in (held, renamed)
+    for message_id, cut in in_place_of.items():
+        for block in confirmed[message_id]:
+            again = [before for before in confirmed.get(cut, []) if likeness(before) == likeness(block)]
+            if again:
+                confirmed[cut].remove(again[0])
+    return [block for blocks in confirmed.values() for block in blocks]
+
+
+def cut_for_good(run: dict[str, Any]) -> list[str]:
+    """The text that a result cut off, which nothing came in place of."""
+    streamed = ""
+    left = []
+    for line in run["lines"]:
+        read = json.loads(line)
+        event = read.get("event") or {}
+        if event.get("type") == "message_start" or read["type"] == "assistant":
+            streamed = ""
+        streamed += (event.get("delta") or {}).get("text") or ""
+        if read["type"] == "result" and streamed.strip():
+            left.append(streamed)
+    return left
+
+
+def check_held(view: View, run: dict[str, Any]) -> None:
+    entries = view.blocks("text", *CALLS)
+    assert [as_block(entry) for entry in entries if not entry.incomplete] == held_once(run)
+    assert [entry.text for entry in entries if entry.incomplete] == cut_for_good(run)
+    assert all(entry.done for entry in view.entries)
+
+
+@each_held
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_run_ends_with_what_the_program_holds_each_once(run: dict[str, Any], size: int) -> None:
+    check_held(reduce(fed(run["lines"], size)), run)
+
+
+@each_held
+def test_what_is_held_does_not_change_when_each_line_comes_twice(run: dict[str, Any]) -> None:
+    doubled = [line for line in run["lines"] for _ in range(2 if json.loads(line).get("uuid") else 1)]
+    assert fed(doubled, 1) == fed(run["lines"], 1)
+    check_held(reduce(fed(doubled, 10_000)), run)
+
+
+@each_held
+def test_what_is_held_does_not_change_when_each_item_comes_twice(run: dict[str, Any]) -> None:
+    check_held(reduce(item for item in fed(run["lines"], 1) for _ in range(2)), run)
+
+
+@each_held
+def test_what_is_held_does_not_depend_on_the_names_that_new_versions_give_events(run: dict[str, Any]) -> None:
+    lines = []
+    for line in run["lines"]:
+        read = json.loads(line)
+        read.pop("api_message_id", None)
+        lines.append(json.dumps(read))
+    check_held(reduce(fed(lines, 1)), run)
+
+
+@each_held
+def test_finished_turns_hold_what_the_program_holds(run: dict[str, Any]) -> None:
+    turns = turns_of(run["lines"])
+    assert len({turn.id for turn in turns}) == len(turns)
+    whole = [as_turn_block(block) for block in blocks_of(turns, "assistant") if block["type"] in {"text", *CALLS}]
+    cut = [{"type": "text", "text": text} for text in cut_for_good(run)]
+    assert [block for block in whole if block not in cut] == held_once(run)
+    assert [json.loads(turn.message)["content"] for turn in turns if turn.incomplete] == [[block] for block in cut]
+    calls = {block["id"] for block in whole if block["type"] in CALLS}
+    results = [block for block in blocks_of(turns, "user") if block["type"] == "tool_result"]
+    assert {block["tool_use_id"] for block in results} <= calls
+
+
+@each_held
+def test_prompts_of_the_program_itself_are_marked(run: dict[str, Any]) -> None:
+    written = [json.loads(line) for line in run["lines"] if '"isSynthetic":true' in line]
+    turns = [turn for turn in turns_of(run["lines"]) if turn.synthetic]
+    assert [json.loads(turn.message)["content"] for turn in turns] == [line["message"]["content"] for line in written]
+
+
+def check_cut(view: View, confirmed: list[Block], expected: list[Block]) -> None:
+    found = [as_block(entry) for entry in view.blocks("text", *CALLS) if not entry.incomplete]
+    assert [block for block in found if block not in confirmed] == []
+    assert [block for block in expected if block in confirmed and block not in found] == []
+    incomplete = [entry for entry in view.entries if entry.incomplete]
+    assert [entry for entry in incomplete if entry.item_type == "text" and not entry.text.strip()] == []
+    assert all(entry.done for entry in view.entries)
+
+
+@each_held
+def test_cut_after_any_line_what_was_confirmed_is_there_and_nothing_blank(run: dict[str, Any]) -> None:
+    recovery = Recovery("claude-cli")
+    items: list[Item] = []
+    confirmed: list[Block] = []
+    expected = held_once(run)
+    for line in run["lines"]:
+        confirmed += confirmed_in(line)
+        items += recovery.feed(line.encode())
+        check_cut(reduce([*items, *Recovery.restore(recovery.snapshot()).end_run("killed")]), confirmed, expected)
+
+
+def is_stop(line: str, *kinds: str) -> bool:
+    return (json.loads(line).get("event") or {}).get("type") in kinds
+
+
+@each_held
+@pytest.mark.parametrize(
+    "lost",
+    [("content_block_stop",), ("message_delta", "message_stop"), ("content_block_stop", "message_delta")],
+    ids="-".join,
+)
+def test_a_turn_that_succeeded_is_whole_whatever_stops_were_lost(run: dict[str, Any], lost: tuple[str, ...]) -> None:
+    items = fed([line for line in run["lines"] if not is_stop(line, *lost)], 1)
+    said: TurnStop | None = None
+    for item in items:
+        if isinstance(item, TurnStop) and item.parent_tool_use_id is None:
+            said = item
+        if isinstance(item, TurnResult):
+            assert said is not None
+            # It may say "success" and be none, and the other way round.
+            if not item.is_error:
+                assert said.incomplete == (item.subtype == "error_during_execution")
+
+
+def is_uncut(run: dict[str, Any]) -> bool:
+    """Whether no message of the run was cut, so that a lost stop hides nothing."""
+    events = [event for line in run["lines"] if (event := json.loads(line).get("event"))]
+    stops = [event for event in events if event["type"] == "message_stop"]
+    starts = [event for event in events if event["type"] == "message_start"]
+    return len(stops) == len(starts) and '"abandoned_blocks"' not in "".join(run["lines"])
+
+
+@pytest.mark.parametrize("run", list(filter(is_uncut, rows(HELD))), ids=lambda run: f"{run['name']}-{run['cli']}")
+def test_whatever_stops_were_lost_a_run_without_a_cut_ends_the_same(run: dict[str, Any]) -> None:
+    lines = [line for line in run["lines"] if not is_stop(line, "content_block_stop", "message_delta", "message_stop")]
+    check_held(reduce(fed(lines, 1)), run)
+
+
+@each_held
+def test_without_streamed_events_everything_that_is_held_is_promoted(run: dict[str, Any]) -> None:
+    lines = [line for line in run["lines"] if json.loads(line)["type"] != "stream_event"]
+    view = reduce(fed(lines, 1))
+    entries = view.blocks("text", *CALLS)
+    assert [as_block(entry) for entry in entries] == [block for line in lines for block in confirmed_in(line)]
+    assert {(entry.origin, entry.incomplete) for entry in entries} == {("promoted", False)}

@@ -19,7 +19,7 @@ MESSAGE_IDS = st.sampled_from(["m1", "m2", "m3"])
 # With a name, as new versions write it, or without, as old ones do.
 NAMED = st.one_of(st.none(), MESSAGE_IDS)
 INDEXES = st.integers(0, 2)
-TEXTS = st.text(max_size=6)
+TEXTS = st.one_of(st.sampled_from(["", "\n\n", " "]), st.text(max_size=6))
 CALL_IDS = st.sampled_from(["call_0", "call_1"])
 
 
@@ -91,6 +91,7 @@ ANSWERS = st.builds(
 )
 REST = st.one_of(
     st.just({"type": "system", "subtype": "api_retry", "error": "overloaded"}),
+    st.just({"type": "system", "subtype": "init", "session_id": "s"}),
     st.builds(lambda text: {"type": "result", "is_error": False, "result": text}, TEXTS),
     st.builds(lambda text: {"type": "user", "isSynthetic": True, "message": {"content": text}}, TEXTS),
     st.just({"type": "assistant", "error": "x", "message": {"content": "notice"}}),

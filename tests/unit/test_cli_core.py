@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -179,3 +180,24 @@ def test_recover_takes_noise_as_items():
     done = reknit("recover", given=b"\xff\xfe\x00\nnull\nnot json\n" + b"x" * 10_000_000)
     assert done.returncode == 0
     assert [item["type"] for item in lines(done)] == ["agent/unrecognized"] * 4
+
+
+def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
+    events = [
+        {"type": "message_start", "message": {"id": "m1", "model": "m"}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
+    ]
+    command = [sys.executable, "-m", "pipeline.cli", "recover"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        for event in events:
+            process.stdin.write(json.dumps({"type": "stream_event", "event": event}).encode() + b"\n")
+        process.stdin.flush()
+        assert [json.loads(process.stdout.readline())["type"] for _ in range(2)] == ["item/started", "item/delta"]
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        items = [json.loads(line) for line in process.stdout]
+        assert (process.returncode, process.stderr.read()) == (3, b"")
+    assert items[0] == {"type": "item/completed", "item_id": "cc-block-0", "incomplete": True, "reason": "interrupted"}
+    assert [item["type"] for item in items[1:]] == ["turn/stop", "turn/diagnosis"]
+    assert (items[2]["cause"], items[2]["head"]) == ("stopped", "Hel")

@@ -27,6 +27,18 @@ def test_string_content_is_one_text_block_with_the_contents_path():
     assert fixes == []
 
 
+def test_the_mark_of_what_an_agent_program_wrote_stays_with_the_turn():
+    turn, fixes = one({"role": "user", "content": "Go on.", "synthetic": True})
+    assert turn == Turn(
+        role="user", blocks=(Text(text="Go on."),), index=0, paths=("messages.0.content",), synthetic=True
+    )
+    assert fixes == []
+    turn, fixes = one({"role": "user", "content": [{"type": "text", "text": "Go on."}], "synthetic": False})
+    assert (turn.synthetic, fixes) == (False, [])
+    turn, fixes = one({"role": "assistant", "content": "Well.", "synthetic": True})
+    assert (turn.synthetic, fixes) == (False, [("field_dropped", "messages.0.synthetic")])
+
+
 def test_every_canonical_block_is_kept_as_it_is():
     message = (
         '{"role":"assistant","id":"m1","content":['

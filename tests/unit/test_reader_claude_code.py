@@ -144,7 +144,27 @@ def test_notices_of_the_cli_are_no_assistants_words_but_hidden_user_lines_stay()
         line("assistant", "a2", "u2", [{"type": "text", "text": "No response"}], model="<synthetic>"),
     )
     assert shown(found) == [("user", ["caveat"]), ("user", ["again"])]
+    assert [turn.synthetic for turn in found.conversation.turns] == [True, False]
     assert found.skipped == {"assistant/notice": 2}
+
+
+@pytest.mark.parametrize(
+    ("mark", "synthetic"),
+    [
+        ({"isMeta": True}, True),
+        ({"isSynthetic": True}, True),
+        ({"isMeta": False}, False),
+        ({"isMeta": None}, False),
+        ({}, False),
+    ],
+)
+def test_a_line_that_the_cli_wrote_in_the_users_name_is_marked(mark, synthetic):
+    found = transcript(
+        line("user", "u1", content="Write a long answer."),
+        line("assistant", "a1", "u1", [{"type": "text", "text": "It"}]),
+        line("user", "u2", "a1", content="Your response above was cut off mid-stream.", **mark),
+    )
+    assert [turn.synthetic for turn in found.conversation.turns] == [False, False, synthetic]
 
 
 def test_after_a_compaction_the_path_begins_with_the_summary():

@@ -20,6 +20,7 @@ from topics.items import (
     ItemResult,
     ItemRetracted,
     ItemStarted,
+    TurnDiagnosis,
     TurnStop,
 )
 from topics.reducer import View, reduce
@@ -51,6 +52,10 @@ def call(tool_id: str, partial: str, index: int = 0) -> list[Line]:
         event("content_block_start", index=index, content_block=block),
         event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": partial}),
     ]
+
+
+def delta(words: str) -> Line:
+    return {"type": "text_delta", "text": words}
 
 
 def end(index: int = 0) -> Line:
@@ -179,11 +184,55 @@ def test_a_second_start_is_a_new_attempt_even_with_the_same_id() -> None:
 # -- rule 3: silent replacement -----------------------------------------------------------------------------------
 
 
-def test_another_message_without_a_start_replaces_an_open_attempt_with_all_that_was_confirmed() -> None:
+def test_another_message_without_a_start_replaces_what_was_unconfirmed_of_an_open_attempt() -> None:
     run = [start("m1"), text("First."), whole("m1", said("First.")), end(), text("Sec", 1), WHOLE_ANSWER]
     items = recovered(*run)
-    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-0", "cc-block-1"]
-    assert shown(reduce(items)) == [("text", "The answer.")]
+    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-1"]
+    assert shown(reduce(items)) == [("text", "First."), ("text", "The answer.")]
+
+
+def test_a_confirmed_block_is_withdrawn_by_an_equal_one_of_the_replacement_each_once() -> None:
+    blocks = [said("Same."), said("Same."), said("Other."), used("t1", a=1, b=2), used("t2", a=2)]
+    run = [
+        start("m1"),
+        *[[*text("Same.", index), whole("m1", said("Same.")), end(index)] for index in (0, 1)],
+        *[text("Other.", 2), whole("m1", said("Other.")), end(2)],
+        *[call("t1", '{"a":1,"b":2}', 3), whole("m1", blocks[3]), call("t2", '{"a":2}', 4), whole("m1", blocks[4])],
+        text("Cut", 5),
+    ]
+    again = [whole("m2", said("Same.")), whole("m2", used("t3", b=2, a=1)), whole("m2", used("t4", a=1))]
+    items = recovered(*run, *again)
+    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-3", "cc-block-0", "t1"]
+    assert [(entry.item_id, entry.text) for entry in reduce(items).blocks("text", "tool_use")] == [
+        ("cc-block-1", "Same."),
+        ("cc-block-2", "Other."),
+        ("t2", '{"a":2}'),
+        ("cc-promoted-0", "Same."),
+        ("t3", ""),
+        ("t4", ""),
+    ]
+
+
+def test_a_call_of_another_tool_or_with_another_input_is_another_call() -> None:
+    read = {"type": "tool_use", "id": "t2", "name": "Read", "input": {"a": 1}}
+    run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), text("Cut", 1)]
+    items = recovered(*run, whole("m2", read), whole("m2", used("t3", a=1.5)), whole("m2", used("t4", a=1)))
+    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-0", "t1"]
+
+
+def test_what_the_replacement_says_after_its_result_withdraws_nothing_more() -> None:
+    run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), WHOLE_ANSWER]
+    items = recovered(*run, result("The answer."), whole("m2", said("First.")))
+    assert shown(reduce(items)) == [("text", "First."), ("text", "The answer."), ("text", "First.")]
+
+
+def test_the_place_of_what_was_replaced_is_saved_with_the_state() -> None:
+    run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), whole("m2", said("New."))]
+    recovery, items = Recovery("claude-cli"), []
+    for line in lines_of([*run, whole("m2", said("First."))]):
+        items += recovery.feed(line)
+        recovery = Recovery.restore(recovery.snapshot())
+    assert shown(reduce(items)) == [("text", "New."), ("text", "First.")]
 
 
 def test_a_finished_attempt_without_its_stop_is_replaced_too() -> None:
@@ -219,24 +268,88 @@ def test_a_retry_after_the_stop_reason_keeps_what_was_confirmed() -> None:
     assert shown(reduce(recovered(*run, WHOLE_ANSWER))) == [("text", "First."), ("text", "The answer.")]
 
 
-def test_a_call_that_waits_for_its_result_is_replaced() -> None:
+def test_calls_of_which_one_waits_for_its_result_go_when_the_replacement_makes_them_again() -> None:
     run = [
         start("m1"),
-        call("t1", "{}"),
-        whole("m1", used("t1")),
-        call("t2", "{}", 1),
-        whole("m1", used("t2")),
+        call("t1", '{"a":1}'),
+        whole("m1", used("t1", a=1)),
+        call("t2", '{"a":2}', 1),
+        whole("m1", used("t2", a=2)),
         finish("tool_use"),
         answer("t1"),
         WHOLE_ANSWER,
+        whole("m2", used("t3", a=2)),
     ]
-    assert shown(reduce(recovered(*run))) == [("text", "The answer.")]
+    view = reduce(recovered(*run))
+    assert [entry.item_id for entry in view.entries] == ["t1", "cc-promoted-0", "t3"]
 
 
 def test_all_lines_of_the_replacement_are_one_message() -> None:
     items = recovered(CUT_ANSWER, whole("m2", said("One.")), whole("m2", said("Two.")))
     assert shown(reduce(items)) == [("text", "One."), ("text", "Two.")]
     assert len([item for item in items if isinstance(item, ItemRetracted)]) == 1
+
+
+# -- blank blocks, and starts that come twice --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blank", ["", "\n\n", " \t"])
+@pytest.mark.parametrize("ending", [[finish("end_turn"), stop(), result("Real.")], [result("Real.")], []])
+def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank: str, ending: list[Line]) -> None:
+    run = [start("m1"), text(blank), end(), text("Real.", 1), whole("m1", said("Real.")), end(1)]
+    items = recovered(*run, ending)
+    assert [(entry.item_id, entry.text, entry.incomplete) for entry in reduce(items).entries] == [
+        ("cc-block-1", "Real.", False)
+    ]
+    assert [item for item in items if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="cc-block-1")]
+
+
+def test_a_blank_text_between_two_stretches_of_thinking_shifts_no_place() -> None:
+    thought = [{"type": "thinking", "thinking": words, "signature": "s"} for words in ("One.", "")]
+    run = [
+        *[start("m1"), text("One.", kind="thinking"), whole("m1", thought[0]), text("\n\n", 1)],
+        *[text("Two.", 2, kind="thinking"), whole("m1", thought[1]), text("Dne.", 3), whole("m1", said("Done."))],
+    ]
+    assert shown(reduce(recovered(*run, result("Done.")))) == [
+        ("thinking", "One."),
+        ("thinking", "Two."),
+        ("text", "Done."),
+    ]
+
+
+def test_a_whole_text_goes_to_its_equal_before_the_one_that_it_goes_on_from() -> None:
+    run = [start("m1"), text("Yes"), end(), text("Yes. And more.", 1), end(1)]
+    items = recovered(*run, whole("m1", said("Yes. And more.")), whole("m1", said("Yes.")))
+    assert shown(reduce(items)) == [("text", "Yes."), ("text", "Yes. And more.")]
+
+
+def test_words_of_the_program_in_place_of_a_blank_text_stand_in_its_place() -> None:
+    run = [start("m1"), text("\n\n"), end(), call("t1", "{}", 1), end(1)]
+    view = reduce(recovered(*run, whole("m1", said("(no content)")), whole("m1", used("t1"))))
+    assert [(entry.item_id, entry.text) for entry in view.entries] == [("cc-block-0", "(no content)"), ("t1", "{}")]
+
+
+def test_a_blank_text_that_a_complete_message_holds_stays() -> None:
+    items = recovered(start("m1"), text("\n\n"), whole("m1", said("\n\n")), finish("end_turn"), stop())
+    assert shown(reduce(items)) == [("text", "\n\n")]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3], ids=["at-once", "in-the-middle", "when-confirmed"])
+def test_a_block_that_starts_twice_in_one_place_is_one_block(at: int) -> None:
+    first, *deltas = [*text("Hello, ", 0), event("content_block_delta", index=0, delta=delta("world."))]
+    parts = [first, *deltas, whole("m1", said("Hello, world."))]
+    items = recovered(start("m1"), *parts[:at], first, *parts[at:], result("Hello, world."))
+    assert [item.item_id for item in items if isinstance(item, ItemStarted)] == ["cc-block-0"]
+    assert shown(reduce(items)) == [("text", "Hello, world.")]
+
+
+def test_a_call_that_starts_twice_keeps_its_id() -> None:
+    first, more = call("t1", '{"a":1}')
+    items = recovered(start("m1"), first, first, more, whole("m1", used("t1", a=1)))
+    assert [entry.item_id for entry in reduce(items).entries] == ["t1"]
+    other = call("t2", '{"a":1}')[0]
+    items = recovered(start("m1"), first, more, other, whole("m1", used("t1", a=1)), whole("m1", used("t2", a=1)))
+    assert [entry.item_id for entry in reduce(items).entries] == ["t1", "t2"]
 
 
 # -- rule 4: late stops -------------------------------------------------------------------------------------------
@@ -345,6 +458,65 @@ def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone() -> None
     view = reduce(items)
     assert shown(view) == [("text", "One."), ("text", "Two.")]
     assert [outcome.unseen for outcome in view.results.values()] == [False, False]
+
+
+INIT = {"type": "system", "subtype": "init", "session_id": "s2"}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [[], [finish("end_turn")], [finish(None)], [end(), stop()], [stop(1, "m1")]],
+    ids=["open", "finished", "null", "stop", "abandoned"],
+)
+@pytest.mark.parametrize(
+    "next_", [[start("m2"), *text("Next."), whole("m2", said("Next."))], [whole("m2", said("Next."))]]
+)
+def test_another_run_in_the_same_pipe_withdraws_nothing(before: list[Line], next_: list[Line]) -> None:
+    items = recovered(CUT_ANSWER, before, INIT, next_, result("Next."))
+    assert shown(reduce(items)) == [("!text", "The answ"), ("text", "Next.")]
+    assert not any(isinstance(item, ItemRetracted) for item in items)
+    (told,) = [item for item in items if isinstance(item, TurnDiagnosis)]
+    assert (told.reason, told.head, "aside" in told.counts) == ("next run", "The answ", False)
+    assert kinds(items).index("turn/diagnosis") < kinds(items).index("session/init")
+
+
+def test_an_attempt_that_is_made_again_is_no_run_that_was_ended() -> None:
+    items = recovered(CUT_ANSWER, RETRY, INIT, start("m2"), text("The answer."), whole("m2", said("The answer.")))
+    assert shown(reduce(items)) == [("text", "The answer.")]
+
+
+def test_a_run_that_begins_after_a_result_or_before_any_message_ends_nothing() -> None:
+    one = [start("m1"), text("One."), whole("m1", said("One.")), finish("end_turn"), stop(), result("One.")]
+    items = recovered(INIT, one, INIT, WHOLE_ANSWER, INIT, result("The answer."))
+    assert shown(reduce(items)) == [("text", "One."), ("text", "The answer.")]
+    assert not any(isinstance(item, TurnDiagnosis) for item in items)
+
+
+# -- a turn is whole when all of it was confirmed and its result is a success ------------------------------------
+
+
+@pytest.mark.parametrize("stops", [[], [end()], [end(), finish("end_turn")], [end(), stop()], [finish(None), stop()]])
+@pytest.mark.parametrize("subtype", ["success", "error_during_execution"])
+def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops: list[Line], subtype: str) -> None:
+    run = [start("m1"), text("\n"), text("Hi", 1), whole("m1", said("Hi"))]
+    items = recovered(*run, stops, result("Hi", subtype=subtype))
+    assert [item for item in items if isinstance(item, TurnStop)][-1] == TurnStop()
+    failed = recovered(*run, stops, result("Hi", subtype="success", is_error=True))
+    lost = finish("end_turn") not in stops
+    assert [item.incomplete for item in failed if isinstance(item, TurnStop)] == [lost]
+
+
+def test_a_turn_of_which_a_block_is_unconfirmed_is_not_whole() -> None:
+    items = recovered(start("m1"), text("Hi"), whole("m1", said("Hi")), text("Mor", 1), result("Hi"))
+    assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop(incomplete=True)]
+
+
+@pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams", "whole"])
+def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_: list[Line]) -> None:
+    run = [start("m1"), call("t1", "{}"), whole("m1", used("t1"))]
+    told = [item for item in recovered(*run, answer("t1"), next_) if isinstance(item, TurnStop)]
+    assert told[0] == TurnStop()
+    assert next(item for item in recovered(*run, next_) if isinstance(item, TurnStop)) == TurnStop(incomplete=True)
 
 
 # -- recovery of content -----------------------------------------------------------------------------------------

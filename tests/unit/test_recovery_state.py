@@ -254,8 +254,26 @@ def test_a_turn_is_finished_when_the_next_thing_comes_and_its_results_follow_it(
 
 def test_what_was_replaced_is_in_no_turn_and_neither_are_results_of_withdrawn_calls() -> None:
     lines = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
-    (turn,) = turns(*lines)
-    assert content(turn) == [{"type": "text", "text": "Done."}]
+    again = [answer("m2", call("t2")), tool_result("t2")]
+    made, answered = turns(*lines, *again)
+    assert content(made) == [{"type": "text", "text": "Done."}, call("t2")]
+    assert [block["tool_use_id"] for block in content(answered)] == ["t2"]
+
+
+def test_what_was_confirmed_of_a_replaced_attempt_is_a_turn_before_the_one_in_its_place() -> None:
+    lines = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
+    late = tool_result("t1")
+    made, answered, again, done = turns(*lines, late)
+    assert (made.message_id, content(made), made.incomplete) == ("m1", [call("t1")], False)
+    assert [block["tool_use_id"] for block in content(answered) + content(again)] == ["t1", "t1"]
+    assert (done.message_id, content(done)) == ("m2", [{"type": "text", "text": "Done."}])
+
+
+def test_results_of_a_call_under_the_id_of_one_that_was_withdrawn_are_kept() -> None:
+    lines = [*streamed("m1", "cut"), answer("m1", call("t1")), answer("m2", call("t1")), tool_result("t1")]
+    made, answered = turns(*lines)
+    assert (made.message_id, content(made)) == ("m2", [call("t1")])
+    assert [block["tool_use_id"] for block in content(answered)] == ["t1"]
 
 
 def test_unknown_blocks_and_members_are_kept_as_they_came() -> None:

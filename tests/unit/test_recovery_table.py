@@ -20,6 +20,7 @@ ATTEMPT_INPUTS = BLOCK_INPUTS | {
     Input.ABANDON,
     Input.USAGE,
     Input.RESULT_BEFORE,
+    Input.NEXT_RUN,
 }
 ATTEMPTS = {State.OPEN, State.CUT, State.FINISHED, State.ANSWERED, State.DONE}
 
@@ -77,8 +78,13 @@ def test_everywhere_a_run_can_end_and_a_late_event_changes_nothing() -> None:
         assert TABLE[state, Input.ASIDE] == (state, Action.SHOW)
 
 
+def test_another_run_ends_this_one_and_withdraws_nothing() -> None:
+    pairs = {state: pair for (state, given_), pair in TABLE.items() if given_ is Input.NEXT_RUN}
+    assert pairs == dict.fromkeys(ATTEMPTS, (State.IDLE, Action.START_RUN))
+
+
 def test_what_was_accepted_is_never_replaced() -> None:
-    replacing = {Action.START_AGAIN, Action.REPLACE_REST, Action.REPLACE_ALL}
+    replacing = {Action.START_AGAIN, Action.REPLACE_REST, Action.REPLACE_SAID}
     for state in (State.ANSWERED, State.DONE, State.PROMOTED, State.CLOSED):
         assert {action for (from_, _), (_, action) in TABLE.items() if from_ is state} & replacing == set()
 
@@ -89,6 +95,7 @@ MOVES: dict[Input, dict[State, State]] = {
     Input.UNSTARTED: dict.fromkeys(set(State) - {State.CUT}, State.OPEN),
     Input.FOREIGN: dict.fromkeys(State, State.PROMOTED),
     Input.END: dict.fromkeys(State, State.IDLE),
+    Input.NEXT_RUN: dict.fromkeys(ATTEMPTS, State.IDLE),
     Input.RESULT: dict.fromkeys(set(State) - {State.IDLE}, State.CLOSED),
     Input.ABANDON: dict.fromkeys(ATTEMPTS, State.CUT),
     Input.NO_FINISH: {State.OPEN: State.CUT},
@@ -108,9 +115,9 @@ def test_nothing_else_moves() -> None:
 
 def test_what_a_state_is_worth_when_the_next_thing_comes() -> None:
     withdrawn = {
-        State.OPEN: (Action.START_AGAIN, Action.REPLACE_ALL),
+        State.OPEN: (Action.START_AGAIN, Action.REPLACE_SAID),
         State.CUT: (Action.START_AGAIN, Action.REPLACE_REST),
-        State.FINISHED: (Action.START_NEXT, Action.REPLACE_ALL),
+        State.FINISHED: (Action.START_NEXT, Action.REPLACE_SAID),
     }
     for state in State:
         actions = (TABLE[state, Input.START][1], TABLE[state, Input.FOREIGN][1])
@@ -120,7 +127,7 @@ def test_what_a_state_is_worth_when_the_next_thing_comes() -> None:
 def test_an_input_has_one_action_where_it_has_any() -> None:
     several = {
         Input.START: {Action.START_NEXT, Action.START_AGAIN},
-        Input.FOREIGN: {Action.TAKE_NEXT, Action.REPLACE_REST, Action.REPLACE_ALL},
+        Input.FOREIGN: {Action.TAKE_NEXT, Action.REPLACE_REST, Action.REPLACE_SAID},
     }
     for given_ in Input:
         actions = {action for (_, input_), (_, action) in TABLE.items() if input_ is given_}

@@ -7,6 +7,8 @@ import json
 import msgspec
 import pytest
 
+from pipeline.history import History
+from pipeline.history.readers import read_message
 from pipeline.model import Policy
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
@@ -117,6 +119,24 @@ def test_a_finished_turn_waits_until_the_policy_is_known_whichever_comes_first()
     record = json.loads(turn.value)
     assert (record["type"], record["origin"], record["self_driving"]) == ("turn.appended", "recorded", True)
     assert record["message"] == {"role": "assistant", "content": [{"type": "text", "text": "Hi there"}]}
+
+
+def test_a_prompt_that_the_cli_wrote_itself_is_marked_in_the_log_and_in_the_history():
+    prompt = {"role": "user", "content": "Your response above was cut off mid-stream."}
+    stage = EventsStage()
+    stage.process([policy(0, record=True)])
+    line = json.dumps({"type": "user", "isSynthetic": True, "message": prompt}).encode()
+    found = stage.process(records([*streamed("Hi there"), line, None], headers=(*HEADERS, ("exit", b"0")), first=1))
+    first, second = [json.loads(turn.value)["message"] for turn in of(found.outputs, AGENT_TURNS)]
+    assert "synthetic" not in first
+    words = [{"type": "text", "text": prompt["content"]}]
+    assert second == {"role": "user", "content": words, "synthetic": True}
+    history = History(Policy())
+    for index, message in enumerate((prompt, first, second, prompt)):
+        (turn,), fixes = read_message(message, index=index)
+        assert fixes == []
+        history.append(turn)
+    assert [piece.synthetic for piece in history.exchanges[-1].user] == [True, False]
 
 
 def test_waiting_turns_leave_the_changelog_once_they_are_recorded():

@@ -7,9 +7,10 @@ call hangs on the call before it, and so does that call's result. So all lines o
 at the place of the first, and the results of its calls follow, on the path or off it.
 
 After a compaction the path begins at the boundary's summary, and messages that the boundary kept are linked in, as
-the CLI does it when it resumes. ``isMeta`` lines are kept: the CLI hides them from the user but sends them to the
-model. Notices of the CLI (API errors, the model ``<synthetic>``) are not the assistant's words and are skipped, as is
-every line that is no message; all skipped lines are counted by type.
+the CLI does it when it resumes. Lines that the CLI wrote itself in the user's name (``isMeta``, ``isSynthetic``) are
+kept and marked: it hides them from the user but sends them to the model. Notices of the CLI (API errors, the model
+``<synthetic>``) are not the assistant's words and are skipped, as is every line that is no message; all skipped lines
+are counted by type.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class _Conversation:
         if placed:
             paths = tuple(path for _, path in placed)
             blocks_of_turn = tuple(block for block, _ in placed)
-            turns.append(Turn(role=role, blocks=blocks_of_turn, index=len(turns), id=turn_id, paths=paths))
+            turn = Turn(role=role, blocks=blocks_of_turn, index=len(turns), id=turn_id, paths=paths)
+            turns.append(replace(turn, synthetic=True) if lines[0].is_synthetic else turn)
 
     def _read(self, line: Line) -> list[Placed]:
         """The blocks of a line, read once; reasoning gets the model that signed it."""

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
@@ -57,6 +58,7 @@ def read_tolerantly(value: Raw | bytes, index: int, shape: Shape | None, notes: 
         return turn, found
     role, is_tool = _role(fields)
     turn_id = _id(fields) or turn_id
+    synthetic = False
     if found == "bedrock-converse":
         placed = converse.read(fields, notes)
     elif found == "openai-chat":
@@ -64,9 +66,12 @@ def read_tolerantly(value: Raw | bytes, index: int, shape: Shape | None, notes: 
     else:
         if is_tool:
             raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
+        # The mark of recorded turns that an agent program wrote; rare enough to be read here only.
+        synthetic = role == "user" and fields.take_flag("synthetic")
         placed = anthropic.read(fields, notes)
     fields.drop_rest()
-    return place(placed, role, index, turn_id), found
+    turn = place(placed, role, index, turn_id)
+    return replace(turn, synthetic=True) if synthetic else turn, found
 
 
 def _read_item(fields: Fields, value: Raw, index: int) -> Turn:

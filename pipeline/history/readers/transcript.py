@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from pipeline.errors import InputError
@@ -43,6 +43,8 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
     timestamp: str = ""
     is_sidechain: bool = False
     is_api_error_message: bool = False
+    is_meta: Raw = Raw(b"false")
+    is_synthetic_: Raw = field(default=Raw(b"false"), name="isSynthetic")
     message: Content | None = None
     compact_metadata: _Compaction | None = None
     number: int = -1
@@ -67,6 +69,11 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
         """The id of the message that the line is a part of; a line that names none is a message of its own."""
         named = None if self.message is None else self.message.id
         return named or self.uuid or f"line-{self.number}"
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the CLI itself speaks here, in the user's name."""
+        return self.type == "user" and b"true" in (bytes(self.is_meta), bytes(self.is_synthetic_))
 
     @property
     def is_notice(self) -> bool:

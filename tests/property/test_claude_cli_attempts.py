@@ -1,0 +1,232 @@
+"""Runs as the Claude CLI writes them, made up: what is on the screen at the end follows from how they were made.
+
+Messages stream in the order of old versions (all complete messages at the end, with words of their own for blank texts)
+or of new ones (each before its block's stop, blank texts left out). Starts come twice, stops are lost; a message is cut
+and another one comes in its place, by its stream or without a word, saying again a part of what was confirmed; a run
+ends without a result and another one begins in the same pipe.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.streams import Recovery
+from topics.items import Item, ItemCompleted, ItemRetracted, TurnStop
+from topics.reducer import View, reduce
+
+Line = dict[str, Any]
+# What a block says: a text, or the input of a call.
+Said = tuple[str, str]
+
+WORDS = st.sampled_from(["", "\n\n", " ", "Yes.", "Yes. And more.", "No.", "(no content)"])
+SAID = st.one_of(st.tuples(st.just("text"), WORDS), st.tuples(st.just("call"), st.sampled_from(["1", "2"])))
+CUTS = st.lists(st.integers(1, 6), max_size=20)
+
+
+def event(kind: str, **members: Any) -> Line:
+    return {"type": "stream_event", "event": {"type": kind} | members}
+
+
+class Program:
+    """Writes a run line by line, and remembers what has to be on the screen because of it."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.lines: list[Line] = []
+        self.expected: list[Said] = []
+        self.incomplete: list[str] = []
+        self.retracted = 0
+        self.calls = 0
+        self.messages = 0
+        # Of the attempt that is open: where what it has confirmed stands in `expected`, and what was cut of it.
+        self.confirmed: list[int] | None = None
+        self.cut = ""
+
+    def flip(self) -> bool:
+        return self.draw(st.booleans())
+
+    def block(self, said: Said) -> Line:
+        kind, words = said
+        if kind == "text":
+            return {"type": "text", "text": words}
+        self.calls += 1
+        return {"type": "tool_use", "id": f"t{self.calls}", "name": "Bash", "input": {"n": words}}
+
+    def started(self, index: int, block: Line) -> None:
+        empty = block | ({"text": ""} if block["type"] == "text" else {"input": {}})
+        self.lines += [event("content_block_start", index=index, content_block=empty)] * self.draw(st.integers(1, 2))
+
+    def streamed(self, index: int, block: Line) -> None:
+        words = block.get("text") or json.dumps(block.get("input"))
+        key, kind = ("text", "text_delta") if block["type"] == "text" else ("partial_json", "input_json_delta")
+        self.started(index, block)
+        if block["type"] != "text" or block["text"]:
+            self.lines.append(event("content_block_delta", index=index, delta={"type": kind, key: words}))
+
+    def stopped(self, index: int) -> None:
+        if self.flip():
+            self.lines.append(event("content_block_stop", index=index))
+
+    def whole(self, block: Line, said: Said) -> None:
+        message = {"id": f"m{self.messages}", "model": "m", "content": [block]}
+        self.lines.append({"type": "assistant", "message": message, "parent_tool_use_id": None})
+        if self.confirmed is not None:
+            self.confirmed.append(len(self.expected))
+        self.expected.append(said)
+
+    def replaced(self) -> None:
+        """Another message begins to stream: what the open attempt did not confirm is gone."""
+        self.retracted += bool(self.cut.strip())
+        self.confirmed, self.cut = None, ""
+
+    def message(self) -> None:
+        """A message that streams whole, and may lose its stops; or one that is cut."""
+        self.replaced()
+        self.messages += 1
+        self.confirmed = []
+        self.lines.append(event("message_start", message={"id": f"m{self.messages}"}))
+        said = self.draw(st.lists(SAID, min_size=1, max_size=4))
+        blocks = [self.block(one) for one in said]
+        if self.flip():
+            self.as_old_versions(said, blocks)
+        else:
+            self.as_new_versions(said, blocks)
+        if self.flip():
+            self.cut = self.draw(st.sampled_from(["", " ", "It was"]))
+            self.streamed(len(blocks), {"type": "text", "text": self.cut})
+        elif self.flip():
+            self.lines.append(event("message_delta", delta={"stop_reason": "end_turn"}))
+            if self.flip():
+                self.lines.append(event("message_stop"))
+                self.confirmed = None
+
+    def as_old_versions(self, said: list[Said], blocks: list[Line]) -> None:
+        for index, block in enumerate(blocks):
+            self.streamed(index, block)
+            self.stopped(index)
+        for one, block in zip(said, blocks, strict=True):
+            blank = one[0] == "text" and not one[1].strip()
+            told = block | {"text": "(no content)"} if blank else block
+            self.whole(told, ("text", "(no content)") if blank else one)
+
+    def as_new_versions(self, said: list[Said], blocks: list[Line]) -> None:
+        for index, (one, block) in enumerate(zip(said, blocks, strict=True)):
+            self.streamed(index, block)
+            if one[0] == "call" or one[1].strip():
+                self.whole(block, one)
+            self.stopped(index)
+
+    def silent(self) -> None:
+        """A message that does not stream; where an attempt is open, it comes in its place."""
+        before = [self.expected[place] for place in self.confirmed or ()]
+        again = self.draw(st.lists(st.sampled_from(before), max_size=3)) if before else []
+        said = [one for one in [*again, *self.draw(st.lists(SAID, max_size=2))] if one[0] == "call" or one[1].strip()]
+        if not said:
+            return
+        places = self.confirmed or []
+        self.replaced()
+        self.messages += 1
+        for one in said:
+            place = next((place for place in places if self.expected[place] == one), None)
+            if place is not None:
+                places.remove(place)
+                self.expected[place] = ("gone", "")
+            self.whole(self.block(one), one)
+
+    def ended(self) -> None:
+        """What is open stays: a result comes, or another run begins in the same pipe."""
+        if self.cut.strip():
+            self.incomplete.append(self.cut)
+        self.confirmed, self.cut = None, ""
+
+    def result(self) -> None:
+        self.ended()
+        self.lines.append({"type": "result", "subtype": "success", "is_error": False, "result": ""})
+
+    def init(self) -> None:
+        self.ended()
+        self.lines.append({"type": "system", "subtype": "init", "session_id": "s"})
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    program = Program(draw)
+    steps = [program.message, program.message, program.silent, program.result, program.init]
+    for step in draw(st.lists(st.sampled_from(steps), min_size=1, max_size=6)):
+        step()
+    program.result()
+    program.expected = [said for said in program.expected if said[0] != "gone"]
+    return program
+
+
+def fed(lines: list[bytes], cuts: list[int]) -> list[Item]:
+    recovery, items, rest = Recovery("claude-cli"), [], list(lines)
+    for size in [*cuts, len(lines)]:
+        items += recovery.feed(b"\n".join(rest[:size]))
+        rest = rest[size:]
+        recovery = Recovery.restore(recovery.snapshot())
+    return items + recovery.end_run("end of input")
+
+
+def said_on(view: View) -> list[Said]:
+    return [
+        ("text", entry.text)
+        if entry.item_type == "text"
+        else ("call", json.loads(bytes(entry.input) if entry.input else entry.text)["n"])
+        for entry in view.blocks("text", "tool_use")
+        if not entry.incomplete
+    ]
+
+
+@settings(max_examples=500)
+@given(programs(), CUTS)
+def test_what_was_confirmed_is_on_the_screen_each_thing_once(program: Program, cuts: list[int]) -> None:
+    view = reduce(fed([json.dumps(line).encode() for line in program.lines], cuts))
+    assert said_on(view) == program.expected
+    assert [entry.text for entry in view.entries if entry.incomplete] == program.incomplete
+    assert all(entry.done for entry in view.entries)
+
+
+@settings(max_examples=300)
+@given(programs())
+def test_the_log_holds_the_same_as_the_screen(program: Program) -> None:
+    recovery = Recovery("claude-cli")
+    for line in program.lines:
+        recovery.feed(json.dumps(line).encode())
+    turns = recovery.take_finished()
+    recovery.end_run("end of input")
+    assert recovery.take_finished() == []  # the result was the end
+    blocks = [block for turn in turns for block in json.loads(turn.message)["content"]]
+    said = [("text", block["text"]) if block["type"] == "text" else ("call", block["input"]["n"]) for block in blocks]
+    cut = [("text", text) for text in program.incomplete]
+    assert [one for one in said if one not in cut] == program.expected
+    assert [one for one in said if one in cut] == cut
+
+
+@settings(max_examples=300)
+@given(programs())
+def test_a_turn_that_a_result_ends_is_cut_only_where_something_of_it_was(program: Program) -> None:
+    recovery = Recovery("claude-cli")
+    for line in program.lines:
+        items = recovery.feed(json.dumps(line).encode())
+        left = [item for item in items if isinstance(item, ItemCompleted) and item.incomplete]
+        if line["type"] == "result":
+            assert [item.incomplete for item in items if isinstance(item, TurnStop)] in ([], [bool(left)])
+
+
+@settings(max_examples=200)
+@given(programs())
+def test_another_run_in_the_pipe_withdraws_nothing_but_what_is_blank(program: Program) -> None:
+    recovery = Recovery("claude-cli")
+    seen: list[Item] = []
+    for line in program.lines:
+        new = recovery.feed(json.dumps(line).encode())
+        if line["type"] == "system":
+            gone = {item.item_id for item in new if isinstance(item, ItemRetracted)}
+            texts = [entry.text for entry in reduce(seen).entries if entry.item_id in gone]
+            assert [text for text in texts if text.strip()] == []
+        seen += new
