@@ -37,11 +37,18 @@ class Block(Struct, kw_only=True):
     withdrawn: bool = False
     # Completed as incomplete, because its message was closed.
     left: bool = False
+    # Thinking of which no word has come: it has no item yet, and gets none if its signature is all there is.
+    unseen: bool = False
     answered: bool = False
     recorded: bool = False
     raw: bytes | None = None
     members: dict[str, bytes] = {}
     lists: dict[str, list[bytes]] = {}
+    # What was noted beside the text for the item alone.
+    asides: dict[str, bytes] = {}
+    # The whole text by the word of the block's stop, where that is not what streamed, and how much had streamed then.
+    told: str | None = None
+    told_at: int = 0
 
     def text(self) -> str:
         """What was streamed, or confirmed, so far."""
@@ -70,15 +77,40 @@ class Block(Struct, kw_only=True):
         self.parts.append(content)
         self.length += len(content)
 
+    def tell(self, text: str) -> None:
+        """Take the whole text from the block's stop, where something of it was lost."""
+        self.told, self.told_at = (None, 0) if text == self.text() else (text, self.length)
+
+    def settle(self) -> str | UnsetType:
+        """What the block ends with, where its stop told more than had streamed: that, and what streamed behind it."""
+        if self.told is None:
+            return UNSET
+        text, self.told = self.told + self.text()[self.told_at :], None
+        self.parts = [text]
+        return text
+
     def note(self, event: BlockNoted) -> None:
         """Take a member that stands beside the text."""
-        if event.appends:
+        if event.aside:
+            self._note_aside(event)
+        elif event.appends:
             self.lists.setdefault(event.name, []).append(bytes(event.value))
         else:
             self.members[event.name] = bytes(event.value)
 
+    def _note_aside(self, event: BlockNoted) -> None:
+        value = bytes(event.value)
+        if event.appends:
+            before = self.asides.get(event.name, b"[]")[:-1]
+            value = b"%b%b%b]" % (before, b"," if len(before) > 1 else b"", value)
+        self.asides[event.name] = value
+
+    def extras(self) -> dict[str, Raw]:
+        """What stands beside the text, for the item."""
+        return self.noted() | {name: Raw(value) for name, value in self.asides.items()}
+
     def noted(self) -> dict[str, Raw]:
-        """What stands beside the text, as JSON members."""
+        """What stands beside the text in the history, as JSON members."""
         if not (self.members or self.lists):
             return {}  # nearly always
         members = {name: Raw(value) for name, value in self.members.items()}
@@ -106,7 +138,8 @@ class UserLine(Struct, array_like=True):
 class Message(Struct, kw_only=True):
     """The current message. ``attempt`` says that it streamed; ``over`` that nothing can replace it any more.
 
-    ``cut``: its stop reason says that the output ended before its end. ``failed`` is the error that cut it.
+    ``cut``: its stop reason says that the output ended before its end. ``failed`` is the error that cut it. ``placed``:
+    its blocks' indexes are their order.
     """
 
     id: str | None
@@ -125,6 +158,7 @@ class Message(Struct, kw_only=True):
     # The newest block at each place in the stream, by its number in `blocks`.
     places: dict[int, int] = {}
     users: list[UserLine] = []
+    placed: bool = False
 
     def surviving(self) -> list[Block]:
         """The blocks that are on the screen."""

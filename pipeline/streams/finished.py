@@ -38,6 +38,8 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
     """
     turns: list[FinishedTurn] = []
     fresh = [block for block in message.surviving() if not block.recorded]
+    if message.placed:
+        fresh.sort(key=_place)
     mark = _issuer(issuer, message.model)
     content = [raw for block in fresh if (raw := _block_json(block, mark)) is not None]
     for block in fresh:
@@ -67,6 +69,10 @@ def user_turns(line: UserLine, first: int, prefix: str) -> list[FinishedTurn]:
     """A user's line that no turn is waiting before."""
     kept = [raw for _, raw in line.results] + line.rest
     return [_turn("user", kept, first, prefix, synthetic=line.synthetic)] if kept else []
+
+
+def _place(block: Block) -> int:
+    return block.index
 
 
 def _turn(

@@ -94,7 +94,7 @@ class Machine(Beside):
         if message is None or not message.blocks or kind not in counts or event.raw is not UNSET:
             return None
         block = message.blocks[-1]
-        if block.index != event.index or block.confirmed or not content or kind == "signature_delta":
+        if block.index != event.index or block.confirmed or not content or kind == "signature_delta" or block.unseen:
             return None
         if event.message_id != message.id and is_late(event, message, by_id=self._repeats):
             return None
@@ -107,7 +107,7 @@ class Machine(Beside):
     # -- an attempt ---------------------------------------------------------------------------------------------
 
     def _begin(self, event: MessageStarted) -> None:
-        self.memory.message = Message(id=event.message_id, model=event.model, attempt=True)
+        self.memory.message = Message(id=event.message_id, model=event.model, attempt=True, placed=event.placed)
 
     def _start_next(self, event: MessageStarted) -> list[Item]:
         items = self._leave("next message")
@@ -126,15 +126,18 @@ class Machine(Beside):
 
     def _open_block(self, event: BlockStarted) -> list[Item]:
         message = self._message()
-        items: list[Item] = []
+        items = self._uncover_growing(message)
         before = None if self._repeats else message.block(event.index)
         if before is not None and not before.withdrawn and before.repeats(event):
-            items = self._take_back(before)
+            items += self._take_back(before)
         is_call = event.kind in CALLS and event.tool_id is not None
         item_id = self._ids.for_call(event.tool_id) if is_call and event.tool_id else self._ids.for_streamed()
         block = Block(item_id=item_id, kind=event.kind, index=event.index, tool_id=event.tool_id, name=event.name)
         block.raw = bytes(event.raw) if self._records and event.raw is not UNSET else None
+        block.unseen = event.kind == "thinking" and not event.text and not self._repeats
         message.add(block)
+        if block.unseen:
+            return items
         items.append(streamed_start(item_id, event))
         if event.text:
             items.append(ItemDelta(item_id=item_id, delta_type=f"{event.kind}_delta", content=event.text))
@@ -155,9 +158,34 @@ class Machine(Beside):
             return []
         if not event.content and event.raw is UNSET:
             return []
+        if block.unseen and block.stopped and not message.placed:
+            return self._open_for(event)  # what comes now stands behind what has been shown since
+        items = self._uncover(block)
         at = block.length
         block.append(event.content)
-        return [ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=event.raw)]
+        raw = event.raw
+        items.append(ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=raw))
+        return items
+
+    def _uncover(self, block: Block) -> list[Item]:
+        """Start the item of a stretch of thinking of which nothing was shown so far."""
+        if not block.unseen:
+            return []
+        block.unseen = False
+        return [streamed_start(block.item_id, BlockStarted(index=block.index, kind=block.kind))]
+
+    def _uncover_growing(self, message: Message) -> list[Item]:
+        """Start the newest block's item, if words may still come: items stand in the order of their blocks.
+
+        Where the blocks are placed, they need not.
+        """
+        newest = message.blocks[-1] if message.blocks and not message.placed else None
+        done = newest is None or newest.stopped or newest.confirmed or newest.withdrawn
+        return [] if newest is None or done else self._uncover(newest)
+
+    def _uncover_told(self, block: Block) -> list[Item]:
+        """Start the item of a block that ends and has more than a signature."""
+        return self._uncover(block) if block.unseen and (block.told or block.extras()) else []
 
     def _open_for(self, event: BlockDelta) -> list[Item]:
         """Start a block whose start was lost, if the delta tells what it is."""
@@ -186,7 +214,9 @@ class Machine(Beside):
     def _stop_block(self, event: BlockStopped) -> list[Item]:
         block = self._message().block(event.index)
         if block is not None:
-            block.stopped = True
+            block.stopped = block.stopped or not event.cut
+            if event.text is not None and not block.confirmed:
+                block.tell(event.text)
         return []
 
     def _finish(self, event: MessageDelta) -> list[Item]:
@@ -218,9 +248,14 @@ class Machine(Beside):
             return []
         items: list[Item] = []
         for block in message.surviving():
-            if block.stopped and not block.confirmed and block.reads_as_whole(cut=message.cut):
+            if not block.stopped or block.confirmed:
+                continue
+            items += self._uncover_told(block)
+            told = block.settle()
+            if block.reads_as_whole(cut=message.cut):
                 block.confirmed = True
-                items.append(confirmed_by_stop(block))
+                if not block.unseen:
+                    items.append(confirmed_by_stop(block, told))
         return items
 
     def _turn_stop(self) -> list[Item]:
@@ -253,15 +288,22 @@ class Machine(Beside):
             if block is None:
                 items += self._promote(message, whole)
             else:
-                completed.append(confirmed(block, whole, confirm(block, whole)))
+                if whole.text or whole.extras is not UNSET:
+                    items += self._uncover(block)
+                rest = confirm(block, whole)
+                if not block.unseen:
+                    completed.append(confirmed(block, whole, rest))
                 block.raw = self._kept(whole)
         told = turn_delta(event)
         return [*items, *([told] if self._repeats or told != TurnDelta() else []), *completed]
 
     def _promote(self, message: Message, whole: WholeBlock) -> list[Item]:
+        items = self._uncover_growing(message)
         item_id = self._ids.for_promoted() if whole.tool_id is None else self._ids.for_call(whole.tool_id)
-        message.add(promoted_block(item_id, whole, self._kept(whole)))
-        return whole_items(item_id, whole, origin="promoted")
+        block = promoted_block(item_id, whole, self._kept(whole))
+        block.unseen = whole.kind == "thinking" and not whole.text and whole.extras is UNSET and not self._repeats
+        message.add(block)
+        return items if block.unseen else [*items, *whole_items(item_id, whole, origin="promoted")]
 
     def _kept(self, whole: WholeBlock) -> bytes | None:
         """The block's JSON for the log. A plain text is kept as it is shown, once and not twice."""
@@ -289,7 +331,7 @@ class Machine(Beside):
 
     def _take_back(self, block: Block) -> list[Item]:
         block.withdrawn = True
-        return [retracted(block)]
+        return [] if block.unseen else [retracted(block)]
 
     # -- the end of a message, an answer, a run -----------------------------------------------------------------
 
@@ -309,7 +351,9 @@ class Machine(Beside):
         for block in message.surviving():
             if not block.confirmed and not block.left:
                 block.left = True
-                items.append(left_incomplete(block, message.failed or reason))
+                items += self._uncover_told(block)
+                if not block.unseen:
+                    items.append(left_incomplete(block, block.settle(), message.failed or reason))
         if not message.over and (message.blocks or message.reason is not None):
             items += self._turn_stop()
         message.over = True
