@@ -45,6 +45,7 @@ from pipeline.streams.render import (
     turn_stop,
     whole_items,
 )
+from pipeline.streams.unseen import is_unspoken, uncover, uncover_growing, uncover_told
 from pipeline.streams.visibility import Shown, is_unseen
 from topics.items import Item, ItemDelta, TurnDelta
 
@@ -126,7 +127,7 @@ class Machine(Beside):
 
     def _open_block(self, event: BlockStarted) -> list[Item]:
         message = self._message()
-        items = self._uncover_growing(message)
+        items = uncover_growing(message)
         before = None if self._repeats else message.block(event.index)
         if before is not None and not before.withdrawn and before.repeats(event):
             items += self._take_back(before)
@@ -160,32 +161,12 @@ class Machine(Beside):
             return []
         if block.unseen and block.stopped and not message.placed:
             return self._open_for(event)  # what comes now stands behind what has been shown since
-        items = self._uncover(block)
+        items = uncover(block)
         at = block.length
         block.append(event.content)
         raw = event.raw
         items.append(ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=raw))
         return items
-
-    def _uncover(self, block: Block) -> list[Item]:
-        """Start the item of a stretch of thinking of which nothing was shown so far."""
-        if not block.unseen:
-            return []
-        block.unseen = False
-        return [streamed_start(block.item_id, BlockStarted(index=block.index, kind=block.kind))]
-
-    def _uncover_growing(self, message: Message) -> list[Item]:
-        """Start the newest block's item, if words may still come: items stand in the order of their blocks.
-
-        Where the blocks are placed, they need not.
-        """
-        newest = message.blocks[-1] if message.blocks and not message.placed else None
-        done = newest is None or newest.stopped or newest.confirmed or newest.withdrawn
-        return [] if newest is None or done else self._uncover(newest)
-
-    def _uncover_told(self, block: Block) -> list[Item]:
-        """Start the item of a block that ends and has more than a signature."""
-        return self._uncover(block) if block.unseen and (block.told or block.extras()) else []
 
     def _open_for(self, event: BlockDelta) -> list[Item]:
         """Start a block whose start was lost, if the delta tells what it is."""
@@ -250,7 +231,7 @@ class Machine(Beside):
         for block in message.surviving():
             if not block.stopped or block.confirmed:
                 continue
-            items += self._uncover_told(block)
+            items += uncover_told(block)
             told = block.settle()
             if block.reads_as_whole(cut=message.cut):
                 block.confirmed = True
@@ -288,8 +269,8 @@ class Machine(Beside):
             if block is None:
                 items += self._promote(message, whole)
             else:
-                if whole.text or whole.extras is not UNSET:
-                    items += self._uncover(block)
+                if not is_unspoken(whole):
+                    items += uncover(block)
                 rest = confirm(block, whole)
                 if not block.unseen:
                     completed.append(confirmed(block, whole, rest))
@@ -298,10 +279,10 @@ class Machine(Beside):
         return [*items, *([told] if self._repeats or told != TurnDelta() else []), *completed]
 
     def _promote(self, message: Message, whole: WholeBlock) -> list[Item]:
-        items = self._uncover_growing(message)
+        items = uncover_growing(message)
         item_id = self._ids.for_promoted() if whole.tool_id is None else self._ids.for_call(whole.tool_id)
         block = promoted_block(item_id, whole, self._kept(whole))
-        block.unseen = whole.kind == "thinking" and not whole.text and whole.extras is UNSET and not self._repeats
+        block.unseen = not self._repeats and is_unspoken(whole)
         message.add(block)
         return items if block.unseen else [*items, *whole_items(item_id, whole, origin="promoted")]
 
@@ -351,7 +332,7 @@ class Machine(Beside):
         for block in message.surviving():
             if not block.confirmed and not block.left:
                 block.left = True
-                items += self._uncover_told(block)
+                items += uncover_told(block)
                 if not block.unseen:
                     items.append(left_incomplete(block, block.settle(), message.failed or reason))
         if not message.over and (message.blocks or message.reason is not None):

@@ -107,13 +107,13 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
     def _goes_on(self, mark: int, payload: bytes) -> bool:
         """Whether an event that the response before had just like this one is the next one of this response.
 
-        Then its number follows the last one. Its item is one of this response, where it names one.
+        Then its number follows the last one. Its item, where it names one, is one of this response, whose beginning came.
         """
         numbers = self._seen.window()[0].packed
         if not numbers or mark >> 32 != (numbers[-1] >> 32) + 1:
             return False
         item_id = wire.decode_other(payload).item_id
-        return not item_id or item_id in self.state.begun
+        return not item_id or (bool(self.state.id) and item_id in self.state.begun)
 
     def odd(self, fields: Fields) -> list[Event]:
         """A whole answer that did not stream, an error, the end of a response, or what nobody understands."""

@@ -51,7 +51,8 @@ def whole_items(
         **tool_name(whole.name),
     )
     text = whole.text or UNSET
-    own = raw if whole.opaque else UNSET
+    # Who sends blocks with their places tells each item's end with all of it, as if it had streamed.
+    own = UNSET if whole.index is None else raw
     done = ItemCompleted(item_id=item_id, origin=origin, text=text, input=whole.input, raw=own, extras=whole.extras)
     return [started, done]
 
