@@ -64,10 +64,11 @@ class Block(Struct, kw_only=True):
         """Whether what streamed can be the whole block: a call's input must be JSON, or nothing if nothing was cut."""
         if self.kind not in CALLS:
             return True
-        if not self.text():
+        text = self.final_text()
+        if not text:
             return not cut
         try:
-            msgspec.json.decode(self.text())
+            msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):
             return False
         return True
@@ -81,12 +82,16 @@ class Block(Struct, kw_only=True):
         """Take the whole text from the block's stop, where something of it was lost."""
         self.told, self.told_at = (None, 0) if text == self.text() else (text, self.length)
 
+    def final_text(self) -> str:
+        """What the block ends with: what its stop told, if that is not what streamed, and what streamed behind it."""
+        return self.text() if self.told is None else self.told + self.text()[self.told_at :]
+
     def settle(self) -> str | UnsetType:
-        """What the block ends with, where its stop told more than had streamed: that, and what streamed behind it."""
+        """Take the final text for the block's; returned where it is not what streamed."""
         if self.told is None:
             return UNSET
-        text, self.told = self.told + self.text()[self.told_at :], None
-        self.parts = [text]
+        text = self.final_text()
+        self.parts, self.told = [text], None
         return text
 
     def note(self, event: BlockNoted) -> None:

@@ -109,6 +109,8 @@ def _issuer(provider: str, model: str | None) -> dict[str, dict[str, str]]:
 def _block_json(block: Block, issuer: dict[str, dict[str, str]]) -> bytes | None:
     """A block's JSON: what a complete message held, or what the stream left of it. None where nothing came."""
     noted = block.noted()
+    if block.kind == "text" and not block.text():
+        return None  # no provider takes a text without words, whatever stands beside it
     if block.raw is not None:
         return _with_members(block.raw, noted) if noted else block.raw
     text = block.text()

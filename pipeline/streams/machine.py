@@ -195,7 +195,7 @@ class Machine(Beside):
     def _stop_block(self, event: BlockStopped) -> list[Item]:
         block = self._message().block(event.index)
         if block is not None:
-            block.stopped = block.stopped or not event.cut
+            block.stopped = not event.cut
             if event.text is not None and not block.confirmed:
                 block.tell(event.text)
         return []
@@ -231,10 +231,10 @@ class Machine(Beside):
         for block in message.surviving():
             if not block.stopped or block.confirmed:
                 continue
-            items += uncover_told(block)
-            told = block.settle()
             if block.reads_as_whole(cut=message.cut):
                 block.confirmed = True
+                items += uncover_told(block)
+                told = block.settle()
                 if not block.unseen:
                     items.append(confirmed_by_stop(block, told))
         return items

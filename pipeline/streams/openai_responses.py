@@ -37,13 +37,12 @@ from pipeline.streams.openai_responses_items import is_over, read_item
 from pipeline.streams.openai_responses_wire import place
 from pipeline.streams.redelivery import SavedLines, SeenLines
 
+_PIECES: Final = frozenset(get_args(wire.Piece))
 # What a response may begin with.
 _HEADS: Final = frozenset({wire.Created, wire.InProgress, wire.Queued})
 _ENDINGS: Final = {str(kind.__struct_config__.tag): kind for kind in get_args(wire.Ending)}
 # Words of whole responses for an output that ended before its end.
 _CUT: Final = frozenset({"incomplete", "cancelled"})
-# The member that pads an event.
-_PADDING: Final = b'"obfuscation"'
 # Who tells a failure that the other has told.
 _OTHER: Final = {"error": "failed", "failed": "error"}
 
@@ -70,17 +69,19 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
             event = wire.decode(payload)
         except msgspec.ValidationError:
             return self._other(payload)
-        number = event.sequence_number
-        if number is not None and self._is_known(number, payload):
+        number, kind = event.sequence_number, type(event)
+        if number is not None and self._is_known(number, payload, event.obfuscation):
             return []
-        if type(event) is wire.TextDelta:
+        if kind is wire.TextDelta:
             # Nearly every event is one of these, and goes on where the last one was.
             at = place(event.output_index, event.content_index)
             if at == self.state.growing and not self.state.over:
                 return [BlockDelta(at, "text_delta", event.delta)]
+        if kind in _PIECES:
+            return [*self._go_on(), *self.state.piece(event)]
         before = self.state
         events = self._take(event, payload)
-        if self.state is not before and type(event) in _HEADS:
+        if self.state is not before and kind in _HEADS:
             # Numbers begin anew with each response, and this is its first event.
             self._seen.enter(self.state.id or f"#{crc32(payload)}", None, b"")
             self._restored = False
@@ -88,16 +89,22 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
                 self._is_known(number, payload)
         return events
 
-    def _is_known(self, number: int, payload: bytes) -> bool:
-        """Whether an event was seen before, by its number and its content; if not, it is known from now on."""
+    def _is_known(self, number: int, payload: bytes, padding: str | None = None) -> bool:
+        """Whether an event was seen before, by its number and its content; if not, it is known from now on.
+
+        ``padding`` hides its length, and is another one whenever the event is sent.
+        """
         seen, before = self._seen.window()
-        place_of = (number & 0xFFFF_FFFF) << 32
-        if _PADDING in payload:
-            mark = place_of | crc32(_unpadded(payload))
-            if self._restored and place_of | crc32(payload) in seen.known:
-                return True  # the way that 0.1.0 wrote it down
+        mark = (number & 0xFFFF_FFFF) << 32
+        if padding is None:
+            mark |= crc32(payload)
+        elif self._restored and mark | crc32(payload) in seen.known:
+            return True  # as 0.1.0 wrote it down
         else:
-            mark = place_of | crc32(payload)
+            start = payload.rfind(b'"obfuscation"')
+            mark |= crc32(payload[:start])
+            if start < len(payload) >> 1:  # it stands last, unless somebody else wrote the event anew
+                mark ^= crc32(payload[payload.find(b'"', start + 13) + len(padding) :])
         if mark in seen.known or (mark in before.known and not self._goes_on(mark, payload)):
             return True
         seen.known.add(mark)  # Marks.add, without the call
@@ -107,7 +114,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
     def _goes_on(self, mark: int, payload: bytes) -> bool:
         """Whether an event that the response before had just like this one is the next one of this response.
 
-        Then its number follows the last one. Its item, where it names one, is one of this response, whose beginning came.
+        Then its number follows the last one. Its item, where it names one, is of this response, whose beginning came.
         """
         numbers = self._seen.window()[0].packed
         if not numbers or mark >> 32 != (numbers[-1] >> 32) + 1:
@@ -142,7 +149,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         found = msgspec.msgpack.decode(saved, type=_Saved)
         self.state, self._seen, self._restored = found.state, SeenLines.load(found.seen), True
 
-    def _take(self, event: wire.AnyEvent, payload: bytes) -> list[Event]:
+    def _take(self, event: wire.Frame, payload: bytes) -> list[Event]:
         match event:
             case wire.Created():
                 return self._begin(event.response)
@@ -150,16 +157,14 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
                 return self._wait(event)
             case wire.Completed() | wire.Incomplete():
                 cut = type(event) is wire.Incomplete
-                beside = wire.said_beside(read.members(wire.fields(payload), "response") or {})
+                beside = wire.said_beside(wire.members_of_response(payload))
                 return self._end_response(event.response, "incomplete" if cut else "completed", cut=cut, beside=beside)
             case wire.Failed():
                 return self._fail(event.response)
             case wire.ItemDone():
                 return self._finish_item(event)
-        if isinstance(event, wire.Whole):
-            # The whole response has said it all, and once more is no news.
-            return [] if self.state.over else [*self._go_on(), *self.state.done(event)]
-        return [*self._go_on(), *self.state.piece(event)]
+        # The whole response has said it all, and once more is no news.
+        return [] if self.state.over else [*self._go_on(), *self.state.done(event)]
 
     # -- a response ---------------------------------------------------------------------------------------------
 
@@ -216,8 +221,10 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         events += state.left()
         if not cut:
             events += state.stops(response)
-        if response.usage is not None:
-            events.append(UsageKnown(wire.usage(response.usage)))
+        tokens = None if response.usage is None else wire.usage(response.usage)
+        model = None if state.model else response.model or None
+        if tokens is not None or model is not None:
+            events.append(UsageKnown(tokens, model))
         details = response.incomplete_details
         reason = (details and details.reason) or status
         state.over, state.id = True, response.id or state.id
@@ -228,8 +235,9 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         blocks: list[WholeBlock] = []
         events: list[Event] = []
         for at, raw in enumerate(response.output or ()):
-            item = read_item(raw)
-            if only_over and not is_over(item):
+            if at in self.state.whole_items:
+                continue
+            if only_over and not is_over(item := read_item(raw)):
                 events += self.state.tell(item, raw, at)
                 continue
             found, partial = self.state.whole(raw, at)
@@ -271,6 +279,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         blocks, partial = self.state.whole(event.item, output_index)
         if not blocks:
             return [*first, *partial]
+        self.state.whole_items.append(output_index)
         return [*first, *partial, WholeMessage(message_id=None, blocks=tuple(blocks))]
 
     def _other(self, payload: bytes) -> list[Event]:
@@ -285,7 +294,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         if not silent and not about:
             raise msgspec.ValidationError(event.type)
         number = event.sequence_number
-        if silent or (number is not None and self._is_known(number, payload)):
+        if silent or (number is not None and self._is_known(number, payload, event.obfuscation)):
             return []
         kind, output_index = event.type.removeprefix("response."), event.output_index or 0
         at = place(output_index, event.content_index or 0)
@@ -297,10 +306,3 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         elif event.annotation is not UNSET and (event.content_index or 0) in self.state.parts.get(output_index, ()):
             events.append(BlockNoted(at, "annotations", event.annotation.copy(), appends=True, aside=True))
         return events
-
-
-def _unpadded(payload: bytes) -> bytes:
-    """An event without the padding that hides its length: that is another one whenever the event is sent."""
-    start = payload.find(_PADDING)
-    end = payload.find(b'"', payload.find(b'"', start + len(_PADDING)) + 1)
-    return payload[:start] + payload[end:]

@@ -42,8 +42,8 @@ class ResponsesState(Struct):
     last of them, and ``thought`` the last stretch of reasoning: its item's place, its kind and its number. ``written``
     counts the characters of each call's input. ``thoughts`` are the whole parts of reasoning that is not whole yet, by
     its place and their kind. ``held`` is the input of calls whose beginning is missing, and with it their names;
-    ``homeless`` are whole items that do not say their place. ``failure`` is the error that was told, behind the kind of
-    event that told it.
+    ``homeless`` are whole items that do not say their place, ``whole_items`` the places of all others. ``failure`` is
+    the error that was told, behind the kind of event that told it.
     """
 
     id: str | None = None
@@ -57,6 +57,7 @@ class ResponsesState(Struct):
     thoughts: dict[int, dict[str, list[str]]] = {}
     held: dict[int, str] = {}
     homeless: list[bytes] = []
+    whole_items: list[int] = []
     failure: str | None = None
 
     def piece(self, event: wire.Piece) -> list[Event]:

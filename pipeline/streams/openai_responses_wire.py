@@ -68,6 +68,8 @@ class Response(Struct, gc=False):
 
 class _Event(Struct, tag_field="type", gc=False):
     sequence_number: int | None = None
+    # Padding that hides an event's length.
+    obfuscation: str | None = None
 
 
 class _Numbered(_Event, kw_only=True, gc=False):
@@ -226,7 +228,8 @@ Piece: TypeAlias = (
 )
 Whole: TypeAlias = PartDone | TextDone | RefusalDone | ReasoningDone | SummaryDone | ArgumentsDone | InputDone
 Ending: TypeAlias = Completed | Incomplete | Failed
-AnyEvent: TypeAlias = Created | InProgress | Queued | Ending | ItemDone | Piece | Whole
+Frame: TypeAlias = Created | InProgress | Queued | Ending | ItemDone | Whole
+AnyEvent: TypeAlias = Frame | Piece
 # Their types: one of these that cannot be decoded is malformed, and not an event that nobody knows.
 NAMES = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
 
@@ -239,6 +242,7 @@ class Other(Struct, gc=False):
     output_index: Index | None = None
     content_index: Index | None = None
     item_id: Any = None
+    obfuscation: str | None = None
     annotation: Raw | UnsetType = UNSET
     code: Raw | UnsetType = UNSET
     arguments: Raw | UnsetType = UNSET
@@ -246,7 +250,6 @@ class Other(Struct, gc=False):
 
 decode = msgspec.json.Decoder(AnyEvent).decode
 decode_other = msgspec.json.Decoder(Other).decode
-fields = msgspec.json.Decoder(Fields).decode
 
 
 # What a response repeats of its request, what it says of its own making, and what is read above; the rest is said
@@ -278,15 +281,28 @@ def response_of(members: Fields) -> Response:
 
 
 def is_answer(members: Fields) -> bool:
-    """Whether an object is a response that did not stream."""
-    return read.text(members, "object").startswith("response") and read.elements(members, "output") is not None
+    """Whether an object is a response that did not stream. Some servers leave out what it is."""
+    if "type" in members or read.elements(members, "output") is None:
+        return False
+    return read.text(members, "object", "status", "id").startswith(("response", "resp_", "completed", "incomplete"))
 
 
 def said_beside(members: Fields) -> dict[str, Raw] | UnsetType:
     """What a whole response says about its answer beside the output, such as citations of the whole."""
-    return read.others({name: raw for name, raw in members.items() if bytes(raw) not in _EMPTY}, _KNOWN)
+    beside = {name: raw for name, raw in members.items() if name not in _KNOWN and bytes(raw) not in _EMPTY}
+    return read.others(beside, ())
 
 
+def members_of_response(payload: bytes) -> Fields:
+    """The members of the response in an event."""
+    return _with_response.decode(payload).response
+
+
+class _WithResponse(Struct, gc=False):
+    response: Fields
+
+
+_with_response = msgspec.json.Decoder(_WithResponse)
 _EMPTY = (b"[]", b"{}", b'""', b"null")
 
 
@@ -310,7 +326,7 @@ def usage(tokens: Tokens) -> Usage:
 
 def _count(tokens: int | None) -> int:
     """A count; none that the state could not hold."""
-    return min(max(tokens or 0, 0), 2**63 - 1)
+    return min(max(tokens or 0, -(2**63)), 2**63 - 1)
 
 
 def place(output_index: int, part: int = 0) -> int:
