@@ -83,10 +83,11 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         events = self._take(event, payload)
         if self.state is not before and kind in _HEADS:
             # Numbers begin anew with each response, and this is its first event.
+            marks, _ = self._seen.window()
             self._seen.enter(self.state.id or f"#{crc32(payload)}", None, b"")
             self._restored = False
-            if number is not None:
-                self._is_known(number, payload)
+            if number is not None and not self._seen.window()[0].packed:
+                self._seen.window()[0].add(marks.packed[-1])
         return events
 
     def _is_known(self, number: int, payload: bytes, padding: str | None = None) -> bool:
@@ -232,20 +233,20 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
 
     def _output(self, response: wire.Response, *, only_over: bool = False) -> list[Event]:
         """The items of a whole response; with ``only_over``, of one that is not whole, and some of its items are."""
-        blocks: list[WholeBlock] = []
         events: list[Event] = []
+        blocks: list[WholeBlock] = []
         for at, raw in enumerate(response.output or ()):
             if at in self.state.whole_items:
                 continue
             if only_over and not is_over(item := read_item(raw)):
-                events += self.state.tell(item, raw, at)
-                continue
-            found, partial = self.state.whole(raw, at)
-            blocks += found
-            events += partial
-        if blocks:
-            events.append(WholeMessage(message_id=None, blocks=tuple(blocks), model=response.model or None))
-        return events
+                rest = self.state.tell(item, raw, at)
+            else:
+                found, rest = self.state.whole(raw, at)
+                blocks += found
+            if rest:
+                events += [*_message(blocks), *rest]
+                blocks = []
+        return [*events, *_message(blocks, response.model or None)]
 
     def _fail(self, response: wire.Response) -> list[Event]:
         if self.state.over and response.id and self.state.id == response.id:
@@ -280,7 +281,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         if not blocks:
             return [*first, *partial]
         self.state.whole_items.append(output_index)
-        return [*first, *partial, WholeMessage(message_id=None, blocks=tuple(blocks))]
+        return [*first, *partial, *_message(blocks)]
 
     def _other(self, payload: bytes) -> list[Event]:
         """An event that says nothing of its own, or one about an item that only its provider understands.
@@ -306,3 +307,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         elif event.annotation is not UNSET and (event.content_index or 0) in self.state.parts.get(output_index, ()):
             events.append(BlockNoted(at, "annotations", event.annotation.copy(), appends=True, aside=True))
         return events
+
+
+def _message(blocks: list[WholeBlock], model: str | None = None) -> list[Event]:
+    return [WholeMessage(message_id=None, blocks=tuple(blocks), model=model)] if blocks else []
