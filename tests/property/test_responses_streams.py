@@ -6,6 +6,7 @@ What is expected is the answer itself: it is there whole as long as one event st
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streams import Recovery
-from topics.items import AgentError, Item, ItemCompleted, ItemStarted, TurnStop
+from topics.items import AgentError, Item, ItemCompleted, ItemDelta, ItemStarted, TurnStop
 from topics.reducer import reduce
 
 Event = dict[str, Any]
@@ -285,3 +286,9 @@ def test_responses_that_follow_are_all_there(
     expected = [block(item) | ({"id": None} if "id" in block(item) else {}) for item in answer.output]
     assert contents == [expected] * len(streams)
     assert len({item.item_id for item in items if isinstance(item, ItemStarted)}) == len(reduce(items).entries)
+    # Not only because the last event says it again.
+    streamed = "".join(
+        item.content for item in items if isinstance(item, ItemDelta) and item.delta_type == "text_delta"
+    )
+    said = "".join(block(item)["text"] for item in answer.output if item["type"] == "message")
+    assert Counter(streamed) == Counter(said * sum(streams))
