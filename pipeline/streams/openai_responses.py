@@ -120,8 +120,10 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         numbers = self._seen.window()[0].packed
         if not numbers or mark >> 32 != (numbers[-1] >> 32) + 1:
             return False
-        item_id = wire.decode_other(payload).item_id
-        return not item_id or (bool(self.state.id) and item_id in self.state.begun)
+        event = wire.decode_other(payload)
+        if not event.item_id or event.type == "response.output_item.added":
+            return True
+        return bool(self.state.id) and event.item_id in self.state.begun
 
     def odd(self, fields: Fields) -> list[Event]:
         """A whole answer that did not stream, an error, the end of a response, or what nobody understands."""
