@@ -42,12 +42,19 @@ class Block(Struct, kw_only=True):
     withdrawn: bool = False
     # Completed as incomplete, because its message was closed.
     left: bool = False
+    # Thinking of which no word has come: it has no item yet, and gets none if its signature is all there is.
+    unseen: bool = False
     answered: bool = False
     recorded: bool = False
     raw: bytes | None = None
     members: dict[str, bytes] = {}
     lists: dict[str, list[bytes]] = {}
     likeness: bytes = b""
+    # What was noted beside the text for the item alone.
+    asides: dict[str, bytes] = {}
+    # The whole text by the word of the block's stop, where that is not what streamed, and how much had streamed then.
+    told: str | None = None
+    told_at: int = 0
 
     def text(self) -> str:
         """What was streamed, or confirmed, so far."""
@@ -68,10 +75,11 @@ class Block(Struct, kw_only=True):
         """Whether what streamed can be the whole block: a call's input must be JSON, or nothing if nothing was cut."""
         if self.kind not in CALLS:
             return True
-        if not self.text():
+        text = self.final_text()
+        if not text:
             return not cut
         try:
-            msgspec.json.decode(self.text())
+            msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError):
             return False
         return True
@@ -81,15 +89,44 @@ class Block(Struct, kw_only=True):
         self.parts.append(content)
         self.length += len(content)
 
+    def tell(self, text: str) -> None:
+        """Take the whole text from the block's stop, where something of it was lost."""
+        self.told, self.told_at = (None, 0) if text == self.text() else (text, self.length)
+
+    def final_text(self) -> str:
+        """What the block ends with: what its stop told, if that is not what streamed, and what streamed behind it."""
+        return self.text() if self.told is None else self.told + self.text()[self.told_at :]
+
+    def settle(self) -> str | UnsetType:
+        """Take the final text for the block's; returned where it is not what streamed."""
+        if self.told is None:
+            return UNSET
+        text = self.final_text()
+        self.parts, self.told = [text], None
+        return text
+
     def note(self, event: BlockNoted) -> None:
         """Take a member that stands beside the text."""
-        if event.appends:
+        if event.aside:
+            self._note_aside(event)
+        elif event.appends:
             self.lists.setdefault(event.name, []).append(bytes(event.value))
         else:
             self.members[event.name] = bytes(event.value)
 
+    def _note_aside(self, event: BlockNoted) -> None:
+        value = bytes(event.value)
+        if event.appends:
+            before = self.asides.get(event.name, b"[]")[:-1]
+            value = b"%b%b%b]" % (before, b"," if len(before) > 1 else b"", value)
+        self.asides[event.name] = value
+
+    def extras(self) -> dict[str, Raw]:
+        """What stands beside the text, for the item."""
+        return self.noted() | {name: Raw(value) for name, value in self.asides.items()}
+
     def noted(self) -> dict[str, Raw]:
-        """What stands beside the text, as JSON members."""
+        """What stands beside the text in the history, as JSON members."""
         if not (self.members or self.lists):
             return {}  # nearly always
         members = {name: Raw(value) for name, value in self.members.items()}
@@ -123,7 +160,7 @@ class Message(Struct, kw_only=True):
 
     ``cut``: its stop reason says that the output ended before its end. ``failed`` is the error that cut it;
     ``retried`` says that its request was made again. ``former`` is the attempt in whose place this message came, while
-    its blocks may still be said again.
+    its blocks may still be said again. ``placed``: its blocks' indexes are their order.
     """
 
     id: str | None
@@ -144,6 +181,7 @@ class Message(Struct, kw_only=True):
     users: list[UserLine] = []
     retried: bool = False
     former: Message | None = None
+    placed: bool = False
 
     def is_open(self) -> bool:
         """Whether it streamed, and nothing has told why it stopped."""

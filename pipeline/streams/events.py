@@ -20,10 +20,14 @@ Extras: TypeAlias = dict[str, Raw] | UnsetType
 
 
 class MessageStarted(Struct, frozen=True, gc=False):
-    """An attempt at a message begins to stream."""
+    """An attempt at a message begins to stream.
+
+    ``placed`` says that its blocks' indexes are their order in the answer, whatever order they start in.
+    """
 
     message_id: str | None
     model: str | None = None
+    placed: bool = False
 
 
 class BlockStarted(Struct, frozen=True, kw_only=True, gc=False):
@@ -56,6 +60,7 @@ class BlockNoted(Struct, frozen=True, gc=False):
     """A member that the block has in the canonical form beside its text, such as its citations.
 
     With ``appends`` the member is a list and ``value`` its next element; else ``value`` replaces what was noted before.
+    With ``aside`` the canonical form has no such member: it stands in the item's extras, and not in the history.
     """
 
     index: int
@@ -63,13 +68,20 @@ class BlockNoted(Struct, frozen=True, gc=False):
     value: Raw
     appends: bool = False
     message_id: str | None = None
+    aside: bool = False
 
 
 class BlockStopped(Struct, frozen=True, gc=False):
-    """A block's stream has stopped, which proves nothing about its content."""
+    """A block's stream has stopped, which proves nothing about its content.
+
+    ``text`` is the whole text, or the whole input's JSON, where the source says it once more. With ``cut`` that is all
+    there is, and it ended before its end: it does not count as a stop.
+    """
 
     index: int
     message_id: str | None = None
+    text: str | None = None
+    cut: bool = False
 
 
 class MessageDelta(Struct, frozen=True, gc=False):

@@ -39,6 +39,8 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
     """
     turns: list[FinishedTurn] = []
     fresh = [block for block in message.surviving() if not block.recorded]
+    if message.placed:
+        fresh.sort(key=_place)
     mark = _issuer(issuer, message.model)
     content = [raw for block in fresh if (raw := _block_json(block, mark)) is not None]
     for block in fresh:
@@ -69,6 +71,10 @@ def user_turns(line: UserLine, first: int, prefix: str) -> list[FinishedTurn]:
     """A user's line that no turn is waiting before."""
     kept = [raw for _, raw in line.results] + line.rest
     return [_turn("user", kept, first, prefix, synthetic=line.synthetic)] if kept else []
+
+
+def _place(block: Block) -> int:
+    return block.index
 
 
 def _turn(
@@ -107,6 +113,8 @@ def _issuer(provider: str, model: str | None) -> dict[str, dict[str, str]]:
 def _block_json(block: Block, issuer: dict[str, dict[str, str]]) -> bytes | None:
     """A block's JSON: what a complete message held, or what the stream left of it. None where nothing came."""
     noted = block.noted()
+    if block.kind == "text" and not block.text():
+        return None  # no provider takes a text without words, whatever stands beside it
     if block.raw is not None:
         return _with_members(block.raw, noted) if noted else block.raw
     text = block.text()

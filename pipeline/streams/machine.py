@@ -46,6 +46,7 @@ from pipeline.streams.render import (
     turn_stop,
     whole_items,
 )
+from pipeline.streams.unseen import is_unspoken, uncover, uncover_growing, uncover_told
 from pipeline.streams.visibility import Shown, is_unseen
 from topics.items import Item, ItemDelta, TurnDelta
 
@@ -95,7 +96,7 @@ class Machine(Beside):
         if message is None or not message.blocks or kind not in counts or event.raw is not UNSET:
             return None
         block = message.blocks[-1]
-        if block.index != event.index or block.confirmed or not content or kind == "signature_delta":
+        if block.index != event.index or block.confirmed or not content or kind == "signature_delta" or block.unseen:
             return None
         if event.message_id != message.id and is_late(event, message, by_id=self._repeats):
             return None
@@ -108,7 +109,7 @@ class Machine(Beside):
     # -- an attempt ---------------------------------------------------------------------------------------------
 
     def _begin(self, event: MessageStarted) -> None:
-        self.memory.message = Message(id=event.message_id, model=event.model, attempt=True)
+        self.memory.message = Message(id=event.message_id, model=event.model, attempt=True, placed=event.placed)
 
     def _start_next(self, event: MessageStarted) -> list[Item]:
         items = self._leave("next message")
@@ -127,17 +128,20 @@ class Machine(Beside):
 
     def _open_block(self, event: BlockStarted) -> list[Item]:
         message = self._message()
-        items: list[Item] = []
+        items = uncover_growing(message)
         before = message.block(event.index)
         if before is not None and not before.withdrawn and before.repeats(event, whole=self._repeats):
             if self._repeats:
-                return []
-            items = self._take_back(before)
+                return items
+            items += self._take_back(before)
         is_call = event.kind in CALLS and event.tool_id is not None
         item_id = self._ids.for_call(event.tool_id) if is_call and event.tool_id else self._ids.for_streamed()
         block = Block(item_id=item_id, kind=event.kind, index=event.index, tool_id=event.tool_id, name=event.name)
         block.raw = bytes(event.raw) if self._records and event.raw is not UNSET else None
+        block.unseen = event.kind == "thinking" and not event.text and not self._repeats
         message.add(block)
+        if block.unseen:
+            return items
         items.append(streamed_start(item_id, event))
         if event.text:
             items.append(ItemDelta(item_id=item_id, delta_type=f"{event.kind}_delta", content=event.text))
@@ -158,9 +162,14 @@ class Machine(Beside):
             return []
         if not event.content and event.raw is UNSET:
             return []
+        if block.unseen and block.stopped and not message.placed:
+            return self._open_for(event)  # what comes now stands behind what has been shown since
+        items = uncover(block)
         at = block.length
         block.append(event.content)
-        return [ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=event.raw)]
+        raw = event.raw
+        items.append(ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=raw))
+        return items
 
     def _open_for(self, event: BlockDelta) -> list[Item]:
         """Start a block whose start was lost, if the delta tells what it is."""
@@ -189,7 +198,9 @@ class Machine(Beside):
     def _stop_block(self, event: BlockStopped) -> list[Item]:
         block = self._message().block(event.index)
         if block is not None:
-            block.stopped = True
+            block.stopped = not event.cut
+            if event.text is not None and not block.confirmed:
+                block.tell(event.text)
         return []
 
     def _finish(self, event: MessageDelta) -> list[Item]:
@@ -221,9 +232,14 @@ class Machine(Beside):
             return []
         items: list[Item] = []
         for block in message.surviving():
-            if block.stopped and not block.confirmed and block.reads_as_whole(cut=message.cut):
+            if not block.stopped or block.confirmed:
+                continue
+            if block.reads_as_whole(cut=message.cut):
                 block.confirmed = True
-                items.append(confirmed_by_stop(block))
+                items += uncover_told(block)
+                told = block.settle()
+                if not block.unseen:
+                    items.append(confirmed_by_stop(block, told))
         return items
 
     def _turn_stop(self, *, proven: bool = False) -> list[Item]:
@@ -259,7 +275,11 @@ class Machine(Beside):
                 items += self._promote(message, whole)
                 block = message.blocks[-1]
             else:
-                completed.append(confirmed(block, whole, confirm(block, whole)))
+                if not is_unspoken(whole):
+                    items += uncover(block)
+                rest = confirm(block, whole)
+                if not block.unseen:
+                    completed.append(confirmed(block, whole, rest))
                 block.raw = self._kept(whole)
             if message.attempt and self._repeats:
                 block.likeness = likeness(whole)  # it may be said again, by another message in this one's place
@@ -267,11 +287,14 @@ class Machine(Beside):
         return [*items, *([told] if self._repeats or told != TurnDelta() else []), *completed]
 
     def _promote(self, message: Message, whole: WholeBlock) -> list[Item]:
+        items = uncover_growing(message)
         before = message.said_before(likeness(whole)) if message.former is not None else None
-        items = [] if before is None else self._take_back(before)
+        items += [] if before is None else self._take_back(before)
         item_id = self._ids.for_promoted() if whole.tool_id is None else self._ids.for_call(whole.tool_id)
-        message.add(promoted_block(item_id, whole, self._kept(whole)))
-        return [*items, *whole_items(item_id, whole, origin="promoted")]
+        block = promoted_block(item_id, whole, self._kept(whole))
+        block.unseen = not self._repeats and is_unspoken(whole)
+        message.add(block)
+        return items if block.unseen else [*items, *whole_items(item_id, whole, origin="promoted")]
 
     def _kept(self, whole: WholeBlock) -> bytes | None:
         """The block's JSON for the log. A plain text is kept as it is shown, once and not twice."""
@@ -303,7 +326,7 @@ class Machine(Beside):
 
     def _take_back(self, block: Block) -> list[Item]:
         block.withdrawn = True
-        return [retracted(block)]
+        return [] if block.unseen else [retracted(block)]
 
     # -- the end of a message, an answer, a run -----------------------------------------------------------------
 
@@ -336,7 +359,9 @@ class Machine(Beside):
                 items += self._take_back(block)  # no complete message will ever hold it, and nobody misses it
                 continue
             block.left = True
-            items.append(left_incomplete(block, message.failed or reason))
+            items += uncover_told(block)
+            if not block.unseen:
+                items.append(left_incomplete(block, block.settle(), message.failed or reason))
         if not message.over and (message.blocks or message.reason is not None):
             proven = self._repeats and message.is_confirmed()
             if proven and succeeded and message.reason is None:

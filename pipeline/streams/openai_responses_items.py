@@ -17,7 +17,7 @@ from pipeline.history.readers.openai_responses import ISSUER
 from pipeline.streams import fields as read
 from pipeline.streams.events import BlockDelta, BlockStarted, Event, WholeBlock
 from pipeline.streams.openai_responses_wire import MOST_PARTS, place
-from pipeline.streams.own import own_block
+from pipeline.streams.own import CANONICAL, own_block
 
 # Parts of a message that are text.
 TEXT_PARTS: Final = frozenset({"output_text", "refusal", "text"})
@@ -25,11 +25,22 @@ TEXT_PARTS: Final = frozenset({"output_text", "refusal", "text"})
 BEFORE_TEXT: Final = '{"input":"'
 
 
-class _Part(Struct, gc=False):
+REFUSAL: Final = "refusal"
+TRUE: Final = Raw(b"true")
+
+
+class Part(Struct, gc=False):
+    """What is read of a part, of a message or of reasoning."""
+
     type: str = ""
     text: str | None = None
     refusal: str | None = None
-    annotations: Raw = Raw(b"[]")
+
+    @property
+    def words(self) -> str | None:
+        """Its text, where it is one."""
+        said = self.refusal if self.type == REFUSAL else self.text
+        return said if self.type in TEXT_PARTS else None
 
 
 class Item(Struct, gc=False):
@@ -42,17 +53,20 @@ class Item(Struct, gc=False):
     name: str | None = None
     arguments: str | None = None
     input: Any = None
-    # Who called, where not the model itself; a function's group; whether a message is a remark or the answer.
-    caller: Any = None
-    namespace: Any = None
-    phase: Any = None
     encrypted_content: str | None = None
     summary: list[Raw] | None = None
     content: list[Raw] | None = None
 
 
 _item = msgspec.json.Decoder(Item)
-_part = msgspec.json.Decoder(_Part)
+_part = msgspec.json.Decoder(Part)
+_members = msgspec.json.Decoder(dict[str, Raw])
+# Members that are in the block, or say no more than it; the others stand in the item's extras.
+_OF_MESSAGE: Final = frozenset({"type", "id", "status", "role", "content"})
+_OF_PART: Final = frozenset({"type", "text", "refusal"})
+_OF_REASONING: Final = frozenset({"type", "status", "encrypted_content", "summary", "content"})
+_OF_CALL: Final = frozenset({"type", "status", "call_id", "name", "arguments", "input"})
+_EMPTY: Final = (b"[]", b"{}", b'""', b"null")
 
 
 def read_item(raw: Raw) -> Item:
@@ -77,7 +91,8 @@ def started(item: Item, raw: Raw, output_index: int) -> list[Event]:
         # Arguments may stand in the beginning already, and come again in deltas: they are read from those.
         opening = [BlockDelta(at, "input_json_delta", BEFORE_TEXT)] if item.type == "custom_tool_call" else []
         return [call, *opening]
-    return [BlockStarted(index=at, kind=item.type or "unknown", raw=raw.copy())]
+    own = _own(item.type, raw, at)
+    return [BlockStarted(index=at, kind=own.kind, raw=own.raw)]
 
 
 def escaped(text: str) -> str:
@@ -94,16 +109,33 @@ def whole(item: Item, raw: Raw, output_index: int, model: str | None, streamed: 
     if item.type == "message":
         parts = item.content or []
         numbers = _numbers(len(parts), streamed)
-        about = _extras({"phase": item.phase})
+        about = _others(raw, _OF_MESSAGE)
         return [
-            _whole_part(part, place(output_index, number), about) for part, number in zip(parts, numbers, strict=True)
+            whole_part(part, place(output_index, number), about) for part, number in zip(parts, numbers, strict=True)
         ]
     if item.type == "reasoning":
-        return [_reasoning(item, at, model)]
+        return [_reasoning(item, raw, at, model)]
     if item.type in _CALLS:
         given = _input(item)
-        return [] if given is None else [_call(item, given, at)]
-    return [WholeBlock(kind=item.type or "unknown", raw=raw.copy(), index=at, opaque=True)]
+        return [] if given is None else [_call(item, raw, given, at)]
+    return [_own(item.type, raw, at)]
+
+
+def is_over(item: Item) -> bool:
+    """Whether an item of a response that failed is whole all the same; what the provider's own tools do says so."""
+    return item.status in (None, "completed") or item.type not in _READ
+
+
+def told(item: Item, output_index: int, streamed: list[int]) -> list[tuple[int, str]]:
+    """What there is of an item that ended before its end, as the places of its blocks and their texts."""
+    if item.type in _CALLS:
+        before = BEFORE_TEXT if item.type == "custom_tool_call" else ""
+        return [(place(output_index), before + partial_call(item))]
+    if item.type == "reasoning":
+        return [(place(output_index), _thoughts(item))]
+    parts = [read_part(raw).words for raw in item.content or ()]
+    numbers = _numbers(len(parts), streamed)
+    return [(place(output_index, number), words) for number, words in zip(numbers, parts, strict=True) if words]
 
 
 def _numbers(count: int, streamed: list[int]) -> list[int]:
@@ -124,51 +156,73 @@ def partial_call(item: Item) -> str:
     return item.arguments or ""
 
 
-def _extras(members: dict[str, Any]) -> dict[str, Raw]:
+def _others(raw: Raw, known: frozenset[str]) -> dict[str, Raw]:
     """Members that have no place in the canonical form, for whoever looks at the items."""
-    return {name: Raw(msgspec.json.encode(value)) for name, value in members.items() if value is not None}
+    found = _members.decode(raw)
+    if known.issuperset(found):
+        return {}
+    return {name: value.copy() for name, value in found.items() if name not in known and bytes(value) not in _EMPTY}
 
 
-def _whole_part(raw: Raw, at: int, about: dict[str, Raw]) -> WholeBlock:
-    part = _read_part(raw)
-    words = part.refusal if part.type == "refusal" else part.text
-    if words is None or part.type not in TEXT_PARTS:
-        members = read.members({"part": raw}, "part")
-        kind, own = own_block(part.type, {"part": raw} if members is None else members)
-        return WholeBlock(kind=kind, raw=own, index=at, opaque=True)
-    if bytes(part.annotations) not in (b"[]", b"null"):
-        about = about | {"annotations": part.annotations.copy()}
-    block = Raw(msgspec.json.encode({"type": "text", "text": words}))
-    return WholeBlock(kind="text", raw=block, index=at, text=words, extras=about or UNSET)
+def whole_part(raw: Raw, at: int, about: dict[str, Raw]) -> WholeBlock:
+    """A whole part of a message; ``about`` is what its message says beside its parts."""
+    part = read_part(raw)
+    words = part.words
+    if words is None:
+        return _own(part.type, raw, at)
+    about = about | beside_part(raw)
+    block: dict[str, object] = {"type": "text", "text": words}
+    if part.type == REFUSAL:
+        block[REFUSAL] = about[REFUSAL] = TRUE
+    return WholeBlock(kind="text", raw=Raw(msgspec.json.encode(block)), index=at, text=words, extras=about or UNSET)
 
 
-def _read_part(raw: Raw) -> _Part:
+def beside_part(raw: Raw) -> dict[str, Raw]:
+    """What a part that is text says beside its words, such as annotations."""
+    return _others(raw, _OF_PART)
+
+
+def read_part(raw: Raw) -> Part:
+    """A part; nothing of it, where a member is not what it should be."""
     try:
         return _part.decode(raw)
     except msgspec.DecodeError:
-        return _Part()
+        return Part()
 
 
-def _reasoning(item: Item, at: int, model: str | None) -> WholeBlock:
-    parts = map(_read_part, [*(item.summary or ()), *(item.content or ())])
-    text = "\n\n".join(part.text for part in parts if part.text)
+def _own(kind: str, raw: Raw, at: int) -> WholeBlock:
+    """A block that only its provider understands: what it is as it came, if it can be told from all others."""
+    members = read.members({"it": raw}, "it")
+    if members is None or not kind or kind in CANONICAL:
+        kind, raw = own_block(kind if members is not None else "", {"it": raw} if members is None else members)
+    return WholeBlock(kind=kind, raw=raw.copy(), index=at, opaque=True)
+
+
+def _thoughts(item: Item) -> str:
+    parts = map(read_part, [*(item.summary or ()), *(item.content or ())])
+    return "\n\n".join(part.text for part in parts if part.text)
+
+
+def _reasoning(item: Item, raw: Raw, at: int, model: str | None) -> WholeBlock:
+    text = _thoughts(item)
     issuer: dict[str, Any] = {"issuer": {"provider": ISSUER.provider} | ({"model": model} if model else {})}
     sealed = item.encrypted_content
     if sealed and not text:
         block: dict[str, Any] = {"type": "redacted_thinking", "data": sealed}
     else:
         block = {"type": "thinking", "thinking": text} | ({"signature": sealed} if sealed else {})
-    extras = {"id": Raw(msgspec.json.encode(item.id))} if item.id else UNSET
-    return WholeBlock(kind="thinking", raw=Raw(msgspec.json.encode(block | issuer)), index=at, text=text, extras=extras)
+    # Without words there is nothing to show, and so no item that could have extras.
+    extras = _others(raw, _OF_REASONING) if text else {}
+    own = Raw(msgspec.json.encode(block | issuer))
+    return WholeBlock(kind="thinking", raw=own, index=at, text=text, extras=extras or UNSET)
 
 
-def _call(item: Item, given: Raw, at: int) -> WholeBlock:
+def _call(item: Item, raw: Raw, given: Raw, at: int) -> WholeBlock:
     name = item.name or ""
     call_id = item.call_id or derived_id(name)
-    block = {"type": "tool_use", "id": call_id, "name": name, "input": given}
-    raw = Raw(msgspec.json.encode(block))
-    extras = _extras({"id": item.id, "caller": item.caller, "namespace": item.namespace}) or UNSET
-    return WholeBlock(kind="tool_use", raw=raw, index=at, tool_id=call_id, name=name, input=given, extras=extras)
+    block = Raw(msgspec.json.encode({"type": "tool_use", "id": call_id, "name": name, "input": given}))
+    extras = _others(raw, _OF_CALL) or UNSET
+    return WholeBlock(kind="tool_use", raw=block, index=at, tool_id=call_id, name=name, input=given, extras=extras)
 
 
 def _input(item: Item) -> Raw | None:

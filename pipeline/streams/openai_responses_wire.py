@@ -1,36 +1,36 @@
 """Events of the Responses API as typed structs: one decode an event, by its ``type``.
 
-Named are the events that say something of their own. Those in ``SILENT`` repeat what others say, or tell of progress
-only. All others are about a tool that the provider runs itself, and are passed on as they are.
+Named are the events that say something of the answer itself: pieces, and the same whole (``.done``), which makes up for
+pieces that were lost. Those in ``SILENT`` repeat what others say, or tell of progress only. All others are about a tool
+that the provider runs itself, and are passed on as they are.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.streams.fields import Index
+from pipeline.streams import fields as read
+from pipeline.streams.fields import Fields, Index
 from topics.items import Usage
 
-# What a later event says again in full, and signs of life.
+# What another event says just as well, and signs of life.
 SILENT = frozenset(
     {
         "keepalive",
-        "response.content_part.done",
-        "response.custom_tool_call_input.done",
-        "response.function_call_arguments.done",
-        "response.output_text.done",
         "response.reasoning_part.added",
         "response.reasoning_part.done",
         "response.reasoning_summary_part.added",
         "response.reasoning_summary_part.done",
-        "response.reasoning_summary_text.done",
-        "response.reasoning_text.done",
-        "response.refusal.done",
     }
 )
+# Events that say a member of their item whole, which had come in pieces.
+WHOLE_MEMBERS = {
+    "response.code_interpreter_call_code.done": "code",
+    "response.mcp_call_arguments.done": "arguments",
+}
 
 # A message has that many parts at most: beyond that the places of two would be one.
 MOST_PARTS = 1024
@@ -59,6 +59,7 @@ class Response(Struct, gc=False):
 
     id: str | None = None
     model: str | None = None
+    status: str | None = None
     output: list[Raw] | None = None
     usage: Tokens | None = None
     incomplete_details: Reason | None = None
@@ -67,6 +68,8 @@ class Response(Struct, gc=False):
 
 class _Event(Struct, tag_field="type", gc=False):
     sequence_number: int | None = None
+    # Padding that hides an event's length.
+    obfuscation: str | None = None
 
 
 class _Numbered(_Event, kw_only=True, gc=False):
@@ -173,10 +176,60 @@ class InputDelta(_Numbered, tag="response.custom_tool_call_input.delta", kw_only
     delta: str
 
 
+class PartDone(_Numbered, tag="response.content_part.done", kw_only=True, gc=False):
+    """A whole part of a message."""
+
+    part: Raw
+    content_index: Index = 0
+
+
+class TextDone(_Numbered, tag="response.output_text.done", kw_only=True, gc=False):
+    """A whole text."""
+
+    text: str
+    content_index: Index = 0
+
+
+class RefusalDone(_Numbered, tag="response.refusal.done", kw_only=True, gc=False):
+    """A whole refusal."""
+
+    refusal: str
+    content_index: Index = 0
+
+
+class ReasoningDone(_Numbered, tag="response.reasoning_text.done", kw_only=True, gc=False):
+    """A whole part of reasoning that is shown."""
+
+    text: str
+    content_index: Index = 0
+
+
+class SummaryDone(_Numbered, tag="response.reasoning_summary_text.done", kw_only=True, gc=False):
+    """A whole part of the summary of reasoning."""
+
+    text: str
+    summary_index: Index = 0
+
+
+class ArgumentsDone(_Numbered, tag="response.function_call_arguments.done", kw_only=True, gc=False):
+    """A call's whole arguments."""
+
+    arguments: str
+
+
+class InputDone(_Numbered, tag="response.custom_tool_call_input.done", kw_only=True, gc=False):
+    """The whole text that a custom tool is called with."""
+
+    input: str
+
+
 Piece: TypeAlias = (
     ItemAdded | PartAdded | TextDelta | RefusalDelta | ReasoningDelta | SummaryDelta | ArgumentsDelta | InputDelta
 )
-AnyEvent: TypeAlias = Created | InProgress | Queued | Completed | Incomplete | Failed | ItemDone | Piece
+Whole: TypeAlias = PartDone | TextDone | RefusalDone | ReasoningDone | SummaryDone | ArgumentsDone | InputDone
+Ending: TypeAlias = Completed | Incomplete | Failed
+Frame: TypeAlias = Created | InProgress | Queued | Ending | ItemDone | Whole
+AnyEvent: TypeAlias = Frame | Piece
 # Their types: one of these that cannot be decoded is malformed, and not an event that nobody knows.
 NAMES = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
 
@@ -188,20 +241,92 @@ class Other(Struct, gc=False):
     sequence_number: int | None = None
     output_index: Index | None = None
     content_index: Index | None = None
+    item_id: Any = None
+    obfuscation: str | None = None
+    annotation: Raw | UnsetType = UNSET
+    code: Raw | UnsetType = UNSET
+    arguments: Raw | UnsetType = UNSET
 
 
 decode = msgspec.json.Decoder(AnyEvent).decode
 decode_other = msgspec.json.Decoder(Other).decode
 
 
+# What a response repeats of its request, what it says of its own making, and what is read above; the rest is said
+# about the answer, and nobody else says it.
+_KNOWN = frozenset(
+    {
+        "background", "billing", "completed_at", "conversation", "created_at", "error", "frequency_penalty", "id",
+        "include", "incomplete_details", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata",
+        "model", "object", "output", "output_text", "parallel_tool_calls", "presence_penalty", "previous_response_id",
+        "prompt", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning",
+        "safety_identifier", "service_tier", "status", "store", "system_fingerprint", "temperature", "text",
+        "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "usage", "user",
+    }
+)  # fmt: skip
+
+
+def response_of(members: Fields) -> Response:
+    """A response, member by member: what is not as it should be counts as absent."""
+    details = read.members(members, "incomplete_details")
+    return Response(
+        id=read.text(members, "id") or None,
+        model=read.text(members, "model") or None,
+        status=read.text(members, "status") or None,
+        output=read.elements(members, "output"),
+        usage=_tokens(members),
+        incomplete_details=Reason(read.text(details, "reason") or None) if details else None,
+        error=read.members(members, "error"),
+    )
+
+
+def is_answer(members: Fields) -> bool:
+    """Whether an object is a response that did not stream. Some servers leave out what it is."""
+    if "type" in members or read.elements(members, "output") is None:
+        return False
+    return read.text(members, "object", "status", "id").startswith(("response", "resp_", "completed", "incomplete"))
+
+
+def said_beside(members: Fields) -> dict[str, Raw] | UnsetType:
+    """What a whole response says about its answer beside the output, such as citations of the whole."""
+    beside = {name: raw for name, raw in members.items() if name not in _KNOWN and bytes(raw) not in _EMPTY}
+    return read.others(beside, ())
+
+
+def members_of_response(payload: bytes) -> Fields:
+    """The members of the response in an event."""
+    return _with_response.decode(payload).response
+
+
+class _WithResponse(Struct, gc=False):
+    response: Fields
+
+
+_with_response = msgspec.json.Decoder(_WithResponse)
+_EMPTY = (b"[]", b"{}", b'""', b"null")
+
+
+def _tokens(members: Fields) -> Tokens | None:
+    try:
+        return msgspec.json.decode(members["usage"], type=Tokens | None)
+    except (KeyError, msgspec.DecodeError):
+        return None
+
+
 def usage(tokens: Tokens) -> Usage:
     """Token counts with what was read from a cache on its own."""
-    cached = (tokens.input_tokens_details and tokens.input_tokens_details.cached_tokens) or 0
+    details = tokens.input_tokens_details
+    cached = 0 if details is None else _count(details.cached_tokens)
     return Usage(
-        input_tokens=max((tokens.input_tokens or 0) - cached, 0),
-        output_tokens=tokens.output_tokens or 0,
+        input_tokens=max(_count(tokens.input_tokens) - cached, 0),
+        output_tokens=_count(tokens.output_tokens),
         cache_read_input_tokens=cached,
     )
+
+
+def _count(tokens: int | None) -> int:
+    """A count; none that the state could not hold."""
+    return min(max(tokens or 0, -(2**63)), 2**63 - 1)
 
 
 def place(output_index: int, part: int = 0) -> int:

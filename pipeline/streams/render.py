@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from pipeline.streams.attempts import CALLS, Block, Message, Rest
 from pipeline.streams.events import BlockStarted, UserMessage, WholeBlock, WholeMessage
@@ -51,7 +51,9 @@ def whole_items(
         **tool_name(whole.name),
     )
     text = whole.text or UNSET
-    done = ItemCompleted(item_id=item_id, origin=origin, text=text, input=whole.input, extras=whole.extras)
+    # Who sends blocks with their places tells each item's end with all of it, as if it had streamed.
+    own = UNSET if whole.index is None else raw
+    done = ItemCompleted(item_id=item_id, origin=origin, text=text, input=whole.input, raw=own, extras=whole.extras)
     return [started, done]
 
 
@@ -60,16 +62,24 @@ def confirmed(block: Block, whole: WholeBlock, rest: Rest) -> ItemCompleted:
     return ItemCompleted(item_id=block.item_id, text=rest.text, input=rest.input, raw=rest.raw, extras=whole.extras)
 
 
-def confirmed_by_stop(block: Block) -> ItemCompleted:
-    """A streamed block is complete, where its source never sends complete messages."""
-    return ItemCompleted(item_id=block.item_id, extras=block.noted() or UNSET)
+def confirmed_by_stop(block: Block, told: str | UnsetType) -> ItemCompleted:
+    """A streamed block is complete, where its source never sends complete messages; ``told`` is what its stop said."""
+    extras = block.extras() or UNSET
+    if block.kind in CALLS and isinstance(told, str):
+        return ItemCompleted(item_id=block.item_id, input=Raw(told.encode()), extras=extras)
+    return ItemCompleted(item_id=block.item_id, text=told, extras=extras)
 
 
-def left_incomplete(block: Block, reason: str) -> ItemCompleted:
+def left_incomplete(block: Block, told: str | UnsetType, reason: str) -> ItemCompleted:
     """A streamed block ends unconfirmed. A call repeats the raw JSON that came, so that nobody has to add it up."""
-    partial = block.text() if block.kind in CALLS else UNSET
-    extras = block.noted() or UNSET
-    return ItemCompleted(item_id=block.item_id, partial_input=partial, incomplete=True, reason=reason, extras=extras)
+    return ItemCompleted(
+        item_id=block.item_id,
+        text=told,
+        partial_input=block.text() if block.kind in CALLS else UNSET,
+        incomplete=True,
+        reason=reason,
+        extras=block.extras() or UNSET,
+    )
 
 
 def retracted(block: Block) -> ItemRetracted:

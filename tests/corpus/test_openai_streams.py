@@ -148,13 +148,20 @@ def final(row: Row) -> tuple[str, list[tuple[str, Any]]]:
     return "".join(text for text, _ in outputs), [call for _, calls in outputs for call in calls]
 
 
+def thought(item: dict[str, Any]) -> str:
+    """The words of a reasoning item, a blank line between its parts."""
+    return "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
+
+
+def is_shown(item: dict[str, Any]) -> bool:
+    """Whether an item is on the screen: reasoning without words is not."""
+    return item["type"] != "reasoning" or bool(thought(item))
+
+
 def thoughts(row: Row) -> list[str]:
-    """The reasoning of a stream's responses, a blank line between its parts."""
+    """The reasoning of a stream's responses that has words."""
     reasoning = [item for output in responses_in(row) for item in output if item["type"] == "reasoning"]
-    return [
-        "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
-        for item in reasoning
-    ]
+    return [thought(item) for item in reasoning if is_shown(item)]
 
 
 # -- the undisturbed streams --------------------------------------------------------------------------------------
@@ -200,7 +207,8 @@ def test_reasoning_and_the_providers_own_tools_are_shown_in_their_places(provide
         entries = reduce(fed("openai-responses", sse(row))).entries
         assert [entry.text for entry in entries if entry.item_type == "thinking"] == thoughts(row), row["id"]
         kinds = {"message": "text", "reasoning": "thinking", "function_call": "tool_use"}
-        expected = [kinds.get(item["type"], item["type"]) for output in responses_in(row) for item in output]
+        items = [item for output in responses_in(row) for item in output if is_shown(item)]
+        expected = [kinds.get(item["type"], item["type"]) for item in items]
         assert [entry.item_type for entry in entries] == expected, row["id"]
 
 
@@ -315,7 +323,8 @@ def test_a_response_that_is_cut_has_all_that_came_and_only_whole_items_are_whole
         decoded = events(row)
         for count, view in cuts("openai-responses", row):
             came = decoded[:count]
-            done = Counter(event["item"]["type"] for event in came if event["type"] == "response.output_item.done")
+            items = [event["item"] for event in came if event["type"] == "response.output_item.done"]
+            done = Counter(item["type"] for item in items if is_shown(item))
             ended = any(event["type"] in {"response.completed", "response.incomplete"} for event in came)
             whole = Counter(entry.item_type for entry in view.entries if not entry.incomplete)
             assert ended or (whole["text"], whole["thinking"]) == (done["message"], done["reasoning"]), row["id"]
@@ -380,7 +389,7 @@ def test_the_whole_response_makes_up_for_what_did_not_stream(provider: str) -> N
             assert [item for item in items if isinstance(item, ItemRetracted)] == []
             streamed = {event.get("output_index") for event in map(json.loads, raws[:count])} - {None}
             promoted = [entry for entry in reduce(items).entries if entry.origin == "promoted"]
-            missing = [item for at, item in enumerate(responses_in(row)[0]) if at not in streamed]
+            missing = [item for at, item in enumerate(responses_in(row)[0]) if at not in streamed and is_shown(item)]
             assert len(promoted) >= len([item for item in missing if item.get("status") != "incomplete"]), row["id"]
             check_named(items)
 

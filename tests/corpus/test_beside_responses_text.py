@@ -1,0 +1,74 @@
+"""What recorded Responses streams name beside their text: every address and every title is in their items."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from recorded_streams import events, needs_corpus, payloads, recordings
+from stream_lab import fed, sse
+
+from topics.items import AgentUnrecognized
+
+pytestmark = needs_corpus
+
+# What a response repeats of its request: nothing of it is said about the answer.
+ECHOED = {"instructions", "tools", "text", "metadata", "tool_choice", "prompt"}
+ENVELOPES = {"response.created", "response.in_progress", "response.queued", "response.completed", "response.incomplete"}
+
+
+def names(value: Any, key: str = "") -> Iterator[str]:
+    """Every address in a value, and every title, file name and quotation."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from names(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from names(inner, key)
+    elif isinstance(value, str) and (value.startswith("http") or key in {"title", "filename", "file_id", "url"}):
+        yield value
+
+
+def said(event: dict[str, Any]) -> dict[str, Any]:
+    """What an event says beside the pieces of texts, without what it repeats of its request."""
+    if event["type"].endswith(".delta"):
+        return {}
+    if event["type"] not in ENVELOPES:
+        return event
+    return {name: value for name, value in event["response"].items() if name not in ECHOED}
+
+
+@pytest.mark.parametrize("provider", ["openai-responses", "responses-compat"])
+def test_every_address_and_title_is_in_an_item(provider: str) -> None:
+    found = 0
+    for row in recordings(provider):
+        items = fed("openai-responses", [sse(payload) for payload in payloads(row)])
+        told = [item for item in map(plain, items) if item["type"] != "item/delta"]
+        known = set(strings(told))
+        for event in events(row):
+            named = set(names(said(event)))
+            found += len(named)
+            assert named <= known, (row["id"], event["type"], named - known)
+        assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+    assert found
+
+
+def plain(item: Any) -> dict[str, Any]:
+    """An item as its consumers read it."""
+    decoded: dict[str, Any] = json.loads(msgspec.json.encode(item))
+    return decoded
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a value."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+    elif isinstance(value, str):
+        yield value

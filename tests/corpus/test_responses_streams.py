@@ -1,0 +1,274 @@
+"""Recorded Responses streams that lost what a later event says again, whole answers that never streamed, and the log.
+
+The oracle is the final event, or the whole answer itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+from recorded_streams import Row, errors, events, needs_corpus, payloads, recordings
+from stream_lab import CORPUS, fed
+from stream_lab import sse as event_bytes
+
+from pipeline.history.readers.calls import derived_id
+from pipeline.streams import Recovery
+from pipeline.streams.finished import FinishedTurn
+from topics.items import AgentUnrecognized, Item, ItemCompleted, TurnDelta, TurnStop, Usage
+from topics.reducer import Entry, reduce
+
+pytestmark = needs_corpus
+
+each = pytest.mark.parametrize("provider", ["openai-responses", "responses-compat"])
+TEXTS = {"output_text": "text", "refusal": "refusal", "text": "text"}
+ENDS = {"response.completed", "response.incomplete"}
+# Events that say a piece once more, or its item.
+DELTAS = (".delta", "content_part.added", "reasoning_summary_part.added")
+OWN_DELTAS = ("code_interpreter_call_code.delta", "mcp_call_arguments.delta")
+
+
+# -- what a response is, in the log and on the screen ---------------------------------------------------------------
+
+
+def thought(item: dict[str, Any]) -> str:
+    return "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
+
+
+def part_in_log(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """The block of a message's part in the log: what is no text as it came, and no text at all is none."""
+    if part["type"] not in TEXTS:
+        return [part]
+    words = part[TEXTS[part["type"]]]
+    mark = {"refusal": True} if part["type"] == "refusal" else {}
+    return [{"type": "text", "text": words} | mark] if words else []
+
+
+def in_log(item: dict[str, Any], model: str | None) -> list[dict[str, Any]]:
+    """The blocks of an item in the log."""
+    if item["type"] == "message":
+        return [block for part in item["content"] for block in part_in_log(part)]
+    if item["type"] == "reasoning":
+        issuer = {"issuer": {"provider": "openai-responses"} | ({"model": model} if model else {})}
+        sealed, words = item.get("encrypted_content"), thought(item)
+        if sealed and not words:
+            return [{"type": "redacted_thinking", "data": sealed} | issuer]
+        return [{"type": "thinking", "thinking": words} | ({"signature": sealed} if sealed else {}) | issuer]
+    if item["type"] in {"function_call", "custom_tool_call"}:
+        name = item["name"]
+        call = {"type": "tool_use", "id": item.get("call_id") or derived_id(name), "name": name}
+        if item.get("status") == "incomplete":
+            return [call | {"input": item["arguments"], "incomplete": True}]
+        is_custom = item["type"] == "custom_tool_call"
+        return [call | {"input": {"input": item["input"]} if is_custom else json.loads(item["arguments"] or "{}")}]
+    return [item]
+
+
+def on_screen(item: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The entries of an item."""
+    if item["type"] == "reasoning":
+        return [("thinking", thought(item))] if thought(item) else []
+    if item["type"] == "message":
+        known = [(part, TEXTS.get(part["type"])) for part in item["content"]]
+        return [(part["type"], part) if key is None else ("text", part[key]) for part, key in known]
+    if item["type"] in {"function_call", "custom_tool_call"}:
+        (block,) = in_log(item, None)
+        return [("tool_use", (block["name"], block["input"]))]
+    return [(item["type"], item)]
+
+
+def entry_shown(entry: Entry, done: dict[str, ItemCompleted]) -> tuple[str, Any]:
+    if entry.item_type in {"text", "thinking"}:
+        return entry.item_type, entry.text
+    if entry.item_type == "tool_use":
+        raw = entry.text if entry.input is None else bytes(entry.input)
+        return "tool_use", (entry.started.name, raw if entry.incomplete else json.loads(raw or "{}"))
+    return entry.item_type, json.loads(bytes(done[entry.item_id].raw))
+
+
+def shown(items: list[Item]) -> list[tuple[str, Any]]:
+    done = {item.item_id: item for item in items if isinstance(item, ItemCompleted)}
+    return [entry_shown(entry, done) for entry in reduce(items).entries]
+
+
+def finished(pieces: list[bytes]) -> list[FinishedTurn]:
+    recovery = Recovery("openai-responses")
+    for piece in pieces:
+        recovery.feed(piece)
+    recovery.end_run("end of input")
+    return recovery.take_finished()
+
+
+def usage(response: dict[str, Any]) -> Usage | None:
+    tokens = response.get("usage")
+    if not tokens:
+        return None
+    cached = (tokens.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    return Usage(
+        input_tokens=(tokens.get("input_tokens") or 0) - cached,
+        output_tokens=tokens.get("output_tokens") or 0,
+        cache_read_input_tokens=cached,
+    )
+
+
+def reason(response: dict[str, Any]) -> str:
+    return (response.get("incomplete_details") or {}).get("reason") or str(response["status"])
+
+
+def first_told(row: Row) -> list[dict[str, Any]]:
+    """The output of the responses in a stream, as each item was first told whole.
+
+    The final event says the same, but for what the provider seals once more for it: reasoning and compactions, and the
+    fingerprint of a program. GitHub Copilot changes ids, too.
+    """
+    found: list[dict[str, Any]] = []
+    items: dict[int, dict[str, Any]] = {}
+    for event in events(row):
+        if event["type"] == "response.output_item.done" and "output_index" in event:
+            items[event["output_index"]] = event["item"]
+        if event["type"] in ENDS:
+            final = enumerate(event["response"]["output"] or items.values())
+            found += [items.get(at, item) for at, item in final]
+            items = {}
+    return found
+
+
+def ends(row: Row) -> list[dict[str, Any]]:
+    return [event["response"] for event in events(row) if event["type"] in ENDS]
+
+
+# -- log turns, stop reasons, usage ---------------------------------------------------------------------------------
+
+
+@each
+def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider: str) -> None:
+    rows = [row for row in recordings(provider) if ends(row)]
+    assert rows
+    for row in rows:
+        pieces = [event_bytes(raw) for raw in payloads(row)]
+        items, turns, finals = fed("openai-responses", pieces), finished(pieces), ends(row)
+        content = [block for turn in turns for block in json.loads(turn.message)["content"]]
+        models = [final.get("model") for final in finals]
+        expected = [block for item in first_told(row) for block in in_log(item, models[0])]
+        assert content == expected, row["id"]
+        stops = [item for item in items if isinstance(item, TurnStop)]
+        assert [stop.stop_reason for stop in stops] == [reason(final) for final in finals], row["id"]
+        assert [stop.usage or None for stop in stops] == [usage(final) for final in finals], row["id"]
+        assert [stop.incomplete for stop in stops] == [False] * len(finals), row["id"]
+        begun = [event["response"]["id"] for event in events(row) if event["type"] == "response.created"]
+        assert [turn.message_id for turn in turns] == begun[: len(turns)], row["id"]
+
+
+# -- what was lost is told again ------------------------------------------------------------------------------------
+
+
+def without(row: Row, chance: random.Random, *, done: bool) -> list[str]:
+    """A stream that lost some of its pieces; with ``done`` its whole items, too, and its final output."""
+    kept: list[str] = []
+    for raw in payloads(row):
+        event = json.loads(raw) if raw.lstrip()[:1] == "{" else {"type": raw}
+        kind = event["type"]
+        if kind.endswith(DELTAS) and not kind.endswith(OWN_DELTAS) and chance.random() < 0.4:
+            continue
+        if done and kind == "response.output_item.done" and event["item"]["type"] in {"message", "reasoning"}:
+            continue
+        if done and kind in ENDS:
+            event["response"]["output"] = []
+            raw = json.dumps(event)  # noqa: PLW2901 - the same event without its output
+        kept.append(raw)
+    return kept
+
+
+def texts_told(row: Row) -> list[str]:
+    """The texts that a stream tells whole in a piece of its own, or that came in pieces."""
+    return [event["text"] for event in events(row) if event["type"] == "response.output_text.done"]
+
+
+@each
+@pytest.mark.parametrize("done", [False, True], ids=["with whole items", "with whole pieces"])
+def test_pieces_that_are_lost_are_made_up_for(provider: str, *, done: bool) -> None:
+    for row in recordings(provider):
+        told = first_told(row)
+        texts = [words for item in told for kind, words in on_screen(item) if kind == "text"]
+        if done and (texts_told(row) != texts or len(ends(row)) != 1 or reason(ends(row)[0]) != "completed"):
+            continue
+        items = fed("openai-responses", [event_bytes(raw) for raw in without(row, random.Random(1), done=done)])  # noqa: S311 - nothing is secret here
+        if not ends(row):
+            continue
+        entries = reduce(items).entries
+        if done:
+            assert [entry.text for entry in entries if entry.item_type == "text"] == texts, row["id"]
+            assert [entry.incomplete for entry in entries if entry.item_type == "text"] == [False] * len(texts)
+        else:
+            expected = [found for item in told for found in on_screen(item)]
+            assert sorted(map(repr, shown(items))) == sorted(map(repr, expected)), row["id"]
+        assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+
+
+@each
+def test_a_response_that_fails_has_what_its_last_event_says(provider: str) -> None:
+    """The same streams, if they had failed at their end: nothing is lost, and the failure is told once."""
+    for row in recordings(provider):
+        if len(ends(row)) != 1 or not ends(row)[0]["output"]:
+            continue
+        if "in_progress" in {item.get("status") for item in ends(row)[0]["output"]}:
+            continue  # a fixture's call, which would not be whole if its response had failed
+        raws = [raw for raw in payloads(row) if raw[:1] == "{" and json.loads(raw)["type"] not in ENDS]
+        failed = ends(row)[0] | {"error": {"code": "server_error", "message": "Oh."}, "status": "failed"}
+        raws = [raw for raw in raws if '"response.output_item.done"' not in raw and "output_text.delta" not in raw]
+        ending = [
+            {"type": "error", "code": "server_error", "message": "Oh."},
+            {"type": "response.failed", "response": failed},
+        ]
+        items = fed("openai-responses", [event_bytes(raw) for raw in [*raws, *map(json.dumps, ending)]])
+        assert errors(items) == ["Oh."], row["id"]
+        expected = [found for item in failed["output"] for found in on_screen(item)]
+        assert sorted(map(repr, shown(items))) == sorted(map(repr, expected)), row["id"]
+        assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [True], row["id"]
+
+
+# -- whole answers --------------------------------------------------------------------------------------------------
+
+
+@cache
+def answers(provider: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """The responses of a file that did not stream."""
+    with gzip.open(CORPUS / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    found = [(row["id"], row["response"]) for row in rows if not row.get("stream")]
+    return tuple((name, answer) for name, answer in found if isinstance(answer, dict) and "output" in answer)
+
+
+@each
+def test_a_whole_answer_is_promoted(provider: str) -> None:
+    found = answers(provider)
+    assert found
+    for name, answer in found:
+        piece = json.dumps(answer).encode()
+        items, turns = fed("openai-responses", [piece]), finished([piece])
+        assert shown(items) == [one for item in answer["output"] for one in on_screen(item)], name
+        content = [block for turn in turns for block in json.loads(turn.message)["content"]]
+        expected = [block for item in answer["output"] for block in in_log(item, answer.get("model"))]
+        assert content == expected, name
+        assert {entry.origin for entry in reduce(items).entries} <= {"promoted", "stream"}
+        status = answer.get("status")
+        stops = [item for item in items if isinstance(item, TurnStop)]
+        if status in {"queued", "in_progress"}:
+            continue
+        assert [(stop.incomplete, stop.stop_reason) for stop in stops] == [(False, reason(answer) if status else None)]
+        told = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]
+        assert told == ([] if usage(answer) is None else [usage(answer)]), name
+
+
+@each
+def test_a_whole_answer_behind_its_stream_is_nothing_new(provider: str) -> None:
+    for row in recordings(provider):
+        if len(ends(row)) != 1:
+            continue
+        pieces = [event_bytes(raw) for raw in payloads(row)]
+        again = json.dumps(ends(row)[0]).encode()
+        assert fed("openai-responses", [*pieces, again]) == fed("openai-responses", pieces), row["id"]

@@ -1,0 +1,445 @@
+"""Responses streams that say a piece once more, fail, follow each other, or do not stream at all."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+import pytest
+
+from pipeline import normalize
+from pipeline.streams import Recovery
+from pipeline.streams.finished import FinishedTurn
+from topics.items import (
+    AgentError,
+    AgentUnrecognized,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemStarted,
+    TurnDelta,
+    TurnStop,
+    Usage,
+)
+from topics.reducer import Entry, reduce
+
+Event = dict[str, Any]
+
+
+def event(kind: str, output_index: int = 0, **members: Any) -> Event:
+    return {"type": f"response.{kind}", "output_index": output_index} | members
+
+
+def response(kind: str, *output: Event, id: str = "r1", **members: Any) -> Event:  # noqa: A002  the member's name
+    return {"type": f"response.{kind}", "response": {"id": id, "model": "m", "output": list(output)} | members}
+
+
+def answer(*output: Event, **members: Any) -> Event:
+    return {"object": "response", "id": "r1", "model": "m", "status": "completed", "output": list(output)} | members
+
+
+def message(words: str, **members: Any) -> Event:
+    part = {"type": "output_text", "text": words, "annotations": []}
+    return {"type": "message", "id": "m1", "role": "assistant", "content": [part]} | members
+
+
+def call(arguments: str, call_id: str = "t1", **members: Any) -> Event:
+    return {
+        "type": "function_call",
+        "id": f"f-{call_id}",
+        "call_id": call_id,
+        "name": "f",
+        "arguments": arguments,
+    } | members
+
+
+def sealed(*words: str) -> Event:
+    summary = [{"type": "summary_text", "text": one} for one in words]
+    return {"type": "reasoning", "id": "x1", "summary": summary, "encrypted_content": "sealed"}
+
+
+def delta(words: str, output_index: int = 0) -> Event:
+    return event("output_text.delta", output_index, content_index=0, delta=words)
+
+
+def added(item: Event, output_index: int = 0) -> Event:
+    return event("output_item.added", output_index, item=item)
+
+
+def done(item: Event, output_index: int = 0) -> Event:
+    return event("output_item.done", output_index, item=item)
+
+
+CREATED = response("created")
+TEXT_DONE = event("output_text.done", content_index=0, text="Hello")
+
+
+def recovered(*events: Event, numbered: bool = False) -> tuple[list[Item], list[FinishedTurn]]:
+    recovery, numbers = Recovery("openai-responses"), count()
+    pieces = [json.dumps(one | ({"sequence_number": next(numbers)} if numbered else {})).encode() for one in events]
+    items = [item for piece in pieces for item in recovery.feed(piece)]
+    return items + recovery.end_run("exit"), recovery.take_finished()
+
+
+def run(*events: Event) -> list[Item]:
+    return recovered(*events)[0]
+
+
+def log(*events: Event) -> list[Event]:
+    return [block for turn in recovered(*events)[1] for block in json.loads(turn.message)["content"]]
+
+
+def entries(items: list[Item]) -> list[Entry]:
+    return reduce(items).entries
+
+
+def texts(items: list[Item]) -> list[str]:
+    return [entry.text for entry in entries(items)]
+
+
+def completed(items: list[Item]) -> list[ItemCompleted]:
+    return [item for item in items if isinstance(item, ItemCompleted)]
+
+
+def errors(items: list[Item]) -> list[str]:
+    return [item.message for item in items if isinstance(item, AgentError)]
+
+
+# -- a piece once more ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [[], ["H"], ["He", "l"], ["lo"], ["He", "l", "lo"]])
+def test_a_text_that_is_told_whole_makes_up_for_what_was_lost(lost: list[str]) -> None:
+    pieces = [delta(words) for words in ("He", "l", "lo") if words not in lost]
+    items, turns = recovered(CREATED, *pieces, TEXT_DONE)
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
+    assert json.loads(turns[0].message)["content"] == [{"type": "text", "text": "Hello"}]
+    items = run(CREATED, *pieces, TEXT_DONE, response("completed"))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
+    items = run(CREATED, *pieces, TEXT_DONE, done(message("Hello")), response("completed", message("Hello")))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
+    assert len(completed(items)) == 1
+
+
+def test_what_streams_behind_a_whole_text_stays() -> None:
+    assert texts(run(CREATED, delta("He"), TEXT_DONE, delta("!"))) == ["Hello!"]
+
+
+def test_a_whole_piece_behind_the_whole_response_is_no_news() -> None:
+    clean = [CREATED, delta("Hello"), response("completed", message("Hello"))]
+    assert run(*clean, TEXT_DONE) == run(*clean)
+
+
+def test_a_part_that_is_told_whole_has_what_stands_beside_it() -> None:
+    cited = {"type": "url_citation", "url": "https://example.com", "title": "T"}
+    part = event(
+        "content_part.done", content_index=0, part={"type": "output_text", "text": "Hi", "annotations": [cited]}
+    )
+    annotated = event("output_text.annotation.added", content_index=0, annotation_index=0, annotation=cited)
+    for last in ([part], [annotated], [annotated, part]):
+        items, turns = recovered(CREATED, delta("Hi"), *last)
+        assert json.loads(bytes(completed(items)[0].extras["annotations"])) == [cited]
+        assert json.loads(turns[0].message)["content"] == [{"type": "text", "text": "Hi"}]
+
+
+@pytest.mark.parametrize("streamed", ["", '{"a"', '{"a":1}', ":1}"])
+def test_arguments_that_are_told_whole_make_up_for_what_was_lost(streamed: str) -> None:
+    pieces = [added(call("")), event("function_call_arguments.delta", delta=streamed)]
+    whole = event("function_call_arguments.done", arguments='{"a":1}')
+    items, turns = recovered(CREATED, *pieces, whole)
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [('{"a":1}', True)]
+    assert json.loads(turns[0].message)["content"][0]["input"] == '{"a":1}'
+    (block,) = log(CREATED, *pieces, whole, response("completed"))
+    assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
+
+
+def test_a_call_that_is_told_whole_and_then_incomplete_is_not_whole() -> None:
+    whole = event("function_call_arguments.done", arguments="{}")
+    partial = call("{}", status="incomplete")
+    (block,) = log(CREATED, added(call("")), whole, done(partial), response("incomplete", partial))
+    assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": "{}", "incomplete": True}
+
+
+def test_a_custom_tools_text_that_is_told_whole() -> None:
+    custom = {"type": "custom_tool_call", "id": "c1", "call_id": "t1", "name": "run", "input": ""}
+    events = [CREATED, added(custom), event("custom_tool_call_input.delta", delta="l")]
+    (block,) = log(*events, event("custom_tool_call_input.done", input='ls "é"'), response("completed"))
+    assert block["input"] == {"input": 'ls "é"'}
+
+
+def test_reasoning_that_is_told_whole_part_by_part() -> None:
+    parts = [event("reasoning_summary_text.done", summary_index=at, text=f"Part {at}.") for at in range(3)]
+    lost = event("reasoning_summary_text.delta", summary_index=1, delta="rt 1")
+    assert texts(run(CREATED, added(sealed()), parts[0], lost, parts[1], parts[2])) == ["Part 0.\n\nPart 1.\n\nPart 2."]
+    # Without the first part nobody knows how the whole reads.
+    assert texts(run(CREATED, added(sealed()), lost, parts[1])) == ["rt 1"]
+    items = run(CREATED, added(sealed()), lost, parts[1], done(sealed("A", "B")), response("completed"))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("A\n\nB", False)]
+
+
+def test_members_of_own_tools_that_are_told_whole_stand_in_the_log() -> None:
+    item = {"type": "code_interpreter_call", "id": "ci", "status": "in_progress", "code": ""}
+    (block,) = log(CREATED, added(item), event("code_interpreter_call_code.done", item_id="ci", code="1+1"))
+    assert block == item | {"code": "1+1"}
+
+
+def test_a_call_whose_beginning_was_lost_waits_for_its_name() -> None:
+    arguments = event("function_call_arguments.delta", delta='{"a":1}')
+    items = run(CREATED, arguments, done(call('{"a":1}')))
+    assert [(entry.item_id, entry.started.name) for entry in entries(items)] == [("t1", "f")]
+    items = run(CREATED, arguments, added(call("")))
+    assert [(entry.item_id, entry.text) for entry in entries(items)] == [("t1", '{"a":1}')]
+    assert texts(run(CREATED, arguments)) == ['{"a":1}']
+
+
+def test_an_item_that_never_gets_its_place_is_told_at_the_end() -> None:
+    homeless = {"type": "response.output_item.done", "item": message("Hello", id="m7")}
+    for last in ([], [response("completed")], [response("failed", error={"message": "Oh."})]):
+        assert texts(run(CREATED, homeless, *last)) == ["Hello"]
+
+
+def test_a_text_whose_response_is_complete_is_complete() -> None:
+    items = run(CREATED, delta("Hello"), response("completed"))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
+    items = run(CREATED, delta("Hello"), response("incomplete"))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
+
+
+# -- refusals, own items, order -------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_text_that_says_so() -> None:
+    refused = {"type": "message", "id": "m1", "content": [{"type": "refusal", "refusal": "No."}]}
+    streamed = [CREATED, event("refusal.delta", content_index=0, delta="No.")]
+    for events in (streamed, [*streamed, done(refused)], [CREATED, done(refused)], [answer(refused)]):
+        items, turns = recovered(*events)
+        assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "No.")]
+        assert [json.loads(bytes(item.extras["refusal"])) for item in completed(items)] == [True]
+        assert json.loads(turns[0].message)["content"] == [{"type": "text", "text": "No.", "refusal": True}]
+
+
+@pytest.mark.parametrize("events", [[], [added({"type": "mcp_call", "id": "i"})]], ids=["promoted", "streamed"])
+def test_own_items_end_with_all_that_they_are(events: list[Event]) -> None:
+    item = {"type": "mcp_call", "id": "i", "status": "failed", "output": "o", "error": {"x": 1}}
+    items = run(CREATED, *events, response("completed", item))
+    assert [json.loads(bytes(one.raw)) for one in completed(items)] == [item]
+
+
+@pytest.mark.parametrize("odd", [None, 7, {"type": "tool_use", "id": "t"}, {"no": "type"}])
+def test_an_item_that_could_pass_for_another_block_does_not(odd: Any) -> None:
+    (block,) = log(CREATED, response("completed", odd))
+    assert block == {"type": "unknown", "came": odd if isinstance(odd, dict) else {"it": odd}}
+
+
+def test_a_turn_in_the_log_is_in_the_order_of_its_items() -> None:
+    events = [CREATED, added(call("", "a"), 1), added(call("", "b"), 0), done(call("{}", "a"), 1), delta("Hi", 2)]
+    assert [block.get("id") for block in log(*events, done(call("{}", "b"), 0))] == ["b", "a", None]
+
+
+def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen() -> None:
+    events = [CREATED, added(sealed()), added(message(""), 1), delta("Hi", 1), done(message("Hi"), 1), done(sealed())]
+    for one in (events, [*events, response("completed", sealed(), message("Hi"))], [answer(sealed(), message("Hi"))]):
+        items, turns = recovered(*one)
+        assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "Hi")]
+        assert len([item for item in items if isinstance(item, ItemStarted | ItemCompleted)]) == 2
+        content = json.loads(turns[0].message)["content"]
+        assert [block["type"] for block in content] == ["redacted_thinking", "text"]
+        asked = [{"role": "user", "content": "Go."}, json.loads(turns[0].message), {"role": "user", "content": "On."}]
+        body = json.loads(normalize({"messages": asked, "model": "m"}, to="openai-responses").body)
+        assert body["input"][1] == {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
+
+
+def test_words_that_come_late_are_shown() -> None:
+    late = event("reasoning_summary_text.delta", summary_index=0, delta="Hm.")
+    items = run(CREATED, added(sealed()), delta("Hi", 1), late, done(sealed("Hm.")))
+    assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "Hi"), ("thinking", "Hm.")]
+
+
+# -- failures -------------------------------------------------------------------------------------------------------
+
+ERROR = {"type": "error", "code": "server_error", "message": "Oh."}
+FAILED = response("failed", error={"code": "server_error", "message": "Oh."})
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([ERROR, FAILED], ["Oh."]),
+        ([FAILED, ERROR], ["Oh."]),
+        ([ERROR, response("failed", error=None)], ["Oh."]),
+        ([ERROR, response("failed", error={"message": "Other."})], ["Oh.", "Other."]),
+        ([ERROR, ERROR], ["Oh.", "Oh."]),
+        ([ERROR, FAILED, response("created", id="r2"), ERROR, FAILED], ["Oh.", "Oh."]),
+        ([FAILED, FAILED], ["Oh."]),
+    ],
+)
+def test_one_failure_is_told_once(events: list[Event], told: list[str]) -> None:
+    assert errors(run(CREATED, delta("He"), *events)) == told
+
+
+def test_a_response_that_failed_has_what_it_says_of_its_output() -> None:
+    usage = {"input_tokens": 3, "output_tokens": 2}
+    output = [message("Hello", status="completed"), call('{"a":', status="incomplete")]
+    failed = response("failed", *output, error={"code": "e", "message": "Oh."}, usage=usage)
+    for before in ([], [CREATED], [CREATED, delta("ello")], [CREATED, delta("He"), ERROR]):
+        items = run(*before, failed)
+        assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False), ('{"a":', True)]
+        (stop,) = [item for item in items if isinstance(item, TurnStop)]
+        assert (stop.incomplete, stop.stop_reason, stop.usage) == (True, None, Usage(input_tokens=3, output_tokens=2))
+    partial = response("failed", message("Hello", status="incomplete"), error={"message": "Oh."})
+    items = run(CREATED, delta("ello"), partial)
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
+
+
+# -- responses that follow each other -------------------------------------------------------------------------------
+
+
+def stream(id_: str, **members: Any) -> list[Event]:
+    return [
+        response("created", id=id_),
+        *[delta(words) | members for words in ("ha", "ha", "ho")],
+        response("completed", id=id_),
+    ]
+
+
+def numbered(events: list[Event], first: int = 0) -> list[bytes]:
+    return [json.dumps(one | {"sequence_number": number}).encode() for number, one in enumerate(events, first)]
+
+
+def fed(pieces: list[bytes]) -> list[Item]:
+    recovery = Recovery("openai-responses", records=False)
+    items: list[Item] = []
+    for piece in pieces:
+        items += recovery.feed(piece)
+        recovery = Recovery.restore(recovery.snapshot())
+    return items + recovery.end_run("exit")
+
+
+@pytest.mark.parametrize("members", [{}, {"item_id": ""}])
+def test_numbers_begin_anew_with_each_response(members: Event) -> None:
+    pieces = [*numbered(stream("r1", **members)), *numbered(stream("r2", **members))]
+    assert texts(fed(pieces)) == ["hahaho", "hahaho"]
+
+
+def test_an_item_id_that_a_gateway_uses_again_is_no_redelivery() -> None:
+    one = [added(message("", id="m")), *[delta(words) | {"item_id": "m"} for words in ("ha", "ha")]]
+    pieces = [
+        piece
+        for name in ("r1", "r2")
+        for piece in numbered([response("created", id=name), *one, response("completed", id=name)])
+    ]
+    assert texts(fed(pieces)) == ["haha", "haha"]
+
+
+def test_a_stretch_that_comes_again_across_two_responses_changes_nothing() -> None:
+    pieces = [*numbered(stream("r1", item_id="m1")), *numbered(stream("r2", item_id="m2")[:3])]
+    clean = fed(pieces)
+    for first in range(len(pieces)):
+        for last in range(first, len(pieces)):
+            assert fed([*pieces[:last], *pieces[first:]]) == clean, (first, last)
+
+
+def test_a_stream_that_goes_on_after_a_number_goes_on() -> None:
+    pieces = numbered(stream("r1"))
+    assert texts(fed([*pieces[:3], *pieces[2:]])) == ["hahaho"]
+
+
+def test_padding_is_no_content() -> None:
+    pieces = [
+        json.dumps(one | {"sequence_number": at, "obfuscation": "x" * at}).encode()
+        for at, one in enumerate(stream("r1"))
+    ]
+    again = [
+        json.dumps(one | {"sequence_number": at, "obfuscation": "y" * at}).encode()
+        for at, one in enumerate(stream("r1"))
+    ]
+    assert texts(fed([*pieces[:3], *again[1:]])) == ["hahaho"]
+    first = [
+        json.dumps({"obfuscation": "x", "sequence_number": at} | one).encode() for at, one in enumerate(stream("r1"))
+    ]
+    assert texts(fed([*first[:3], *first[1:]])) == ["hahaho"]
+
+
+# -- whole answers --------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_answer_is_a_turn() -> None:
+    items, turns = recovered(answer(sealed("Hm."), message("Hi"), call('{"a":1}'), usage={"output_tokens": 2**70}))
+    assert [(entry.item_type, entry.origin) for entry in entries(items)] == [
+        ("thinking", "promoted"),
+        ("text", "promoted"),
+        ("tool_use", "promoted"),
+    ]
+    assert [(turn.message_id, turn.model, turn.incomplete) for turn in turns] == [("r1", "m", False)]
+    assert [(item.stop_reason, item.usage) for item in items if isinstance(item, TurnStop)] == [
+        ("completed", Usage(output_tokens=2**63 - 1))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "reason"),
+    [
+        ("incomplete", {"reason": "max_output_tokens"}, "max_output_tokens"),
+        ("cancelled", None, "cancelled"),
+        ("completed", None, "completed"),
+    ],
+)
+def test_a_whole_answer_stops_with_its_own_word(status: str, details: Event | None, reason: str) -> None:
+    items = run(answer(message("Hi"), status=status, incomplete_details=details))
+    assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(reason, False)]
+
+
+def test_a_whole_answer_that_says_no_status_gets_no_reason() -> None:
+    items = run({"object": "response.compaction", "id": "c1", "output": [message("Hi")], "usage": {"output_tokens": 2}})
+    assert texts(items) == ["Hi"]
+    assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(None, False)]
+    assert [item.usage for item in items if isinstance(item, TurnDelta)] == [Usage(output_tokens=2)]
+
+
+def test_a_whole_answer_that_failed_is_an_error() -> None:
+    items = run(answer(status="failed", error={"code": "e", "message": "Oh."}))
+    assert errors(items) == ["Oh."]
+    assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+
+
+def test_an_answer_that_is_asked_for_until_it_is_there_is_told_once() -> None:
+    first, second = message("One", status="completed"), message("Two", id="m2")
+    polls = [
+        answer(status="queued"),
+        answer(first, status="in_progress"),
+        answer(first, second | {"status": "in_progress", "content": []}, status="in_progress"),
+        answer(first, second),
+        answer(first, second),
+    ]
+    items = run(*polls)
+    assert texts(items) == ["One", "Two"]
+    assert [item.incomplete for item in completed(items)] == [False, False]
+    assert len([item for item in items if isinstance(item, TurnStop)]) == 1
+
+
+def test_a_whole_answer_takes_the_place_of_a_stream_that_was_cut() -> None:
+    items = run(CREATED, added(sealed("Hm.")), delta("He", 1), answer(message("Hello"), id="r2"))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
+
+
+def test_what_a_response_says_beside_its_output_stands_with_its_end() -> None:
+    found = [{"title": "T", "url": "https://example.com"}]
+    for one in (
+        response("completed", message("Hi"), search_results=found, tools=[1], moderation=None),
+        answer(message("Hi"), search_results=found),
+    ):
+        (stop,) = [item for item in run(one) if isinstance(item, TurnStop)]
+        assert {name: json.loads(bytes(raw)) for name, raw in stop.extras.items()} == {"search_results": found}
+
+
+def test_a_last_event_with_an_odd_member_is_a_last_event() -> None:
+    odd = response("completed", message("Hello"), usage={"input_tokens": "many"}, model=["m"])
+    items = run(CREATED, delta("He"), odd)
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["completed"]
+
+
+def test_deltas_are_what_streamed_and_nothing_else() -> None:
+    items = run(CREATED, delta("He"), TEXT_DONE, done(message("Hello")))
+    assert [item.content for item in items if isinstance(item, ItemDelta)] == ["He"]
