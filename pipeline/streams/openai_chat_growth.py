@@ -46,7 +46,7 @@ def grow(growing: Growing, choice: Choice, blocks: Blocks) -> list[Event]:
             note_text(growing, "annotations", annotation, events, appends=True)
         if delta.tool_calls:
             take_calls(growing, delta.tool_calls, blocks, events)
-        if delta.function_call is not None:
+        elif delta.function_call is not None:
             old = ToolCall(index=0, function=delta.function_call)
             take_calls(growing, [old], blocks, events, old=True)
     for name, value in choice.others.items():

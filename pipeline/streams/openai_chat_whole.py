@@ -20,9 +20,10 @@ class _Grown(Struct):
 
     started: BlockStarted
     events: list[Event]
-    text: str = ""
+    words: list[str] = []
     signature: str = ""
     members: Fields = {}
+    lists: dict[str, list[Raw]] = {}
     stopped: bool = False
 
 
@@ -56,16 +57,16 @@ def _take(block: _Grown, event: BlockDelta | BlockNoted | BlockStopped) -> None:
         case BlockDelta(kind="signature_delta", content=signature):
             block.signature += signature
         case BlockDelta(content=content):
-            block.text += content
+            block.words.append(content)
         case BlockNoted(name=name, value=value, appends=True):
-            before = msgspec.json.decode(block.members.get(name, b"[]"), type=list[Raw])
-            block.members[name] = Raw(msgspec.json.encode([*before, value]))
+            block.lists.setdefault(name, []).append(value)
         case BlockNoted(name=name, value=value):
             block.members[name] = value
 
 
 def _whole(block: _Grown, issuer: dict[str, str]) -> WholeBlock | None:
-    started, text, members = block.started, block.text, block.members
+    started, text = block.started, "".join(block.words)
+    members = block.members | {name: Raw(msgspec.json.encode(values)) for name, values in block.lists.items()}
     extras = members or UNSET
     index, kind = started.index, started.kind
     if kind == "text":
