@@ -88,21 +88,14 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         choices = chunk.choices
         if not choices:
             return self._beside(chunk)
-        if chunk.id == state.id and chunk.usage is None and chunk.error is None and len(choices) == 1:
+        if chunk.id == state.id and len(choices) == 1:
             # Nearly every chunk is a few more words of the text that grows already.
-            words = _plain_words(choices[0])
             growing = state.choices.get(0)
-            if (
-                words
-                and growing is not None
-                and growing.kind == "text"
-                and growing.plain
-                and not state.failed
-                and chunk.citations is chunk.search_results is chunk.annotations is UNSET
-                and chunk.moderation is chunk.images is chunk.related_questions is UNSET
-            ):
-                state.steady = True
-                return [BlockDelta(growing.block, "text_delta", words)]
+            if growing is not None and growing.kind == "text" and growing.plain and not state.failed:
+                words = _plain_words(chunk, choices[0])
+                if words:
+                    state.steady = True
+                    return [BlockDelta(growing.block, "text_delta", words)]
         for choice in choices:
             if choice.text and choice.delta is None and choice.message is UNSET:
                 choice.delta = Delta(content=choice.text)
@@ -323,17 +316,21 @@ class Vllm(OpenAiChat):
     issuer: ClassVar[str] = "vllm"
 
 
-def _plain_words(choice: Choice) -> str:
-    """The words of a choice that has nothing but words of the first answer, or ``""``."""
+def _plain_words(chunk: Chunk, choice: Choice) -> str:
+    """The words of a chunk that has nothing but words of the first answer, or ``""``."""
     delta = choice.delta
     if delta is None or choice.finish_reason is not None or choice.index or choice.others:
         return ""
     words = delta.content
-    if not isinstance(words, str) or delta.role or delta.tool_calls or delta.refusal or delta.reasoning_details:
+    if type(words) is not str or delta.role or delta.tool_calls or delta.refusal or delta.function_call:
         return ""
-    if delta.annotations or delta.audio or delta.function_call:
+    if delta.reasoning_content or delta.reasoning or delta.reasoning_text or delta.reasoning_details:
         return ""
-    return "" if delta.reasoning_content or delta.reasoning or delta.reasoning_text else words
+    if delta.annotations or delta.audio or chunk.usage is not None or chunk.error is not None:
+        return ""
+    if not (chunk.citations is chunk.search_results is chunk.annotations is chunk.moderation is UNSET):
+        return ""
+    return words if chunk.images is chunk.related_questions is UNSET else ""
 
 
 def _members(choice: Choice) -> Fields:

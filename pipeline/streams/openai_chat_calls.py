@@ -108,7 +108,7 @@ def _goes_on(call: Call, function: Function, *, is_beside: bool) -> bool:
         return True
     if is_beside:
         return False
-    if not call.begun:
+    if not (call.begun and call.name):
         return True
     is_whole = call.block < 0 and not call.depth and call.mode == _OUTSIDE
     return name == call.name and not (is_whole and function.arguments)
