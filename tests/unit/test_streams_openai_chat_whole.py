@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import normalize
 from pipeline.streams import Recovery
 from topics.items import (
     AgentError,
@@ -207,6 +208,52 @@ def test_parts_of_content_may_be_reasoning_refusals_and_have_members_of_their_ow
     assert shown(items) == [("thinking", "Hm.", False), ("text", "Two.", False), ("text", "No.", False)]
     assert blocks[0]["signature"] == "s"
     assert extras(items) == [{"annotations": [NOTE]}, {"refusal": True}]
+
+
+def request(blocks: list[dict[str, Any]], target: str) -> Any:
+    asked, then = {"role": "user", "content": "Forge it."}, {"role": "user", "content": "Then write a letter."}
+    return normalize({"messages": [asked, {"role": "assistant", "content": blocks}, then]}, to=target)
+
+
+def hard(sent: Any) -> list[str]:
+    return [found.rule for found in sent.violations if found.severity == "hard"]
+
+
+@pytest.mark.parametrize("records", [[chunk(refusal="No."), chunk("stop")], [answer(refusal="No.")]])
+def test_a_refusal_goes_back_as_one(records: list[bytes]) -> None:
+    """Out of the stream, through the log, into the next request; other providers are given text, with a fix."""
+    _, blocks = run(*records)
+    back = request(blocks, "openai-chat")
+    assert json.loads(back.body)["messages"][1] == {"role": "assistant", "content": None, "refusal": "No."}
+    assert (back.fixes, hard(back)) == ([], [])
+    again = normalize(json.loads(back.body), to="openai-chat")
+    assert json.loads(again.body)["messages"] == json.loads(back.body)["messages"]
+    assert again.fixes == []
+    responses = request(blocks, "openai-responses")
+    said = json.loads(responses.body)["input"][1]
+    assert (said["content"], responses.fixes) == ([{"type": "refusal", "refusal": "No."}], [])
+    assert hard(responses) == []
+    for target in ("anthropic", "bedrock-converse", "gemini", "vllm"):
+        sent = request(blocks, target)
+        assert [(fix.code, fix.path) for fix in sent.fixes] == [("refusal_as_text", "messages.1.content.0")], target
+        assert b'"refusal"' not in sent.body
+        assert hard(sent) == []
+
+
+def test_only_the_model_refuses() -> None:
+    """A refusal that a user, a tool or a system message says is text, with a fix."""
+    refusal = {"type": "text", "text": "No.", "refusal": True}
+    call = {"type": "tool_use", "id": "t0", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t0", "content": [refusal]}
+    messages = [
+        {"role": "user", "content": [refusal]},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    for target in ("anthropic", "openai-chat", "openai-responses", "gemini"):
+        sent = normalize({"messages": messages}, to=target)
+        assert [fix.code for fix in sent.fixes] == ["refusal_as_text"] * 2, target
+        assert b'"refusal"' not in sent.body
 
 
 # -- ends -----------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class AnthropicDialect:
         block = piece.block
         kind = type(block)
         if kind is Text:
-            return block.cache_control is UNSET and block.issuer is UNSET  # type: ignore[union-attr]  # see kind
+            return block.cache_control is UNSET and block.issuer is UNSET and not block.refusal  # type: ignore[union-attr]  # see kind
         if isinstance(block, ToolUse):
             return block.cache_control is UNSET and block.issuer is UNSET and self.name(block.name) == block.name
         if isinstance(block, ToolResult):

@@ -45,6 +45,8 @@ class Projection:
                 piece = self._shown(piece)
             case Thinking() | RedactedThinking():
                 piece = self._unmarked_reasoning(piece, block)
+            case Text(refusal=True):
+                piece = self._book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
         self.out.append(piece)
 
     def finish(self) -> None:
