@@ -294,7 +294,7 @@ class OpenAiChat(PayloadDecoder[ChatState]):
             grown += grow(growing, Choice(said, choice.index, others=choice.others | unread), state.blocks)
             grown += [*flush(growing, state.blocks), *stop(growing, why)]
         issuer = {"provider": self.issuer} | ({"model": chunk.model} if chunk.model else {})
-        blocks, rest = promoted(events, issuer)
+        blocks, rest = ([], events) if reason == FAILED else promoted(events, issuer)
         if is_rest:
             blocks = [msgspec.structs.replace(block, index=None) for block in blocks]
         whole = [WholeMessage(message_id=chunk.id or None, blocks=tuple(blocks))] if blocks else []

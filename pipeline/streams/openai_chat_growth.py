@@ -57,7 +57,7 @@ def grow(growing: Growing, choice: Choice, blocks: Blocks) -> list[Event]:
 def note_text(growing: Growing, name: str, value: Raw, events: list[Event], *, appends: bool = False) -> None:
     """What stands beside the text: a member of the last one, or of the first that comes."""
     if growing.text < 0:
-        growing.waiting.append((name, value.copy(), appends))
+        growing.waiting.append((name, bytes(value), appends))
     else:
         events.append(BlockNoted(growing.text, name, value.copy(), appends=appends))
 
@@ -68,7 +68,7 @@ def flush(growing: Growing, blocks: Blocks) -> list[Event]:
     begin_all(growing, blocks, events)
     waiting, growing.waiting = growing.waiting, []
     for name, value, _ in waiting:
-        _note(growing, name, value, blocks, events)
+        _note(growing, name, Raw(value), blocks, events)
     return events
 
 
@@ -116,7 +116,7 @@ def _begin_text(growing: Growing, events: list[Event]) -> None:
         events.append(BlockNoted(growing.block, REFUSAL, _TRUE))
     if growing.waiting:
         waiting, growing.waiting = growing.waiting, []
-        events += [BlockNoted(growing.block, name, value, appends=appends) for name, value, appends in waiting]
+        events += [BlockNoted(growing.block, name, Raw(value), appends=appends) for name, value, appends in waiting]
 
 
 def _details(growing: Growing, delta: Delta, blocks: Blocks, events: list[Event]) -> None:

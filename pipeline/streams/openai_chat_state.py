@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from pipeline.streams.events import BlockStarted, BlockStopped, Event
 from pipeline.streams.own import other_answer
@@ -35,8 +35,8 @@ class Growing(Struct, array_like=True):
     ``kind`` and ``block`` are what grows now, ``thinking`` is the last block of reasoning. ``others`` are the blocks of
     members that nobody knows, by name. ``plain`` says that a chunk without a role has come; ``reason`` is why it
     stopped, ``""`` while it grows. Of the ``calls`` the first ``started`` have begun; they are found by index and by
-    id. ``text`` is the last block of text, and ``waiting`` what stands beside a text that has not begun. ``late`` is
-    why it had stopped when it went on all the same.
+    id. ``text`` is the last block of text, and ``waiting`` what stands beside a text that has not begun, as JSON.
+    ``late`` is why it had stopped when it went on all the same.
     """
 
     number: int = 0
@@ -51,7 +51,7 @@ class Growing(Struct, array_like=True):
     by_index: dict[int, int] = {}
     by_id: dict[str, int] = {}
     text: int = -1
-    waiting: list[tuple[str, Raw, bool]] = []
+    waiting: list[tuple[str, bytes, bool]] = []
     late: str = ""
 
 
