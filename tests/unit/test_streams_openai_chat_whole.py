@@ -240,6 +240,20 @@ def test_a_refusal_goes_back_as_one(records: list[bytes]) -> None:
         assert hard(sent) == []
 
 
+def test_addresses_are_no_citations_of_anthropics() -> None:
+    """Perplexity's citations stand in the item and in the log; no request takes them back."""
+    records = [chunk(content="Hi", members={"citations": ["https://a.example"]}), chunk("stop")]
+    _, blocks = run(*records)
+    assert blocks == [{"type": "text", "text": "Hi", "citations": ["https://a.example"]}]
+    for target in ("anthropic", "openai-chat", "bedrock-converse", "gemini"):
+        sent = request(blocks, target)
+        assert [fix.code for fix in sent.fixes] == ["citations_dropped"], target
+        assert b"a.example" not in sent.body
+    own = [{"type": "char_location", "cited_text": "a", "document_index": 0}]
+    kept = request([{"type": "text", "text": "Hi", "citations": own}], "anthropic")
+    assert (kept.fixes, json.loads(kept.body)["messages"][1]["content"][0]["citations"]) == ([], own)
+
+
 def test_only_the_model_refuses() -> None:
     """A refusal that a user, a tool or a system message says is text, with a fix."""
     refusal = {"type": "text", "text": "No.", "refusal": True}
