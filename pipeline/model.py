@@ -49,10 +49,11 @@ class Unknown(Struct, frozen=True, tag_field="type", tag="reknit.unknown", kw_on
 
 
 class Text(_Block, frozen=True, tag="text", gc=False):
-    """Plain text; citations are kept raw."""
+    """Plain text; citations are kept raw. ``refusal``: it is the model's refusal, which some providers keep apart."""
 
     text: str
     citations: Raw | UnsetType = UNSET
+    refusal: bool = False
 
 
 class Image(_Block, frozen=True, tag="image", gc=False):

@@ -87,7 +87,8 @@ def system_pieces(turn: Turn, book: Book, *, leading: bool) -> list[Piece]:
         if isinstance(block, Text) and not block.text.strip():
             book.drop("blank_dropped", piece)
         elif isinstance(block, Text):
-            marked = structs.replace(block, text=SYSTEM_MARK + block.text)
+            piece = _unrefused(piece, book) if block.refusal else piece
+            marked = structs.replace(block, text=SYSTEM_MARK + block.text, refusal=False)
             pieces.append(piece if leading else book.change("system_inlined", piece, marked))
         elif leading:
             book.drop("system_media_dropped", piece)
@@ -99,12 +100,18 @@ def system_pieces(turn: Turn, book: Book, *, leading: bool) -> list[Piece]:
     return pieces
 
 
-def _text(piece: Piece, _speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
-    text: str = piece.block.text  # type: ignore[union-attr]  # the table dispatches on the type
-    if text and not text.isspace():
-        return piece
+def _text(piece: Piece, speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
+    block = piece.block
+    assert isinstance(block, Text)  # noqa: S101  the table dispatches on the type
+    if block.text and not block.text.isspace():
+        # Only the model refuses.
+        return piece if not block.refusal or speaker == "assistant" else _unrefused(piece, book)
     book.drop("blank_dropped", piece)
     return None
+
+
+def _unrefused(piece: Piece, book: Book) -> Piece:
+    return book.change("refusal_as_text", piece, structs.replace(piece.block, refusal=False))
 
 
 def _reasoning(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
@@ -185,7 +192,11 @@ def _result(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piec
     if isinstance(result.content, list):
         kept = [part for part in result.content if not (isinstance(part, Text) and not part.text.strip())]
         if len(kept) < len(result.content):
-            return book.change("blank_in_result", piece, structs.replace(result, content=kept or UNSET))
+            piece = book.change("blank_in_result", piece, structs.replace(result, content=kept or UNSET))
+        if any(isinstance(part, Text) and part.refusal for part in kept):
+            # Only the model refuses.
+            said = [structs.replace(part, refusal=False) if isinstance(part, Text) else part for part in kept]
+            piece = book.change("refusal_as_text", piece, structs.replace(result, content=said))
     return piece
 
 

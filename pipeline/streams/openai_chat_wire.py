@@ -6,7 +6,7 @@ the chunk is then read member by member, so that the unknown one can be passed o
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -49,7 +49,7 @@ class Detail(Struct, gc=False):
 
 
 class Delta(Struct, forbid_unknown_fields=True, gc=False):
-    """More of a choice. The second half is known and says nothing of the message."""
+    """More of a choice, or all of it (``message``). The second half is known and says nothing of the message."""
 
     role: str | None = None
     content: str | list[Raw] | None = None
@@ -60,6 +60,8 @@ class Delta(Struct, forbid_unknown_fields=True, gc=False):
     reasoning: str | None = None
     reasoning_text: str | None = None
     reasoning_details: list[Detail] | None = None
+    annotations: list[Raw] | None = None
+    audio: dict[str, Raw] | None = None
 
     channel: Raw | UnsetType = UNSET
     token_id: Raw | UnsetType = UNSET
@@ -68,12 +70,19 @@ class Delta(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Choice(Struct, gc=False):
-    """One of the answers. ``others`` are members of its delta that nobody knows, or of a type that nobody expects."""
+    """One of the answers.
+
+    ``others`` are members of its delta that nobody knows, or of a type that nobody expects. ``text`` is more of a
+    completion's text, which some servers say a second time beside a delta; ``message`` is the whole answer, or what
+    there is of it so far beside a delta.
+    """
 
     delta: Delta | None = None
     index: Index | None = 0
     finish_reason: str | None = None
     others: dict[str, Raw] = {}
+    text: str | None = None
+    message: Raw | UnsetType = UNSET
 
 
 class _Details(Struct, gc=False):
@@ -88,6 +97,12 @@ class Tokens(Struct, gc=False):
     prompt_tokens_details: _Details | None = None
 
 
+class Groq(Struct, gc=False):
+    """What Groq says beside an answer: in its older streams the token counts stand only here."""
+
+    usage: Tokens | None = None
+
+
 class Chunk(Struct, gc=False):
     """One event. An Azure stream begins with one that has neither choices nor an id."""
 
@@ -96,20 +111,61 @@ class Chunk(Struct, gc=False):
     usage: Tokens | None = None
     error: dict[str, Raw] | str | None = None
     model: str | None = None
+    x_groq: Groq | None = None
+    citations: Raw | UnsetType = UNSET
+    search_results: Raw | UnsetType = UNSET
+    annotations: Raw | UnsetType = UNSET
+    moderation: Raw | UnsetType = UNSET
+    images: Raw | UnsetType = UNSET
+    related_questions: Raw | UnsetType = UNSET
 
 
 class _Text(Struct, tag_field="type", tag="text", gc=False):
     text: str = ""
 
 
+class _Words(Struct, gc=False):
+    text: str = ""
+    signature: str | None = None
+
+
 class _Thinking(Struct, tag_field="type", tag="thinking", gc=False):
-    thinking: list[_Text] | str = ""
+    thinking: list[_Words] | str = ""
+    signature: str | None = None
 
 
-Part: TypeAlias = _Text | _Thinking
+class _Refusal(Struct, tag_field="type", tag="refusal", gc=False):
+    refusal: str = ""
+
+
+class _Reasoning(Struct, tag_field="type", tag="reasoning", gc=False):
+    """Databricks' thinking."""
+
+    summary: list[_Words] = []
+    text: str = ""
+
+
+class Part(Struct, gc=False):
+    """A part of content that is a list: its words, and what stands beside them."""
+
+    kind: str
+    words: str
+    signature: str = ""
+    beside: Fields = {}
+
+
+# Members of a chunk that are about its text and stand beside it.
+BESIDE_TEXT: Final = ("citations", "search_results", "annotations", "moderation", "images", "related_questions")
+# Members of a part that say nothing beside its words.
+_SILENT_IN_PARTS: Final = frozenset({"type", "text", "thinking", "refusal", "summary", "signature", "closed", "index"})
+# The largest count that a state can hold.
+_MOST_TOKENS: Final = 2**63 - 1
 
 _decode = msgspec.json.Decoder(Chunk).decode
-_part: msgspec.json.Decoder[Part] = msgspec.json.Decoder(Part)
+_message = msgspec.json.Decoder(Delta)
+_part: msgspec.json.Decoder[_Text | _Thinking | _Refusal | _Reasoning] = msgspec.json.Decoder(
+    _Text | _Thinking | _Refusal | _Reasoning
+)
 _MEMBERS: dict[str, msgspec.json.Decoder[object]] = {
     field.name: msgspec.json.Decoder(field.type) for field in msgspec.structs.fields(Delta) if field.default is None
 }
@@ -135,13 +191,17 @@ def _read_odd(payload: bytes) -> Chunk:
     if choices is None:
         raise msgspec.ValidationError("no choices")
     error = read.members(fields, "error")
-    return Chunk(
+    chunk = Chunk(
         [_read_choice(msgspec.json.decode(choice, type=dict[str, Raw])) for choice in choices],
         read.text(fields, "id"),
         _tokens(fields),
         read.text(fields, "error") or None if error is None else error,
         read.text(fields, "model"),
+        Groq(_tokens(read.members(fields, "x_groq") or {})),
     )
+    for name in BESIDE_TEXT:
+        setattr(chunk, name, fields.get(name, UNSET))
+    return chunk
 
 
 def _tokens(fields: Fields) -> Tokens | None:
@@ -152,9 +212,33 @@ def _tokens(fields: Fields) -> Tokens | None:
 
 
 def _read_choice(fields: Fields) -> Choice:
+    delta, others = _read_members(read.members(fields, "delta") or {})
+    return Choice(
+        None if read.raw(fields, "delta") is UNSET else delta,
+        read.index(fields, "index") or 0,
+        read.text(fields, "finish_reason") or None,
+        others,
+        read.text(fields, "text") or None,
+        read.raw(fields, "message"),
+    )
+
+
+def read_message(raw: Raw) -> tuple[Delta, Fields]:
+    """A whole message, and those of its members that nobody knows.
+
+    Raises:
+        msgspec.DecodeError: it is no object.
+    """
+    try:
+        return _message.decode(raw), {}
+    except msgspec.ValidationError:
+        return _read_members(msgspec.json.decode(raw, type=dict[str, Raw]))
+
+
+def _read_members(fields: Fields) -> tuple[Delta, Fields]:
     known: dict[str, Any] = {}
-    others: dict[str, Raw] = {}
-    for name, value in (read.members(fields, "delta") or {}).items():
+    others: Fields = {}
+    for name, value in fields.items():
         decoder = _MEMBERS.get(name)
         try:
             known[name] = decoder.decode(value) if decoder is not None else None
@@ -164,29 +248,46 @@ def _read_choice(fields: Fields) -> Choice:
             known.pop(name, None)
             if name not in _SILENT and bytes(value) not in _NOTHING:
                 others[name] = read.own(value)
-    return Choice(Delta(**known), read.index(fields, "index") or 0, read.text(fields, "finish_reason") or None, others)
+    return Delta(**known), others
 
 
 def usage(tokens: Tokens) -> Usage:
     """Token counts with what was read from a cache on its own."""
     cached = (tokens.prompt_tokens_details and tokens.prompt_tokens_details.cached_tokens) or 0
     return Usage(
-        input_tokens=max((tokens.prompt_tokens or 0) - cached, 0),
-        output_tokens=tokens.completion_tokens or 0,
-        cache_read_input_tokens=cached,
+        input_tokens=_count((tokens.prompt_tokens or 0) - cached),
+        output_tokens=_count(tokens.completion_tokens or 0),
+        cache_read_input_tokens=_count(cached),
     )
 
 
-def part(raw: Raw) -> tuple[str, str] | None:
-    """A part of content that is a list (Mistral's): its kind and its words; None where it is another kind of part."""
+def _count(tokens: int) -> int:
+    return min(max(tokens, 0), _MOST_TOKENS)
+
+
+def part(raw: Raw) -> Part | None:
+    """A part of content that is a list (Mistral's, Databricks'); None where it is another kind of part."""
     try:
         found = _part.decode(raw)
     except msgspec.DecodeError:
         return None
-    if isinstance(found, _Text):
-        return "text", found.text
-    words = found.thinking
-    return "thinking", words if isinstance(words, str) else "".join(text.text for text in words)
+    fields = msgspec.json.decode(raw, type=dict[str, Raw])
+    beside = {
+        name: read.own(value)
+        for name, value in fields.items()
+        if name not in _SILENT_IN_PARTS and bytes(value) not in _NOTHING
+    }
+    match found:
+        case _Text():
+            return Part("text", found.text, beside=beside)
+        case _Refusal():
+            return Part("refusal", found.refusal, beside=beside)
+        case _Thinking(thinking=pieces):
+            words = pieces if isinstance(pieces, str) else "".join(piece.text for piece in pieces)
+            return Part("thinking", words, found.signature or "", beside)
+        case _Reasoning():
+            words = found.text or "".join(piece.text for piece in found.summary)
+            return Part("thinking", words, "".join(piece.signature or "" for piece in found.summary), beside)
 
 
 def reasoning(delta: Delta) -> str:
@@ -195,3 +296,20 @@ def reasoning(delta: Delta) -> str:
     if words or not delta.reasoning_details:
         return words or ""
     return "".join(detail.text or detail.summary or "" for detail in delta.reasoning_details)
+
+
+def transcript(audio: Fields) -> tuple[str, Fields]:
+    """What a piece of audio says, and what else it has."""
+    words = read.text(audio, "transcript")
+    others = {
+        name: value
+        for name, value in audio.items()
+        if bytes(value) not in _NOTHING and not (name == "transcript" and words)
+    }
+    return words, others
+
+
+def beside_text(chunk: Chunk) -> list[tuple[str, Raw]]:
+    """What a chunk says about its text, beside its choices."""
+    found = [(name, getattr(chunk, name)) for name in BESIDE_TEXT]
+    return [(name, value) for name, value in found if value is not UNSET and bytes(value) not in _NOTHING]

@@ -93,13 +93,16 @@ def turn_delta(event: WholeMessage) -> TurnDelta:
 
 
 def turn_stop(message: Message, *, incomplete: bool, told_by_stop: bool) -> TurnStop:
-    """An attempt's turn is over. Where no complete message tells about the turn, its stop does."""
+    """An attempt's turn is over. Where no complete message tells about the turn, its stop does.
+
+    A reason of no words: the end was told, and nobody said why.
+    """
     if not told_by_stop:
         return TurnStop(incomplete=incomplete)
     return TurnStop(
         incomplete=incomplete,
         model=message.model,
-        stop_reason=message.reason,
+        stop_reason=message.reason or None,
         usage=UNSET if message.usage is None else message.usage,
         extras={name: Raw(value) for name, value in message.details.items()} or UNSET,
     )

@@ -78,6 +78,9 @@ class Fitting(ABC):
         """The piece without what only Anthropic has."""
         piece = without_mark(piece, self.book)
         block = piece.block
+        if isinstance(block, Text) and block.refusal:
+            piece = self.book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
+            block = piece.block
         if isinstance(block, Text) and block.citations is not UNSET:
             bare = structs.replace(block, citations=UNSET)
             return self.book.change("citations_dropped", piece, bare, bytes(block.citations).decode())

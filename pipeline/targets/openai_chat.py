@@ -45,6 +45,7 @@ class OpenAIChat:
             model=setting.model,
             providers=_OWN if model.reasoning else frozenset(),
             passed=_SPEECH if model.hears else frozenset(),
+            refusals=True,
         )
         head = write_chat_head(setting, NAME, PARAMETERS, model)
         return ChatDialect(voice, head, setting, system, model=model, template=Template())

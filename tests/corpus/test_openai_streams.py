@@ -243,7 +243,10 @@ def test_tokens_are_told_once_a_message(provider: str) -> None:
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
         told = [item for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]
-        said = [event.get("usage") or (event.get("response") or {}).get("usage") for event in events(row)]
+        said = [
+            event.get("usage") or (event.get("response") or event.get("x_groq") or {}).get("usage")
+            for event in events(row)
+        ]
         output = [usage.get("completion_tokens", usage.get("output_tokens")) for usage in said if usage]
         messages = len(responses_in(row)) if provider in RESPONSES else 1
         assert len(told) == (min(len(output), messages) if output else 0), row["id"]

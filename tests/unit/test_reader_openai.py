@@ -146,9 +146,9 @@ def test_reasoning_and_refusals():
     assert turn.paths == ("messages.0.reasoning_content", "messages.0.content")
     assert fixes == []
     turn, fixes = one({"role": "assistant", "content": None, "refusal": "no"})
-    assert (turn.blocks, fixes) == ((Text(text="no"),), [("refusal_as_text", "messages.0.refusal")])
+    assert (turn.blocks, turn.paths, fixes) == ((Text(text="no", refusal=True),), ("messages.0.refusal",), [])
     turn, fixes = one({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]})
-    assert (turn.blocks, fixes) == ((Text(text="no"),), [("refusal_as_text", "messages.0.content.0")])
+    assert (turn.blocks, fixes) == ((Text(text="no", refusal=True),), [])
 
 
 def test_mistrals_thinking_is_a_list_of_texts():

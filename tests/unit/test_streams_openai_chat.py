@@ -260,13 +260,27 @@ HELLO = [chunk(choice(content="Hel"), id="c2"), chunk(choice(content="lo"), id="
     [
         pytest.param([chunk(choice(role="assistant", content=""), id="c2"), *HELLO], id="new-id-and-role"),
         pytest.param(HELLO, id="new-id"),
-        pytest.param([BEGIN, chunk(choice(content="Hello")), END], id="role-once-more"),
     ],
 )
 def test_another_attempt_replaces_what_did_not_finish(again: list[bytes]) -> None:
     items = run(BEGIN, chunk(choice(content="Hel")), *again)
     assert shown(items) == [("text", "Hello")]
     assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["chat-block-0"]
+
+
+def test_without_ids_a_role_that_comes_again_begins_another_attempt() -> None:
+    begin, end = chunk(choice(role="assistant", content=""), id=""), chunk(choice("stop"), id="")
+    items = run(begin, chunk(choice(content="Hel"), id=""), begin, chunk(choice(content="Hello"), id=""), end)
+    assert shown(items) == [("text", "Hello")]
+    assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["chat-block-0"]
+
+
+def test_one_id_is_one_message_whatever_role_says() -> None:
+    roles = [{}, {"role": "assistant"}, {}, {"role": "assistant"}, {}]
+    pieces = [chunk(choice(content=part, **role)) for part, role in zip("Hello", roles, strict=True)]
+    items = run(BEGIN, *pieces, chunk(choice("stop", role="assistant", content="")), DONE)
+    assert shown(items) == [("text", "Hello")]
+    assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == []
 
 
 def test_a_message_that_finished_stays_when_the_next_begins() -> None:

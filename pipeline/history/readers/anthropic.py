@@ -136,6 +136,7 @@ def _text(fields: Fields) -> Text:
     return Text(
         text=fields.take_text("text"),
         citations=_or_unset(fields.take("citations")),
+        refusal=fields.take_flag("refusal"),
         cache_control=_or_unset(fields.take("cache_control")),
         issuer=_issuer(fields),
     )

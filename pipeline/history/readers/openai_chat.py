@@ -59,8 +59,7 @@ def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Pla
         placed += read_content(content, fields.at("content"), notes, read_part)
     refusal = fields.take_string("refusal")
     if refusal:
-        notes.add("refusal_as_text", fields.at("refusal"))
-        placed.append((Text(text=refusal), fields.at("refusal")))
+        placed.append((Text(text=refusal, refusal=True), fields.at("refusal")))
     return placed + calls
 
 
@@ -154,8 +153,7 @@ def _text(fields: Fields) -> Text:
 
 
 def _refusal(fields: Fields) -> Text:
-    fields.notes.add("refusal_as_text", fields.path)
-    return Text(text=fields.take_text("refusal"))
+    return Text(text=fields.take_text("refusal"), refusal=True)
 
 
 def _thinking(fields: Fields) -> Thinking:

@@ -13,10 +13,16 @@ from pipeline.targets.marks import without_mark
 _NOTHING: Final = frozenset({b"null", b"[]"})
 
 
-def bare(piece: Piece, book: Book) -> Piece:
-    """The piece without what the target has no field for, each with its fix."""
+def bare(piece: Piece, book: Book, *, refusals: bool = False) -> Piece:
+    """The piece without what the target has no field for, each with its fix.
+
+    ``refusals`` says that the target keeps a refusal apart from what else the model says.
+    """
     piece = without_mark(piece, book)
     block = piece.block
+    if isinstance(block, Text) and block.refusal and not refusals:
+        piece = book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
+        block = piece.block
     if isinstance(block, Text) and block.citations is not UNSET:
         return _less(piece, structs.replace(block, citations=UNSET), "citations_dropped", block.citations, book)
     if isinstance(block, ToolUse) and block.caller is not UNSET:

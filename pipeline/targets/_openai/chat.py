@@ -113,7 +113,7 @@ class ChatDialect:
         turn = AssistantTurn(self._voice, book)
         for piece in message.pieces:
             turn.add(piece)
-        if not (turn.texts or turn.calls):
+        if not (turn.texts or turn.calls or turn.refusals):
             book.note("turn_stubbed", message.pieces[0].path)
             turn.say(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
         calls, waiting = turn.calls, []
@@ -128,6 +128,7 @@ class ChatDialect:
         reasoning = "\n".join(turn.reasoning)
         row = Assistant(
             content=self._content(turn.texts),
+            refusal="\n".join(turn.refusals) if turn.refusals else UNSET,
             reasoning_content=reasoning if reasoning or (calls and self._model.echo) else UNSET,
             tool_calls=list(calls) if calls else UNSET,
             prefix=True if final and self._template.prefix else UNSET,
@@ -177,6 +178,8 @@ def _assistant_rows(turn: AssistantTurn, place: str, alone: int | None) -> list[
             called += 1
         elif isinstance(piece.block, Thinking):
             at = f"{place}.reasoning_content"
+        elif isinstance(piece.block, Text) and piece.block.refusal:
+            at = f"{place}.refusal"
         else:
             at = f"{place}.content.{said}" if len(turn.texts) > 1 else f"{place}.content"
             said += 1

@@ -24,6 +24,7 @@ class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
     """What the assistant says and calls; without text its content is null."""
 
     content: str | list[Any] | None
+    refusal: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[Any] | UnsetType = UNSET
     prefix: bool | UnsetType = UNSET

@@ -26,6 +26,7 @@ class Voice(Struct, frozen=True, kw_only=True):
 
     ``providers`` are the issuers whose readable reasoning goes back (none where the model takes none), ``passed`` the
     unknown blocks of a user's that are parts as they are; ``plain`` writes calls and results as text.
+    ``refusals``: a refusal stands in a field of its own.
     """
 
     target: str
@@ -35,6 +36,7 @@ class Voice(Struct, frozen=True, kw_only=True):
     providers: frozenset[str] = frozenset()
     passed: frozenset[str] = frozenset()
     plain: bool = False
+    refusals: bool = False
 
 
 def renamed(piece: Piece, use: ToolUse, voice: Voice, book: Book) -> tuple[Piece, str, str]:
@@ -62,6 +64,7 @@ class AssistantTurn:
 
     def __init__(self, voice: Voice, book: Book) -> None:
         self.texts: list[str] = []
+        self.refusals: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[Call] = []
         self.out: list[Piece] = []
@@ -70,9 +73,12 @@ class AssistantTurn:
 
     def add(self, piece: Piece) -> None:
         """Take the next block."""
-        piece = bare(piece, self._book)
+        piece = bare(piece, self._book, refusals=self._voice.refusals)
         block = piece.block
         match block:
+            case Text(refusal=True, text=text):
+                self.refusals.append(text)
+                self.out.append(piece)
             case Text():
                 self.say(piece)
             case ToolUse():

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
 from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
-from pipeline.targets.anthropic.blocks import Projection
+from pipeline.targets.anthropic.blocks import Projection, are_citations
 from pipeline.targets.anthropic.head import write_head
 from pipeline.targets.anthropic.provider_run import untaken
 from pipeline.targets.anthropic.thinking import unfit_reasoning
@@ -103,7 +103,9 @@ class AnthropicDialect:
         block = piece.block
         kind = type(block)
         if kind is Text:
-            return block.cache_control is UNSET and block.issuer is UNSET  # type: ignore[union-attr]  # see kind
+            if block.citations is not UNSET and not are_citations(block.citations):  # type: ignore[union-attr]  # see kind
+                return False
+            return block.cache_control is UNSET and block.issuer is UNSET and not block.refusal  # type: ignore[union-attr]  # see kind
         if isinstance(block, ToolUse):
             return block.cache_control is UNSET and block.issuer is UNSET and self.name(block.name) == block.name
         if isinstance(block, ToolResult):

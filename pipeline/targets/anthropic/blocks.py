@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec import UNSET, structs
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
@@ -18,6 +19,22 @@ _TAKEN_IN_RESULTS: Final = frozenset({"search_result", "tool_reference"})
 _MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text (ANT-30)
 _MANY_IMAGES: Final = 20  # beyond this many, no side of any image may be longer than (ANT-30b)
 _MANY_IMAGES_SIDE: Final = 2000  # pixels
+
+
+class _Citation(Struct, gc=False):
+    type: str = ""
+
+
+_citations = msgspec.json.Decoder(list[_Citation] | None)
+
+
+def are_citations(citations: Raw) -> bool:
+    """Whether these are citations of this API's; Perplexity's, for one, are addresses."""
+    try:
+        found = _citations.decode(citations)
+    except msgspec.DecodeError:
+        return False
+    return all(one.type.endswith("_location") for one in found or ())
 
 
 class Projection:
@@ -45,6 +62,8 @@ class Projection:
                 piece = self._shown(piece)
             case Thinking() | RedactedThinking():
                 piece = self._unmarked_reasoning(piece, block)
+            case Text():
+                piece = self._said(piece, block)
         self.out.append(piece)
 
     def finish(self) -> None:
@@ -52,6 +71,16 @@ class Projection:
         if self._media:
             at = sum(isinstance(piece.block, ToolResult) for piece in self.out)
             self.out[at:at] = self._media
+
+    def _said(self, piece: Piece, block: Text) -> Piece:
+        """A text without what another provider says beside it."""
+        if block.refusal:
+            block = structs.replace(block, refusal=False)
+            piece = self._book.change("refusal_as_text", piece, block)
+        if block.citations is not UNSET and not are_citations(block.citations):
+            lost = bytes(block.citations).decode()
+            return self._book.change("citations_dropped", piece, structs.replace(block, citations=UNSET), detail=lost)
+        return piece
 
     def _unmarked_reasoning(self, piece: Piece, block: Thinking | RedactedThinking) -> Piece:
         """Reasoning takes no cache breakpoint (ANT-29)."""

@@ -23,6 +23,7 @@ from pipeline.targets.openai_responses.items import (
     FunctionCall,
     FunctionOutput,
     OutputText,
+    Refusal,
     ResponsesParts,
     User,
 )
@@ -84,7 +85,7 @@ class ResponsesDialect:
             if at in unfit:
                 book.drop(unfit[at], came, detail=block.kind if isinstance(block, Unknown) else "")
                 continue
-            piece = bare(came, book)
+            piece = bare(came, book, refusals=True)
             if isinstance(block, Text):
                 said.append(piece)
                 continue
@@ -118,13 +119,17 @@ def _row(piece: Piece, place: str) -> Row:
 
 
 def _say(said: list[Piece], items: list[Any], out: list[Row], count: int) -> None:
-    """Put what the assistant says at one place into one item: one text is a string, several are parts."""
-    texts = [piece.block.text for piece in said if isinstance(piece.block, Text)]
+    """Put what the assistant says at one place into one item: one text is a string, several or a refusal are parts."""
+    texts = [piece.block for piece in said if isinstance(piece.block, Text)]
     if not texts:
         return
     place = f"input.{count + len(items)}.content"
-    out += [_row(piece, f"{place}.{at}" if len(said) > 1 else place) for at, piece in enumerate(said)]
-    items.append(Assistant([OutputText(text) for text in texts] if len(texts) > 1 else texts[0]))
+    if len(texts) == 1 and not texts[0].refusal:
+        out += [_row(piece, place) for piece in said]
+        items.append(Assistant(texts[0].text))
+        return
+    out += [_row(piece, f"{place}.{at}") for at, piece in enumerate(said)]
+    items.append(Assistant([Refusal(one.text) if one.refusal else OutputText(one.text) for one in texts]))
 
 
 class OpenAIResponses:

@@ -55,6 +55,12 @@ class OutputText(Struct, frozen=True, tag_field="type", tag="output_text"):
     text: str
 
 
+class Refusal(Struct, frozen=True, tag_field="type", tag="refusal"):
+    """A refusal of the assistant's."""
+
+    refusal: str
+
+
 class Tool(Struct, frozen=True, tag_field="type", tag="function", omit_defaults=True):
     """A function; without ``strict`` the API would take its schema for a strict one."""
 

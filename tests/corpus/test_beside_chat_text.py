@@ -1,0 +1,187 @@
+"""Recorded chats: what stands beside the text is in its items, and whole answers are promoted.
+
+Every address and every title of a stream is in an item; thinking, stop reasons and usage are what the official SDK's
+accumulator makes of them; an answer that came whole shows and records what its message says.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+from recorded_streams import Row, arguments, events, needs_corpus, recordings, sse
+from stream_lab import CORPUS, fed
+
+from pipeline.streams import Recovery
+from topics.items import AgentError, AgentUnrecognized, Item, ItemStarted, TurnStop
+from topics.reducer import Entry, reduce
+
+pytestmark = needs_corpus
+
+PROVIDERS = ("openai-chat", "openai-compat", "other")
+each_provider = pytest.mark.parametrize("provider", PROVIDERS)
+
+
+def beside(value: Any, name: str = "") -> Iterator[str]:
+    """Every address and title in an event."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from beside(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from beside(inner, name)
+    elif isinstance(value, str) and (name == "title" or value.startswith("http")):
+        yield value
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every string in an item; what is JSON in a string counts as JSON, too."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def told(items: list[Item]) -> list[str]:
+    """All that stands in items, and the texts that their deltas make."""
+    joined = [entry.text for entry in reduce(items).entries]
+    return [*strings(json.loads(msgspec.json.encode(items))), *joined]
+
+
+@cache
+def answers(provider: str) -> tuple[Row, ...]:
+    """The rows of a provider whose answer came whole: an object with choices."""
+    with gzip.open(CORPUS / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    whole = [row for row in rows if not row.get("stream") and isinstance(row.get("response"), dict)]
+    return tuple(row for row in whole if any("message" in choice for choice in row["response"].get("choices") or []))
+
+
+def fed_whole(row: Row, source: str = "openai-chat") -> list[Item]:
+    return fed(source, [json.dumps(row["response"]).encode()])
+
+
+@each_provider
+def test_every_address_and_title_of_a_stream_is_in_an_item(provider: str) -> None:
+    found = 0
+    for row in recordings(provider):
+        said = told(fed("openai-chat", sse(row)))
+        for named in {name for event in events(row) for name in beside(event)}:
+            found += 1
+            assert any(named in text for text in said), (row["id"], named)
+    assert found or provider == "openai-chat"
+
+
+@each_provider
+def test_every_address_and_title_of_a_whole_answer_is_in_an_item(provider: str) -> None:
+    for row in answers(provider):
+        said = told(fed_whole(row))
+        for named in set(beside(row["response"])):
+            assert any(named in text for text in said), (row["id"], named)
+
+
+def thinking(entries: list[Entry]) -> str:
+    return "".join(entry.text for entry in entries if entry.item_type == "thinking")
+
+
+def reasoning(message: dict[str, Any]) -> str:
+    """The words of reasoning in a message, under whichever of its names."""
+    details = message.get("reasoning_details") or []
+    plain = message.get("reasoning_content") or message.get("reasoning") or ""
+    parts = message.get("content") if isinstance(message.get("content"), list) else []
+    thoughts = [piece["text"] for part in parts if part["type"] == "thinking" for piece in part["thinking"]]
+    return plain or "".join(item.get("text") or item.get("summary") or "" for item in details) or "".join(thoughts)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS[:2])
+def test_thinking_reasons_and_tokens_are_what_the_accumulator_makes_of_a_stream(provider: str) -> None:
+    rows = [row for row in recordings(provider) if row.get("sdk_final")]
+    assert rows
+    for row in rows:
+        final = row["sdk_final"]
+        first = final["choices"][0]
+        items = fed("openai-chat", sse(row))
+        stop = next(item for item in items if isinstance(item, TurnStop))
+        # The accumulator leaves Mistral's lists of parts out; there the chunks themselves are asked.
+        deltas = [choice["delta"] for event in events(row) for choice in event.get("choices") or []]
+        in_parts = "".join(reasoning(delta) for delta in deltas if isinstance(delta.get("content"), list))
+        assert thinking(reduce(items).entries) == (in_parts or reasoning(first["message"])), row["id"]
+        assert stop.stop_reason == (first.get("finish_reason")), row["id"]
+        usage = final.get("usage")
+        if usage:
+            read = usage["prompt_tokens"] - stop.usage.input_tokens - stop.usage.cache_read_input_tokens
+            assert (read, stop.usage.output_tokens) == (0, usage["completion_tokens"]), row["id"]
+
+
+@each_provider
+def test_no_answer_whose_end_was_told_is_cut(provider: str) -> None:
+    for row in recordings(provider):
+        chunks = events(row)
+        reasons = [choice.get("finish_reason") for chunk in chunks for choice in chunk.get("choices") or []]
+        if not any(reasons) or "error" in reasons:
+            continue
+        items = fed("openai-chat", sse(row))
+        assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [False], row["id"]
+
+
+@each_provider
+def test_a_whole_answer_is_promoted(provider: str) -> None:
+    """Texts, reasoning, calls, reason and tokens are those of its message; nothing is cut or not understood."""
+    for row in answers(provider):
+        response = row["response"]
+        items = fed_whole(row)
+        entries = reduce(items).entries
+        message, reason = response["choices"][0]["message"], response["choices"][0].get("finish_reason")
+        assert [item for item in items if isinstance(item, AgentUnrecognized | AgentError)] == [], row["id"]
+        content = message.get("content") or ""
+        if isinstance(content, list):
+            content = "".join(part.get("text", "") for part in content if part["type"] == "text")
+        spoken = (message.get("audio") or {}).get("transcript") or ""
+        texts = [entry.text for entry in entries if entry.item_type == "text"]
+        assert "".join(texts) == content + (message.get("refusal") or "") + spoken, row["id"]
+        assert thinking(entries) == reasoning(message), row["id"]
+        functions = [call["function"] for call in message.get("tool_calls") or []]
+        functions += [message["function_call"]] if message.get("function_call") and not functions else []
+        calls = [entry for entry in entries if entry.item_type == "tool_use"]
+        shown = [json.loads(bytes(entry.input)) if entry.input else arguments(entry.text) for entry in calls]
+        assert shown == [arguments(function["arguments"]) for function in functions], row["id"]
+        assert {item.origin for item in items if isinstance(item, ItemStarted) and item.item_type == "text"} <= {
+            "promoted"
+        }
+        (stop,) = [item for item in items if isinstance(item, TurnStop)]
+        assert (stop.incomplete, stop.stop_reason, stop.model) == (
+            False,
+            reason or None,
+            response["model"] or None,
+        ), row["id"]
+        tokens = (response.get("usage") or {}).get("completion_tokens")
+        assert tokens is None or stop.usage.output_tokens == tokens, row["id"]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS[:2])
+def test_a_whole_answer_and_its_stream_make_the_same_turn(provider: str) -> None:
+    """The stream's accumulated message, fed whole, gives the words and calls that its chunks gave."""
+    for row in recordings(provider):
+        final = row.get("sdk_final")
+        if not final or len(final["choices"]) > 1 or "error" in json.dumps(row["stream"][-2:]):
+            continue
+        turns = []
+        for pieces in (sse(row), [json.dumps(final).encode()]):
+            recovery = Recovery("openai-chat")
+            for piece in pieces:
+                recovery.feed(piece)
+            recovery.end_run("exit")
+            blocks = [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+            texts = "".join(block["text"] for block in blocks if block["type"] == "text")
+            calls = [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
+            turns.append((texts, calls))
+        assert turns[0] == turns[1], row["id"]

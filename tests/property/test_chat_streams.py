@@ -1,0 +1,201 @@
+"""Chats that are made up, in every way in which hosts say the same: what is shown is what was said.
+
+An answer is drawn first, then how a host streams it: ids and names late, again, in pieces or never, roles in every
+chunk, whole calls without an index, refusals, voices, citations, a whole answer, an end that is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.streams import Recovery
+from topics.items import AgentError, AgentUnrecognized, Item, ItemDelta, ItemRetracted, TurnStop
+from topics.reducer import reduce
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)
+NAMES = st.from_regex(r"[a-z]{2,4}_[a-z]{2,6}", fullmatch=True)
+INPUTS = st.dictionaries(WORDS, st.integers() | WORDS | st.lists(WORDS, max_size=2), max_size=2).map(json.dumps)
+NOTES = st.lists(st.builds(lambda words: {"url": f"https://{len(words)}.example", "title": words}, WORDS), max_size=2)
+REASONS = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "error", None])
+
+
+class Answer(NamedTuple):
+    """What a model says, in this order; ``end`` is its reason, None where ``[DONE]`` alone ends it."""
+
+    thought: str
+    text: str
+    refusal: str
+    voice: str
+    calls: list[tuple[str, str]]
+    notes: list[dict[str, str]]
+    end: str | None
+
+
+ANSWERS = st.builds(
+    Answer,
+    st.just("") | WORDS,
+    st.just("") | WORDS,
+    st.just("") | WORDS,
+    st.just("") | WORDS,
+    st.lists(st.tuples(NAMES, INPUTS), max_size=3),
+    NOTES,
+    REASONS,
+)
+
+
+def cut(data: st.DataObject, words: str) -> list[str]:
+    """The words in one to three pieces, none of them empty."""
+    places = data.draw(st.lists(st.integers(1, max(1, len(words) - 1)), max_size=2, unique=True).map(sorted))
+    ends = [place for place in places if place < len(words)]
+    return [words[start:end] for start, end in zip([0, *ends], [*ends, len(words)], strict=True)]
+
+
+def named(data: st.DataObject, at: int, name: str, *, has_index: bool) -> list[dict[str, Any]]:
+    """The deltas of a call by which it is known, before its input: late, again, or in pieces."""
+    place: dict[str, Any] = {"index": at} if has_index else {}
+    first = place | {"id": f"t{at}"}
+    match data.draw(st.sampled_from(["at once", "pieces", "again", "name last", "id last"])):
+        case "pieces":
+            start, rest = name.split("_")
+            more = [{"function": {"name": f"{start}_", "arguments": ""}}, {"function": {"name": rest}}]
+            return [first | more[0], place | more[1]]
+        case "again":
+            return [first | {"function": {"name": name}}] * 2
+        case "name last":
+            return [first, place | {"function": {"name": name, "arguments": ""}}]
+        case "id last":
+            return [place | {"function": {"name": name}}, first]
+        case _:
+            return [first | {"function": {"name": name, "arguments": ""}}]
+
+
+def deltas_of_calls(data: st.DataObject, calls: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The deltas of all calls, one behind the other or side by side."""
+    way = data.draw(st.sampled_from(["whole", "one list", "by index", "by id", "side by side"]))
+    whole = [{"function": {"name": name, "arguments": given}} for name, given in calls]
+    if way == "whole":
+        return [{"tool_calls": [one]} for one in whole]
+    if way == "one list":
+        return [{"tool_calls": whole}] if whole else []
+    grown = [
+        [
+            *named(data, at, name, has_index=way != "by id"),
+            *({"index": at, "function": {"arguments": piece}} for piece in cut(data, given)),
+        ]
+        for at, (name, given) in enumerate(calls)
+    ]
+    if way == "by id":
+        grown = [[{key: value for key, value in one.items() if key != "index"} for one in ones] for ones in grown]
+    if way != "side by side":
+        return [{"tool_calls": [one]} for ones in grown for one in ones]
+    found, begun = [], 0
+    while any(grown):
+        # They begin in their order and then grow in any.
+        at = data.draw(st.sampled_from([at for at, ones in enumerate(grown[: begun + 1]) if ones]))
+        begun = max(begun, at + 1)
+        found.append({"tool_calls": [grown[at].pop(0)]})
+    return found
+
+
+def chunk(choice: dict[str, Any], **members: Any) -> bytes:
+    body = {"id": "c1", "object": "chat.completion.chunk", "model": "m", "choices": [{"index": 0} | choice]}
+    return json.dumps(body | members).encode()
+
+
+def streamed(data: st.DataObject, answer: Answer) -> list[bytes]:
+    """The answer as a host streams it."""
+    deltas: list[dict[str, Any]] = []
+    deltas += [{"reasoning": piece} for piece in cut(data, answer.thought) if piece]
+    deltas += [{"content": piece} for piece in cut(data, answer.text) if piece]
+    deltas += [{"refusal": piece} for piece in cut(data, answer.refusal) if piece]
+    deltas += [{"audio": {"transcript": piece}} for piece in cut(data, answer.voice) if piece]
+    deltas += deltas_of_calls(data, answer.calls)
+    roles = data.draw(st.sampled_from(["first", "every", "some"]))
+    chunks = []
+    for at, delta in enumerate([{"content": ""}, *deltas]):
+        is_told = roles == "every" or not at or (roles == "some" and data.draw(st.booleans()))
+        chunks.append(({"delta": ({"role": "assistant"} if is_told else {}) | delta, "finish_reason": None}, {}))
+    if answer.end is not None:
+        chunks.append(({"delta": {}, "finish_reason": answer.end}, {}))
+    if answer.notes:
+        at = data.draw(st.integers(0, len(chunks) - 1))
+        if data.draw(st.booleans()):
+            chunks[at][1]["citations"] = answer.notes
+        else:
+            chunks[at][0]["delta"]["annotations"] = answer.notes
+    return [*(chunk(choice, **members) for choice, members in chunks), b"data: [DONE]\n"]
+
+
+def whole(answer: Answer) -> list[bytes]:
+    """The answer as a host gives it at once."""
+    calls = [
+        {"id": f"t{at}", "type": "function", "function": {"name": name, "arguments": given}}
+        for at, (name, given) in enumerate(answer.calls)
+    ]
+    message = {"role": "assistant", "content": answer.text, "refusal": answer.refusal, "reasoning": answer.thought}
+    message |= {"tool_calls": calls, "audio": {"transcript": answer.voice}, "annotations": answer.notes}
+    body = {"id": "c1", "object": "chat.completion", "model": "m"}
+    return [json.dumps(body | {"choices": [{"index": 0, "message": message, "finish_reason": answer.end}]}).encode()]
+
+
+def run(records: list[bytes], sizes: list[int]) -> tuple[list[Item], list[dict[str, Any]]]:
+    """The items and the log's blocks of records that come so many at a time, with the state saved between."""
+    recovery, items, rest = Recovery("openai-chat"), [], list(records)
+    blocks: list[dict[str, Any]] = []
+    for size in [*sizes, len(records)]:
+        items += recovery.feed(b"\n".join(rest[:size]))
+        rest = rest[size:]
+        recovery = Recovery.restore(recovery.snapshot())
+    items += recovery.end_run("exit")
+    for turn in recovery.take_finished():
+        blocks += json.loads(turn.message)["content"]
+    return items, blocks
+
+
+def check(answer: Answer, items: list[Item], blocks: list[dict[str, Any]]) -> None:
+    """What was said is what is shown and recorded, and whole unless the server failed."""
+    failed = answer.end == "error"
+    texts = [text for text in (answer.text, answer.refusal, answer.voice) if text]
+    entries = reduce(items).entries
+    assert [entry.text for entry in entries if entry.item_type == "thinking"] == [answer.thought] * bool(answer.thought)
+    assert [entry.text for entry in entries if entry.item_type == "text"] == texts
+    calls = [entry for entry in entries if entry.item_type == "tool_use"]
+    given = [entry.text if entry.input is None else bytes(entry.input).decode() for entry in calls]
+    assert list(zip([entry.started.name for entry in calls], given, strict=True)) == answer.calls
+    known = [entry for entry in entries if entry.item_type in {"thinking", "text", "tool_use"}]
+    assert {entry.incomplete for entry in known} <= {failed}
+    assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == []
+    assert [item.code for item in items if isinstance(item, AgentError)] == ["error"] * failed
+    said = json.dumps(json.loads(msgspec.json.encode(items)))
+    assert all(json.dumps(word) in said for note in answer.notes for word in note.values())
+    (stop,) = [item for item in items if isinstance(item, TurnStop)]
+    assert (stop.incomplete, stop.stop_reason) == (failed, None if failed else answer.end)
+    assert [block["text"] for block in blocks if block["type"] == "text"] == texts
+    assert [block["text"] for block in blocks if block.get("refusal")] == [answer.refusal] * bool(answer.refusal)
+    recorded = [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
+    assert recorded == [(name, text if failed else json.loads(text)) for name, text in answer.calls]
+
+
+SIZES = st.lists(st.integers(1, 4), max_size=12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(answer=ANSWERS, data=st.data(), sizes=SIZES)
+def test_a_chat_says_the_same_however_it_is_streamed(answer: Answer, data: st.DataObject, sizes: list[int]) -> None:
+    records = streamed(data, answer)
+    items, blocks = run(records, sizes)
+    check(answer, items, blocks)
+    one_by_one, _ = run(records, [1] * len(records))
+    plain = [[item for item in found if not isinstance(item, ItemDelta)] for found in (items, one_by_one)]
+    assert plain[0] == plain[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(answer=ANSWERS)
+def test_a_chat_that_comes_whole_says_the_same(answer: Answer) -> None:
+    check(answer, *run(whole(answer), []))

@@ -1,0 +1,173 @@
+"""Calls of a chat whose ids and names come late, in pieces, again, or never; and how many cost no more than many."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.streams import Recovery
+from topics.items import Item, ItemStarted
+from topics.reducer import Entry, reduce
+
+Calls = list[dict[str, Any]]
+
+
+def call(index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None) -> Any:  # noqa: A002  the member's name
+    function = {key: value for key, value in {"name": name, "arguments": arguments}.items() if value is not None}
+    found = {"index": index, "id": id, "function": function or None}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def chunk(finish_reason: str | None = None, **delta: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return b"data: " + json.dumps({"id": "c1", "model": "m", "choices": [choice]}).encode() + b"\n\n"
+
+
+def pieces(*lists: Calls) -> list[bytes]:
+    return [*(chunk(tool_calls=calls) for calls in lists), chunk("tool_calls")]
+
+
+def run(records: list[bytes]) -> list[Item]:
+    """Fed one by one, with the state saved and read between."""
+    items: list[Item] = []
+    recovery = Recovery("openai-chat")
+    for record in records:
+        items += recovery.feed(record)
+        recovery = Recovery.restore(recovery.snapshot())
+    return items + recovery.end_run("exit")
+
+
+def shown(items: list[Item]) -> list[tuple[str, str, str]]:
+    entries: list[Entry] = reduce(items).entries
+    return [(entry.item_id, entry.started.name, entry.text) for entry in entries if not entry.incomplete]
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        pytest.param([[call(0, "t0", "get_weather", "{}")]], id="whole"),
+        pytest.param([[call(0, "t0", "get_")], [call(0, name="weather")], [call(0, arguments="{}")]], id="name-pieces"),
+        pytest.param([[call(0, "t0", "get_", "")], [call(0, None, "weather", "{}")]], id="last-piece-with-input"),
+        pytest.param([[call(0, "t0", "get_weather", "")]] * 2 + [[call(0, "t0", "get_weather", "{}")]], id="repeated"),
+        pytest.param([[call(0, "t0", "get_weather", "{")], [call(0, "t0", "get_weather", "}")]], id="repeated-behind"),
+        pytest.param([[call(0, "t0")], [call(0, name="get_weather")], [call(0, arguments="{}")]], id="late-name"),
+        pytest.param([[call(0, "t0", None, "{")], [call(0, None, "get_weather", "}")]], id="name-behind-the-input"),
+        pytest.param([[call(0, None, "get_weather")], [call(0, "t0")], [call(0, arguments="{}")]], id="late-id"),
+        pytest.param([[call(0, None, "get_weather", "{")], [call(0, "t0", None, "}")]], id="id-behind-the-input"),
+        pytest.param([[call(0, "t")], [call(0, "0")], [call(0, None, "get_weather", "{}")]], id="id-pieces"),
+        pytest.param([[call(None, None, "get_")], [call(None, None, "weather")], [call(None, "t0")],
+                      [call(None, None, None, "{}")]], id="without-index"),
+        pytest.param([[call(None, "t0")], [call(None, None, "get_weather", "{}")]], id="without-index-id-first"),
+    ],
+)  # fmt: skip
+def test_ids_and_names_may_come_late_in_pieces_or_again(lists: list[Calls]) -> None:
+    assert shown(run(pieces(*lists))) == [("t0", "get_weather", "{}")]
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        pytest.param([[call(None, None, "f", '{"a":1}'), call(None, None, "f", '{"a":2}')]], id="one-list"),
+        pytest.param([[call(0, None, "f", '{"a":1}'), call(0, None, "f", '{"a":2}')]], id="one-list-index-0"),
+        pytest.param([[call(None, None, "f", '{"a":1}')], [call(None, None, "f", '{"a":2}')]], id="one-by-one"),
+        pytest.param([[call(0, None, "f", '{"a":1}')], [call(0, None, "f", '{"a":2}')]], id="one-by-one-index-0"),
+        pytest.param([[call(None, None, "f", '{"a"'), call(None, None, None, ":1}")],
+                      [call(None, None, "f", '{"a":2}')]], id="in-pieces"),
+        pytest.param([[call(None, None, "f", '{"a"')], [call(None, None, "f", ":1}")],
+                      [call(None, None, "f", '{"a":2}')]], id="name-repeated-in-pieces"),
+    ],
+)  # fmt: skip
+def test_whole_calls_without_index_or_id_are_several(lists: list[Calls]) -> None:
+    items = run(pieces(*lists))
+    assert [(name, text) for _, name, text in shown(items)] == [("f", '{"a":1}'), ("f", '{"a":2}')]
+    assert len({item.item_id for item in items if isinstance(item, ItemStarted)}) == 2
+
+
+def test_another_name_behind_the_input_is_another_call() -> None:
+    lists = [[call(0, None, "f", "{}")], [call(0, None, "g", "{}")], [call(None, None, "h", '"}{\\""')]]
+    assert [(name, text) for _, name, text in shown(run(pieces(*lists)))] == [
+        ("f", "{}"),
+        ("g", "{}"),
+        ("h", '"}{\\""'),
+    ]
+
+
+def test_one_id_for_several_calls_leaves_their_indexes_or_places() -> None:
+    for lists in (
+        [[call(0, "t0", "f", "{}")], [call(1, "t0", "f", "{}")], [call(0, "t0", None, " ")]],
+        [[call(None, "t0", "f", "{} "), call(None, "t0", "f", "{}")]],
+    ):
+        assert [(name, text) for _, name, text in shown(run(pieces(*lists)))] == [("f", "{} "), ("f", "{}")]
+
+
+def test_names_in_pieces_may_stand_side_by_side() -> None:
+    lists = [
+        [call(0, "t0", "get_"), call(1, "t1", "set_")],
+        [call(0, name="weather"), call(1, name="time")],
+        [call(1, arguments="[1]"), call(0, arguments="[0]")],
+    ]
+    assert shown(run(pieces(*lists))) == [("t0", "get_weather", "[0]"), ("t1", "set_time", "[1]")]
+
+
+def test_calls_that_wait_when_the_run_ends_are_shown_as_far_as_they_came() -> None:
+    items = run([chunk(tool_calls=[call(0, "t0", "get_")]), chunk(tool_calls=[call(1, None, "f", '{"a')])])
+    entries = reduce(items).entries
+    assert [(entry.started.name, entry.text, entry.incomplete) for entry in entries] == [
+        ("get_", "", True),
+        ("f", '{"a', True),
+    ]
+
+
+def test_calls_begin_before_the_text_behind_them() -> None:
+    items = run([chunk(tool_calls=[call(0, "t0", "f")]), chunk(content="Done."), chunk("stop")])
+    assert [(entry.item_type, entry.text) for entry in reduce(items).entries] == [("tool_use", ""), ("text", "Done.")]
+
+
+def test_state_of_calls_that_was_saved_before_calls_waited_goes_on() -> None:
+    """A version whose calls began with their first chunk saved a block, an index, an id, and whether they are free."""
+    recovery = Recovery("openai-chat")
+    recovery.feed(chunk(tool_calls=[call(0, "t0", "f", '{"a"')]))
+    saved = msgspec.msgpack.decode(recovery.snapshot())
+    decoder = msgspec.msgpack.decode(saved[7])
+    choice = decoder["choices"][0]
+    decoder["choices"][0] = [*choice[:4], [one[:4] for one in choice[4]], *choice[5:8]]
+    del decoder["noted"]
+    saved[7] = msgspec.msgpack.encode(decoder)
+    old = Recovery.restore(msgspec.msgpack.encode(saved))
+    lists = [[call(0, arguments=":1}")], [call(1, "t1", "g", "{}")]]
+    for piece in pieces(*lists):
+        old.feed(piece)
+    old.end_run("exit")
+    (turn,) = old.take_finished()
+    content = json.loads(turn.message)["content"]
+    assert [(block["id"], block["name"], block["input"]) for block in content] == [
+        ("t0", "f", {"a": 1}),
+        ("t1", "g", {}),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["by index", "by nothing", "side by side"])
+def test_time_grows_with_the_number_of_calls_and_no_faster(kind: str) -> None:
+    def seconds(count: int) -> float:
+        first = ""
+        if kind == "by nothing":
+            lists = [[call(None, None, "f", "{}")] for _ in range(count)]
+        else:
+            first = "" if kind == "side by side" else "{}"
+            lists = [[call(at, f"t{at}", "f", first)] for at in range(count)]
+        if kind == "side by side":
+            lists += [[call(at, arguments="{}")] for at in range(count)]
+        records = pieces(*lists)
+        begun = time.perf_counter()
+        recovery = Recovery("openai-chat", records=False)
+        for record in records:
+            recovery.feed(record)
+        return time.perf_counter() - begun
+
+    few, many = min(seconds(500) for _ in range(3)), seconds(10_000)
+    # Twenty times as many; the square would be four hundred.
+    assert many < 100 * max(few, 0.002)

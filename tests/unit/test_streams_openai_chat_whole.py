@@ -1,0 +1,313 @@
+"""Chats that came whole, what stands beside a chat's text, and answers that have no end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline import normalize
+from pipeline.streams import Recovery
+from topics.items import (
+    AgentError,
+    AgentUnrecognized,
+    Item,
+    ItemCompleted,
+    ItemRetracted,
+    ItemStarted,
+    TurnStop,
+    Usage,
+)
+from topics.reducer import reduce
+
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
+
+
+def event(**members: Any) -> bytes:
+    return b"data: " + json.dumps({"id": "c1", "model": "m"} | members).encode() + b"\n\n"
+
+
+def chunk(finish_reason: str | None = None, *, members: dict[str, Any] | None = None, **delta: Any) -> bytes:
+    return event(choices=[{"index": 0, "delta": delta, "finish_reason": finish_reason}], **(members or {}))
+
+
+def answer(reason: str | None = "stop", *, id: str = "c1", **message: Any) -> bytes:  # noqa: A002  the member's name
+    said = {"role": "assistant", "content": None} | message
+    choices = [{"index": 0, "message": said, "finish_reason": reason}]
+    body = {"id": id, "object": "chat.completion", "model": "m", "choices": choices, "usage": USAGE}
+    return json.dumps(body, indent=None).encode()
+
+
+def run(*records: bytes) -> tuple[list[Item], list[dict[str, Any]]]:
+    """The items, and the blocks that go into the log."""
+    recovery = Recovery("openai-chat")
+    items = [item for record in records for item in recovery.feed(record)] + recovery.end_run("exit")
+    return items, [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+
+
+def shown(items: list[Item]) -> list[tuple[str, str, bool]]:
+    return [(entry.item_type, entry.text, entry.incomplete) for entry in reduce(items).entries]
+
+
+def extras(items: list[Item]) -> list[dict[str, Any]]:
+    done = [item.extras for item in items if isinstance(item, ItemCompleted) and item.extras]
+    return [{name: json.loads(bytes(value)) for name, value in found.items()} for found in done]
+
+
+# -- whole answers --------------------------------------------------------------------------------------------------
+
+CALL = {"id": "t0", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+NOTE = {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}
+ISSUER = {"provider": "openai-chat", "model": "m"}
+
+
+def test_a_whole_answer_is_promoted_with_all_it_has() -> None:
+    details = [
+        {"type": "reasoning.text", "text": "Hm.", "signature": "s"},
+        {"type": "reasoning.encrypted", "data": "d"},
+    ]
+    items, blocks = run(
+        answer(content="Two.", reasoning="Hm.", reasoning_details=details, tool_calls=[CALL], annotations=[NOTE])
+    )
+    started = [item for item in items if isinstance(item, ItemStarted)]
+    assert [(item.item_type, item.origin, item.text) for item in started] == [
+        ("thinking", "promoted", "Hm."),
+        ("redacted_thinking", "promoted", ""),
+        ("text", "promoted", "Two."),
+        ("tool_use", "promoted", ""),
+    ]
+    assert blocks == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "s", "issuer": ISSUER},
+        {"type": "redacted_thinking", "data": "d", "issuer": ISSUER},
+        {"type": "text", "text": "Two.", "annotations": [NOTE]},
+        {"type": "tool_use", "id": "t0", "name": "f", "input": {"a": 1}},
+    ]
+    assert {"annotations": [NOTE]} in extras(items)
+    assert items[-1] == TurnStop(model="m", stop_reason="stop", usage=Usage(input_tokens=7, output_tokens=3))
+
+
+@pytest.mark.parametrize("reason", ["stop", None])
+def test_a_whole_answer_has_the_reason_that_was_said(reason: str | None) -> None:
+    items, _ = run(answer(reason, content="Hi"))
+    assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(reason, False)]
+    assert shown(items) == [("text", "Hi", False)]
+
+
+def test_a_whole_refusal_and_a_whole_voice_are_text() -> None:
+    items, blocks = run(answer(refusal="No."))
+    assert (shown(items), extras(items)) == ([("text", "No.", False)], [{"refusal": True}])
+    assert blocks == [{"type": "text", "text": "No.", "refusal": True}]
+    items, _ = run(answer(audio={"id": "a1", "transcript": "Hi.", "data": "AAAA"}))
+    assert shown(items) == [("text", "Hi.", False), ("audio", "", False)]
+    assert extras(items) == [{"audio": [{"id": "a1", "data": "AAAA"}]}]
+
+
+def test_a_call_that_breaks_off_in_a_whole_answer_is_not_whole() -> None:
+    cut = {"id": "t0", "type": "function", "function": {"name": "f", "arguments": '{"a'}}
+    items, blocks = run(answer("length", content="So", tool_calls=[cut]))
+    assert shown(items) == [("text", "So", False), ("tool_use", '{"a', True)]
+    assert blocks[1] == {"type": "tool_use", "id": "t0", "name": "f", "input": '{"a', "incomplete": True}
+
+
+def test_whole_answers_follow_each_other_and_take_the_place_of_a_stream_that_broke_off() -> None:
+    items, _ = run(answer(content="One"), answer(content="Two"), answer(content="Three", id="c2"))
+    assert [text for _, text, _ in shown(items)] == ["One", "Two", "Three"]
+    items, _ = run(chunk(role="assistant", content="On"), answer(content="One", id="c2"))
+    assert shown(items) == [("text", "One", False)]
+    assert len([item for item in items if isinstance(item, ItemRetracted)]) == 1
+
+
+def test_a_whole_answer_completes_the_stream_of_its_own_id() -> None:
+    items, blocks = run(chunk(role="assistant", content="On"), answer(content="One, two.", tool_calls=[CALL]))
+    assert shown(items)[0] == ("text", "One, two.", False)
+    assert [item for item in items if isinstance(item, ItemRetracted)] == []
+    assert [block["type"] for block in blocks] == ["text", "tool_use"]
+
+
+def test_the_old_completions_are_read_whole_and_streamed() -> None:
+    def completion(text: str, reason: str | None) -> bytes:
+        return event(object="text_completion", choices=[{"text": text, "index": 0, "finish_reason": reason}])
+
+    whole, _ = run(completion("Hello", "stop"))
+    streamed, _ = run(completion("Hel", None), completion("lo", "length"), DONE)
+    assert shown(whole) == shown(streamed) == [("text", "Hello", False)]
+    assert [item.origin for item in whole if isinstance(item, ItemStarted)] == ["promoted"]
+    assert [item.stop_reason for item in streamed if isinstance(item, TurnStop)] == ["length"]
+
+
+def test_what_there_is_of_the_message_beside_its_pieces_is_not_said_again() -> None:
+    def piece(delta: str, message: str, reason: str | None = None) -> bytes:
+        said = {"delta": {"role": "assistant", "content": delta}, "message": {"content": message}}
+        return event(choices=[{"index": 0, "finish_reason": reason} | said])
+
+    items, _ = run(piece("", ""), piece("Hel", "Hel"), piece("lo", "Hello"), piece("", "Hello", "stop"))
+    assert shown(items) == [("text", "Hello", False)]
+    only_the_end, _ = run(piece("", "Hello", "stop"))
+    assert shown(only_the_end) == [("text", "Hello", False)]
+
+
+def test_other_choices_of_a_whole_answer_are_shown_beside_the_first() -> None:
+    choices = [{"index": at, "message": {"content": text}, "finish_reason": "stop"} for at, text in enumerate("AB")]
+    items, blocks = run(event(choices=choices))
+    assert shown(items) == [("text", "A", False), ("choice", "B", False)]
+    assert blocks[0] == {"type": "text", "text": "A"}
+
+
+# -- beside the text ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["citations", "search_results", "annotations", "moderation"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_what_a_chunk_says_beside_its_choices_goes_with_the_text(name: str, place: int) -> None:
+    pieces = [("assistant", "", None), (None, "Hello", None), (None, "", "stop")]
+    records = [
+        chunk(reason, members={name: ["https://a.example"]} if at >= place else None, role=role, content=words)
+        for at, (role, words, reason) in enumerate(pieces)
+    ]
+    items, _ = run(*records, DONE)
+    assert extras(items) == [{name: ["https://a.example"]}]
+    assert shown(items) == [("text", "Hello", False)]
+
+
+def test_what_comes_beside_no_text_or_behind_the_end_is_a_block_of_its_own() -> None:
+    late = event(choices=[], citations=["https://a.example"])
+    items, _ = run(chunk(content="Hi"), chunk("stop"), late, late, DONE)
+    assert shown(items) == [("text", "Hi", False), ("citations", "", False)]
+    (started,) = [item for item in items if isinstance(item, ItemStarted) and item.item_type == "citations"]
+    assert json.loads(bytes(started.raw)) == {"type": "citations", "citations": ["https://a.example"]}
+    items, _ = run(chunk(members={"citations": ["https://a.example"]}, refusal=None), chunk("stop"), DONE)
+    assert shown(items) == [("citations", "", False)]
+
+
+def test_a_deltas_annotations_go_with_its_text_one_by_one() -> None:
+    items, blocks = run(chunk(annotations=[NOTE]), chunk(content="Hi"), chunk(annotations=[NOTE]), chunk("stop"))
+    assert extras(items) == [{"annotations": [NOTE, NOTE]}]
+    assert blocks == [{"type": "text", "text": "Hi", "annotations": [NOTE, NOTE]}]
+
+
+def test_what_a_voice_says_is_text() -> None:
+    sound = [{"id": "a1", "transcript": "Hel"}, {"transcript": "lo"}, {"data": "AA"}, {"expires_at": 1}]
+    items, _ = run(*(chunk(audio=piece) for piece in sound), chunk("stop"))
+    assert shown(items) == [("text", "Hello", False), ("audio", "", False)]
+    assert extras(items) == [{"audio": [{"id": "a1"}, {"data": "AA"}, {"expires_at": 1}]}]
+
+
+def test_a_streamed_refusal_is_text_that_says_so() -> None:
+    items, blocks = run(chunk(content="I"), chunk(refusal="No"), chunk(refusal="pe."), chunk("stop"))
+    assert shown(items) == [("text", "I", False), ("text", "Nope.", False)]
+    assert extras(items) == [{"refusal": True}]
+    assert blocks == [{"type": "text", "text": "I"}, {"type": "text", "text": "Nope.", "refusal": True}]
+
+
+def test_parts_of_content_may_be_reasoning_refusals_and_have_members_of_their_own() -> None:
+    reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm.", "signature": "s"}]}
+    parts = [reasoning, {"type": "text", "text": "Two.", "annotations": [NOTE]}, {"type": "refusal", "refusal": "No."}]
+    items, blocks = run(chunk(content=parts), chunk("stop"))
+    assert shown(items) == [("thinking", "Hm.", False), ("text", "Two.", False), ("text", "No.", False)]
+    assert blocks[0]["signature"] == "s"
+    assert extras(items) == [{"annotations": [NOTE]}, {"refusal": True}]
+
+
+def request(blocks: list[dict[str, Any]], target: str) -> Any:
+    asked, then = {"role": "user", "content": "Forge it."}, {"role": "user", "content": "Then write a letter."}
+    return normalize({"messages": [asked, {"role": "assistant", "content": blocks}, then]}, to=target)
+
+
+def hard(sent: Any) -> list[str]:
+    return [found.rule for found in sent.violations if found.severity == "hard"]
+
+
+@pytest.mark.parametrize("records", [[chunk(refusal="No."), chunk("stop")], [answer(refusal="No.")]])
+def test_a_refusal_goes_back_as_one(records: list[bytes]) -> None:
+    """Out of the stream, through the log, into the next request; other providers are given text, with a fix."""
+    _, blocks = run(*records)
+    back = request(blocks, "openai-chat")
+    assert json.loads(back.body)["messages"][1] == {"role": "assistant", "content": None, "refusal": "No."}
+    assert (back.fixes, hard(back)) == ([], [])
+    again = normalize(json.loads(back.body), to="openai-chat")
+    assert json.loads(again.body)["messages"] == json.loads(back.body)["messages"]
+    assert again.fixes == []
+    responses = request(blocks, "openai-responses")
+    said = json.loads(responses.body)["input"][1]
+    assert (said["content"], responses.fixes) == ([{"type": "refusal", "refusal": "No."}], [])
+    assert hard(responses) == []
+    for target in ("anthropic", "bedrock-converse", "gemini", "vllm"):
+        sent = request(blocks, target)
+        assert [(fix.code, fix.path) for fix in sent.fixes] == [("refusal_as_text", "messages.1.content.0")], target
+        assert b'"refusal"' not in sent.body
+        assert hard(sent) == []
+
+
+def test_addresses_are_no_citations_of_anthropics() -> None:
+    """Perplexity's citations stand in the item and in the log; no request takes them back."""
+    records = [chunk(content="Hi", members={"citations": ["https://a.example"]}), chunk("stop")]
+    _, blocks = run(*records)
+    assert blocks == [{"type": "text", "text": "Hi", "citations": ["https://a.example"]}]
+    for target in ("anthropic", "openai-chat", "bedrock-converse", "gemini"):
+        sent = request(blocks, target)
+        assert [fix.code for fix in sent.fixes] == ["citations_dropped"], target
+        assert b"a.example" not in sent.body
+    own = [{"type": "char_location", "cited_text": "a", "document_index": 0}]
+    kept = request([{"type": "text", "text": "Hi", "citations": own}], "anthropic")
+    assert (kept.fixes, json.loads(kept.body)["messages"][1]["content"][0]["citations"]) == ([], own)
+
+
+def test_only_the_model_refuses() -> None:
+    """A refusal that a user, a tool or a system message says is text, with a fix."""
+    refusal = {"type": "text", "text": "No.", "refusal": True}
+    call = {"type": "tool_use", "id": "t0", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t0", "content": [refusal]}
+    messages = [
+        {"role": "user", "content": [refusal]},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    for target in ("anthropic", "openai-chat", "openai-responses", "gemini"):
+        sent = normalize({"messages": messages}, to=target)
+        assert [fix.code for fix in sent.fixes] == ["refusal_as_text"] * 2, target
+        assert b'"refusal"' not in sent.body
+
+
+# -- ends -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_ends_with_an_error_is_not_whole() -> None:
+    for records in ([chunk(content="Hel"), chunk("error"), DONE], [answer("error", content="Hel")]):
+        items, _ = run(*records)
+        assert shown(items) == [("text", "Hel", True)]
+        assert [item.code for item in items if isinstance(item, AgentError)] == ["error"]
+        assert [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)] == [(True, None)]
+
+
+def test_one_failure_is_told_once() -> None:
+    items, _ = run(chunk(content="Hel"), chunk("error", members={"error": {"message": "Lost", "code": 502}}), DONE)
+    assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [("Lost", "502")]
+
+
+def test_an_end_that_nobody_gave_a_reason_for_has_none() -> None:
+    items, _ = run(chunk(content="Hello"), DONE)
+    assert shown(items) == [("text", "Hello", False)]
+    assert [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)] == [(False, None)]
+
+
+@pytest.mark.parametrize("end", [[], [DONE], [chunk("stop"), DONE]])
+def test_what_comes_behind_the_end_with_the_same_id_is_of_the_same_message(end: list[bytes]) -> None:
+    items, blocks = run(chunk(content="Hel"), chunk("stop"), chunk(content="lo"), chunk(content="!"), *end)
+    assert shown(items) == [("text", "Hel", False), ("text", "lo!", False)]
+    assert [block["text"] for block in blocks] == ["Hel", "lo!"]
+    assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+    assert {item.stop_reason for item in items if isinstance(item, TurnStop)} == {"stop"}
+
+
+def test_groqs_counts_may_stand_beside_the_usage() -> None:
+    items, _ = run(chunk(content="Hi"), chunk("stop", members={"x_groq": {"id": "r", "usage": USAGE}}), DONE)
+    assert [item.usage for item in items if isinstance(item, TurnStop)] == [Usage(input_tokens=7, output_tokens=3)]
+
+
+def test_counts_beyond_what_a_state_holds_are_the_largest_that_it_holds() -> None:
+    recovery = Recovery("openai-chat")
+    recovery.feed(chunk("stop", members={"usage": {"prompt_tokens": 10**30, "completion_tokens": -5}}, content="Hi"))
+    items = Recovery.restore(recovery.snapshot()).end_run("exit")
+    assert [item.usage for item in items if isinstance(item, TurnStop)] == [Usage(input_tokens=2**63 - 1)]
