@@ -13,6 +13,8 @@ from topics.items import Usage
 
 TEXTS = frozenset({"text", "thinking"})
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+# Kinds whose items tell all there is of them; an item of any other kind ends with its block's whole JSON.
+PLAIN = TEXTS | {"tool_use", "redacted_thinking"}
 
 
 class Block(Struct, kw_only=True):
@@ -37,6 +39,8 @@ class Block(Struct, kw_only=True):
     withdrawn: bool = False
     # Completed as incomplete, because its message was closed.
     left: bool = False
+    # Thinking of which no word has come: it has no item yet, and gets none if its signature is all there is.
+    unseen: bool = False
     answered: bool = False
     recorded: bool = False
     raw: bytes | None = None
@@ -57,8 +61,10 @@ class Block(Struct, kw_only=True):
         """Whether what streamed can be the whole block: a call's input must be JSON, or nothing if nothing was cut."""
         if self.kind not in CALLS:
             return True
-        if not self.text():
-            return not cut
+        return self.reads_as_json() if self.text() else not cut
+
+    def reads_as_json(self) -> bool:
+        """Whether what streamed is a JSON value."""
         try:
             msgspec.json.decode(self.text())
         except (msgspec.DecodeError, RecursionError):

@@ -45,6 +45,7 @@ from pipeline.streams.render import (
     turn_stop,
     whole_items,
 )
+from pipeline.streams.unseen import ended, has_nothing_to_show, uncovered, uncovered_growth
 from pipeline.streams.visibility import Shown, is_unseen
 from topics.items import Item, ItemDelta, TurnDelta
 
@@ -94,7 +95,7 @@ class Machine(Beside):
         if message is None or not message.blocks or kind not in counts or event.raw is not UNSET:
             return None
         block = message.blocks[-1]
-        if block.index != event.index or block.confirmed or not content or kind == "signature_delta":
+        if block.index != event.index or block.confirmed or not content or kind == "signature_delta" or block.unseen:
             return None
         if event.message_id != message.id and is_late(event, message, by_id=self._repeats):
             return None
@@ -126,15 +127,18 @@ class Machine(Beside):
 
     def _open_block(self, event: BlockStarted) -> list[Item]:
         message = self._message()
-        items: list[Item] = []
+        items = uncovered_growth(message)
         before = None if self._repeats else message.block(event.index)
         if before is not None and not before.withdrawn and before.repeats(event):
-            items = self._take_back(before)
+            items += self._take_back(before)
         is_call = event.kind in CALLS and event.tool_id is not None
         item_id = self._ids.for_call(event.tool_id) if is_call and event.tool_id else self._ids.for_streamed()
         block = Block(item_id=item_id, kind=event.kind, index=event.index, tool_id=event.tool_id, name=event.name)
-        block.raw = bytes(event.raw) if self._records and event.raw is not UNSET else None
+        block.raw = bytes(event.raw) if event.raw is not UNSET else None
+        block.unseen = not self._repeats and has_nothing_to_show(event)
         message.add(block)
+        if block.unseen:
+            return items
         items.append(streamed_start(item_id, event))
         if event.text:
             items.append(ItemDelta(item_id=item_id, delta_type=f"{event.kind}_delta", content=event.text))
@@ -155,9 +159,14 @@ class Machine(Beside):
             return []
         if not event.content and event.raw is UNSET:
             return []
+        if block.unseen and block.stopped:
+            return self._open_for(event)  # what comes now stands behind what has been shown since
+        items = uncovered(block)
         at = block.length
         block.append(event.content)
-        return [ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=event.raw)]
+        raw = event.raw
+        items.append(ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=raw))
+        return items
 
     def _open_for(self, event: BlockDelta) -> list[Item]:
         """Start a block whose start was lost, if the delta tells what it is."""
@@ -220,7 +229,7 @@ class Machine(Beside):
         for block in message.surviving():
             if block.stopped and not block.confirmed and block.reads_as_whole(cut=message.cut):
                 block.confirmed = True
-                items.append(confirmed_by_stop(block))
+                items += ended(block, confirmed_by_stop(block))
         return items
 
     def _turn_stop(self) -> list[Item]:
@@ -253,15 +262,19 @@ class Machine(Beside):
             if block is None:
                 items += self._promote(message, whole)
             else:
-                completed.append(confirmed(block, whole, confirm(block, whole)))
+                items += [] if has_nothing_to_show(whole) else uncovered(block)
+                completed += ended(block, confirmed(block, whole, confirm(block, whole)))
                 block.raw = self._kept(whole)
         told = turn_delta(event)
         return [*items, *([told] if self._repeats or told != TurnDelta() else []), *completed]
 
     def _promote(self, message: Message, whole: WholeBlock) -> list[Item]:
+        items = uncovered_growth(message)
         item_id = self._ids.for_promoted() if whole.tool_id is None else self._ids.for_call(whole.tool_id)
-        message.add(promoted_block(item_id, whole, self._kept(whole)))
-        return whole_items(item_id, whole, origin="promoted")
+        block = promoted_block(item_id, whole, self._kept(whole))
+        block.unseen = not self._repeats and has_nothing_to_show(whole)
+        message.add(block)
+        return items if block.unseen else [*items, *whole_items(item_id, whole, origin="promoted")]
 
     def _kept(self, whole: WholeBlock) -> bytes | None:
         """The block's JSON for the log. A plain text is kept as it is shown, once and not twice."""
@@ -289,7 +302,7 @@ class Machine(Beside):
 
     def _take_back(self, block: Block) -> list[Item]:
         block.withdrawn = True
-        return [retracted(block)]
+        return [] if block.unseen else [retracted(block)]
 
     # -- the end of a message, an answer, a run -----------------------------------------------------------------
 
@@ -309,7 +322,7 @@ class Machine(Beside):
         for block in message.surviving():
             if not block.confirmed and not block.left:
                 block.left = True
-                items.append(left_incomplete(block, message.failed or reason))
+                items += ended(block, left_incomplete(block, message.failed or reason))
         if not message.over and (message.blocks or message.reason is not None):
             items += self._turn_stop()
         message.over = True

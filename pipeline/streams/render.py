@@ -7,8 +7,9 @@ from typing import TypedDict
 import msgspec
 from msgspec import UNSET, Raw
 
-from pipeline.streams.attempts import CALLS, Block, Message, Rest
+from pipeline.streams.attempts import CALLS, PLAIN, Block, Message, Rest
 from pipeline.streams.events import BlockStarted, UserMessage, WholeBlock, WholeMessage
+from pipeline.streams.finished import shown_json
 from topics.items import Item, ItemCompleted, ItemRetracted, ItemStarted, Origin, TurnDelta, TurnStop
 
 
@@ -51,18 +52,22 @@ def whole_items(
         **tool_name(whole.name),
     )
     text = whole.text or UNSET
-    done = ItemCompleted(item_id=item_id, origin=origin, text=text, input=whole.input, extras=whole.extras)
+    own = UNSET if whole.kind in PLAIN else whole.raw
+    done = ItemCompleted(item_id=item_id, origin=origin, text=text, input=whole.input, raw=own, extras=whole.extras)
     return [started, done]
 
 
 def confirmed(block: Block, whole: WholeBlock, rest: Rest) -> ItemCompleted:
     """A streamed block is complete, with what its stream did not deliver."""
-    return ItemCompleted(item_id=block.item_id, text=rest.text, input=rest.input, raw=rest.raw, extras=whole.extras)
+    raw = rest.raw if block.kind in PLAIN else whole.raw
+    return ItemCompleted(item_id=block.item_id, text=rest.text, input=rest.input, raw=raw, extras=whole.extras)
 
 
 def confirmed_by_stop(block: Block) -> ItemCompleted:
     """A streamed block is complete, where its source never sends complete messages."""
-    return ItemCompleted(item_id=block.item_id, extras=block.noted() or UNSET)
+    whole = None if block.kind in PLAIN else shown_json(block)
+    raw = UNSET if whole is None else Raw(whole)
+    return ItemCompleted(item_id=block.item_id, raw=raw, extras=block.noted() or UNSET)
 
 
 def left_incomplete(block: Block, reason: str) -> ItemCompleted:
