@@ -29,7 +29,9 @@ def uncovered(block: Block) -> list[Item]:
 def uncovered_growth(message: Message) -> list[Item]:
     """Start the item of the newest block, if it may still get words: another block starts behind it."""
     newest = message.blocks[-1] if message.blocks else None
-    return [] if newest is None or newest.stopped or newest.withdrawn else uncovered(newest)
+    if newest is None or newest.stopped or newest.confirmed or newest.withdrawn:
+        return []
+    return uncovered(newest)
 
 
 def ended(block: Block, item: ItemCompleted) -> list[Item]:
