@@ -14,7 +14,6 @@ from pipeline.streams.bedrock_converse_wire import Counts, decode_tool
 from pipeline.streams.events import WholeBlock
 from pipeline.streams.fields import Fields
 
-_ISSUER: Final = {"issuer": {"provider": "bedrock-converse"}}
 _CALL: Final = frozenset({"toolUseId", "name", "input", "type"})
 
 _string = msgspec.json.Decoder(str)
@@ -93,12 +92,12 @@ def _reasoning(members: Fields) -> WholeBlock | None:
     """Reasoning; None where there is neither any nor a signature of it."""
     sealed, told = read.text(members, "redactedContent"), read.members(members, "reasoningText") or {}
     if sealed:
-        raw = {"type": "redacted_thinking", "data": sealed} | _ISSUER
+        raw = {"type": "redacted_thinking", "data": sealed}
         return WholeBlock(kind="redacted_thinking", raw=Raw(msgspec.json.encode(raw)))
     words, signature = read.text(told, "text"), read.text(told, "signature")
     if not (words or signature):
         return None
-    raw = {"type": "thinking", "thinking": words} | ({"signature": signature} if signature else {}) | _ISSUER
+    raw = {"type": "thinking", "thinking": words} | ({"signature": signature} if signature else {})
     return WholeBlock(kind="thinking", raw=Raw(msgspec.json.encode(raw)), text=words)
 
 

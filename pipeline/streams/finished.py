@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 from pipeline.streams import fields as read
 from pipeline.streams.attempts import CALLS, PLAIN, Block, Message, UserLine
 
+_REASONING = frozenset({"thinking", "redacted_thinking"})
 _TOLD_WITHOUT_GROWTH = PLAIN | CALLS | {"choice"}
 
 
@@ -114,6 +115,8 @@ def block_json(block: Block, issuer: Mapping[str, object] = MappingProxyType({})
     if block.raw is not None:
         # What other answers said is shown, and is nothing that the model is told.
         grown = _grown(block) | noted if block.kind not in _TOLD_WITHOUT_GROWTH else noted
+        if block.kind in _REASONING and issuer and b'"issuer"' not in block.raw:
+            grown = grown | {name: Raw(msgspec.json.encode(value)) for name, value in issuer.items()}
         return _with_members(block.raw, grown) if grown else block.raw
     text = block.text()
     if block.kind in CALLS:
