@@ -130,7 +130,8 @@ class Gemini(PayloadDecoder[GeminiState]):
             return [unrecognized("a chunk of a message that is over", event=fields)]
         events = self._begin(chunk, candidates)
         for place, candidate in enumerate(candidates):
-            events += self._grow(place if candidate.index is None else candidate.index, candidate)
+            number = place if candidate.index is None else candidate.index
+            events += self._grow(number, candidate, of_vertex=chunk.create_time is not UNSET)
         self.state.tokens = chunk.usage_metadata or self.state.tokens
         feedback = chunk.prompt_feedback
         blocked = block_reason(feedback.block_reason) if feedback is not None else ""
@@ -162,7 +163,7 @@ class Gemini(PayloadDecoder[GeminiState]):
         self.state = GeminiState(id=named, past=past)
         return [*before, MessageStarted(named or None, chunk.model_version or None)]
 
-    def _grow(self, number: int, candidate: Candidate[Part]) -> list[Event]:
+    def _grow(self, number: int, candidate: Candidate[Part], *, of_vertex: bool) -> list[Event]:
         growing = self.state.candidates.get(number)
         if growing is None:
             growing = self.state.candidates[number] = Growing(number)
@@ -175,7 +176,8 @@ class Gemini(PayloadDecoder[GeminiState]):
         if candidate.finish_reason:
             self._leave(growing, events)
             growing.finished = True
-            growing.reason, growing.words = finish_reason(candidate.finish_reason), candidate.finish_message or ""
+            growing.reason = finish_reason(candidate.finish_reason, of_vertex=of_vertex)
+            growing.words = candidate.finish_message or ""
         return events
 
     def _finish(self) -> list[Event]:

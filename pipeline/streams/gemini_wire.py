@@ -83,7 +83,7 @@ class Feedback(Struct, rename="camel", gc=False):
 
 
 class Chunk(Struct, Generic[P], rename="camel", gc=False):
-    """One event. Code Assist wraps it in ``response``."""
+    """One event. Code Assist wraps it in ``response``; Vertex says when it was made."""
 
     candidates: list[Candidate[P]] | None = None
     response_id: str | None = None
@@ -91,6 +91,7 @@ class Chunk(Struct, Generic[P], rename="camel", gc=False):
     usage_metadata: Tokens | None = None
     prompt_feedback: Feedback | None = None
     response: Raw | UnsetType = UNSET
+    create_time: Raw | UnsetType = UNSET
 
 
 _decode = msgspec.json.Decoder(Chunk[Part]).decode
@@ -111,21 +112,16 @@ _CONTENT = frozenset(
     }
 )
 # The numbers of `Candidate.FinishReason` and `PromptFeedback.BlockReason` in google.ai.generativelanguage.v1beta. A
-# field that says nothing is zero; Vertex counts otherwise from 6 on.
+# field that says nothing is zero. Vertex (google.cloud.aiplatform.v1) counts otherwise from 6 on.
 _FINISH_REASONS = (
-    "",
-    "STOP",
-    "MAX_TOKENS",
-    "SAFETY",
-    "RECITATION",
-    "OTHER",
-    "LANGUAGE",
-    "BLOCKLIST",
-    "PROHIBITED_CONTENT",
-    "SPII",
-    "MALFORMED_FUNCTION_CALL",
-    "IMAGE_SAFETY",
+    *("", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER"),
+    *("LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY"),
     "UNEXPECTED_TOOL_CALL",
+)
+_FINISH_REASONS_OF_VERTEX = (
+    *("", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER"),
+    *("BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "MODEL_ARMOR", "IMAGE_SAFETY"),
+    *("IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "IMAGE_OTHER", "UNEXPECTED_TOOL_CALL", "NO_IMAGE"),
 )
 _BLOCK_REASONS = ("", "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY")
 
@@ -153,7 +149,7 @@ def _read_odd(payload: bytes) -> Chunk[Part]:
     except msgspec.ValidationError:
         return _read_members(payload)
     candidates = [_with_parts(found) for found in chunk.candidates or ()]
-    return Chunk(candidates, chunk.response_id, chunk.model_version, chunk.usage_metadata, chunk.prompt_feedback)
+    return Chunk(candidates, *(getattr(chunk, name) for name in chunk.__struct_fields__[1:]))
 
 
 def _with_parts(found: Candidate[Raw]) -> Candidate[Part]:
@@ -177,6 +173,7 @@ def _read_members(payload: bytes) -> Chunk[Part]:
         read.text(fields, "modelVersion") or None,
         _tokens(fields),
         _feedback(fields),
+        create_time=fields.get("createTime", UNSET),
     )
 
 
@@ -234,9 +231,9 @@ def _is_about(name: str) -> bool:
     return name.endswith("Metadata") or name in {"mediaResolution", "mediaProcessing"}
 
 
-def finish_reason(said: str | int | None) -> str:
+def finish_reason(said: str | int | None, *, of_vertex: bool = False) -> str:
     """A finish reason by its name, ``""`` where there is none. A number that nobody has published stays a number."""
-    return _named(said, _FINISH_REASONS)
+    return _named(said, _FINISH_REASONS_OF_VERTEX if of_vertex else _FINISH_REASONS)
 
 
 def block_reason(said: str | int | None) -> str:

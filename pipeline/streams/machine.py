@@ -45,7 +45,7 @@ from pipeline.streams.render import (
     turn_stop,
     whole_items,
 )
-from pipeline.streams.unseen import ended, has_nothing_to_show, uncovered, uncovered_growth
+from pipeline.streams.unseen import is_unspoken, uncover, uncover_growing, uncover_told
 from pipeline.streams.visibility import Shown, is_unseen
 from topics.items import Item, ItemDelta, TurnDelta
 
@@ -127,7 +127,7 @@ class Machine(Beside):
 
     def _open_block(self, event: BlockStarted) -> list[Item]:
         message = self._message()
-        items = uncovered_growth(message)
+        items = uncover_growing(message)
         before = None if self._repeats else message.block(event.index)
         if before is not None and not before.withdrawn and before.repeats(event):
             items += self._take_back(before)
@@ -135,7 +135,7 @@ class Machine(Beside):
         item_id = self._ids.for_call(event.tool_id) if is_call and event.tool_id else self._ids.for_streamed()
         block = Block(item_id=item_id, kind=event.kind, index=event.index, tool_id=event.tool_id, name=event.name)
         block.raw = bytes(event.raw) if event.raw is not UNSET else None
-        block.unseen = not self._repeats and has_nothing_to_show(event)
+        block.unseen = event.kind == "thinking" and not event.text and not self._repeats
         message.add(block)
         if block.unseen:
             return items
@@ -161,7 +161,7 @@ class Machine(Beside):
             return []
         if block.unseen and block.stopped:
             return self._open_for(event)  # what comes now stands behind what has been shown since
-        items = uncovered(block)
+        items = uncover(block)
         at = block.length
         block.append(event.content)
         raw = event.raw
@@ -229,7 +229,9 @@ class Machine(Beside):
         for block in message.surviving():
             if block.stopped and not block.confirmed and block.reads_as_whole(cut=message.cut):
                 block.confirmed = True
-                items += ended(block, confirmed_by_stop(block))
+                items += uncover_told(block)
+                if not block.unseen:
+                    items.append(confirmed_by_stop(block))
         return items
 
     def _turn_stop(self) -> list[Item]:
@@ -262,17 +264,20 @@ class Machine(Beside):
             if block is None:
                 items += self._promote(message, whole)
             else:
-                items += [] if has_nothing_to_show(whole) else uncovered(block)
-                completed += ended(block, confirmed(block, whole, confirm(block, whole)))
+                if not is_unspoken(whole):
+                    items += uncover(block)
+                rest = confirm(block, whole)
+                if not block.unseen:
+                    completed.append(confirmed(block, whole, rest))
                 block.raw = self._kept(whole)
         told = turn_delta(event)
         return [*items, *([told] if self._repeats or told != TurnDelta() else []), *completed]
 
     def _promote(self, message: Message, whole: WholeBlock) -> list[Item]:
-        items = uncovered_growth(message)
+        items = uncover_growing(message)
         item_id = self._ids.for_promoted() if whole.tool_id is None else self._ids.for_call(whole.tool_id)
         block = promoted_block(item_id, whole, self._kept(whole))
-        block.unseen = not self._repeats and has_nothing_to_show(whole)
+        block.unseen = not self._repeats and is_unspoken(whole)
         message.add(block)
         return items if block.unseen else [*items, *whole_items(item_id, whole, origin="promoted")]
 
@@ -322,7 +327,9 @@ class Machine(Beside):
         for block in message.surviving():
             if not block.confirmed and not block.left:
                 block.left = True
-                items += ended(block, left_incomplete(block, message.failed or reason))
+                items += uncover_told(block)
+                if not block.unseen:
+                    items.append(left_incomplete(block, message.failed or reason))
         if not message.over and (message.blocks or message.reason is not None):
             items += self._turn_stop()
         message.over = True

@@ -1,40 +1,40 @@
-"""Thinking of which nothing but a signature comes: it goes into the log, and no item tells of it.
+"""Thinking of which no word has come: it has no item until one does, and what is only a signature never gets one.
 
-Whether there will be words is not known when it starts, so its item starts with its first word. It keeps its place on
-the screen: once another block starts, what may still grow gets its item, and words that come for thinking that has
-stopped are a block of their own. This is for sources whose blocks are proved by their stops.
+A provider seals its reasoning, and some send nothing else of it. That goes into the log, for the provider wants it
+back; on a screen it would be an empty box. Agent programs, which tell everything twice, show what they show.
 """
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from pipeline.streams.attempts import Block, Message
 from pipeline.streams.events import BlockStarted, WholeBlock
 from pipeline.streams.render import streamed_start
-from topics.items import Item, ItemCompleted
+from topics.items import Item
 
 
-def has_nothing_to_show(started: BlockStarted | WholeBlock) -> bool:
-    """Whether a block has nothing yet that an item could show."""
-    return started.kind == "thinking" and not started.text and not getattr(started, "extras", None)
+def is_unspoken(whole: WholeBlock) -> bool:
+    """Whether there is nothing to show of a whole block."""
+    return whole.kind == "thinking" and not whole.text and whole.extras is UNSET
 
 
-def uncovered(block: Block) -> list[Item]:
-    """Start the item of thinking of which nothing was shown so far."""
+def uncover(block: Block) -> list[Item]:
+    """Start the item of a block that has none, for now it has something to show."""
     if not block.unseen:
         return []
     block.unseen = False
     return [streamed_start(block.item_id, BlockStarted(index=block.index, kind=block.kind))]
 
 
-def uncovered_growth(message: Message) -> list[Item]:
-    """Start the item of the newest block, if it may still get words: another block starts behind it."""
+def uncover_growing(message: Message) -> list[Item]:
+    """Start the newest block's item, if words may still come: items stand in the order of their blocks."""
     newest = message.blocks[-1] if message.blocks else None
     if newest is None or newest.stopped or newest.confirmed or newest.withdrawn:
         return []
-    return uncovered(newest)
+    return uncover(newest)
 
 
-def ended(block: Block, item: ItemCompleted) -> list[Item]:
-    """The end of a block's item. One that has none gets it now, if more is known of it than a signature."""
-    started = uncovered(block) if block.unseen and block.noted() else []
-    return [] if block.unseen else [*started, item]
+def uncover_told(block: Block) -> list[Item]:
+    """Start the item of a block that ends and has more than a signature."""
+    return uncover(block) if block.unseen and block.noted() else []

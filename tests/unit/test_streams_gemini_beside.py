@@ -206,6 +206,16 @@ def test_a_finish_reason_may_be_a_number(number: int, name: str | None, *, cut: 
     assert [entry.incomplete for entry in entries(items)] == [False, cut]
 
 
+@pytest.mark.parametrize(
+    ("number", "name"), [(1, "STOP"), (9, "MALFORMED_FUNCTION_CALL"), (16, "NO_IMAGE"), (17, "17")]
+)
+def test_vertex_counts_its_reasons_otherwise(number: int, name: str) -> None:
+    items = run(said(text("A"), finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"})
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [name]
+    odd = run(said(text("A") | {"odd": 1}, finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"})
+    assert [item.stop_reason for item in odd if isinstance(item, TurnStop)] == [name]
+
+
 def test_a_reason_of_zero_says_nothing() -> None:
     nothing = {"finishReason": 0}
     items = run(said(text("A"), **nothing), said(text("B"), **nothing))
