@@ -42,10 +42,14 @@ _TOLD_OF_CALLS: Final = frozenset({"type", "id", "name", "input"})
 
 
 class State(Struct, array_like=True):
-    """What is remembered of the message: its counts, and inputs that stood in the start of their call."""
+    """What is remembered of the message: its counts, and inputs that stood in the start of their call.
+
+    ``own`` are the blocks of types that have no place of their own.
+    """
 
     counts: wire.Counts | None = None
     inputs: dict[int, str] = {}
+    own: set[int] = set()
 
 
 class Anthropic(PayloadDecoder[State]):
@@ -141,7 +145,7 @@ class Anthropic(PayloadDecoder[State]):
         kind, index = read.text(fields, "type"), read.index(fields, "index")
         delta = read.members(fields, "delta")
         if kind == "content_block_delta" and index is not None and delta is not None:
-            return _odd_delta(index, delta, fields["delta"])
+            return _odd_delta(index, delta, fields["delta"], own=index in self.state.own)
         inner = eventstream.chunk(fields.get("chunk") or msgspec.json.encode(fields))
         if inner is not None and not kind:
             return self.feed(inner)
@@ -153,16 +157,17 @@ class Anthropic(PayloadDecoder[State]):
 
     def _message_start(self, event: wire.MessageStart) -> list[Event]:
         message = event.message
-        self.state.counts, self.state.inputs = message.usage or wire.Counts(), {}
+        self.state = State(message.usage or wire.Counts())
         events: list[Event] = [MessageStarted(message.id or None, message.model or None)]
         for index, raw in enumerate(message.content):
             events += [*self._block(index, raw), *self._inputs(index), BlockStopped(index)]
         if message.usage is not None:
-            events.append(UsageKnown(self.state.counts.usage()))
+            events.append(UsageKnown(message.usage.usage()))
         return [*events, _finish(message.stop_reason, {})] if message.stop_reason else events
 
     def _block(self, index: int, raw: Raw) -> list[Event]:
         """A block begins, with what stands in it already."""
+        self.state.own.discard(index)
         try:
             plain = wire.decode_start(raw)
         except msgspec.DecodeError:
@@ -185,6 +190,7 @@ class Anthropic(PayloadDecoder[State]):
         told = _TOLD_OF_CALLS if kind in CALLS else _TOLD
         if kind not in CALLS and kind not in TEXTS:
             renamed = _model_after(block)
+            self.state.own.add(index)
             return [BlockStarted(index=index, kind=kind or "unknown", raw=raw.copy()), *renamed]
         started = BlockStarted(
             index=index,
@@ -198,7 +204,10 @@ class Anthropic(PayloadDecoder[State]):
             self.state.inputs[index] = bytes(block["input"]).decode()
         if read.text(block, "signature"):
             events.append(BlockDelta(index, "signature_delta", read.text(block, "signature")))
-        others = read.others(block, told)
+        # More of them may come in deltas.
+        cited = read.elements(block, "citations") or []
+        events += [BlockNoted(index, "citations", read.own(citation), appends=True) for citation in cited]
+        others = read.others(block, told | {"citations"} if cited else told)
         return events + [BlockNoted(index, name, value) for name, value in (others or {}).items()]
 
     def _inputs(self, index: int | None = None) -> list[Event]:
@@ -238,8 +247,11 @@ def _finish(reason: str, told: Fields) -> MessageDelta:
     return MessageDelta(reason, cut=reason in _CUT, details=read.others(told, {"stop_reason"}))
 
 
-def _odd_delta(index: int, delta: Fields, raw: Raw) -> list[Event]:
-    """A delta that is not text: passed on as it is, and its members noted where the block's own form is known."""
+def _odd_delta(index: int, delta: Fields, raw: Raw, *, own: bool) -> list[Event]:
+    """A delta that is not text: passed on as it is, and its members noted where the block's own form is known.
+
+    What one that nobody knows does to a block that nobody knows is for others to say: the block has it as it came.
+    """
     kind = read.text(delta, "type") or "unknown"
     events: list[Event] = [BlockDelta(index, kind, "", None, raw.copy())]
     if kind == "citations_delta" and "citation" in delta:
@@ -247,6 +259,8 @@ def _odd_delta(index: int, delta: Fields, raw: Raw) -> list[Event]:
     elif kind == "compaction_delta":
         members = read.others(delta, {"type"}) or {}
         events += [BlockNoted(index, name, value) for name, value in members.items()]
+    elif own:
+        events.append(BlockNoted(index, "deltas", raw.copy(), appends=True))
     return events
 
 

@@ -17,6 +17,8 @@ TEXTS = frozenset({"text", "thinking"})
 CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 # What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
 _NO_CONTENT = "(no content)"
+# Kinds whose items tell all there is of them; an item of any other kind ends with its block's whole JSON.
+PLAIN = TEXTS | {"tool_use", "redacted_thinking"}
 
 
 class Block(Struct, kw_only=True):
@@ -75,11 +77,12 @@ class Block(Struct, kw_only=True):
         """Whether what streamed can be the whole block: a call's input must be JSON, or nothing if nothing was cut."""
         if self.kind not in CALLS:
             return True
-        text = self.final_text()
-        if not text:
-            return not cut
+        return self.reads_as_json() if self.final_text() else not cut
+
+    def reads_as_json(self) -> bool:
+        """Whether what it ends with is a JSON value."""
         try:
-            msgspec.json.decode(text)
+            msgspec.json.decode(self.final_text())
         except (msgspec.DecodeError, RecursionError):
             return False
         return True

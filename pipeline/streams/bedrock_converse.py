@@ -2,7 +2,8 @@
 
 It comes in binary frames, or as JSON events: ``{"contentBlockDelta": {...}}`` in lines or SSE, or the inner object
 alone, its name given beside it (as an SSE event's name, or not at all: its members tell). Texts and reasoning have no
-start of their own, so their first delta starts them. The stream names neither its message nor the model.
+start of their own, so their first delta starts them; where their stop is lost, the message's stop reason is one, if it
+cuts nothing off. The stream names neither its message nor the model.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import ClassVar, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from pipeline.streams import bedrock_converse_whole as whole
 from pipeline.streams import bedrock_converse_wire as wire
 from pipeline.streams import eventstream, framing, sse
 from pipeline.streams import fields as read
+from pipeline.streams.attempts import CALLS
 from pipeline.streams.decoder import PayloadDecoder
 from pipeline.streams.events import (
     Aside,
@@ -29,6 +32,7 @@ from pipeline.streams.events import (
     MessageStarted,
     MessageStopped,
     UsageKnown,
+    WholeMessage,
 )
 from pipeline.streams.fields import Fields
 from pipeline.streams.framing import Ends, Scan
@@ -64,8 +68,8 @@ class State(Struct, array_like=True):
     """What is remembered of the message.
 
     ``kinds`` are the blocks that have begun, ``redacted`` the pieces of redacted reasoning, and ``results`` the start
-    and the content so far of a server tool's result, all by block. ``stopped`` and ``counted``: the stop reason and
-    the token counts have come.
+    and the deltas so far of a block of the service's own, such as a server tool's result, all by block. ``stopped`` and
+    ``counted``: the stop reason and the token counts have come.
     """
 
     kinds: dict[int, str] = {}
@@ -115,6 +119,8 @@ class BedrockConverse(PayloadDecoder[State]):
             return self._message_stop(event.message_stop)
         if event.metadata is not None:
             return self._metadata(event.metadata)
+        if event.output is not UNSET:
+            return self._whole(whole.decode(payload))
         raise msgspec.ValidationError("none of the service's events")
 
     def odd(self, fields: Fields) -> list[Event]:
@@ -123,7 +129,7 @@ class BedrockConverse(PayloadDecoder[State]):
         piece = read.members(body or {}, "delta")
         if body and piece and _TYPED.isdisjoint(piece):
             return self._odd_delta(read.index(body, "contentBlockIndex") or 0, piece)
-        name = next((name for member, name in _TOLD_BY.items() if member in fields), "")
+        name = next((name for member, name in _TOLD_BY.items() if member in fields and "output" not in fields), "")
         if name:
             return self.read_again({name: Raw(msgspec.json.encode(fields))})
         fault = next((name for name in fields if name.endswith("Exception")), "")
@@ -133,15 +139,21 @@ class BedrockConverse(PayloadDecoder[State]):
         return super().odd(fields)
 
     def finish(self) -> list[Event]:
-        """Redacted reasoning whose block never stopped."""
-        return [event for index in list(self.state.redacted) for event in self._sealed(index)]
+        """Redacted reasoning and blocks of the service's own that never stopped."""
+        sealed = [event for index in list(self.state.redacted) for event in self._sealed(index)]
+        return sealed + [event for index in list(self.state.results) for event in self._result(index)]
 
     def _begun(self, index: int, kind: str) -> list[Event]:
         """The start of a block that has none of its own, at its first delta."""
         if self.state.kinds.get(index) == kind:
             return []
+        return [*self._begins(index, kind), BlockStarted(index=index, kind=kind)]
+
+    def _begins(self, index: int, kind: str) -> list[Event]:
+        """What is left of the block that was at this place, where another one begins."""
+        left = self._result(index)
         self.state.kinds[index] = kind
-        return [BlockStarted(index=index, kind=kind)]
+        return left
 
     def _delta(self, event: wire.Delta) -> list[Event]:
         index, piece = event.index, event.delta
@@ -191,15 +203,14 @@ class BedrockConverse(PayloadDecoder[State]):
         if "toolUse" in start:
             call = wire.decode_tool(start["toolUse"])
             kind = "server_tool_use" if call.type == "server_tool_use" else "tool_use"
-            self.state.kinds[index] = kind
-            return [BlockStarted(index=index, kind=kind, tool_id=call.id or None, name=call.name)]
+            left = self._begins(index, kind)
+            return [*left, BlockStarted(index=index, kind=kind, tool_id=call.id or None, name=call.name)]
         if not start:
             return []
         kind = next(iter(start))
-        self.state.kinds[index] = kind
-        if kind == "toolResult":
-            self.state.results[index] = [bytes(start[kind])]
-        return [BlockStarted(index=index, kind=kind, raw=Raw(msgspec.json.encode(start)))]
+        left = self._begins(index, kind)
+        self.state.results[index] = [bytes(start[kind])]
+        return [*left, BlockStarted(index=index, kind=kind, raw=Raw(msgspec.json.encode(start)))]
 
     def _odd_delta(self, index: int, piece: Fields) -> list[Event]:
         """A delta that is not text, reasoning or input: passed on as it is, and kept for the block's own form."""
@@ -211,27 +222,38 @@ class BedrockConverse(PayloadDecoder[State]):
                 delta,
                 BlockNoted(index, "citations", piece[kind].copy(), appends=True),
             ]
-        if index in self.state.results and kind == "toolResult":
-            self.state.results[index] += map(bytes, read.elements(piece, kind) or [piece[kind]])
-            return [delta]
-        return [*self._begun(index, kind), delta]
+        begun: list[Event] = []
+        if self.state.kinds.get(index) != kind:
+            raw = Raw(msgspec.json.encode({kind: {}}))
+            begun = [*self._begins(index, kind), BlockStarted(index=index, kind=kind, raw=raw)]
+            self.state.results[index] = [b"{}"]
+        parts = read.elements(piece, kind) if kind == "toolResult" else None
+        self.state.results.setdefault(index, [b"{}"]).extend(map(bytes, parts or [piece[kind]]))
+        return [*begun, delta]
 
     def _stop(self, index: int) -> list[Event]:
+        left = [*self._sealed(index), *self._result(index)]
         self.state.kinds.pop(index, None)
-        results = self.state.results.pop(index, None)
-        if results is None:
-            return [*self._sealed(index), BlockStopped(index)]
-        start, *content = results
-        members = read.members({"start": Raw(start)}, "start") or {}
-        whole = members | {"content": Raw(b"[%b]" % b",".join(content))}
-        return [BlockNoted(index, "toolResult", Raw(msgspec.json.encode(whole))), BlockStopped(index)]
+        return [*left, BlockStopped(index)]
+
+    def _result(self, index: int) -> list[Event]:
+        """A block of the service's own that has ended, in one."""
+        pieces = self.state.results.pop(index, None)
+        if pieces is None:
+            return []
+        kind = self.state.kinds.get(index, "")
+        return [BlockNoted(index, kind, whole.put_together(kind, pieces))] if len(pieces) > 1 else []
 
     def _message_stop(self, event: wire.MessageStop) -> list[Event]:
         more = event.additional_model_response_fields
         details = UNSET if more is UNSET else {"additionalModelResponseFields": more.copy()}
         self.state.stopped = True
-        finish = MessageDelta(event.stop_reason, cut=event.stop_reason in _CUT, details=details)
-        return [finish, *self._ended()]
+        cut = event.stop_reason in _CUT
+        # A call is whole only with its own stop, for what is lost with it may be its input.
+        open_ = [] if cut else [index for index, kind in self.state.kinds.items() if kind not in CALLS]
+        stops = [stop for index in open_ for stop in self._stop(index)]
+        finish = MessageDelta(event.stop_reason, cut=cut, details=details)
+        return [*stops, finish, *self._ended()]
 
     def _metadata(self, event: wire.Metadata) -> list[Event]:
         self.state.counted = True
@@ -239,6 +261,19 @@ class BedrockConverse(PayloadDecoder[State]):
         if event.trace is not UNSET and bytes(event.trace) not in _EMPTY:
             events.append(Aside(SessionSystem(subtype="trace", event=event.trace.copy())))
         return [*events, *self._ended()]
+
+    def _whole(self, answer: whole.WholeAnswer) -> list[Event]:
+        """An answer that was not streamed."""
+        left = self.finish()
+        self.state = State()
+        blocks = whole.whole_blocks(answer.output.message.content)
+        events = [*left, MessageStarted(None), WholeMessage(message_id=None, blocks=blocks)]
+        more = answer.additional_model_response_fields
+        if answer.stop_reason:
+            events += self._message_stop(wire.MessageStop(answer.stop_reason, more))
+        events += self._metadata(wire.Metadata(answer.usage, answer.trace))
+        self.state = State()
+        return events if answer.stop_reason else [*events, MessageStopped()]
 
     def _ended(self) -> list[Event]:
         """The end of the message, when its stop reason and its counts have come, in whichever order."""

@@ -91,7 +91,7 @@ class Metadata(Struct, gc=False):
 
 
 class StreamEvent(Struct, rename="camel", gc=False):
-    """One event: one of these is there."""
+    """One event: one of these is there. ``output`` is that of an answer that was not streamed."""
 
     content_block_delta: Delta | None = None
     content_block_start: Start | None = None
@@ -99,6 +99,7 @@ class StreamEvent(Struct, rename="camel", gc=False):
     message_start: MessageStart | None = None
     message_stop: MessageStop | None = None
     metadata: Metadata | None = None
+    output: Raw | UnsetType = UNSET
 
 
 class ToolStart(Struct, gc=False):

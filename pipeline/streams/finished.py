@@ -6,12 +6,18 @@ A turn is finished when nothing can replace it any more. Messages are canonical,
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.streams.attempts import CALLS, Block, Message, UserLine
+from pipeline.streams import fields as read
+from pipeline.streams.attempts import CALLS, PLAIN, Block, Message, UserLine
+
+_REASONING = frozenset({"thinking", "redacted_thinking"})
+_TOLD_WITHOUT_GROWTH = PLAIN | CALLS | {"choice"}
 
 
 class FinishedTurn(Struct, frozen=True, kw_only=True):
@@ -42,7 +48,7 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
     if message.placed:
         fresh.sort(key=_place)
     mark = _issuer(issuer, message.model)
-    content = [raw for block in fresh if (raw := _block_json(block, mark)) is not None]
+    content = [raw for block in fresh if (raw := block_json(block, mark)) is not None]
     for block in fresh:
         block.recorded = True
     if content:
@@ -110,13 +116,20 @@ def _issuer(provider: str, model: str | None) -> dict[str, dict[str, str]]:
     return {"issuer": {"provider": provider} | ({"model": model} if model else {})}
 
 
-def _block_json(block: Block, issuer: dict[str, dict[str, str]]) -> bytes | None:
-    """A block's JSON: what a complete message held, or what the stream left of it. None where nothing came."""
+def block_json(block: Block, issuer: Mapping[str, object] = MappingProxyType({})) -> bytes | None:
+    """A block's JSON: what a complete message held, or what the stream left of it. None where nothing came.
+
+    ``issuer`` is the member that says whose reasoning it is.
+    """
     noted = block.noted()
     if block.kind == "text" and not block.text():
         return None  # no provider takes a text without words, whatever stands beside it
     if block.raw is not None:
-        return _with_members(block.raw, noted) if noted else block.raw
+        # What other answers said is shown, and is nothing that the model is told.
+        grown = _grown(block) | noted if block.kind not in _TOLD_WITHOUT_GROWTH else noted
+        if block.kind in _REASONING and issuer and b'"issuer"' not in block.raw:
+            grown = grown | {name: Raw(msgspec.json.encode(value)) for name, value in issuer.items()}
+        return _with_members(block.raw, grown) if grown else block.raw
     text = block.text()
     if block.kind in CALLS:
         call = {"type": block.kind, "id": block.tool_id or block.item_id, "name": block.name}
@@ -124,14 +137,32 @@ def _block_json(block: Block, issuer: dict[str, dict[str, str]]) -> bytes | None
             return msgspec.json.encode(call | {"input": Raw(text.encode() or b"{}")} | noted)
         return msgspec.json.encode(call | {"input": text, "incomplete": True} | noted)
     if block.kind == "redacted_thinking":
-        return msgspec.json.encode({"type": block.kind} | noted | issuer) if noted else None
+        return msgspec.json.encode({"type": block.kind} | noted | dict(issuer)) if noted else None
     if block.kind == "thinking":
         if not (text or block.signature):
             return None
         # Without its signature no provider takes it back; the history says so when it drops it.
         signed = {"signature": block.signature} if block.signature else {}
-        return msgspec.json.encode({"type": "thinking", "thinking": text} | signed | noted | issuer)
+        return msgspec.json.encode({"type": "thinking", "thinking": text} | signed | noted | dict(issuer))
     return msgspec.json.encode({"type": "text", "text": text} | noted) if block.kind == "text" and text else None
+
+
+def shown_json(block: Block) -> bytes | None:
+    """The JSON of a block of its source's own type as its item ends with it: with all that streamed."""
+    if block.kind == "choice" and block.raw is not None:
+        return _with_members(block.raw, _grown(block) | block.noted())
+    return block_json(block)
+
+
+def _grown(block: Block) -> dict[str, Raw]:
+    """What a block of its source's own type grew by: a call's input, where it has one, or else words."""
+    text = block.text()
+    if not text or block.raw is None:
+        return {}
+    started = msgspec.json.decode(block.raw, type=dict[str, Raw])
+    if "input" in started or read.text(started, "of") in CALLS:
+        return {"input": Raw(text.encode() if block.reads_as_json() else msgspec.json.encode(text))}
+    return {"text": Raw(msgspec.json.encode(read.text(started, "text") + text))}
 
 
 def _with_members(raw: bytes, noted: dict[str, Raw]) -> bytes:

@@ -137,7 +137,7 @@ class Machine(Beside):
         is_call = event.kind in CALLS and event.tool_id is not None
         item_id = self._ids.for_call(event.tool_id) if is_call and event.tool_id else self._ids.for_streamed()
         block = Block(item_id=item_id, kind=event.kind, index=event.index, tool_id=event.tool_id, name=event.name)
-        block.raw = bytes(event.raw) if self._records and event.raw is not UNSET else None
+        block.raw = bytes(event.raw) if event.raw is not UNSET else None
         block.unseen = event.kind == "thinking" and not event.text and not self._repeats
         message.add(block)
         if block.unseen:

@@ -7,8 +7,9 @@ from typing import TypedDict
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from pipeline.streams.attempts import CALLS, Block, Message, Rest
+from pipeline.streams.attempts import CALLS, PLAIN, Block, Message, Rest
 from pipeline.streams.events import BlockStarted, UserMessage, WholeBlock, WholeMessage
+from pipeline.streams.finished import shown_json
 from topics.items import Item, ItemCompleted, ItemRetracted, ItemStarted, Origin, TurnDelta, TurnStop
 
 
@@ -51,15 +52,15 @@ def whole_items(
         **tool_name(whole.name),
     )
     text = whole.text or UNSET
-    # Who sends blocks with their places tells each item's end with all of it, as if it had streamed.
-    own = UNSET if whole.index is None else raw
+    own = UNSET if whole.kind in PLAIN else whole.raw
     done = ItemCompleted(item_id=item_id, origin=origin, text=text, input=whole.input, raw=own, extras=whole.extras)
     return [started, done]
 
 
 def confirmed(block: Block, whole: WholeBlock, rest: Rest) -> ItemCompleted:
     """A streamed block is complete, with what its stream did not deliver."""
-    return ItemCompleted(item_id=block.item_id, text=rest.text, input=rest.input, raw=rest.raw, extras=whole.extras)
+    raw = rest.raw if block.kind in PLAIN else whole.raw
+    return ItemCompleted(item_id=block.item_id, text=rest.text, input=rest.input, raw=raw, extras=whole.extras)
 
 
 def confirmed_by_stop(block: Block, told: str | UnsetType) -> ItemCompleted:
@@ -67,7 +68,8 @@ def confirmed_by_stop(block: Block, told: str | UnsetType) -> ItemCompleted:
     extras = block.extras() or UNSET
     if block.kind in CALLS and isinstance(told, str):
         return ItemCompleted(item_id=block.item_id, input=Raw(told.encode()), extras=extras)
-    return ItemCompleted(item_id=block.item_id, text=told, extras=extras)
+    whole = None if block.kind in PLAIN else shown_json(block)
+    return ItemCompleted(item_id=block.item_id, text=told, raw=UNSET if whole is None else Raw(whole), extras=extras)
 
 
 def left_incomplete(block: Block, told: str | UnsetType, reason: str) -> ItemCompleted:

@@ -139,6 +139,73 @@ def test_citations_stand_in_the_history_and_beside_the_text() -> None:
     assert pairs(view) == [("an-block-0", "x", False)]
 
 
+def test_citations_of_a_start_and_of_its_deltas_add_up() -> None:
+    begun = block(0, "text", text="x", citations=[{"cited_text": "a"}, {"cited_text": "b"}])
+    more = delta(0, "citations_delta", citation={"cited_text": "c"})
+    cited = [{"cited_text": words} for words in "abc"]
+    for deltas, expected in (([more], cited), ([], cited[:2])):
+        items, _, (turn,) = fed(start(), begun, *deltas, stop(0), end())
+        assert turn == [{"type": "text", "text": "x", "citations": expected}]
+        (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+        assert isinstance(done.extras, dict)
+        assert json.loads(bytes(done.extras["citations"])) == expected
+    odd = block(0, "text", text="x", citations={"enabled": True})
+    assert fed(start(), odd, stop(0), end())[2] == [[{"type": "text", "text": "x", "citations": {"enabled": True}}]]
+
+
+def test_items_of_other_types_end_with_their_whole_block() -> None:
+    result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "https://x", "title": "X"}]}
+    odd = [
+        *[block(0, "server_tool_use", id="s1", name="web_search", input={}), json_piece(0, '{"q":"x"}'), stop(0)],
+        *[{"type": "content_block_start", "index": 1, "content_block": result}, stop(1)],
+        *[block(2, "compaction", content=None), delta(2, "compaction_delta", content="short"), stop(2)],
+        *[block(3, "brand_new", text="A"), delta(3, "text_delta", text="B")],
+        *[delta(3, "new_delta", new=1), delta(3, "new_delta", new=2), stop(3)],
+        *[block(4, "brand_new_use", input={}), json_piece(4, '{"a":'), json_piece(4, "1}"), stop(4)],
+        *hello(5),
+    ]
+    items, _, (turn,) = fed(start(), odd, end())
+    raws = [item.raw for item in items if isinstance(item, ItemCompleted)]
+    assert [None if raw is msgspec.UNSET else json.loads(bytes(raw)) for raw in raws] == [*turn[:-1], None]
+    assert turn[:-1] == [
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"q": "x"}},
+        result,
+        {"type": "compaction", "content": "short"},
+        {"type": "brand_new", "text": "AB", "deltas": [{"type": "new_delta", "new": new} for new in (1, 2)]},
+        {"type": "brand_new_use", "input": {"a": 1}},
+    ]
+
+
+def test_a_signature_alone_is_in_the_log_and_no_item() -> None:
+    sealed = [block(0, "thinking", thinking="", signature=""), delta(0, "signature_delta", signature="s"), stop(0)]
+    for events in ([*sealed, *hello(1), *end()], [*sealed[:2], *hello(1), *end()], sealed[:2]):
+        items, view, (turn,) = fed(start(), *events)
+        assert turn[0]["signature"] == "s"
+        named = {item.item_id for item in items if hasattr(item, "item_id")}
+        # One that may still go on when the next block starts has its place on the screen.
+        shown = len(events) > 2 and events[2] != sealed[2]
+        assert ("an-block-0" in named) is shown
+        assert [entry.item_type for entry in view.entries] == ["thinking"] * shown + ["text"] * (len(events) > 2)
+    _, view, _ = fed(start(), *sealed[:2], start("m2"), hello(), end())
+    assert view.retracted == set()
+
+
+def test_words_that_come_for_thinking_that_stopped_are_not_lost() -> None:
+    late = delta(0, "thinking_delta", thinking="Hm.")
+    _, view, (turn,) = fed(start(), block(0, "thinking", thinking=""), stop(0), hello(1), late, end())
+    assert [(entry.item_type, entry.text) for entry in view.entries] == [("text", "Hello"), ("thinking", "Hm.")]
+    assert [kept["type"] for kept in turn] == ["text", "thinking"]
+
+
+def test_thinking_with_more_than_a_signature_has_an_item() -> None:
+    begun = block(0, "thinking", thinking="", signature="s", summary=[{"url": "https://x"}])
+    items, view, _ = fed(start(), begun, stop(0), end())
+    assert [entry.item_type for entry in view.entries] == ["thinking"]
+    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    assert isinstance(done.extras, dict)
+    assert json.loads(bytes(done.extras["summary"])) == [{"url": "https://x"}]
+
+
 def test_blocks_of_other_types_are_kept_whole() -> None:
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "x"}]}
     odd = [
@@ -181,6 +248,18 @@ def test_a_message_may_come_whole() -> None:
     assert (len(stops(items)), stops(items)[0].stop_reason, stops(items)[0].usage) == (1, "tool_use", Usage(0, 3))
     _, view, (turn,) = fed(start(content=content, stop_reason="tool_use"), {"type": "message_stop"})
     assert (turn, [entry.incomplete for entry in view.entries]) == (content, [False, False])
+
+
+def test_reasoning_of_an_answer_that_came_whole_has_its_issuer_in_the_log_alone() -> None:
+    sealed = {"type": "redacted_thinking", "data": "b3BhcXVl"}
+    thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
+    result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+    items, view, (turn,) = fed(start()["message"] | {"content": [thought, sealed, result], "stop_reason": "end_turn"})
+    issuer = {"issuer": {"provider": "anthropic", "model": "claude-sonnet-4-5"}}
+    assert turn == [thought | issuer, sealed | issuer, result]
+    assert [json.loads(bytes(entry.started.raw)) for entry in view.entries] == [sealed, result]
+    raws = [item.raw for item in items if isinstance(item, ItemCompleted)]
+    assert [raw is not msgspec.UNSET for raw in raws] == [False, True]
 
 
 def test_a_fallback_names_the_model_that_goes_on() -> None:

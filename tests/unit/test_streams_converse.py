@@ -11,7 +11,7 @@ import pytest
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import AgentError, Item, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
+from topics.items import AgentError, Item, ItemCompleted, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
 from topics.reducer import View, reduce
 
 Event = dict[str, Any]
@@ -155,6 +155,153 @@ def test_redacted_reasoning_that_never_stopped_is_kept() -> None:
     assert turn[0]["data"] == "b25l"
     _, _, (turn,) = fed(START, delta(0, reasoningContent={"redactedContent": "*"}), stop(0), end(), USAGE)
     assert isinstance(turn[0]["data"], str)
+
+
+@pytest.mark.parametrize("reason", ["end_turn", "stop_sequence", "tool_use"])
+def test_texts_without_their_stop_are_whole_once_the_message_has_its_reason(reason: str) -> None:
+    thought = delta(0, reasoningContent={"text": "Hm."})
+    items, view, (turn,) = fed(START, thought, delta(1, text="Hi"), end(reason), USAGE)
+    assert pairs(view) == [("thinking", "Hm.", False), ("text", "Hi", False)]
+    assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [False]
+    assert [block["type"] for block in turn] == ["thinking", "text"]
+
+
+def test_without_its_stop_nothing_is_whole_that_a_limit_may_have_cut() -> None:
+    _, view, _ = fed(START, delta(0, text="Hi"), end("max_tokens"), USAGE)
+    assert pairs(view) == [("text", "Hi", True)]
+    _, view, _ = fed(
+        START, delta(0, text="Hi"), tool(1, "t1"), delta(1, toolUse={"input": "{}"}), end("tool_use"), USAGE
+    )
+    assert pairs(view) == [("text", "Hi", False), ("tool_use", "{}", True)]
+
+
+def completed(items: list[Item]) -> list[Any]:
+    """The JSON with which items end that are of no type of ours."""
+    raws = [item.raw for item in items if isinstance(item, ItemCompleted)]
+    return [None if raw is msgspec.UNSET else json.loads(bytes(raw)) for raw in raws]
+
+
+def test_blocks_of_the_service_end_with_their_whole_json() -> None:
+    def start(index: int, **block: Any) -> Event:
+        return {"contentBlockStart": {"contentBlockIndex": index, "start": block}}
+
+    one, two = (base64.b64encode(data).decode() for data in (b"one", b"two!"))
+    result = {"toolUseId": "s1", "type": "nova_result", "status": "success"}
+    events = [
+        *[tool(0, "s1", "nova", type="server_tool_use"), delta(0, toolUse={"input": '{"q":1}'}), stop(0)],
+        *[
+            start(1, toolResult=result),
+            delta(1, toolResult=[{"text": "a"}]),
+            delta(1, toolResult=[{"text": "b"}]),
+            stop(1),
+        ],
+        *[start(2, image={"format": "png"}), delta(2, image={"source": {"bytes": one}})],
+        *[delta(2, image={"source": {"bytes": two}}), stop(2)],
+        *[delta(3, video={"tags": ["a"], "name": "x"}), delta(3, video={"tags": ["b"], "name": "y", "n": 1}), stop(3)],
+        *[start(4, guardContent={"text": {"text": "g"}}), stop(4)],
+    ]
+    whole = [
+        {"type": "server_tool_use", "id": "s1", "name": "nova", "input": {"q": 1}},
+        {"toolResult": result | {"content": [{"text": "a"}, {"text": "b"}]}},
+        {"image": {"format": "png", "source": {"bytes": base64.b64encode(b"onetwo!").decode()}}},
+        {"video": {"tags": ["a", "b"], "name": "xy", "n": 1}},
+        {"guardContent": {"text": {"text": "g"}}},
+    ]
+    items, _, (turn,) = fed(START, *events, end(), USAGE)
+    assert (completed(items), turn) == (whole, whole)
+    items, _, (turn,) = fed(START, *[event for event in events if "contentBlockStop" not in event], end(), USAGE)
+    assert (completed(items), turn[1:]) == ([*whole[1:], None], whole[1:])
+
+
+def test_a_block_that_gives_its_place_to_another_keeps_what_it_had() -> None:
+    events = [delta(0, video={"n": 1}), delta(0, text="A"), stop(0), delta(0, video={"n": 2}), tool(0, "t1"), stop(0)]
+    items, view, _ = fed(START, *events, end(), USAGE)
+    assert [entry.item_type for entry in view.entries] == ["video", "text", "video", "tool_use"]
+    noted = [item.extras for item in items if isinstance(item, ItemCompleted) and isinstance(item.extras, dict)]
+    assert [{name: json.loads(bytes(raw)) for name, raw in extras.items()} for extras in noted] == [
+        {"video": {"n": 1}},
+        {"video": {"n": 2}},
+    ]
+
+
+# -- answers that were not streamed ---------------------------------------------------------------------------------
+
+
+CITED = [{"title": "Facts", "source": "https://facts.example", "location": {"web": {"url": "https://a.example"}}}]
+
+
+def answer(*content: Any, reason: str | None = "end_turn", **members: Any) -> Event:
+    told = {"output": {"message": {"role": "assistant", "content": list(content)}}, "metrics": {"latencyMs": 1}}
+    return told | ({"stopReason": reason} if reason else {}) | {"usage": USAGE["metadata"]["usage"]} | members
+
+
+CONTENT = [
+    {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "c2ln"}}},
+    {"reasoningContent": {"reasoningText": {"signature": "b25seQ=="}}},
+    {"reasoningContent": {"redactedContent": "b3BhcXVl"}},
+    {"text": "Hello"},
+    {"citationsContent": {"content": [{"text": "So "}, {"text": "it is."}], "citations": CITED}},
+    {"toolUse": {"toolUseId": "t1", "name": "mcp__git__log", "input": {"a": 1}}},
+    {"toolUse": {"toolUseId": "s1", "name": "nova", "input": {}, "type": "server_tool_use"}},
+    {"toolResult": {"toolUseId": "s1", "content": [{"json": {"a": 1}}]}},
+    {"unheardOf": {"a": 1}},
+    {"reasoningContent": {}},
+]
+
+
+def test_an_answer_that_was_not_streamed_is_promoted() -> None:
+    items, view, (turn,) = fed(answer(*CONTENT, reason="tool_use"))
+    issuer = {"issuer": {"provider": "bedrock-converse"}}
+    assert turn == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"} | issuer,
+        {"type": "thinking", "thinking": "", "signature": "b25seQ=="} | issuer,
+        {"type": "redacted_thinking", "data": "b3BhcXVl"} | issuer,
+        {"type": "text", "text": "Hello"},
+        {"type": "text", "text": "So it is.", "citations": CITED},
+        {"type": "tool_use", "id": "t1", "name": "mcp__git__log", "input": {"a": 1}},
+        {"type": "server_tool_use", "id": "s1", "name": "nova", "input": {}},
+        *CONTENT[7:],
+    ]
+    assert [(entry.item_type, entry.text, entry.origin, entry.incomplete) for entry in view.entries] == [
+        ("thinking", "Hm.", "promoted", False),
+        ("redacted_thinking", "", "promoted", False),
+        ("text", "Hello", "promoted", False),
+        ("text", "So it is.", "promoted", False),
+        ("tool_use", "", "promoted", False),
+        ("server_tool_use", "", "promoted", False),
+        ("toolResult", "", "promoted", False),
+        ("unheardOf", "", "promoted", False),
+        ("reasoningContent", "", "promoted", False),
+    ]
+    assert completed(items)[-3:] == CONTENT[7:]
+    (cited,) = [item for item in items if isinstance(item, ItemCompleted) and isinstance(item.extras, dict)]
+    assert isinstance(cited.extras, dict)
+    assert json.loads(bytes(cited.extras["citations"])) == CITED
+    stops = [item for item in items if isinstance(item, TurnStop | TurnDelta)]
+    assert stops == [TurnStop(stop_reason="tool_use", usage=Usage(input_tokens=5, output_tokens=2))]
+
+
+def test_an_answer_says_no_more_about_its_end_than_was_said() -> None:
+    items, view, _ = fed(answer({"text": "Hi"}, reason=None))
+    assert pairs(view) == [("text", "Hi", False)]
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [None]
+    items, view, _ = fed(answer({"text": "Hi"}, reason="max_tokens", trace={"guardrail": {"a": 1}}))
+    assert pairs(view) == [("text", "Hi", False)]
+    assert [item.subtype for item in items if isinstance(item, SessionSystem)] == ["trace"]
+
+
+def test_an_answer_takes_the_place_of_a_stream_that_was_cut() -> None:
+    _, view, _ = fed(START, HELLO[0], answer({"text": "Hello"}), START, *HELLO, end(), USAGE)
+    assert (pairs(view), len(view.retracted)) == ([("text", "Hello", False)] * 2, 1)
+
+
+@pytest.mark.parametrize("content", ["Hi", None, [1], [{}], {"text": "Hi"}])
+def test_an_answer_whose_content_is_no_content_is_passed_on(content: Any) -> None:
+    odd = {"output": {"message": {"content": content}}, "stopReason": "end_turn"}
+    _, view, _ = fed(odd)
+    said = msgspec.json.encode([view.entries, view.unrecognized]).decode()
+    assert json.dumps(content[0] if isinstance(content, list) else content) in said
+    assert len(view.entries) + len(view.unrecognized) == 1
 
 
 def test_the_next_request_repeats_the_turn_as_it_was() -> None:

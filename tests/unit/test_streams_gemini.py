@@ -11,7 +11,16 @@ from msgspec import Raw
 from pipeline import normalize
 from pipeline.streams import Recovery
 from pipeline.streams.gemini_arguments import Arguments, PartialArg, steps
-from topics.items import AgentError, AgentUnrecognized, Item, ItemDelta, ItemRetracted, TurnStop, Usage
+from topics.items import (
+    AgentError,
+    AgentUnrecognized,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemRetracted,
+    TurnStop,
+    Usage,
+)
 from topics.reducer import Entry, reduce
 
 Part = dict[str, Any]
@@ -56,6 +65,15 @@ def entries(items: list[Item]) -> list[Entry]:
 
 def shown(items: list[Item]) -> list[tuple[str, str]]:
     return [(entry.item_type, entry.text) for entry in entries(items)]
+
+
+def extras(items: list[Item]) -> list[dict[str, Any]]:
+    """What stands beside the content of each item, item by item."""
+    done = [item for item in items if isinstance(item, ItemCompleted)]
+    return [
+        {name: json.loads(bytes(raw)) for name, raw in item.extras.items()} if isinstance(item.extras, dict) else {}
+        for item in done
+    ]
 
 
 def test_words_of_one_kind_go_on() -> None:
@@ -136,8 +154,34 @@ def test_gemini_s_own_parts_stay_as_they_came() -> None:
 def test_what_stands_beside_words_does_not_hide_them() -> None:
     about = {"partMetadata": {"x": 1}, "mediaResolution": {"level": "LOW"}}
     items = run(chunk(text("A") | about), chunk(text("B") | {"brandNew": {"x": 1}}), chunk(text("C")), END)
-    assert shown(items) == [("text", "AB"), ("brandNew", ""), ("text", "C")]
-    assert [entry.started.name for entry in entries(run(chunk(call("f", args={}) | about), END))] == ["f"]
+    assert shown(items) == [("text", "ABC")]
+    assert extras(items) == [about | {"brandNew": {"x": 1}}]
+    raws = [json.loads(bytes(item.raw)) for item in items if isinstance(item, ItemDelta) and item.raw]
+    assert raws == [{name: value} for name, value in (about | {"brandNew": {"x": 1}}).items()]
+    items = run(chunk(text("") | {"brandNew": {"x": 1}}), END)
+    assert shown(items) == [("brandNew", "")]
+    items = run(chunk(text("A") | {"inlineData": {"mimeType": "image/png", "data": "eA=="}, "new": 1}), END)
+    assert shown(items) == [("text", "A"), ("inlineData", "")]
+
+
+@pytest.mark.parametrize("where", ["call", "part"])
+def test_what_a_call_has_beside_its_arguments_is_kept_with_it(where: str) -> None:
+    new = {"brandNew": {"x": 1}, "type": "function"}
+    part = call("f", id="t1", args={"a": 1}) | (new if where == "part" else {})
+    part["functionCall"] |= new if where == "call" else {}
+    kept = {"brandNew": {"x": 1}, "part.type": "function"}
+    assert turn(chunk(part), END) == [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}} | kept]
+    items = run(chunk(part), END)
+    assert [(entry.item_type, entry.text, entry.incomplete) for entry in entries(items)] == [
+        ("tool_use", '{"a": 1}', False)
+    ]
+    assert extras(items) == [kept]
+
+
+def test_a_call_in_pieces_keeps_what_nobody_knows_of_each() -> None:
+    items = run(*PIECES[:2], chunk(call(odd=1)), END)
+    assert [(entry.started.name, entry.incomplete) for entry in entries(items)] == [("f", False)]
+    assert extras(items) == [{"odd": 1}]
 
 
 def test_a_part_that_nobody_knows_is_passed_on_and_the_others_serve() -> None:

@@ -102,7 +102,7 @@ def test_every_member_of_a_chats_delta_is_known() -> None:
 def test_every_part_of_gemini_is_read_or_passed_on() -> None:
     known = set(genai_types.Part.model_fields)
     assert known >= READ_PARTS
-    assert set(gemini.Part.__struct_fields__) == READ_PARTS | {"own"}
+    assert set(gemini.Part.__struct_fields__) == READ_PARTS | {"own", "about"}
     for name in known - READ_PARTS:
         member = genai_types.Part.model_fields[name].alias or name
         chunk = {"candidates": [{"content": {"parts": [{member: {"x": 1}}]}, "finishReason": "STOP"}]}

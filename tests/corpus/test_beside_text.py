@@ -1,0 +1,297 @@
+"""What recorded answers name beside their text, streamed or whole: every address and every title is in their items.
+
+One table of sources (``SOURCES``); a line of it is all that a further one needs. An address or title that is not the
+answer's stands in ``EXCEPTIONS`` with the reason.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import stream_lab as lab
+
+from pipeline.streams import Recovery
+from topics.items import AgentUnrecognized, Item, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
+from topics.reducer import reduce
+
+pytestmark = [
+    pytest.mark.corpus,
+    pytest.mark.skipif(not lab.CORPUS.is_dir(), reason=f"no corpus at {lab.CORPUS}; set REKNIT_CORPUS"),
+]
+
+Row = dict[str, Any]
+
+
+def is_claude(row: Row) -> bool:
+    """Whether a row is one of the Messages API: Bedrock has other vendors' models behind the same call."""
+    if row.get("stream"):
+        return any('"message_start"' in event for event in map(text_of, row["stream"]))
+    return whole(row).get("type") == "message"
+
+
+def is_generated(row: Row) -> bool:
+    """Whether a row is an answer: Gemini's files have counts of tokens, embeddings and caches, too."""
+    return bool(row.get("stream")) or not {"candidates", "promptFeedback"}.isdisjoint(whole(row))
+
+
+def is_anything(_row: Row) -> bool:
+    """Whether a row counts, where all do."""
+    return True
+
+
+class Source(NamedTuple):
+    """A source: the file of its recordings, how many are streams and how many are not, and which are its own."""
+
+    name: str
+    file: str
+    streams: int
+    answers: int
+    is_own: Callable[[Row], bool] = is_anything
+
+
+SOURCES = [
+    # The Messages API first: its log is compared as it is.
+    Source("anthropic", "anthropic", 293, 549, is_claude),
+    Source("anthropic", "anthropic-compat", 17, 44, is_claude),
+    Source("anthropic", "bedrock-invoke", 27, 52, is_claude),
+    Source("bedrock-converse", "bedrock-converse", 56, 419),
+    Source("gemini", "gemini", 297, 503, is_generated),
+]
+each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.file)
+
+# Addresses and titles that no item has, by the end of a recording's id, and why.
+EXCEPTIONS: dict[str, str] = {}
+
+
+def text_of(event: Any) -> str:
+    """An event of a recording as its bytes had it."""
+    return event if isinstance(event, str) else json.dumps(event)
+
+
+def whole(row: Row) -> dict[str, Any]:
+    """The answer of an interaction that was not streamed and went well."""
+    found = row.get("response")
+    return found if isinstance(found, dict) and row["status"] == 200 else {}
+
+
+@cache
+def interactions(file: str) -> tuple[Row, ...]:
+    """The rows of a file that have an answer."""
+    path = lab.CORPUS / f"{file}.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return tuple(row for row in map(json.loads, lines) if row.get("stream") or whole(row))
+
+
+def streamed(source: Source) -> list[Row]:
+    """The recorded streams of a source."""
+    return [row for row in interactions(source.file) if row.get("stream") and source.is_own(row)]
+
+
+def answers(source: Source) -> list[Row]:
+    """The recorded answers of a source that were not streamed."""
+    return [row for row in interactions(source.file) if not row.get("stream") and source.is_own(row)]
+
+
+def events(row: Row) -> list[str]:
+    """The events of a stream, or the answer, as text."""
+    return [text_of(event) for event in row["stream"]] if row.get("stream") else [json.dumps(whole(row))]
+
+
+def fed(source: Source, row: Row) -> list[Item]:
+    """The items of an interaction."""
+    return lab.fed(source.name, [lab.sse(event) for event in events(row)])
+
+
+# -- what is named ------------------------------------------------------------------------------------------------
+
+ADDRESS = re.compile(r"https?://[^\s\"'<>\\]+")
+
+
+def strings(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The strings in JSON, each with the name of the member that holds it."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from strings(inner, key)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner, name)
+
+
+def named(event: str) -> set[str]:
+    """The addresses and the titles in an event."""
+    try:
+        found = list(strings(json.loads(event)))
+    except ValueError:
+        return set()
+    titles = {text for name, text in found if name == "title" and text}
+    return titles.union(*(ADDRESS.findall(text) for _, text in found))
+
+
+def told(items: list[Item]) -> str:
+    """Everything that items say, decoded."""
+    return "\n".join(text for _, text in strings(json.loads(msgspec.json.encode(items))))
+
+
+@each_source
+def test_every_address_and_every_title_is_in_the_items(source: Source) -> None:
+    missing: dict[str, list[str]] = {}
+    count = 0
+    for row in [*streamed(source), *answers(source)]:
+        expected = set().union(*map(named, events(row)))
+        count += len(expected)
+        said = told(fed(source, row)) if expected else ""
+        lost = sorted(text for text in expected if text not in said)
+        if lost and not row["id"].endswith(tuple(EXCEPTIONS)):
+            missing[row["id"]] = lost
+    assert missing == {}
+    assert count or source.file in {"anthropic-compat", "bedrock-invoke"}
+
+
+@each_source
+def test_sources_of_a_text_stand_with_the_text_and_not_beside_it(source: Source) -> None:
+    """Where an answer has a text and names sources, they are not told apart from it."""
+    apart = [
+        row["id"]
+        for row in [*streamed(source), *answers(source)]
+        for item in fed(source, row)
+        if getattr(item, "subtype", "") not in {"", "trace"}
+    ]
+    assert apart == []
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------
+
+_REASON = re.compile(r'"(?:stop_reason|stopReason|finishReason)":\s*(?:"(\w+)"|(\d+))')
+
+
+def reasons(row: Row) -> list[str]:
+    """The reasons for its end that an answer tells; Gemini's may be numbers."""
+    found = [name or number for event in events(row) for name, number in _REASON.findall(event)]
+    return [{"1": "STOP", "2": "MAX_TOKENS"}.get(reason, reason) for reason in found]
+
+
+@each_source
+def test_an_answer_whose_end_was_told_is_not_called_cut(source: Source) -> None:
+    for row in [*streamed(source), *answers(source)]:
+        items = fed(source, row)
+        said = reasons(row)
+        stops = [item for item in items if isinstance(item, TurnStop)]
+        assert {item.stop_reason for item in stops if item.stop_reason} <= set(said), row["id"]
+        if said:
+            # An attempt that another one replaced was cut, and what came of the other was told.
+            begun = sum('"message_start"' in event for event in events(row))
+            assert not any(item.incomplete for item in stops[-1 if begun > 1 else 0 :]), row["id"]
+            assert [item for item in items if isinstance(item, TurnDiagnosis)] == [], row["id"]
+
+
+@each_source
+def test_the_recordings_are_all_there(source: Source) -> None:
+    assert (len(streamed(source)), len(answers(source))) == (source.streams, source.answers)
+
+
+# -- answers that were not streamed ----------------------------------------------------------------------------------
+
+
+@each_source
+def test_an_answer_that_was_not_streamed_is_on_the_screen(source: Source) -> None:
+    for row in answers(source):
+        items = fed(source, row)
+        assert [item for item in items if isinstance(item, AgentUnrecognized | ItemRetracted)] == [], row["id"]
+        view = reduce(items)
+        assert all(entry.done for entry in view.entries), row["id"]
+        assert (texts(view.entries), calls(view.entries)) == plain(source, whole(row)), row["id"]
+
+
+def texts(entries: list[Any]) -> str:
+    """The words on the screen."""
+    return "".join(entry.text for entry in entries if entry.item_type == "text")
+
+
+def calls(entries: list[Any]) -> list[Any]:
+    """The inputs of the calls on the screen."""
+    found = [entry for entry in entries if entry.item_type == "tool_use"]
+    return [json.loads(bytes(entry.input) if entry.input is not None else entry.text or "{}") for entry in found]
+
+
+def plain(source: Source, answer: dict[str, Any]) -> tuple[str, list[Any]]:
+    """The words and the inputs of the calls in an answer, read in the plainest way."""
+    words, inputs = "", []
+    for block in blocks(source, answer):
+        cited = block.get("citationsContent") or {}
+        parts = [block, *(cited.get("content") or [])]
+        words += "" if block.get("thought") else "".join(part.get("text", "") for part in parts)
+        called = (
+            block.get("toolUse") or block.get("functionCall") or (block if block.get("type") == "tool_use" else None)
+        )
+        if called is not None and called.get("type") != "server_tool_use":
+            inputs.append(called.get("input") or called.get("args") or {})
+    return words, inputs
+
+
+def blocks(source: Source, answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of an answer's first choice."""
+    if source.name == "gemini":
+        first = (answer.get("candidates") or [{}])[0]
+        return (first.get("content") or {}).get("parts") or []
+    message = answer["output"]["message"] if source.name == "bedrock-converse" else answer
+    return list(message["content"])
+
+
+# -- beside the official client --------------------------------------------------------------------------------------
+
+
+@each_source
+def test_stop_reasons_and_tokens_are_the_official_clients(source: Source) -> None:
+    for row in streamed(source):
+        final = row.get("sdk_final")
+        if final is None or sum('"message_start"' in event for event in events(row)) > 1:
+            continue  # of several messages in one stream the client keeps the last one alone
+        stops = [item for item in fed(source, row) if isinstance(item, TurnStop)]
+        assert [item.stop_reason for item in stops] == [final["stop_reason"]], row["id"]
+        usage = {name: final["usage"].get(name) or 0 for name in Usage.__struct_fields__}
+        assert [lab.plain(item.usage) for item in stops] == [usage], row["id"]
+
+
+@pytest.mark.parametrize("source", SOURCES[:3], ids=lambda source: source.file)
+def test_the_log_of_a_whole_answer_is_the_answer(source: Source) -> None:
+    """Blocks as they came, with the issuer of reasoning; a text without a word is left out."""
+    for row in answers(source):
+        recovery = Recovery(source.name)
+        recovery.feed(json.dumps(whole(row)).encode())
+        recovery.end_run("end of input")
+        content = [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+        known = [{name: value for name, value in block.items() if name != "issuer"} for block in content]
+        assert known == [block for block in whole(row)["content"] if not is_blank(block)], row["id"]
+
+
+def is_blank(block: dict[str, Any]) -> bool:
+    return block == {"type": "text", "text": ""}
+
+
+def test_items_of_own_blocks_end_with_the_block_of_the_recording() -> None:
+    """What an Anthropic stream has of its own types is in ``raw`` as the official client holds it."""
+    (source, *_) = SOURCES
+    count = 0
+    for row in streamed(source):
+        if row.get("sdk_final") is None or sum('"message_start"' in event for event in events(row)) > 1:
+            continue
+        ended = [item for item in fed(source, row) if isinstance(item, ItemCompleted)]
+        found = [json.loads(bytes(item.raw)) for item in ended if isinstance(item.raw, msgspec.Raw)]
+        common = {"text", "thinking", "tool_use", "redacted_thinking"}
+        expected = [block for block in row["sdk_final"]["content"] if block["type"] not in common]
+        assert [without_nothing(block) for block in found] == [without_nothing(block) for block in expected], row["id"]
+        count += len(found)
+    assert count > 50
+
+
+def without_nothing(block: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in block.items() if value is not None}

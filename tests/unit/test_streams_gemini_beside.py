@@ -1,0 +1,308 @@
+"""What Gemini says beside its parts: sources, enums as numbers, other candidates, answers that come whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline.streams import Recovery
+from topics.items import (
+    AgentError,
+    Item,
+    ItemCompleted,
+    ItemRetracted,
+    ItemStarted,
+    SessionSystem,
+    TurnStop,
+    Usage,
+)
+from topics.reducer import Entry, reduce
+
+Part = dict[str, Any]
+
+
+def chunk(*parts: Part, reason: str | None = None, id: str = "r1", **members: Any) -> Part:  # noqa: A002  the member
+    candidate: Part = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
+    candidate |= {"finishReason": reason} if reason else {}
+    return {"candidates": [candidate], "modelVersion": "gemini-3-pro"} | ({"responseId": id} if id else {}) | members
+
+
+def text(words: str, **members: Any) -> Part:
+    return {"text": words} | members
+
+
+def call(name: str | None = None, **members: Any) -> Part:
+    return {"functionCall": ({"name": name} if name else {}) | members}
+
+
+END = chunk(text(""), reason="STOP")
+
+
+def run(*chunks: Part) -> list[Item]:
+    recovery = Recovery("gemini", records=False)
+    items = [item for one in chunks for item in recovery.feed(f"data: {json.dumps(one)}\r\n\r\n".encode())]
+    return items + recovery.end_run("exit")
+
+
+def turn(*chunks: Part) -> list[Part]:
+    """The blocks of the turns that go into the log."""
+    recovery = Recovery("gemini")
+    for one in chunks:
+        recovery.feed(json.dumps(one).encode())
+    recovery.end_run("exit")
+    return [block for one in recovery.take_finished() for block in json.loads(one.message)["content"]]
+
+
+def entries(items: list[Item]) -> list[Entry]:
+    return reduce(items).entries
+
+
+def shown(items: list[Item]) -> list[tuple[str, str]]:
+    return [(entry.item_type, entry.text) for entry in entries(items)]
+
+
+def extras(items: list[Item]) -> list[dict[str, Any]]:
+    """What stands beside the content of each item, item by item."""
+    done = [item for item in items if isinstance(item, ItemCompleted)]
+    return [
+        {name: json.loads(bytes(raw)) for name, raw in item.extras.items()} if isinstance(item.extras, dict) else {}
+        for item in done
+    ]
+
+
+def system(items: list[Item]) -> list[tuple[str, Any]]:
+    """What was said beside no item."""
+    return [(item.subtype, json.loads(bytes(item.event))) for item in items if isinstance(item, SessionSystem)]
+
+
+# -- beside the words -----------------------------------------------------------------------------------------------
+
+
+def source(name: str) -> Part:
+    return {"web": {"uri": f"https://{name}.example", "title": name}}
+
+
+def grounded(*names: str, **members: Any) -> Part:
+    return {"groundingChunks": [source(name) for name in names]} | members
+
+
+def said(*parts: Part, reason: str | None = None, **beside: Any) -> Part:
+    made = chunk(*parts, reason=reason)
+    made["candidates"][0] |= beside
+    return made
+
+
+def test_sources_stand_beside_the_text_wherever_they_come() -> None:
+    grounding, pages = grounded("a"), {"urlMetadata": [{"retrievedUrl": "https://b.example"}]}
+    told = {"groundingMetadata": grounding, "urlContextMetadata": pages}
+    empty = {"groundingMetadata": {}}
+    for chunks in (
+        [said(text("A"), **told), said(text("B"), reason="STOP", **empty)],
+        [said(text("A"), **empty), said(text("B")), said(text(""), reason="STOP", **told)],
+        [said(**told), said(text("A"), **empty), said(text("B"), **empty), END],
+        [said(text("A")), said(text("B")), {"candidates": [told | {"finishReason": "STOP"}], "responseId": "r1"}],
+        [said(text("AB")), said(call("f", args={}), reason="STOP", **told)],
+    ):
+        items = run(*chunks)
+        assert shown(items)[0] == ("text", "AB")
+        assert (extras(items)[0], system(items)) == (told, [])
+        assert turn(*chunks)[0] == {"type": "text", "text": "AB"} | told
+
+
+def test_sources_add_up_and_what_is_said_again_stands_once() -> None:
+    first, second, third = (grounded(*names, webSearchQueries=["q"]) for names in ("a", "ab", "c"))
+    last = said(text("C"), reason="STOP", groundingMetadata=third | {"searchEntryPoint": {"renderedContent": "<a>"}})
+    items = run(said(text("A"), groundingMetadata=first), said(text("B"), groundingMetadata=second), last)
+    assert extras(items) == [
+        {
+            "groundingMetadata": grounded("a", "b", "c", webSearchQueries=["q"])
+            | {"searchEntryPoint": {"renderedContent": "<a>"}}
+        }
+    ]
+    cited = [{"citationSources": [{"startIndex": at, "uri": f"https://{at}.example"}]} for at in (0, 5)]
+    items = run(*(said(text("A"), citationMetadata=one) for one in cited), END)
+    assert extras(items) == [{"citationMetadata": {"citationSources": [one["citationSources"][0] for one in cited]}}]
+
+
+def test_sources_of_a_text_stand_with_that_text() -> None:
+    items = run(
+        said(text("A"), groundingMetadata=grounded("a")),
+        chunk(call("f", args={})),
+        said(text("B"), reason="STOP", groundingMetadata=grounded("b")),
+    )
+    assert [entry.text for entry in entries(items)] == ["A", "{}", "B"]
+    assert extras(items) == [{"groundingMetadata": grounded("a")}, {}, {"groundingMetadata": grounded("b")}]
+
+
+def test_sources_of_a_text_that_was_cut_stand_with_it() -> None:
+    items = run(said(text("A"), groundingMetadata=grounded("a")))
+    assert (entries(items)[0].incomplete, extras(items)) == (True, [{"groundingMetadata": grounded("a")}])
+
+
+@pytest.mark.parametrize("part", [text("Hm.", thought=True), {"inlineData": {"mimeType": "image/png", "data": "eA=="}}])
+@pytest.mark.parametrize("last", [[END], []], ids=["whole", "cut"])
+def test_sources_without_a_text_are_told_all_the_same(part: Part, last: list[Part]) -> None:
+    items = run(said(part, groundingMetadata=grounded("a")), *last)
+    assert system(items) == [("groundingMetadata", grounded("a"))]
+    assert len(entries(items)) == 1
+
+
+def test_sources_behind_the_end_are_told_all_the_same() -> None:
+    items = run(said(text("A"), reason="STOP", groundingMetadata=grounded("a")), said(groundingMetadata=grounded("b")))
+    assert extras(items) == [{"groundingMetadata": grounded("a")}]
+    assert system(items) == [("groundingMetadata", grounded("b"))]
+    again = run(said(text("A"), reason="STOP"), said(text(""), reason="STOP", groundingMetadata=grounded("b")))
+    assert system(again) == [("groundingMetadata", grounded("b"))]
+    assert [item.stop_reason for item in again if isinstance(item, TurnStop)] == ["STOP"]
+
+
+def test_each_candidate_has_its_own_sources() -> None:
+    def candidate(index: int, words: str) -> Part:
+        return {"index": index, "content": {"parts": [text(words)]}, "groundingMetadata": grounded(words)}
+
+    items = run({"candidates": [candidate(0, "A"), candidate(1, "B")], "responseId": "r1"}, END, ONE_END)
+    assert extras(items) == [{"groundingMetadata": grounded("A")}, {"groundingMetadata": grounded("B")}]
+    (_, other) = [item for item in items if isinstance(item, ItemCompleted)]
+    assert json.loads(bytes(other.raw)) == {
+        "type": "choice",
+        "choice": 1,
+        "of": "text",
+        "text": "B",
+        "groundingMetadata": grounded("B"),
+    }
+
+
+ONE_END = {"candidates": [{"index": 1, "finishReason": "MAX_TOKENS"}], "responseId": "r1"}
+
+
+def test_a_number_that_is_none_of_ours_is_no_error() -> None:
+    huge = {"groundingChunks": [10**30], "score": 10**40}
+    items = run(said(text("A"), groundingMetadata=huge), said(text("B"), groundingMetadata=huge | {"score": 1}), END)
+    assert extras(items) == [{"groundingMetadata": huge | {"score": 1}}]
+
+
+# -- enums as numbers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "cut"),
+    [
+        (1, "STOP", False),
+        (2, "MAX_TOKENS", True),
+        (3, "SAFETY", True),
+        (5, "OTHER", True),
+        (12, None, True),
+        (99, "99", True),
+    ],
+)
+def test_a_finish_reason_may_be_a_number(number: int, name: str | None, *, cut: bool) -> None:
+    details = [{"modality": 1, "tokenCount": 3}]
+    last = chunk(call("f"), reason=number, usageMetadata={"promptTokenCount": 3, "promptTokensDetails": details})  # type: ignore[arg-type]  # as a number
+    items = run(chunk(text("A")), last)
+    (stop,) = [item for item in items if isinstance(item, TurnStop)]
+    assert (stop.stop_reason, stop.usage) == (name or "UNEXPECTED_TOOL_CALL", Usage(input_tokens=3))
+    assert [entry.incomplete for entry in entries(items)] == [False, cut]
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(1, "STOP"), (9, "MALFORMED_FUNCTION_CALL"), (16, "NO_IMAGE"), (17, "17")]
+)
+def test_vertex_counts_its_reasons_otherwise(number: int, name: str) -> None:
+    items = run(said(text("A"), finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"})
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [name]
+    odd = run(said(text("A") | {"odd": 1}, finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"})
+    assert [item.stop_reason for item in odd if isinstance(item, TurnStop)] == [name]
+
+
+def test_a_reason_of_zero_says_nothing() -> None:
+    nothing = {"finishReason": 0}
+    items = run(said(text("A"), **nothing), said(text("B"), **nothing))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("AB", True)]
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [None]
+    items = run(said(text("A"), **nothing), said(text("B"), reason="STOP"))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("AB", False)]
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "SAFETY"), (4, "PROHIBITED_CONTENT"), (77, "77")])
+def test_the_reason_for_which_a_prompt_was_blocked_may_be_a_number(number: int, name: str) -> None:
+    items = run({"promptFeedback": {"blockReason": number}, "responseId": "r1"})
+    assert [item.code for item in items if isinstance(item, AgentError)] == [name]
+    none = run({"promptFeedback": {"blockReason": 0}, "responseId": "r1"})
+    assert [item for item in none if isinstance(item, AgentError)] == []
+
+
+def test_numbers_serve_where_a_part_is_odd() -> None:
+    rating = {"category": 7, "probability": 1}
+    items = run(said(text("A") | {"odd": 1}, finishReason=1, safetyRatings=[rating], groundingMetadata=grounded("a")))
+    assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("A", False)]
+    assert extras(items) == [{"odd": 1, "groundingMetadata": grounded("a")}]
+    broken = said(text("A"), finishReason=1, groundingMetadata=grounded("a")) | {"modelVersion": 7}
+    assert extras(run(broken)) == [{"groundingMetadata": grounded("a")}]
+
+
+# -- what is no item of its own, and what is whole --------------------------------------------------------------------
+
+
+def test_a_signature_alone_is_in_the_log_and_no_item() -> None:
+    chunks = [
+        chunk(call("f", args={}) | {"thoughtSignature": "s"}),
+        chunk(text("", thoughtSignature="t"), reason="STOP"),
+    ]
+    items = run(*chunks)
+    assert [item.item_type for item in items if isinstance(item, ItemStarted)] == ["tool_use"]
+    assert [item.item_id for item in items if isinstance(item, ItemCompleted)] == ["call_f"]
+    assert [block.get("signature") for block in turn(*chunks)] == ["s", None, "t"]
+    retried = run(chunks[0], chunk(text("A"), reason="STOP", id="r2"))
+    assert [item.item_id for item in retried if isinstance(item, ItemRetracted)] == ["call_f"]
+
+
+def test_gemini_s_own_parts_end_with_their_whole_json() -> None:
+    code = {"executableCode": {"language": 1, "code": "1"}, "thoughtSignature": "s"}
+    items = run(chunk(code), END)
+    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    assert json.loads(bytes(done.raw)) == {"type": "executableCode"} | code
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_the_reason_of_the_first_candidate_is_the_message_s(*, indexed: bool) -> None:
+    answers = [
+        {"content": {"parts": [text(words)]}, "finishReason": why} for words, why in (("A", "STOP"), ("B", "SAFETY"))
+    ]
+    numbered = [answer | ({"index": at} if indexed else {}) for at, answer in enumerate(answers)]
+    items = run({"candidates": numbered, "responseId": "r1"})
+    assert shown(items) == [("text", "A"), ("choice", "B")]
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["STOP"]
+    apart = [{"candidates": [answer | {"index": at}], "responseId": "r1"} for at, answer in enumerate(answers)]
+    begun = {"candidates": [{"index": at} for at in range(2)], "responseId": "r1"}
+    items = run(begun, *apart)
+    assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["STOP"]
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_whole_answer_is_read_like_a_stream_of_one_chunk(*, as_array: bool, indent: int | None) -> None:
+    whole = said(
+        text("Hm.", thought=True), text("A"), call("f", args={"a": 1}), reason="STOP", groundingMetadata=grounded("a")
+    )
+    data = json.dumps([whole] if as_array else whole, indent=indent).encode()
+    items = Recovery("gemini").feed(data)
+    assert [(entry.item_type, entry.done, entry.incomplete) for entry in entries(items)] == [
+        ("thinking", True, False),
+        ("text", True, False),
+        ("tool_use", True, False),
+    ]
+    assert extras(items)[1] == {"groundingMetadata": grounded("a")}
+
+
+def test_a_chunk_with_broken_bytes_is_mended_once() -> None:
+    broken = (
+        json.dumps(said(text("A"), groundingMetadata=grounded("a")))
+        .encode()
+        .replace(b'"title": "a"', b'"title": "\xff"')
+    )
+    recovery = Recovery("gemini")
+    items = recovery.feed(broken) + recovery.feed(json.dumps(END).encode())
+    assert [entry.text for entry in entries(items)] == ["A"]
+    assert extras(items)[0]["groundingMetadata"]["groundingChunks"][0]["web"]["title"] == "\ufffd"
