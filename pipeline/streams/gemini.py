@@ -29,18 +29,16 @@ from pipeline.streams.events import (
     UsageKnown,
     unrecognized,
 )
-from pipeline.streams.fields import Fields
+from pipeline.streams.fields import Fields, bound
 from pipeline.streams.framing import Ends, Scan, values
 from pipeline.streams.gemini_arguments import Arguments
 from pipeline.streams.gemini_wire import Candidate, Chunk, FunctionCall, Part, Tokens, read_chunk, usage
 from pipeline.streams.own import other_answer, own_block
+from pipeline.streams.salvage import check_strings
 
 # Every other reason means that the output ended before its end.
 _WHOLE = frozenset({"STOP", "FINISH_REASON_UNSPECIFIED"})
 _MOST_PAST = 8
-# As a number, which is found in bytes several times as fast as a string is.
-_NEWLINE = ord("\n")
-_json: msgspec.json.Decoder[Raw] = msgspec.json.Decoder(Raw)
 
 
 class Growing(Struct):
@@ -83,11 +81,7 @@ class Gemini(PayloadDecoder[GeminiState]):
 
     def split(self, data: bytes) -> list[bytes]:
         """The payloads: of SSE, of lines, or the elements of an array however it is laid out."""
-        found = sse.values(data)
-        if found and _NEWLINE in found[-1] and not _is_whole(found[-1]):
-            # What was cut would take the lines behind it along: they are read one by one.
-            return [*found[:-1], *sse.payloads(found[-1])]
-        return found
+        return sse.values(data)
 
     def payload(self, payload: bytes) -> list[Event]:
         """One chunk."""
@@ -100,6 +94,7 @@ class Gemini(PayloadDecoder[GeminiState]):
             if part is not None and growing is not None and growing.kind == ("thinking" if part.thought else "text"):
                 state.tokens = chunk.usage_metadata or state.tokens
                 return [BlockDelta(growing.block, f"{growing.kind}_delta", part.text or "")]
+        check_strings(payload)
         if chunk.response_id and chunk.response_id in state.past:
             fields = msgspec.json.decode(payload, type=dict[str, Raw])
             return [unrecognized("a chunk of a message that is over", event=fields)]
@@ -117,6 +112,12 @@ class Gemini(PayloadDecoder[GeminiState]):
     def finish(self) -> list[Event]:
         """The tokens of a message that was cut."""
         return self._count()
+
+    def save(self) -> bytes:
+        """The state as bytes."""
+        if self.state.tokens is not None:
+            bound(self.state.tokens)
+        return super().save()
 
     def _count(self) -> list[Event]:
         """The tokens so far, which every chunk tells and only the last one counts."""
@@ -255,11 +256,3 @@ def _plain_part(candidate: Candidate[Part]) -> Part | None:
 
 def _says_more(candidates: list[Candidate[Part]]) -> bool:
     return any(candidate.content and candidate.content.parts for candidate in candidates)
-
-
-def _is_whole(payload: bytes) -> bool:
-    try:
-        _json.decode(payload)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True

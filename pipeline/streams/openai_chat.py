@@ -29,6 +29,7 @@ from pipeline.streams.events import (
 from pipeline.streams.fields import Fields
 from pipeline.streams.openai_chat_growth import CUT, Blocks, Growing, grow, stop
 from pipeline.streams.openai_chat_wire import Choice, Chunk, Delta, read_chunk, usage
+from pipeline.streams.salvage import check_strings
 from pipeline.streams.sse import DONE
 
 # So many ids of messages that are over are remembered, to know a chunk that comes too late.
@@ -72,15 +73,16 @@ class OpenAiChat(PayloadDecoder[ChatState]):
             raise
         state = self.state
         choices = chunk.choices
-        if not choices:
-            return self._beside(chunk)
-        if chunk.id == state.id and chunk.usage is None and chunk.error is None and len(choices) == 1:
+        if choices and chunk.id == state.id and chunk.usage is None and chunk.error is None and len(choices) == 1:
             # Nearly every chunk is a few more words of the text that grows already.
             words = _plain_words(choices[0])
             growing = state.choices.get(0)
             if words and growing is not None and growing.kind == "text" and growing.plain and not state.failed:
                 state.steady = True
                 return [BlockDelta(growing.block, "text_delta", words)]
+        check_strings(payload)
+        if not choices:
+            return self._beside(chunk)
         if chunk.id in state.past:
             return [unrecognized("a chunk of a message that is over", event=msgspec.json.decode(payload, type=Fields))]
         return [*self._begin(chunk, choices), *self._take(choices), *self._beside(chunk)]

@@ -41,6 +41,7 @@ from pipeline.streams.openai_responses_items import (
 )
 from pipeline.streams.openai_responses_wire import place
 from pipeline.streams.redelivery import SavedLines, SeenLines
+from pipeline.streams.salvage import check_strings
 
 
 class ResponsesState(Struct):
@@ -83,6 +84,8 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
             event = wire.decode(payload)
         except msgspec.ValidationError:
             return self._other(payload)
+        if type(event) is not wire.TextDelta:
+            check_strings(payload)
         number = event.sequence_number
         if number is not None and self._is_known(number, payload):
             return []
@@ -258,6 +261,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         Raises:
             msgspec.ValidationError: neither; the base sees to it.
         """
+        check_strings(payload)
         event = wire.decode_other(payload)
         silent = event.type in wire.SILENT
         about = event.type.startswith("response.") and event.output_index is not None and event.type not in wire.NAMES

@@ -11,7 +11,7 @@ from typing import TypeAlias, get_args
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.streams.fields import Index
+from pipeline.streams.fields import Counted, Index
 from topics.items import Usage
 
 # What a later event says again in full, and signs of life.
@@ -36,11 +36,11 @@ SILENT = frozenset(
 MOST_PARTS = 1024
 
 
-class _Details(Struct, gc=False):
+class _Details(Counted, gc=False):
     cached_tokens: int | None = None
 
 
-class Tokens(Struct, gc=False):
+class Tokens(Counted, gc=False):
     """Token counts; the input's include what was read from a cache."""
 
     input_tokens: int | None = None
