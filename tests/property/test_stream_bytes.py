@@ -1,4 +1,4 @@
-"""Bytes of every source, however they are damaged, batched, laid out and cut: the same items, and each of them sound."""
+"""Bytes of every source, however they are damaged, batched, laid out and cut: the same items, each of them sound."""
 
 from __future__ import annotations
 
@@ -201,8 +201,12 @@ def without_deltas(items: list[Item]) -> list[bytes]:
 def processed(source: str, values: list[bytes], sizes: list[int]) -> list[Item]:
     """The items of records in batches of these sizes; the state is read back between two of them."""
     headers = (("source", source.encode()), ("run", b"r"))
-    records = [Record(0, offset, b"s", value, headers, offset) for offset, value in enumerate(values)]
-    end = Record(0, len(values), b"s", None, (("exit", b"exit"), ("run", b"r")), len(values))
+    records = [
+        Record(partition=0, offset=offset, key=b"s", value=value, headers=headers, timestamp=0)
+        for offset, value in enumerate(values)
+    ]
+    exit_ = (("exit", b"exit"), ("run", b"r"))
+    end = Record(partition=0, offset=len(values), key=b"s", value=None, headers=exit_, timestamp=0)
     stage, found, at = EventsStage(), [], 0
     for size in [*sizes, len(records)]:
         result = stage.process([*records[at : at + size], *([end] if at + size >= len(records) else [])])
