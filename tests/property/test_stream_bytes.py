@@ -177,11 +177,14 @@ NEWLINES = [b"\n", b"\n", b"\r\n", b"\r"]
 
 @st.composite
 def streams(draw: st.DrawFn, source: str) -> list[bytes]:
-    """Events in one kind of newline, each laid out in its own way."""
+    """Events in one kind of newline, each laid out in its own way; what a framing tells apart once is not mixed."""
     newline = draw(st.sampled_from(NEWLINES[:2] if source == "claude-cli" else NEWLINES))
-    found = draw(st.lists(st.tuples(damaged(source), st.sampled_from(LAYOUTS)), max_size=12))
-    if source == "claude-cli":
-        return [payload + newline for payload, _ in found]
+    layouts = LAYOUTS
+    if source == "claude-cli" or (source == "gemini" and draw(st.booleans())):
+        layouts = ["line"]
+    elif source == "gemini":
+        layouts = LAYOUTS[1:]
+    found = draw(st.lists(st.tuples(damaged(source), st.sampled_from(layouts)), max_size=12))
     return [as_event(payload, layout, newline) for payload, layout in found]
 
 
