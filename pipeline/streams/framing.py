@@ -140,7 +140,9 @@ def _first_lines(data: bytes, scan: Scan) -> Ends:
         return 0, 0
     if scan.kind == "lines" and LAID_OUT.match(start):
         scan.kind = "values"
-    return lines(data, scan) if scan.kind else (0, 0)
+    first, last = lines(start, scan) if scan.kind else (0, 0)
+    skipped = len(data) - len(start)
+    return (first + skipped, last + skipped) if last else (0, 0)
 
 
 def _plain_ends(data: bytes, scan: Scan) -> Ends:

@@ -254,7 +254,7 @@ def in_pieces(source: str, stream: bytes, cuts: list[int]) -> list[Item]:
 def test_bytes_mean_the_same_wherever_they_are_cut(source: str, data: st.DataObject, cuts: list[int]) -> None:
     mark = data.draw(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]))
     stream = mark + b"".join(data.draw(streams(source)))
-    if stream.lstrip(b"\r\n")[:1] in {b"\x00", b"\x01"}:
+    if source in {"anthropic", "bedrock-converse"} and stream.lstrip(b"\r\n")[:1] in {b"\x00", b"\x01"}:
         stream = b"data: " + stream  # else these are binary frames
     whole, cut = in_pieces(source, stream, []), in_pieces(source, stream, cuts)
     assert without_deltas(cut) == without_deltas(whole)
