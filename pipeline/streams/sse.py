@@ -33,10 +33,12 @@ def payloads(data: bytes) -> list[bytes]:
     if one is not None and b"\r" not in data:
         return [one[1]]
     if data[:1] not in _OF_SSE and LAID_OUT.match(data.lstrip(BEFORE)):
-        return values(data)
+        found = values(data)
+        if is_object(found[0]):
+            return found
     data = _plain(data)
-    found = _plain_events(data)
-    return [_told(name, payload) for name, payload in _read_lines(data)] if found is None else found
+    events = _plain_events(data)
+    return [_told(name, payload) for name, payload in _read_lines(data)] if events is None else events
 
 
 def payloads_of_each(records: Sequence[bytes]) -> list[bytes] | None:
