@@ -23,6 +23,7 @@ from pipeline.streams import Recovery
 from pipeline.streams.cascade_speech import Speech
 from pipeline.streams.diagnosis import END_OF_INPUT
 from pipeline.targets import TARGETS
+from topics.items import AgentUnrecognized
 
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 # So many bytes are read at a time, or fewer where a pipe has fewer.
@@ -155,9 +156,11 @@ def recover_command(source: str, model: str | None, file: str) -> None:
 
     Ends with 3 where something had to be promoted, withdrawn or left incomplete, or where the source's words were
     changed; how often, and by which fix, is said in the end. Ctrl-C ends the run as it is: what is open is left
-    incomplete.
+    incomplete. Ends with 2 where there were items and all of them are of input that nothing understands, as of another
+    source's; empty input has no items and is clean.
     """
     mended = False
+    recognised: set[bool] = set()
     told: Counter[str] = Counter()
     encoder = msgspec.json.Encoder()
     try:
@@ -167,11 +170,15 @@ def recover_command(source: str, model: str | None, file: str) -> None:
             recovery.take_finished()
             told.update(fix.code for fix in recovery.take_fixes())
             mended = mended or any(_is_mend(item) for item in items)
+            recognised.update(not isinstance(item, AgentUnrecognized) for item in items)
             write_bytes(b"".join(encoder.encode(item) + b"\n" for item in items))
     except ReknitError as error:
         fail(error)
     if told:
         say(f"reknit: {', '.join(f'{times} {code}' for code, times in told.items())}")
+    if recognised == {False}:
+        say(f"reknit: nothing here reads as events of {source}; --from names another source")
+        raise SystemExit(int(Exit.UNUSABLE))
     raise SystemExit(int(Exit.MENDED if mended or told else Exit.CLEAN))
 
 

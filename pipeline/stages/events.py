@@ -74,8 +74,9 @@ class EventsStage:
         source = _text(headers.get(names.SOURCE)) or self._defaults.source
         entry = self._entry(key, source)
         if len(run) > 1:
-            value = b"\n".join([record.value or b"" for record in run])
-        found = _feed(entry.recovery, value, headers)
+            found = entry.recovery.feed_each([record.value or b"" for record in run], _text(headers.get(names.RUN)))
+        else:
+            found = _feed(entry.recovery, value, headers)
         count_items(found, source, tally)
         items.setdefault(key, []).extend(found)
         fixes = entry.recovery.take_fixes()
@@ -118,8 +119,8 @@ class EventsStage:
 def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
     """Records of one session that say alike whose events they hold, together; each session's in order.
 
-    Whole events can be fed at once, which costs a third of feeding them one by one. ``source`` is that of records
-    without one.
+    Records of whole events can be fed at once, which costs a third of feeding them one by one. ``source`` is that of
+    records without one.
     """
     default = source.encode()
     current: dict[bytes | None, tuple[Headers | None, list[Record]]] = {}

@@ -6,6 +6,7 @@ place of their own (results of server tools, compaction, ...) stay whole, so tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import msgspec
@@ -70,18 +71,15 @@ class Anthropic(PayloadDecoder[State]):
         """The payloads of frames, SSE or lines."""
         return eventstream.payloads(data) if eventstream.is_binary(data) else sse.payloads(data)
 
-    def feed(self, data: bytes) -> list[Event]:
-        """The events of one or several whole events; deltas, which are nearly all of them, in a path of their own."""
-        payloads = self.split(data)
-        if len(payloads) == 1:
-            return self.read(payloads[0])
+    def read_all(self, payloads: Sequence[bytes]) -> list[Event]:
+        """The events of several payloads; deltas, which are nearly all of them, in a path of their own."""
         events: list[Event] = []
         parts: list[str] = []
         kind: type | None = None  # of the deltas in `parts`, which go on until something else comes
         index = 0
         for payload in payloads:
             try:
-                event = wire.decode(payload)
+                event = None if self.halves.waiting or self.halves.masked else wire.decode(payload)
             except UNREADABLE:
                 event = None
             if type(event) is Delta:

@@ -13,11 +13,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
 from pipeline.streams.claude_cli_wire import BlockStop, Delta, MessageStop
-from pipeline.streams.fields import Index
+from pipeline.streams.fields import Counted, Index
 from topics.items import Usage
 
 
-class Counts(Struct, gc=False):
+class Counts(Counted, gc=False):
     """Token counts as far as an event has them. Each event's counts are of the whole message."""
 
     input_tokens: int | None = None

@@ -9,6 +9,7 @@ cuts nothing off. The stream names neither its message nor the model.
 from __future__ import annotations
 
 import binascii
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import msgspec
@@ -100,6 +101,10 @@ class BedrockConverse(PayloadDecoder[State]):
         if b"event:" not in data:
             return sse.payloads(data)
         return [_named(name, payload) for name, payload in sse.named_payloads(data)]
+
+    def split_each(self, records: Sequence[bytes]) -> list[bytes]:
+        """The payloads of several such bytes; an event's name counts, so none of them are plain."""
+        return [payload for record in records for payload in self.split(record)]
 
     def payload(self, payload: bytes) -> list[Event]:
         """The events of one event of the service."""

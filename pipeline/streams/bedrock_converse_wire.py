@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.streams.fields import Index
+from pipeline.streams.fields import Counted, Index
 from topics.items import Usage
 
 
@@ -65,7 +65,7 @@ class MessageStop(Struct, rename="camel", gc=False):
     additional_model_response_fields: Raw | UnsetType = UNSET
 
 
-class Counts(Struct, rename="camel", gc=False):
+class Counts(Counted, rename="camel", gc=False):
     """Token counts of the whole message."""
 
     input_tokens: int | None = None

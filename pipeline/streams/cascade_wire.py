@@ -18,6 +18,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
+from pipeline.streams.fields import Counted
 from topics.items import Usage
 
 
@@ -49,7 +50,7 @@ class ThinkingDelta(Struct, tag="thinking_delta", gc=False):
     text: str = ""
 
 
-class Tokens(Struct, gc=False):
+class Tokens(Counted, gc=False):
     """Token counts by the source's names, or by those of items."""
 
     input_tokens: int | None = None

@@ -7,6 +7,7 @@ member (``claude_cli_lines``), and what strict JSON refuses is read tolerantly (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 from zlib import crc32
 
@@ -21,8 +22,9 @@ from pipeline.streams.claude_cli_wire import Delta, StreamEvent, joined_delta, p
 from pipeline.streams.decoder import Proof
 from pipeline.streams.events import Event, MessageStarted, WholeMessage, unrecognized
 from pipeline.streams.framing import Ends, Scan, whole_lines
+from pipeline.streams.halves import Halves
 from pipeline.streams.redelivery import SavedLines, SeenLines
-from pipeline.streams.salvage import read_fields, take_apart
+from pipeline.streams.salvage import make_sound, read_fields, take_apart
 
 # How many whole lines may stand between the halves of a line that was cut.
 _PATIENCE = 16
@@ -45,11 +47,16 @@ class ClaudeCli:
         self._seen = SeenLines()
         self._half: bytes | None = None
         self._patience = 0
+        self.halves = Halves()
 
     @staticmethod
     def framing(data: bytes, scan: Scan, /) -> Ends:
         """One line an event."""
         return whole_lines(data, scan)
+
+    def feed_each(self, records: Sequence[bytes]) -> list[Event]:
+        """The events of several records; each of them is lines, and a line means the same in any record."""
+        return self.feed(b"\n".join(records))
 
     def feed(self, data: bytes) -> list[Event]:
         """The events of one or several lines. Never raises for what stands in them."""
@@ -58,16 +65,19 @@ class ClaudeCli:
         parts: list[str] = []
         kind: type | None = None  # of the deltas in `parts`, which go on until something else comes
         index, message_id = 0, None
+        torn = bool(self.halves.waiting)
         for line in data.split(b"\n"):
             try:
                 wire = decode(line)
             except (ValueError, RecursionError):
                 wire = None
-            if type(wire) is not StreamEvent or self._half is not None or wire.parent_tool_use_id is not None:
+            if type(wire) is not StreamEvent or self._half is not None or torn or wire.parent_tool_use_id is not None:
                 if kind is not None:
                     events.append(joined_delta(kind, index, parts, message_id))
                     kind = None
-                events += self._line(line, None if type(wire) is StreamEvent else wire)
+                found = self._line(line, None if type(wire) is StreamEvent else wire)
+                events += self.halves.follow(found) if torn or self.halves.masked else found
+                torn, self.halves.masked = bool(self.halves.waiting), False
                 seen, before = self._seen.window()
                 continue
             if wire.uuid:
@@ -90,10 +100,10 @@ class ClaudeCli:
             if kind is not None:
                 events.append(joined_delta(kind, index, parts, message_id))
                 kind = None
-            found = plain_event(wire)
-            events.append(found)
-            if type(found) is MessageStarted:
-                self._seen.enter(found.message_id, wire.uuid, line)
+            plain = plain_event(wire)
+            events.append(plain)
+            if type(plain) is MessageStarted:
+                self._seen.enter(plain.message_id, wire.uuid, line)
                 seen, before = self._seen.window()
         if kind is not None:
             events.append(joined_delta(kind, index, parts, message_id))
@@ -103,7 +113,8 @@ class ClaudeCli:
         """What is left when the run ends; the next line is another run's."""
         half, self._half = self._half, None
         self._seen = SeenLines()
-        return [unrecognized("non-JSON output", line=half)] if half is not None else []
+        left = self.halves.end()
+        return [*left, unrecognized("non-JSON output", line=half)] if half is not None else left
 
     def _line(self, line: bytes, plain: PlainLine | None = None) -> list[Event]:
         if self._half is not None:
@@ -114,7 +125,9 @@ class ClaudeCli:
         if not line or line.isspace():
             return []
         try:
-            fields = read_fields(line)
+            sound, masked = make_sound(line)
+            self.halves.masked |= masked
+            fields = read_fields(sound)
         except TypeError:
             return [unrecognized("not a JSON object", line=line)]
         except RecursionError:

@@ -95,9 +95,9 @@ def plain_events(line: PlainLine, data: bytes) -> list[Event] | None:
     Raw members were only skipped, so the text that stands in them has to be sound.
     """
     try:
+        check_strings(data)
         if isinstance(line, ResultLine):
             return [line.event(read_fields(data))]
-        check_strings(data)
     except (ValueError, RecursionError):
         return None
     found = line.event()

@@ -71,7 +71,8 @@ from pipeline.streams import sse
 from pipeline.streams.events import BlockDelta, Event, Failed, unrecognized
 from pipeline.streams.fields import Fields
 from pipeline.streams.framing import Ends, Scan, lines
-from pipeline.streams.salvage import read_fields
+from pipeline.streams.halves import MASK, Halves
+from pipeline.streams.salvage import make_sound, read_fields
 
 # What proves a block: a complete message that holds it, or its own stop and its message's stop reason.
 Proof: TypeAlias = Literal["message", "stop"]
@@ -85,12 +86,14 @@ class Decoder(Protocol):
 
     ``prefix`` begins the ids of the source's items. ``confirmed_by`` says what proves a block; ``message`` is for agent
     programs that tell which of several attempts they took, ``stop`` for everything else. ``issuer`` is the provider's
-    name in the history, or ``""``. ``framing`` says where events end in bytes.
+    name in the history, or ``""``. ``halves`` are characters that were cut between two deltas; they are saved apart.
+    ``framing`` says where events end in bytes.
     """
 
     prefix: ClassVar[str]
     confirmed_by: ClassVar[Proof]
     issuer: ClassVar[str]
+    halves: Halves
 
     @staticmethod
     def framing(data: bytes, scan: Scan, /) -> Ends:
@@ -99,6 +102,13 @@ class Decoder(Protocol):
 
     def feed(self, data: bytes) -> list[Event]:
         """The events in the bytes of one or several whole events. Never raises for what stands in them."""
+        ...
+
+    def feed_each(self, records: Sequence[bytes]) -> list[Event]:
+        """The events of several such bytes, which adds up to feeding one after the other.
+
+        What one of them means is never changed by what stands beside it, however damaged that is.
+        """
         ...
 
     def end(self) -> list[Event]:
@@ -127,6 +137,7 @@ class PayloadDecoder(Generic[S]):
     def __init__(self, state: type[S]) -> None:
         self._fresh = state
         self.state: S = state()
+        self.halves = Halves()
 
     @staticmethod
     def framing(data: bytes, scan: Scan, /) -> Ends:
@@ -138,13 +149,28 @@ class PayloadDecoder(Generic[S]):
         payloads = self.split(data)
         if len(payloads) == 1:
             events = self.read(payloads[0])
-        else:
-            events = [event for payload in payloads for event in self.read(payload)]
-        return events if len(events) < 2 else joined(events)
+            return events if len(events) < 2 else joined(events)
+        return self.read_all(payloads)
+
+    def feed_each(self, records: Sequence[bytes]) -> list[Event]:
+        """The events of several such bytes, which adds up to feeding one after the other."""
+        return self.read_all(self.split_each(records))
+
+    def read_all(self, payloads: Sequence[bytes]) -> list[Event]:
+        """The events of several payloads."""
+        return joined([event for payload in payloads for event in self.read(payload)])
 
     def split(self, data: bytes) -> list[bytes]:
         """The payloads in bytes of whole events; a source with another format than SSE and lines replaces this."""
         return sse.payloads(data)
+
+    def split_each(self, records: Sequence[bytes]) -> list[bytes]:
+        """The payloads of several such bytes, each of them split on its own; plain SSE can be split all at once.
+
+        A source that reads an event's name, which plain SSE passes over, replaces this.
+        """
+        plain = sse.payloads_of_each(records)
+        return [payload for record in records for payload in self.split(record)] if plain is None else plain
 
     def payload(self, payload: bytes) -> list[Event]:
         """The common events of one event's JSON. What cannot be decoded raises ``msgspec.DecodeError``."""
@@ -166,6 +192,8 @@ class PayloadDecoder(Generic[S]):
     def end(self) -> list[Event]:
         """What is left when the run ends; what is fed next is another run's."""
         left = self.finish()
+        if self.halves.are_open():
+            left = [*self.halves.follow(left), *self.halves.end()]
         self.state = self._fresh()
         return left
 
@@ -180,13 +208,22 @@ class PayloadDecoder(Generic[S]):
     def read(self, payload: bytes) -> list[Event]:
         """The events of a payload, whatever it is: what cannot be decoded is mended, or passed on as it is."""
         try:
-            return self.payload(payload)
+            events = self.payload(payload)
         except UNREADABLE:
-            return self.done() if payload == sse.DONE else self._unreadable(payload)
+            events = self.done() if payload == sse.DONE else self._unreadable(payload)
+        return self._without_masks(events) if self.halves.waiting or self.halves.masked else events
+
+    def _without_masks(self, events: list[Event]) -> list[Event]:
+        """The events with the characters whose halves they bring; masks may be left in what is not told yet."""
+        events = self.halves.follow(events)
+        self.halves.masked = self.halves.masked and MASK.is_in(self.save())
+        return events
 
     def _unreadable(self, payload: bytes) -> list[Event]:
+        sound, masked = make_sound(payload)
+        self.halves.masked |= masked
         try:
-            fields = read_fields(payload)
+            fields = read_fields(sound)
         except TypeError:
             return [unrecognized("not a JSON object", line=payload)]
         except RecursionError:
@@ -201,6 +238,9 @@ class PayloadDecoder(Generic[S]):
             return self.payload(msgspec.json.encode(fields))
         except UNREADABLE:
             pass
+        plain = read.with_plain_counts(fields)
+        if plain != fields:
+            return self.read_again(plain)
         try:
             return self.odd(fields)
         except UNREADABLE:

@@ -37,11 +37,11 @@ _message = msgspec.json.Decoder(_Message)
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether bytes of whole events begin with a message: no text begins with a byte of its length."""
+    """Whether bytes of whole events begin with a message; a byte like those of a length is not enough to tell."""
     if data[:1] > b"\r":
         return False  # nearly always
-    first = data.lstrip(_NEWLINES)[:1]
-    return bool(first) and first[0] < 2
+    start = data.lstrip(_NEWLINES)
+    return start[:1] in {b"\x00", b"\x01"} and _checks(start[:12])
 
 
 def payloads(data: bytes) -> list[bytes]:

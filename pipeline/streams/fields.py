@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 Fields: TypeAlias = dict[str, Raw]
 # A block's place in its message. The bound is far beyond any message and keeps hostile numbers out of the state.
 Index: TypeAlias = Annotated[int, Meta(ge=0, lt=2**31)]
+
+# Counts of tokens are told up to here: beyond it readers of JSON disagree on numbers, and a state cannot hold them all.
+MOST_COUNTED: Final = 2**53 - 1
 
 _string = msgspec.json.Decoder(str)
 _number: msgspec.json.Decoder[int | float] = msgspec.json.Decoder(int | float)
@@ -21,6 +24,61 @@ _list = msgspec.json.Decoder(list[Raw])
 _strings = msgspec.json.Decoder(list[str])
 
 _NULL = b"null"
+
+
+class Counted(Struct, gc=False):
+    """Counts of tokens, which a hostile or broken server may make larger than any state can hold: they are bounded."""
+
+    def __post_init__(self) -> None:
+        """Bound them."""
+        bound(self)
+
+
+def bound(counts: Struct) -> None:
+    """Bring a struct's whole numbers within what is told."""
+    for name in counts.__struct_fields__:
+        value = getattr(counts, name)
+        if type(value) is int and not -MOST_COUNTED <= value <= MOST_COUNTED:
+            setattr(counts, name, MOST_COUNTED if value > 0 else -MOST_COUNTED)
+
+
+def with_plain_counts(fields: Fields) -> Fields:
+    """The same members with counts of tokens as whole numbers, wherever they are of another kind; or without them."""
+    found = dict(fields)
+    for name, value in fields.items():
+        inner = members(fields, name) if name in _HOLD_COUNTS else None
+        if inner is not None:
+            plain = _plain_counts(inner) if name in _COUNTS else with_plain_counts(inner)
+            found[name] = value if plain == inner else Raw(msgspec.json.encode(plain))
+    return found
+
+
+_COUNTS: Final = frozenset({"usage", "usageMetadata"})
+_HOLD_COUNTS: Final = _COUNTS | {"message", "response", "metadata"}
+
+
+def _plain_counts(counts: Fields) -> Fields:
+    found: Fields = {}
+    for name, value in counts.items():
+        inner = members(counts, name)
+        if inner is not None:
+            found[name] = Raw(msgspec.json.encode(_plain_counts(inner)))
+        elif (count := _count(bytes(value))) is not None:
+            found[name] = count
+    return found
+
+
+def _count(raw: bytes) -> Raw | None:
+    """A count as a whole number within bounds; None where it is no number at all."""
+    if raw[:1] not in _NUMBERS:
+        return None
+    value = float(raw)
+    if abs(value) > MOST_COUNTED:
+        return Raw(b"%d" % (MOST_COUNTED if value > 0 else -MOST_COUNTED))
+    return Raw(b"%d" % int(value))
+
+
+_NUMBERS: Final = frozenset(bytes([byte]) for byte in b"-0123456789")
 
 
 def text(fields: Fields, *names: str) -> str:

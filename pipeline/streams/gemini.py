@@ -32,7 +32,7 @@ from pipeline.streams.events import (
     UsageKnown,
     unrecognized,
 )
-from pipeline.streams.fields import Fields
+from pipeline.streams.fields import Fields, bound
 from pipeline.streams.framing import Ends, Scan, values
 from pipeline.streams.gemini_arguments import Arguments
 from pipeline.streams.gemini_beside import added, beside, is_annotated
@@ -54,9 +54,6 @@ from topics.items import SessionSystem
 # Every other reason means that the output ended before its end.
 _WHOLE = frozenset({"STOP", "FINISH_REASON_UNSPECIFIED"})
 _MOST_PAST = 8
-# As a number, which is found in bytes several times as fast as a string is.
-_NEWLINE = ord("\n")
-_json: msgspec.json.Decoder[Raw] = msgspec.json.Decoder(Raw)
 
 
 class Growing(Struct):
@@ -107,11 +104,7 @@ class Gemini(PayloadDecoder[GeminiState]):
 
     def split(self, data: bytes) -> list[bytes]:
         """The payloads: of SSE, of lines, or the elements of an array however it is laid out."""
-        found = sse.values(data)
-        if found and _NEWLINE in found[-1] and not _is_whole(found[-1]):
-            # What was cut would take the lines behind it along: they are read one by one.
-            return [*found[:-1], *sse.payloads(found[-1])]
-        return found
+        return sse.values(data)
 
     def payload(self, payload: bytes) -> list[Event]:
         """One chunk."""
@@ -144,6 +137,12 @@ class Gemini(PayloadDecoder[GeminiState]):
     def finish(self) -> list[Event]:
         """What is left of a message that was cut: what stood beside no text, and its tokens."""
         return [*self._unsaid(), *self._count()]
+
+    def save(self) -> bytes:
+        """The state as bytes."""
+        if self.state.tokens is not None:
+            bound(self.state.tokens)
+        return super().save()
 
     def _count(self) -> list[Event]:
         """The tokens so far, which every chunk tells and only the last one counts."""
@@ -338,11 +337,3 @@ def _says_more(candidates: list[Candidate[Part]]) -> bool:
     """Whether anything comes that could stand in a message; the empty text of a last chunk cannot."""
     parts = [part for found in candidates if found.content is not None for part in found.content.parts or ()]
     return any(part.text or part.function_call or part.thought_signature or part.own is not UNSET for part in parts)
-
-
-def _is_whole(payload: bytes) -> bool:
-    try:
-        _json.decode(payload)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True

@@ -263,6 +263,7 @@ def _feedback(fields: Fields) -> Feedback | None:
 
 def usage(tokens: Tokens) -> Usage:
     """Token counts with what was read from a cache on its own; thoughts are output."""
+    read.bound(tokens)
     cached = tokens.cached_content_token_count or 0
     prompt = (tokens.prompt_token_count or 0) + (tokens.tool_use_prompt_token_count or 0)
     return Usage(

@@ -39,6 +39,7 @@ from pipeline.streams.openai_chat_state import Blocks, Growing
 from pipeline.streams.openai_chat_whole import promoted
 from pipeline.streams.openai_chat_wire import Choice, Chunk, Delta, beside_text, read_chunk, read_message, usage
 from pipeline.streams.own import own_block
+from pipeline.streams.salvage import check_strings
 from pipeline.streams.sse import DONE
 
 # So many ids of messages that are over are remembered, to know a chunk that comes too late.
@@ -86,9 +87,7 @@ class OpenAiChat(PayloadDecoder[ChatState]):
             raise
         state = self.state
         choices = chunk.choices
-        if not choices:
-            return self._beside(chunk)
-        if chunk.id == state.id and len(choices) == 1:
+        if choices and chunk.id == state.id and len(choices) == 1:
             # Nearly every chunk is a few more words of the text that grows already.
             growing = state.choices.get(0)
             if growing is not None and growing.kind == "text" and growing.plain and not state.failed:
@@ -96,6 +95,9 @@ class OpenAiChat(PayloadDecoder[ChatState]):
                 if words:
                     state.steady = True
                     return [BlockDelta(growing.block, "text_delta", words)]
+        check_strings(payload)
+        if not choices:
+            return self._beside(chunk)
         for choice in choices:
             if choice.text and choice.delta is None and choice.message is UNSET:
                 choice.delta = Delta(content=choice.text)

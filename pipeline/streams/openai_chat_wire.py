@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams import fields as read
-from pipeline.streams.fields import Fields, Index
+from pipeline.streams.fields import Counted, Fields, Index
 from topics.items import Usage
 
 
@@ -85,11 +85,11 @@ class Choice(Struct, gc=False):
     message: Raw | UnsetType = UNSET
 
 
-class _Details(Struct, gc=False):
+class _Details(Counted, gc=False):
     cached_tokens: int | None = None
 
 
-class Tokens(Struct, gc=False):
+class Tokens(Counted, gc=False):
     """Token counts; the prompt's include what was read from a cache."""
 
     prompt_tokens: int | None = None

@@ -36,6 +36,7 @@ from pipeline.streams.openai_responses_growth import ResponsesState
 from pipeline.streams.openai_responses_items import is_over, read_item
 from pipeline.streams.openai_responses_wire import place
 from pipeline.streams.redelivery import SavedLines, SeenLines
+from pipeline.streams.salvage import check_strings
 
 _PIECES: Final = frozenset(get_args(wire.Piece))
 # What a response may begin with.
@@ -69,7 +70,10 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
             event = wire.decode(payload)
         except msgspec.ValidationError:
             return self._other(payload)
-        number, kind = event.sequence_number, type(event)
+        kind = type(event)
+        if kind is not wire.TextDelta:
+            check_strings(payload)
+        number = event.sequence_number
         if number is not None and self._is_known(number, payload, event.obfuscation):
             return []
         if kind is wire.TextDelta:
@@ -291,6 +295,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         Raises:
             msgspec.ValidationError: neither; the base sees to it.
         """
+        check_strings(payload)
         event = wire.decode_other(payload)
         silent = event.type in wire.SILENT
         about = event.type.startswith("response.") and event.output_index is not None and event.type not in wire.NAMES

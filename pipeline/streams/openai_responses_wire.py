@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams import fields as read
-from pipeline.streams.fields import Fields, Index
+from pipeline.streams.fields import Counted, Fields, Index
 from topics.items import Usage
 
 # What another event says just as well, and signs of life.
@@ -36,11 +36,11 @@ WHOLE_MEMBERS = {
 MOST_PARTS = 1024
 
 
-class _Details(Struct, gc=False):
+class _Details(Counted, gc=False):
     cached_tokens: int | None = None
 
 
-class Tokens(Struct, gc=False):
+class Tokens(Counted, gc=False):
     """Token counts; the input's include what was read from a cache."""
 
     input_tokens: int | None = None

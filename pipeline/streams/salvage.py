@@ -1,9 +1,10 @@
 """Damaged lines: what can still be read of them, in linear time.
 
 Two kinds of damage are mended. A line that strict JSON refuses for a lone surrogate or for bytes that are not UTF-8 is
-read tolerantly, and U+FFFD stands where the damage was. And a line into which another writer's event was written is
-taken apart (rule STR-03: a ``rate_limit_event`` in the middle of an assistant line): the foreign object is cut out and
-the halves are joined. The second half may stand on the next line, for the foreign event brings its own newline.
+made sound: U+FFFD stands where the damage was, or the character whose other half comes next (``halves``). And a line
+into which another writer's event was written is taken apart (rule STR-03: a ``rate_limit_event`` in the middle of an
+assistant line): the foreign object is cut out and the halves are joined. The second half may stand on the next line,
+for the foreign event brings its own newline.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import re
 
 import msgspec
 from msgspec import Raw, Struct
+
+from pipeline.history.readers.surrogates import without_halves
+from pipeline.streams.halves import MASK
 
 # Events that are written by others than the one who writes messages; the cut line itself starts at position 0.
 _FOREIGN = re.compile(
@@ -37,7 +41,7 @@ class Cut(Struct, frozen=True):
 
 
 def read_fields(line: bytes) -> dict[str, Raw]:
-    """The members of a JSON object, each as raw JSON.
+    """The members of a JSON object, each as raw JSON; what no reader takes is U+FFFD in them.
 
     Raises:
         ValueError: the line is not JSON at all. (``msgspec.DecodeError`` and ``UnicodeDecodeError`` are ones, too.)
@@ -50,7 +54,10 @@ def read_fields(line: bytes) -> dict[str, Raw]:
     except msgspec.ValidationError as error:
         raise TypeError("not a JSON object") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _fields.decode(_mend(line))
+        sound = without_halves(_in_utf8(line))
+        if sound == line:
+            raise
+        return read_fields(sound)
     return fields
 
 
@@ -62,18 +69,31 @@ def check_strings(line: bytes) -> None:
     """
     if not line.isascii():
         line.decode()
-    if b"\\ud" in line or b"\\uD" in line:
-        msgspec.json.decode(line)
+    if _may_have_halves(line) and without_halves(line) != line:
+        raise msgspec.DecodeError("half of a surrogate pair")
 
 
-def _mend(line: bytes) -> bytes:
-    """The same JSON in strict UTF-8; a lone surrogate and a byte that is not UTF-8 become U+FFFD."""
-    found = json.loads(line.decode("utf-8", "replace"))
-    if not isinstance(found, dict):
-        raise TypeError("not a JSON object")
-    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
-    # UTF-16 is where surrogates mean something: pairs are joined on the way, lone ones are errors.
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+def make_sound(line: bytes) -> tuple[bytes, bool]:
+    """The same JSON in strict UTF-8, with U+FFFD for bytes that are not; and whether there are masks in it.
+
+    They stand for lone surrogates (``halves``). Where the text itself has characters that serve as masks, U+FFFD
+    stands for the surrogates at once.
+    """
+    text = _in_utf8(line)
+    if not _may_have_halves(text):
+        return text, False
+    hidden = MASK.hide(text)
+    if hidden == text:
+        return text, False
+    return (hidden, True) if MASK.is_free_in(text) else (without_halves(text), False)
+
+
+def _may_have_halves(line: bytes) -> bool:
+    return b"\\ud" in line or b"\\uD" in line
+
+
+def _in_utf8(line: bytes) -> bytes:
+    return line if line.isascii() else line.decode("utf-8", "replace").encode()
 
 
 def take_apart(line: bytes) -> Cut | None:

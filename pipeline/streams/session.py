@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -17,6 +18,7 @@ from pipeline.streams.diagnosis import EXCERPT
 from pipeline.streams.events import Event, RunEnded, unrecognized
 from pipeline.streams.finished import FinishedTurn
 from pipeline.streams.framing import Tail
+from pipeline.streams.halves import Halves
 from pipeline.streams.identity import Ids
 from pipeline.streams.machine import Machine
 from pipeline.streams.sources import source as find_source
@@ -35,6 +37,7 @@ class _Saved(Struct, array_like=True):
     due: bytes
     decoder: bytes
     memory: Memory
+    halves: Halves | None = None
 
 
 class Recovery:
@@ -102,8 +105,19 @@ class Recovery:
             data, lost = self._tail.push(data, self._decoder.framing)
             items += self._steps([unrecognized("event longer than 64 MiB")] * lost)
         elif self._tail.size:
-            data = b"\n".join((self._tail.flush(), data))
+            items += self._steps(self._decoder.feed(self._tail.flush()))
         return items + self._steps(self._decoder.feed(data))
+
+    def feed_each(self, records: Sequence[bytes], run: str | None = None) -> list[Item]:
+        """Take records of one run, each of them whole events; their items add up to those of feeding one by one.
+
+        It costs a third of that. What a record means does not depend on the others, however damaged they are.
+
+        Raises:
+            StreamError: the source broke its own protocol. Damaged lines are items, not errors.
+        """
+        items = self.feed(records[0], run)
+        return items + self._steps(self._decoder.feed_each(records[1:])) if len(records) > 1 else items
 
     def end_run(self, reason: str = "end of run") -> list[Item]:
         """Nothing more comes in this run: what is open stays, marked as incomplete for this reason."""
@@ -156,6 +170,7 @@ class Recovery:
             msgspec.json.encode(self._due),
             self._decoder.save(),
             self._machine.memory,
+            self._decoder.halves if self._decoder.halves.are_open() else None,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -174,6 +189,7 @@ class Recovery:
         recovery._run, recovery._fed, recovery._tail = saved.run, saved.fed, saved.tail
         recovery._due = list(_items.decode(saved.due))
         recovery._decoder.load(saved.decoder)
+        recovery._decoder.halves = saved.halves or Halves()
         recovery._machine = recovery._machine_with(saved.memory)
         return recovery
 

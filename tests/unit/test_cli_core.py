@@ -178,7 +178,8 @@ def test_recover_prints_one_item_a_line_and_ends_with_3_where_something_was_prom
 
 def test_recover_takes_noise_as_items():
     done = reknit("recover", given=b"\xff\xfe\x00\nnull\nnot json\n" + b"x" * 10_000_000)
-    assert done.returncode == 0
+    assert done.returncode == 2
+    assert done.stderr == b"reknit: nothing here reads as events of claude-cli; --from names another source\n"
     assert [item["type"] for item in lines(done)] == ["agent/unrecognized"] * 4
 
 
@@ -201,3 +202,11 @@ def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
     assert items[0] == {"type": "item/completed", "item_id": "cc-block-0", "incomplete": True, "reason": "interrupted"}
     assert [item["type"] for item in items[1:]] == ["turn/stop", "turn/diagnosis"]
     assert (items[2]["cause"], items[2]["head"]) == ("stopped", "Hel")
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [(b"", 0), (b"\n \n", 0), (b'{"type":"keep_alive"}\n', 0), (b"null\n", 2), (b'null\n{"type":"system"}\n', 0)],
+)
+def test_recover_ends_with_2_where_it_understood_nothing(given: bytes, code: int):
+    assert reknit("recover", given=given).returncode == code

@@ -113,6 +113,38 @@ def test_server_sent_events_cut_anywhere(size: int) -> None:
     assert [payload for part in [*whole, left] for payload in sse.payloads(part)] == sse.payloads(SSE)
 
 
+CUT_ANYWHERE = {
+    "CR": b'data: {"a":1}\r\rdata: {\rdata: "b":{}}\r\r',
+    "CR LF": b': words\r\n\r\nevent: a\r\ndata: {\r\ndata: "b":{}\r\ndata: }\r\n\r\ndata: {"c":3}\r\n\r\n',
+    "a mark": b'\xef\xbb\xbfevent: error\ndata: {\ndata:  "m": 1\ndata: }\n\n',
+    "words": b"event: error\nid: 1\ndata: over\nretry: 5\ndata: loaded\n\n",
+    "no blank lines": b'data: {"a":{"b":1}\ndata: ,"c":{}}\ndata: {"d":"x\ndata: {"e":2}\nevent: f\ndata: {"g":3}\n',
+    "laid out": b'{\n  "a": {\n    "b": "}"\n  }\n}\n{"c":3}\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (CUT_ANYWHERE["CR"], [b'{"a":1}', b'{\n"b":{}}']),
+        (CUT_ANYWHERE["CR LF"], [b'{\n"b":{}\n}', b'{"c":3}']),
+        (CUT_ANYWHERE["a mark"], [b'{"error":{\n "m": 1\n}}']),
+        (CUT_ANYWHERE["words"], [b'{"error":"over\\nloaded"}']),
+        (
+            CUT_ANYWHERE["no blank lines"],
+            [b'{"a":{"b":1}\n,"c":{}}', b'{"d":"x', b'{"e":2}', b'{"g":3}'],
+        ),
+        (CUT_ANYWHERE["laid out"], [b'{\n  "a": {\n    "b": "}"\n  }\n}', b'{"c":3}']),
+    ],
+    ids=CUT_ANYWHERE,
+)
+def test_layouts_cut_anywhere(data: bytes, found: list[bytes]) -> None:
+    assert sse.payloads(data) == found
+    for size in range(1, len(data)):
+        whole, left = pieces(data, size, framing.lines)
+        assert [payload for part in [*whole, left] for payload in sse.payloads(part)] == found
+
+
 @pytest.mark.parametrize("size", range(1, 30))
 def test_lines_cut_anywhere(size: int) -> None:
     data = b'{"a":1}\r\n{"b":2}\n\n{"c":3}'

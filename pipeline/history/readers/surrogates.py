@@ -83,6 +83,11 @@ class Mask:
         return ""
 
 
+def without_halves(data: bytes) -> bytes:
+    """JSON text with U+FFFD for each lone half."""
+    return _ESCAPE.sub(lambda match: match[0] if match[2] is None else match[1] + _REPLACEMENT, data)
+
+
 def find_mask(data: bytes) -> Mask | None:
     """A mask for the lone halves in JSON text; None where there are none.
 

@@ -1,0 +1,138 @@
+r"""Halves of surrogate pairs in a stream: a character that was cut between two deltas is put together again.
+
+Servers cut texts by UTF-16 units, so one delta ends in ``\ud83d`` and the next begins with ``\ude00``, which no string
+can hold. A payload with such halves is decoded with masks for them (``salvage.make_sound``); what comes of it goes
+through ``Halves``: a first half waits until its block goes on, and a half that stays alone becomes U+FFFD. Only what
+follows such a payload costs anything.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from msgspec import UNSET, Raw, Struct, structs
+
+from pipeline.history.readers.surrogates import Mask
+from pipeline.streams.events import (
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    Event,
+    Failed,
+    MessageDelta,
+    MessageStarted,
+    MessageStopped,
+    Retried,
+    RunEnded,
+    RunResult,
+    WholeMessage,
+)
+
+# One window for all records, because the two halves of a character come in different ones.
+MASK: Final = Mask(0x10D800)
+_OFFSET: Final = 0x10D800 - 0xD800
+_FIRST_HALVES: Final = frozenset(chr(_OFFSET + unit) for unit in range(0xD800, 0xDC00))
+_PAIR: Final = re.compile("[\U0010d800-\U0010dbff][\U0010dc00-\U0010dfff]")
+_HALF: Final = re.compile("[\U0010d800-\U0010dfff]")
+_LOST: Final = "\ufffd"
+# After these no block of a message goes on.
+_ENDS: Final = (MessageStarted, MessageDelta, MessageStopped, Failed, Retried, RunResult, RunEnded)
+
+
+class Waiting(Struct, array_like=True):
+    """The first half of a character at the end of what came of a block."""
+
+    kind: str
+    half: str
+    message_id: str | None
+
+
+class Halves(Struct):
+    """First halves that wait, by block. ``masked``: there may be masks in what the decoder makes next."""
+
+    waiting: dict[int, Waiting] = {}
+    masked: bool = False
+
+    def are_open(self) -> bool:
+        """Whether the next events have to go through ``follow``."""
+        return self.masked or bool(self.waiting)
+
+    def follow(self, events: list[Event]) -> list[Event]:
+        """The events without masks: with the characters that are whole now, and U+FFFD for halves that stay alone."""
+        found: list[Event] = []
+        for event in events:
+            if type(event) is BlockDelta and event.raw is UNSET:
+                found += self._grown(event)
+                continue
+            found += self._left_by(event)
+            found.append(_shown(self._begun(event) if type(event) is BlockStarted and event.text else event))
+        return found
+
+    def end(self) -> list[Event]:
+        """What still waits, at the end of the run."""
+        left = [event for index in list(self.waiting) for event in self._left(index)]
+        self.masked = False
+        return left
+
+    def _begun(self, event: BlockStarted) -> BlockStarted:
+        text = self._kept(event.text, event.index, f"{event.kind}_delta", event.message_id)
+        return structs.replace(event, text=text)
+
+    def _grown(self, event: BlockDelta) -> list[Event]:
+        before = self.waiting.get(event.index)
+        if before is None:
+            return [self._next(event, event.content)]
+        if not event.content:
+            return [event]
+        if (before.kind, before.message_id) != (event.kind, event.message_id):
+            return [*self._left(event.index), self._next(event, event.content)]
+        del self.waiting[event.index]
+        return [self._next(event, before.half + event.content)]
+
+    def _next(self, event: BlockDelta, content: str) -> BlockDelta:
+        return structs.replace(event, content=self._kept(content, event.index, event.kind, event.message_id))
+
+    def _kept(self, content: str, index: int, kind: str, message_id: str | None) -> str:
+        """Text without its last half, which waits for the other one."""
+        content = _PAIR.sub(_joined, content)
+        if content[-1:] in _FIRST_HALVES:
+            self.waiting[index] = Waiting(kind, content[-1], message_id)
+            content = content[:-1]
+        return _HALF.sub(_LOST, content)
+
+    def _left_by(self, event: Event) -> list[Event]:
+        """What has waited for nothing, now that this event comes."""
+        if not self.waiting:
+            return []
+        if isinstance(event, BlockStarted | BlockStopped):
+            return self._left(event.index)
+        if isinstance(event, WholeMessage):
+            # Where it does not name their places, it tells the whole of its blocks, and they take nothing more.
+            return [left for whole in event.blocks if whole.index is not None for left in self._left(whole.index)]
+        if isinstance(event, _ENDS):
+            return [left for index in list(self.waiting) for left in self._left(index)]
+        return []
+
+    def _left(self, index: int) -> list[Event]:
+        waiting = self.waiting.pop(index, None)
+        return [] if waiting is None else [BlockDelta(index, waiting.kind, _LOST, waiting.message_id, UNSET, 0)]
+
+
+def _joined(pair: re.Match[str]) -> str:
+    return MASK.joined(pair[0][0], pair[0][1])
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401  whatever an event holds
+    """The same without masks, wherever they stand in it."""
+    if isinstance(value, str):
+        return _HALF.sub(_LOST, _PAIR.sub(_joined, value))
+    if isinstance(value, Raw):
+        return Raw(_shown(bytes(value).decode("utf-8", "replace")).encode()) if MASK.is_in(bytes(value)) else value
+    if isinstance(value, dict):
+        return {_shown(name): _shown(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([_shown(member) for member in value])
+    if isinstance(value, Struct):
+        return structs.replace(value, **{name: _shown(getattr(value, name)) for name in value.__struct_fields__})
+    return value
