@@ -35,7 +35,7 @@ from pipeline.streams.events import (
 from pipeline.streams.fields import Fields
 from pipeline.streams.framing import Ends, Scan, values
 from pipeline.streams.gemini_arguments import Arguments
-from pipeline.streams.gemini_beside import added, beside
+from pipeline.streams.gemini_beside import added, beside, is_annotated
 from pipeline.streams.gemini_wire import (
     Candidate,
     Chunk,
@@ -137,7 +137,8 @@ class Gemini(PayloadDecoder[GeminiState]):
         blocked = block_reason(feedback.block_reason) if feedback is not None else ""
         if feedback is not None and blocked:
             events.append(Failed(feedback.block_reason_message or f"the prompt was blocked: {blocked}", blocked))
-        events += self._finish()
+        if self.state.over or any(candidate.finish_reason for candidate in candidates):
+            events += self._finish()
         return events
 
     def finish(self) -> list[Event]:
@@ -325,18 +326,12 @@ def _plain_part(candidate: Candidate[Part]) -> Part | None:
     if parts is None or len(parts) != 1 or candidate.finish_reason or candidate.index:
         return None
     part = parts[0]
-    plain = part.text and part.function_call is None and part.thought_signature is None and part.own is UNSET
-    return part if plain and part.about is UNSET and not _is_annotated(candidate) else None
-
-
-def _is_annotated(candidate: Candidate[Part]) -> bool:
-    """Whether there is more beside the words than the empty object that nearly every chunk of a search has."""
-    grounding = candidate.grounding_metadata
-    if isinstance(grounding, Raw) and bytes(grounding) != b"{}":
-        return True
-    return not (
-        candidate.url_context_metadata is candidate.citation_metadata is candidate.grounding_attributions is UNSET
-    )
+    plain = part.text and part.function_call is part.thought_signature is None and part.own is part.about is UNSET
+    if not plain:
+        return None
+    # Nearly always there is nothing beside it at all.
+    bare = candidate.grounding_metadata is candidate.url_context_metadata is candidate.citation_metadata is UNSET
+    return part if bare or not is_annotated(candidate) else None
 
 
 def _says_more(candidates: list[Candidate[Part]]) -> bool:

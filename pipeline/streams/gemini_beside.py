@@ -8,7 +8,7 @@ place, and anything else is added to it.
 from __future__ import annotations
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from pipeline.streams.gemini_wire import Candidate, P
 
@@ -19,6 +19,8 @@ _list = msgspec.json.Decoder(list[Raw])
 
 def beside(candidate: Candidate[P]) -> dict[str, Raw]:
     """What a chunk says beside the words of a candidate, by the names that Gemini has for it."""
+    if not is_annotated(candidate):
+        return {}
     told = {
         "groundingMetadata": candidate.grounding_metadata,
         "urlContextMetadata": candidate.url_context_metadata,
@@ -26,6 +28,13 @@ def beside(candidate: Candidate[P]) -> dict[str, Raw]:
         "groundingAttributions": candidate.grounding_attributions,
     }
     return {name: value for name, value in told.items() if isinstance(value, Raw) and bytes(value) not in _EMPTY}
+
+
+def is_annotated(candidate: Candidate[P]) -> bool:
+    """Whether a chunk says more beside the words than the empty object that nearly every chunk of a search has."""
+    others = candidate.url_context_metadata is candidate.citation_metadata is candidate.grounding_attributions is UNSET
+    grounding = candidate.grounding_metadata
+    return not others or (isinstance(grounding, Raw) and bytes(grounding) != b"{}")
 
 
 def added(before: bytes | None, told: bytes) -> bytes:

@@ -174,6 +174,18 @@ def test_each_candidate_has_its_own_sources() -> None:
     }
 
 
+def test_another_candidate_s_own_parts_are_kept_as_they_came() -> None:
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}}
+    items = run({"candidates": [{"index": 1, "content": {"parts": [code]}}], "responseId": "r1"}, ONE_END)
+    (entry,) = entries(items)
+    assert json.loads(bytes(entry.started.raw)) == {
+        "type": "choice",
+        "choice": 1,
+        "of": "executableCode",
+        "block": {"type": "executableCode"} | code,
+    }
+
+
 ONE_END = {"candidates": [{"index": 1, "finishReason": "MAX_TOKENS"}], "responseId": "r1"}
 
 
