@@ -330,7 +330,8 @@ def _plain_part(candidate: Candidate[Part]) -> Part | None:
     if not plain or part.own is not UNSET or part.about is not UNSET:
         return None
     # Nearly always there is nothing beside it at all.
-    bare = candidate.grounding_metadata is candidate.url_context_metadata is candidate.citation_metadata is UNSET
+    bare = candidate.grounding_metadata is candidate.citation_metadata is candidate.grounding_attributions is UNSET
+    bare = bare and candidate.url_context_metadata is UNSET
     return part if bare or not is_annotated(candidate) else None
 
 
