@@ -325,11 +325,12 @@ def _plain_part(candidate: Candidate[Part]) -> Part | None:
     if parts is None or len(parts) != 1 or candidate.finish_reason or candidate.index:
         return None
     part = parts[0]
-    plain = part.text and part.function_call is part.thought_signature is None and part.own is part.about is UNSET
-    if not plain:
+    plain = part.text and part.function_call is None and part.thought_signature is None
+    if not plain or part.own is not UNSET or part.about is not UNSET:
         return None
     # Nearly always there is nothing beside it at all.
-    bare = candidate.grounding_metadata is candidate.url_context_metadata is candidate.citation_metadata is UNSET
+    bare = candidate.grounding_metadata is candidate.citation_metadata is candidate.grounding_attributions is UNSET
+    bare = bare and candidate.url_context_metadata is UNSET
     return part if bare or not is_annotated(candidate) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, get_args
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from pipeline.model import Block
 from pipeline.streams.events import BlockStarted
@@ -28,9 +28,12 @@ def own_block(kind: str, members: Fields) -> tuple[str, Raw]:
 def other_answer(number: int, started: BlockStarted) -> BlockStarted:
     """The block of another answer than the first (a chat's choice, a candidate of Gemini's).
 
-    It is shown as it grows, and its type keeps it out of what the model is told that it said.
+    It is shown as it grows, and its type keeps it out of what the model is told that it said. A block of the source's
+    own type stands in the member ``block``.
     """
     about: dict[str, object] = {"type": "choice", "choice": number, "of": started.kind}
     if started.tool_id is not None:
         about |= {"id": started.tool_id, "name": started.name}
+    if started.raw is not UNSET:
+        about["block"] = started.raw
     return BlockStarted(index=started.index, kind="choice", name=started.name, raw=Raw(msgspec.json.encode(about)))

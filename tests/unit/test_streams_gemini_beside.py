@@ -126,6 +126,14 @@ def test_sources_add_up_and_what_is_said_again_stands_once() -> None:
     assert extras(items) == [{"citationMetadata": {"citationSources": [one["citationSources"][0] for one in cited]}}]
 
 
+@pytest.mark.parametrize(
+    "name", ["groundingMetadata", "urlContextMetadata", "citationMetadata", "groundingAttributions"]
+)
+def test_each_kind_of_source_is_seen_in_the_middle_of_a_text(name: str) -> None:
+    told = {name: [{"sourceId": "https://a.example"}]}
+    assert extras(run(chunk(text("A")), said(text("B"), **told), chunk(text("C")), END)) == [told]
+
+
 def test_sources_of_a_text_stand_with_that_text() -> None:
     items = run(
         said(text("A"), groundingMetadata=grounded("a")),
@@ -171,6 +179,18 @@ def test_each_candidate_has_its_own_sources() -> None:
         "of": "text",
         "text": "B",
         "groundingMetadata": grounded("B"),
+    }
+
+
+def test_another_candidate_s_own_parts_are_kept_as_they_came() -> None:
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}}
+    items = run({"candidates": [{"index": 1, "content": {"parts": [code]}}], "responseId": "r1"}, ONE_END)
+    (entry,) = entries(items)
+    assert json.loads(bytes(entry.started.raw)) == {
+        "type": "choice",
+        "choice": 1,
+        "of": "executableCode",
+        "block": {"type": "executableCode"} | code,
     }
 
 
