@@ -18,7 +18,8 @@ Order and meaning, which every consumer may rely on (``topics.reducer`` is the r
    else speaks of it is void, before or after.
 5. ``item/result`` is a tool's answer; it may come while other items of the same turn are still open. The last counts.
 6. ``turn/delta`` tells what is known about the running turn (model, usage), ``turn/stop`` closes it. A stop completes
-   no item. ``incomplete: true``: the turn was cut off; if its stop reason still comes, another ``turn/stop`` tells it.
+   no item. ``incomplete: true``: the turn was cut off; if its stop reason still comes, or its run's result shows that
+   nothing of it is missing, another ``turn/stop`` tells it.
 7. ``turn/result`` ends a run's answer. ``unseen``: its text is not on the screen. ``expanded``: show it opened, because
    it is unseen or tells an error.
 8. ``turn/diagnosis`` comes last in a run that ended without finishing, or that was broken off: once, beside the items

@@ -22,6 +22,10 @@ States:
 - ``PROMOTED``: a message that never streamed, known from complete messages only.
 - ``CLOSED``: the run's result has come. What is on the screen stays.
 
+A complete message of another id, in place of an attempt that has not stopped, withdraws of what that attempt confirmed
+only what it says again: the source leaves the rest out for a while, but keeps it. Another run in the same pipe
+withdraws nothing at all.
+
 Two inputs never change anything: events of a message that is over (``LATE``: in some versions a replaced attempt still
 gets its stops), and what stands beside the messages (``ASIDE``).
 """
