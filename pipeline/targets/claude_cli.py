@@ -34,6 +34,7 @@ from pipeline.text.flatten import (
     said_now,
     sections,
     system_section,
+    with_pieces,
 )
 from pipeline.text.jsontext import ascii_quoted, in_ascii, spaced
 from pipeline.text.neutral import Guard
@@ -102,7 +103,7 @@ def _alone(message: Message, book: Book) -> Encoded:
             book.drop("unknown_dropped", piece, detail=piece.block.kind)
         else:
             pieces.append(piece)
-    fitted = _stubbed_if_empty(structs.replace(message, pieces=pieces), message, book)
+    fitted = _stubbed_if_empty(with_pieces(message, pieces), message, book)
     fitted = quiet(fitted, _GUARD, book, fitted.pieces)
     first = fitted.pieces[0]
     if len(fitted.pieces) == 1 and isinstance(first.block, Text) and first.whole:
@@ -131,7 +132,7 @@ def _fitted(message: Message, book: Book) -> Message:
             continue
         kind = block.kind if isinstance(block, Unknown) else ""
         book.drop("thinking_dropped" if _is_reasoning(piece) else "unknown_dropped", piece, detail=kind)
-    return structs.replace(message, pieces=pieces)
+    return with_pieces(message, pieces)
 
 
 def _with_losses_named(piece: Piece, book: Book) -> Piece:
@@ -159,7 +160,7 @@ def _with_sources(message: Message, book: Book) -> Message:
             pieces.append(_result_with_sources(piece, result, result.content, book))
         else:
             pieces.append(with_source(piece, book))
-    return structs.replace(message, pieces=pieces)
+    return with_pieces(message, pieces)
 
 
 def _result_with_sources(piece: Piece, result: ToolResult, content: Sequence[Any], book: Book) -> Piece:

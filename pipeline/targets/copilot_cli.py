@@ -32,6 +32,7 @@ from pipeline.text.flatten import (
     said_now,
     sections,
     system_section,
+    with_pieces,
 )
 from pipeline.text.neutral import Guard
 
@@ -91,7 +92,7 @@ class CopilotCliDialect:
 def _encoded(message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
     """A message in the sections that the layout makes of it, with nothing in it that no prompt can hold."""
     pieces = [_printable(_without_media(piece, book), book) for piece in message.pieces]
-    message = structs.replace(message, pieces=pieces)
+    message = with_pieces(message, pieces)
     rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
     data = BETWEEN.join(layout(message)).encode()
     return Encoded(data=data, rows=rows, fixes=book.fixes, gone=book.gone)
@@ -117,7 +118,7 @@ def _shown(message: Message, book: Book) -> Message:
             book.drop("unknown_dropped", piece, detail=block.kind)
         else:
             pieces.append(piece)
-    return structs.replace(message, pieces=pieces)
+    return with_pieces(message, pieces)
 
 
 def _without_media(piece: Piece, book: Book) -> Piece:

@@ -86,7 +86,12 @@ def quiet(message: Message, guard: Guard, book: Book, current: Sequence[Piece] =
     """The message with whatever acts in its words broken, but for the user's own among the ``current`` pieces."""
     own = {id(piece) for piece in current if is_own(piece)}
     pieces = [piece if id(piece) in own else guard.piece(piece, book) for piece in message.pieces]
-    return structs.replace(message, pieces=pieces)
+    return with_pieces(message, pieces)
+
+
+def with_pieces(message: Message, pieces: list[Piece]) -> Message:
+    """The message with other pieces; itself where they are the same, as they mostly are."""
+    return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
 
 
 def _last_said(parts: Sequence[Sequence[Piece]]) -> int:

@@ -29,6 +29,8 @@ _KEYWORD: Final = re.compile(r"(?<=ultrat)(?=hink)", re.IGNORECASE)
 # What ends a line for any reader, as for str.splitlines, and the white space that ends none.
 _ENDS: Final = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _GAP: Final = r"[\t\x1f \xa0\u1680\u2000-\u200a\u202f\u205f\u3000\ufeff]"
+# What headings and brackets begin with.
+_SIGNS: Final = "#["
 # What we write ourselves in front of others' words.
 _INCOMPLETE: Final = "[Incomplete tool call: "
 _OWN_BEGINNINGS: Final = (SYSTEM_MARK, ORPHAN_MARK, _INCOMPLETE)
@@ -50,10 +52,12 @@ class Guard:
         self._mentions = mentions
         self._keywords = keywords
         lines = tuple(lines)
-        # One look for a line's first character spares most texts the rest.
-        self._firsts = tuple(dict.fromkeys("".join(line[:1] + line[:1].swapcase() for line in lines)))
+        # A look for what every such line has in it spares most texts the rest.
+        self._signs = tuple(dict.fromkeys(line[0] for line in lines if line[0] in _SIGNS))
+        self._words = tuple(max(line.lower().split(), key=len) for line in lines if line[0] not in _SIGNS)
+        firsts = "".join(dict.fromkeys(map(re.escape, (line[0] for line in lines))))
         beginnings = "|".join(map(_pattern, lines))
-        self._line = re.compile(rf"([{_ENDS}]{_GAP}*+)(?={beginnings})", re.IGNORECASE)
+        self._line = re.compile(rf"([{_ENDS}]{_GAP}*+)(?=[{firsts}])(?={beginnings})", re.IGNORECASE)
 
     def text(self, text: str) -> tuple[str, int]:
         """The text with what acts broken, and how many characters that took."""
@@ -64,11 +68,17 @@ class Guard:
         if self._keywords and "ultrat" in text.lower():
             text, more = _KEYWORD.subn(BREAK, text)
             count += more
-        if any(first in text for first in self._firsts):
+        if self._may_begin_like_ours(text):
             # Its first line is one as well, so that a line always begins behind an end.
             broken, more = self._line.subn(rf"\1{BREAK}", f"\n{text}")
             text, count = (broken[1:], count + more) if more else (text, count)
         return text, count
+
+    def _may_begin_like_ours(self, text: str) -> bool:
+        for sign in self._signs:  # a generator costs more than the looks
+            if sign in text:
+                return True
+        return bool(self._words) and any(map(text.lower().__contains__, self._words))
 
     def piece(self, piece: Piece, book: Book) -> Piece:
         """The piece with what acts in its words broken, which is recorded with the count."""
@@ -123,9 +133,9 @@ def _pattern(line: str) -> str:
     """What begins like a line that we write."""
     marks = line[: len(line) - len(line.lstrip("#["))]
     words = line[len(marks) :].split()
-    title = f"{_GAP}+".join(map(re.escape, words))
+    title = f"{_GAP}++".join(map(re.escape, words))
     if not marks.startswith("#"):
-        return re.escape(marks) + f"{_GAP}*" + title
+        return re.escape(marks) + f"{_GAP}*+" + title
     anywhere = rf"\#{{1,6}}{_GAP}*+{title}"
     if len(words) > 1:
         return anywhere
