@@ -9,7 +9,8 @@ the text back. Whoever calls this decides whose words they are: the current user
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Raw, structs
@@ -31,9 +32,16 @@ _ENDS: Final = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _GAP: Final = r"[\t\x1f \xa0\u1680\u2000-\u200a\u202f\u205f\u3000\ufeff]"
 # What headings and brackets begin with.
 _SIGNS: Final = "#["
-# What we write ourselves in front of others' words.
-_INCOMPLETE: Final = "[Incomplete tool call: "
-_OWN_BEGINNINGS: Final = (SYSTEM_MARK, ORPHAN_MARK, _INCOMPLETE)
+# What the repair writes in front of others' words, by the fix that records it.
+_MARKS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "system_inlined": SYSTEM_MARK,
+        "system_block_as_text": SYSTEM_MARK,
+        "result_orphan_text": ORPHAN_MARK,
+        "result_late_text": ORPHAN_MARK,
+        "call_incomplete_text": "[Incomplete tool call: ",
+    }
+)
 
 
 class Guard:
@@ -84,9 +92,10 @@ class Guard:
         """The piece with what acts in its words broken, which is recorded with the count."""
         match piece.block:
             case Text(text=text):
-                own = _own_beginning(piece, text)
-                quiet, count = self.text(text[len(own) :])
-                after: Any = structs.replace(piece.block, text=own + quiet) if count else None
+                mark = _MARKS.get(piece.code, "")
+                mark = mark if text.startswith(mark) else ""
+                quiet, count = self.text(text[len(mark) :])
+                after: Any = structs.replace(piece.block, text=mark + quiet) if count else None
             case ToolUse(name=name, input=given):
                 quiet, count = self.text(name)
                 input_, more = self._json(given)
@@ -120,13 +129,6 @@ class Guard:
 def is_own(piece: Piece) -> bool:
     """Whether a block of the current user's turn is the user's own words: no result, no system message, no leftover."""
     return isinstance(piece.block, Text) and not piece.system and piece.fate != "flattened"
-
-
-def _own_beginning(piece: Piece, text: str) -> str:
-    """What we wrote in front of words that are not the user's."""
-    if not piece.system and piece.fate != "flattened":
-        return ""
-    return next((beginning for beginning in _OWN_BEGINNINGS if text.startswith(beginning)), "")
 
 
 def _pattern(line: str) -> str:
