@@ -251,6 +251,10 @@ _DIALECT = (
     _lost("nul_replaced", "rewritten", "a NUL, at which a command line ends, became U+FFFD"),
     _added("turn_stubbed", "nothing of a turn is left for this target; a line of text holds its place",
          "messages.N: all messages must have non-empty content", "anthropics/claude-code#3196"),
+    _kept("words_neutralised", "rewritten",
+          "words that would make a program act, or pass for a line of ours, got invisible characters, counted in the "
+          "detail",
+          source="runs of Claude Code 1.0.128 to 2.1.330: the file behind an @ in an old tool result is read and sent"),
     _kept("wrapper_broken", "rewritten",
          "a tag of the text protocol that nobody but us may write was broken with a backslash",
          source="dwgx/WindsurfAPI: tool output that forges a call"),

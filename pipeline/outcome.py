@@ -156,8 +156,9 @@ class Normalized:
     @cached_property
     def ledger(self) -> list[Entry]:
         """What became of every block: those in the system slot, those in the output, then those that are in neither."""
+        own = _touched(self._track.dialect.fixes)
         shown = chain(
-            (Entry(piece.path, "kept", "system") for piece in self._shared.system),
+            (_as_read(Entry(piece.path, "kept", "system"), own) for piece in self._shared.system),
             (entry for at, row in enumerate(self._all_rows()) for entry in _entries(at, row)),
         )
         read = _touched(self._shared.fixes[: self._fixes])

@@ -165,9 +165,7 @@ class Track:
             found = rules.judge_ends(opening, self.steady() - len(self.dialect.prefix), ending)
             if found is not None:
                 return found
-        body = whole()
-        # A session without a turn makes no text at all, which is nothing to judge.
-        return rules.validate(body, self.model) if body else []
+        return rules.validate(whole(), self.model)
 
     def _all_inert(self, rules: WholeBody) -> bool:
         """Whether the rules have nothing against the settled chunks; each is looked at once."""

@@ -7,6 +7,7 @@ refusals of what the CLI passes on.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pipeline.rules import _json
@@ -73,17 +74,25 @@ EXTRA = _rule(
     summary="Only keys that the CLI reads (a list of messages beside the message is ignored).",
     repair="drop the key", source=_MEASURED, severity="soft",
 )
+COMMAND = _rule(
+    "CLI-09", "{at}: `{word}` is taken as a command, no request is made",
+    summary="No text begins with a slash and a word: such a turn is a command, and never reaches the model. Versions "
+    "up to 2.1.259 take any word so, later ones their own commands.",
+    repair="the user's own words are left; put something before the slash", source=_MEASURED, severity="soft",
+)
 # fmt: on
 
+# A path is none: a command's name ends with the text, or in white space.
+_COMMAND = re.compile(r"/[A-Za-z0-9:_-]+(?=\s|\Z)")
 _ENVELOPE_KEYS = frozenset({"type", "message", "uuid", "session_id", "parent_tool_use_id", "isSynthetic"})
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _MEDIA = frozenset({"image", "document"})
 # How much of a line its error quotes; the CLI quotes all of it.
 _QUOTED = 200
 # What stands for the inside of a line that is judged by its ends: white space, which says nothing by itself, and how
-# an escape of it begins.
+# it is escaped.
 _GAP = "\u2028\u2029\u2028"
-_GAP_ESCAPED = b"\\u202"
+_GAP_ESCAPES = (b"\\u2028", b"\\u2029")
 
 
 class ClaudeCli(WholeBody):
@@ -118,7 +127,7 @@ class ClaudeCli(WholeBody):
         """Judge a line that is cut inside a text: without a breach at its ends it has none."""
         del inner
         gap = _GAP.encode()
-        if any(gap in end or _GAP_ESCAPED in end for end in (opening, ending)):
+        if any(sign in end for end in (opening, ending) for sign in (gap, *_GAP_ESCAPES)):
             return None
         line = gap.join((opening, ending))
         if self.validate(line) or not _holds_gap(_json.read(line.decode())[0]):
@@ -127,11 +136,11 @@ class ClaudeCli(WholeBody):
 
 
 def _holds_gap(envelope: Any) -> bool:  # noqa: ANN401  any JSON, found valid
-    """Whether the gap is in a text that the model would be told."""
+    """Whether the gap is in a text that the model would be told, behind words that begin no command."""
     content = envelope["message"]["content"]
-    if isinstance(content, str):
-        return _GAP in content
-    return any(block["type"] == "text" and _GAP in block["text"] for block in content)
+    texts = [content] if isinstance(content, str) else [block["text"] for block in content if block["type"] == "text"]
+    before = next((text.partition(_GAP)[0] for text in texts if _GAP in text), "")
+    return before != "" and not before.startswith("/")
 
 
 def _bad_line(text: str, reason: str) -> Violation:
@@ -158,7 +167,7 @@ def _judge_envelope(envelope: object, text: str) -> list[Violation]:
 def _judge_content(content: object) -> list[Violation]:
     path = "message.content"
     if isinstance(content, str):
-        return [] if content.strip() else [EMPTY.broken(path)]
+        return _judge_text(content, path) if content.strip() else [EMPTY.broken(path)]
     if not isinstance(content, list):
         return [SHAPE.broken(path, words="expected a string or a list of blocks")]
     found: list[Violation] = []
@@ -176,12 +185,21 @@ def _judge_block(block: object, path: str) -> list[Violation]:
     if kind in _THINKING:
         return [THINKING.broken(path, kind=kind)]
     if kind == "text":
-        well = isinstance(block.get("text"), str)
-        return [] if well else [SHAPE.broken(f"{path}.text", words="expected a string")]
+        text = block.get("text")
+        return (
+            _judge_text(text, path)
+            if isinstance(text, str)
+            else [SHAPE.broken(f"{path}.text", words="expected a string")]
+        )
     if kind in _MEDIA:
         well = isinstance(block.get("source"), dict)
         return [] if well else [SHAPE.broken(f"{path}.source", words="expected an object")]
     return [BLOCK.broken(path, kind=kind)]
+
+
+def _judge_text(text: str, path: str) -> list[Violation]:
+    command = _COMMAND.match(text)
+    return [COMMAND.broken(path, word=command[0])] if command else []
 
 
 def _says_something(block: object) -> bool:

@@ -1,30 +1,49 @@
 """Claude Code's command line (``--input-format stream-json``): the whole history in one ``type:user`` envelope.
 
 The CLI refuses any other role (``Error: Expected message role 'user', got 'assistant'``), so earlier turns become
-text. The envelope is written with the separators ``", "`` and ``": "`` and non-ASCII as it is, on one line.
+text. The envelope is written with the separators ``", "`` and ``": "``, escaped to ASCII, on one line: versions up to
+2.1.50 decode standard input chunk by chunk, and damage a longer character that a chunk ends in.
+
+The CLI acts on words (``pipeline.text.acts``), whoever said them, so all but the current user's own are kept from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
+from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Image, Text, ToolResult, Turn, Unknown
+from pipeline.model import Document, Image, Text, ToolResult, Turn, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
-from pipeline.targets.media import with_source
-from pipeline.text.flatten import current_input, flat, given_system, is_shown, part_lost, sections, system_section
-from pipeline.text.jsontext import quoted, spaced
+from pipeline.targets.media import has_source, with_source
+from pipeline.text.flatten import (
+    BETWEEN,
+    CURRENT,
+    LINES,
+    SO_FAR,
+    current_input,
+    flat,
+    given_system,
+    is_shown,
+    part_lost,
+    quiet,
+    said_now,
+    sections,
+    system_section,
+    with_pieces,
+)
+from pipeline.text.jsontext import ascii_quoted, in_ascii, spaced
+from pipeline.text.neutral import Guard
 from pipeline.wire import on_the_wire
 
 NAME: Final = "claude-cli"
 
 _OPENING: Final = '{"type": "user", "message": {"role": "user", "content": '
-_SO_FAR: Final = "## Conversation so far"
-_CURRENT: Final = "## Current input"
-_BETWEEN: Final = "\n\n"
+_GUARD: Final = Guard(LINES, mentions=True, keywords=True)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -38,22 +57,17 @@ class ClaudeCliDialect:
     state = None
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
-        self.fixes: list[Any] = []
-        self._system = [system_section(piece) for piece in (*given_system(setting.system), *system)]
-        self.prefix = (_OPENING + '"' + _escaped(_BETWEEN.join([_SO_FAR, *self._system, ""]))).encode()
+        book = Book(NAME)
+        pieces = [_GUARD.piece(piece, book) for piece in (*given_system(setting.system), *system)]
+        self.fixes: list[Fix] = book.fixes
+        self._system = [system_section(piece) for piece in pieces]
+        self.prefix = (_OPENING + '"' + _escaped(BETWEEN.join([SO_FAR, *self._system, ""]))).encode()
 
     def encode(self, message: Message, _state: None) -> Encoded:
         """A turn of the history as its sections; empty where nothing of it can be shown."""
         book = Book(NAME)
-        for piece in message.pieces:
-            if not is_shown(piece):
-                kind = piece.block.kind if isinstance(piece.block, Unknown) else ""
-                code = "unknown_dropped" if kind or not _is_reasoning(piece) else "thinking_dropped"
-                book.drop(code, piece, detail=kind)
-        pieces = [_with_losses_named(piece, book) for piece in message.pieces if is_shown(piece)]
-        rows = [(piece.path, piece.fate, piece.code) for piece in pieces]
-        data = _escaped(_BETWEEN.join(sections(message))).encode()
-        return Encoded(data=data, rows=rows, fixes=book.fixes, gone=book.gone)
+        message = quiet(_fitted(message, book), _GUARD, book)
+        return _encoded(_escaped(BETWEEN.join(sections(message))), message, book)
 
     def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
         """Nothing is written as it is."""
@@ -61,62 +75,122 @@ class ClaudeCliDialect:
     def end(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  this target has no prefill
         """Write the last turns: all but the final one are history, that one is the current input."""
         if not messages:
-            return Ending(parts=(), suffix=b"", prefix=b"")
+            # The envelope of nothing, which the rules refuse.
+            return Ending(parts=(), suffix=b'""}}\n', prefix=_OPENING.encode())
         parts = [self.encode(message, None) for message in messages[:-1]]
-        if not settled and not self._system and not any(part.data for part in parts):
-            alone = _alone(messages[-1])
-            return msgspec.structs.replace(alone, parts=[*parts, *alone.parts])
         book = Book(NAME)
         message = _with_sources(messages[-1], book)
-        parts.append(self.encode(message, None))
+        if not settled and not self._system and not any(part.data for part in parts):
+            return Ending(parts=[*parts, _alone(message, book)], suffix=b"}}\n", prefix=_OPENING.encode())
+        message = _stubbed_if_empty(_fitted(message, book), messages[-1], book)
+        message = quiet(message, _GUARD, book, said_now(message))
         before, current = current_input(message)
-        images = [piece.block for piece in current if isinstance(piece.block, Image)]
-        text = f"{_CURRENT}\n{flat(current) or STUB}".rstrip()
-        last = _escaped(_BETWEEN.join([*before, text])).encode()
-        parts[-1] = msgspec.structs.replace(parts[-1], data=last, fixes=[*book.fixes, *parts[-1].fixes])
-        if not images:
+        text = f"{CURRENT}\n{flat(current)}".rstrip()
+        parts.append(_encoded(_escaped(BETWEEN.join([*before, text])), message, book))
+        media = ", ".join(_written(medium) for medium in _media(current))
+        if not media:
             return Ending(parts=parts, suffix=b'"}}\n')
-        shown = ", ".join(spaced(_encode(on_the_wire(image))) for image in images)
         prefix = self.prefix.removeprefix((_OPENING + '"').encode())
-        opening = f'{_OPENING}[{shown}, {{"type": "text", "text": "'.encode()
+        opening = f'{_OPENING}[{media}, {{"type": "text", "text": "'.encode()
         return Ending(parts=parts, suffix=b'"}]}}\n', prefix=opening + prefix)
 
 
-def _alone(message: Message) -> Ending:
+def _alone(message: Message, book: Book) -> Encoded:
     """A single user turn passes through: its string, or its blocks as they are, less those the CLI has no use for."""
-    book = Book(NAME)
     pieces = []
-    for piece in _with_sources(message, book).pieces:
+    for piece in message.pieces:
         if isinstance(piece.block, Unknown):
             book.drop("unknown_dropped", piece, detail=piece.block.kind)
         else:
             pieces.append(piece)
-    if not pieces:
-        book.note("turn_stubbed", message.pieces[0].path)
-        pieces = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
-    first = pieces[0].block
-    if len(pieces) == 1 and isinstance(first, Text) and pieces[0].whole:
-        content = quoted(first.text)
+    fitted = _stubbed_if_empty(with_pieces(message, pieces), message, book)
+    fitted = quiet(fitted, _GUARD, book, fitted.pieces)
+    first = fitted.pieces[0]
+    if len(fitted.pieces) == 1 and isinstance(first.block, Text) and first.whole:
+        content = ascii_quoted(first.block.text)
     else:
-        content = "[" + ", ".join(spaced(_encode(on_the_wire(piece.block))) for piece in pieces) + "]"
-    rows = [(piece.path, piece.fate, piece.code) for piece in pieces]
-    part = Encoded(data=content.encode(), rows=rows, fixes=book.fixes, gone=book.gone)
-    return Ending(parts=(part,), suffix=b"}}\n", prefix=_OPENING.encode())
+        content = "[" + ", ".join(_written(piece.block) for piece in fitted.pieces) + "]"
+    return _encoded(content, fitted, book)
 
 
-def _with_sources(message: Message, book: Book) -> Message:
-    """The message whose blocks go out as they are, a line of text for an image or document that has no source."""
-    return msgspec.structs.replace(message, pieces=[with_source(piece, book) for piece in message.pieces])
+def _stubbed_if_empty(fitted: Message, given: Message, book: Book) -> Message:
+    """The message, or a line of text where nothing of the given one can be shown."""
+    if fitted.pieces:
+        return fitted
+    book.note("turn_stubbed", given.pieces[0].path)
+    stub = Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
+    return structs.replace(fitted, pieces=[stub])
+
+
+def _fitted(message: Message, book: Book) -> Message:
+    """The message with what can be shown of it; a document without a source is no attachment."""
+    pieces = []
+    for piece in message.pieces:
+        block = piece.block
+        if is_shown(piece) and not (isinstance(block, Document) and not has_source(block)):
+            pieces.append(_with_losses_named(piece, book))
+            continue
+        kind = block.kind if isinstance(block, Unknown) else ""
+        book.drop("thinking_dropped" if _is_reasoning(piece) else "unknown_dropped", piece, detail=kind)
+    return with_pieces(message, pieces)
 
 
 def _with_losses_named(piece: Piece, book: Book) -> Piece:
-    """The piece, once every part of a result that the text does not show has been recorded."""
+    """The piece without the parts of a result that the text does not show, each of which is recorded."""
     result = piece.block
-    if isinstance(result, ToolResult) and isinstance(result.content, list):
-        for at, part in enumerate(result.content):
-            if not isinstance(part, (Text, Image)):
-                piece = part_lost(piece, at, part, book)
-    return piece
+    if not isinstance(result, ToolResult) or not isinstance(result.content, list):
+        return piece
+    kept = []
+    for at, part in enumerate(result.content):
+        if isinstance(part, Unknown) or (isinstance(part, Document) and not has_source(part)):
+            piece = part_lost(piece, at, part, book)
+        else:
+            kept.append(part)
+    if len(kept) == len(result.content):
+        return piece
+    return structs.replace(piece, block=structs.replace(result, content=kept))
+
+
+def _with_sources(message: Message, book: Book) -> Message:
+    """The message whose media go out as they are, a line of text for an image or document that has no source."""
+    pieces = []
+    for piece in message.pieces:
+        result = piece.block
+        if isinstance(result, ToolResult) and isinstance(result.content, list):
+            pieces.append(_result_with_sources(piece, result, result.content, book))
+        else:
+            pieces.append(with_source(piece, book))
+    return with_pieces(message, pieces)
+
+
+def _result_with_sources(piece: Piece, result: ToolResult, content: Sequence[Any], book: Book) -> Piece:
+    parts = [
+        with_source(Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id), book)
+        for at, part in enumerate(content)
+    ]
+    code = next((part.code for part in parts if part.code), "")
+    if not code:
+        return piece
+    shown: list[Any] = [part.block for part in parts]
+    piece = structs.replace(piece, block=structs.replace(result, content=shown))
+    return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
+
+
+def _media(pieces: Sequence[Piece]) -> Iterator[Image | Document]:
+    """The images and documents of the current input, in order, those inside of results too."""
+    for piece in pieces:
+        block = piece.block
+        parts = block.content if isinstance(block, ToolResult) and isinstance(block.content, list) else [block]
+        yield from (part for part in parts if isinstance(part, (Image, Document)))
+
+
+def _written(block: Any) -> str:  # noqa: ANN401  any block
+    return in_ascii(spaced(_encode(on_the_wire(block))))
+
+
+def _encoded(data: str, message: Message, book: Book) -> Encoded:
+    rows = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
+    return Encoded(data=data.encode(), rows=rows, fixes=book.fixes, gone=book.gone)
 
 
 def _is_reasoning(piece: Piece) -> bool:
@@ -124,7 +198,7 @@ def _is_reasoning(piece: Piece) -> bool:
 
 
 def _escaped(text: str) -> str:
-    return quoted(text)[1:-1]
+    return ascii_quoted(text)[1:-1]
 
 
 class ClaudeCli:

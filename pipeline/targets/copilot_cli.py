@@ -2,43 +2,50 @@
 
 The text is laid out as for ``claude-cli``, without the envelope: sections for the system prompt and earlier turns, then
 the current input; a single user turn without a system prompt is its text. The prompt carries no media, so every image
-and document is a fix, and no NUL, at which an argument would end.
+and document is a fix, and no NUL, at which an argument would end. What makes the CLI act (``pipeline.text.acts``) is
+broken in all but the current user's own words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec import structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
 from pipeline.text.flatten import (
+    BETWEEN,
+    CURRENT,
+    DOCUMENT,
     IMAGE,
+    LINES,
+    SO_FAR,
     current_input,
     flat,
     given_system,
-    is_shown,
     part_lost,
+    quiet,
+    said_now,
     sections,
     system_section,
+    with_pieces,
 )
+from pipeline.text.neutral import Guard
 
 NAME: Final = "copilot-cli"
 
-_SO_FAR: Final = "## Conversation so far"
-_CURRENT: Final = "## Current input"
-_BETWEEN: Final = "\n\n"
+_GUARD: Final = Guard(LINES, mentions=True, keywords=False)
 _NUL, _INSTEAD = "\0", "\N{REPLACEMENT CHARACTER}"
 
 
 class CopilotCliDialect:
     """The prompt for one setting. The chunks are sections of text."""
 
-    separator = _BETWEEN.encode()
+    separator = BETWEEN.encode()
     head = b"{}"
     marks_left = 0
     state = None
@@ -46,11 +53,13 @@ class CopilotCliDialect:
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.fixes: list[Fix] = []
         self._system = [self._system_section(piece) for piece in (*given_system(setting.system), *system)]
-        self.prefix = _BETWEEN.join([_SO_FAR, *self._system, ""]).encode()
+        self.prefix = BETWEEN.join([SO_FAR, *self._system, ""]).encode()
 
     def encode(self, message: Message, _state: None) -> Encoded:
         """A turn of the history as its sections; empty where nothing of it can be shown."""
-        return _encoded(*_fitted(message), sections)
+        book = Book(NAME)
+        message = quiet(_shown(message, book), _GUARD, book)
+        return _encoded(message, book, sections)
 
     def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
         """Nothing is written as it is."""
@@ -60,61 +69,71 @@ class CopilotCliDialect:
         if not messages:
             return Ending(parts=(), suffix=b"", prefix=b"")
         parts = [self.encode(message, None) for message in messages[:-1]]
-        message, book = _fitted(messages[-1])
-        if not any(is_shown(piece) for piece in message.pieces):
+        book = Book(NAME)
+        message = _shown(messages[-1], book)
+        if not message.pieces:
             book.note("turn_stubbed", messages[-1].pieces[0].path)
             stub = Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
-            message = structs.replace(message, pieces=[*message.pieces, stub])
+            message = structs.replace(message, pieces=[stub])
         alone = not (settled or self._system or any(part.data for part in parts))
+        message = quiet(message, _GUARD, book, message.pieces if alone else said_now(message))
         last = _encoded(message, book, _alone if alone else _current)
         return Ending(parts=[*parts, last], suffix=b"", prefix=b"" if alone else None)
 
     def _system_section(self, piece: Piece) -> str:
-        section = system_section(piece)
+        book = Book(NAME)
+        section = system_section(_GUARD.piece(piece, book))
+        self.fixes += book.fixes
         if _NUL in section:
             self.fixes.append(make("nul_replaced", piece.path, target=NAME))
         return section.replace(_NUL, _INSTEAD)
 
 
-def _encoded(message: Message, book: Book, layout: Any) -> Encoded:  # noqa: ANN401  makes sections of a message
+def _encoded(message: Message, book: Book, layout: Callable[[Message], list[str]]) -> Encoded:
+    """A message in the sections that the layout makes of it, with nothing in it that no prompt can hold."""
+    pieces = [_printable(_without_media(piece, book), book) for piece in message.pieces]
+    message = with_pieces(message, pieces)
     rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
-    data = _BETWEEN.join(layout(message)).encode()
+    data = BETWEEN.join(layout(message)).encode()
     return Encoded(data=data, rows=rows, fixes=book.fixes, gone=book.gone)
 
 
 def _current(message: Message) -> list[str]:
     before, current = current_input(message)
-    return [*before, f"{_CURRENT}\n{flat(current)}".rstrip()]
+    return [*before, f"{CURRENT}\n{flat(current)}".rstrip()]
 
 
 def _alone(message: Message) -> list[str]:
     return [flat(message.pieces)]
 
 
-def _fitted(message: Message) -> tuple[Message, Book]:
-    """The message with what can be shown of it, and what became of the rest."""
-    book = Book(NAME)
+def _shown(message: Message, book: Book) -> Message:
+    """The message with what can be shown of it; the rest is recorded."""
     pieces = []
     for piece in message.pieces:
         block = piece.block
         if isinstance(block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
-        elif not is_shown(piece):
-            book.drop("unknown_dropped", piece, detail=block.kind if isinstance(block, Unknown) else "document")
+        elif isinstance(block, Unknown):
+            book.drop("unknown_dropped", piece, detail=block.kind)
         else:
-            pieces.append(_printable(_without_media(piece, book), book))
-    return structs.replace(message, pieces=pieces), book
+            pieces.append(piece)
+    return with_pieces(message, pieces)
 
 
 def _without_media(piece: Piece, book: Book) -> Piece:
     block = piece.block
     if isinstance(block, Image):
         return book.change("image_stubbed", piece, Text(text=IMAGE))
+    if isinstance(block, Document):
+        return book.change("document_stubbed", piece, Text(text=DOCUMENT))
     if not isinstance(block, ToolResult) or not isinstance(block.content, list):
         return piece
     for at, part in enumerate(block.content):
         if isinstance(part, Image):
             piece = book.change("image_stubbed", piece, detail=f"content.{at}")
+        elif isinstance(part, Document):
+            piece = book.change("document_stubbed", piece, detail=f"content.{at}")
         elif not isinstance(part, Text):
             piece = part_lost(piece, at, part, book)
     return piece

@@ -50,18 +50,22 @@ _OF_IMAGES: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Base64Source | _Lin
 _OF_DOCUMENTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Inline | _Text | _Content | _Linked | _Uploaded)
 
 
+def has_source(block: Image | Document) -> bool:
+    """Whether a source is one that Anthropic could read."""
+    try:
+        (_OF_IMAGES if isinstance(block, Image) else _OF_DOCUMENTS).decode(block.source)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
 def with_source(piece: Piece, book: Book) -> Piece:
     """The piece, or a line of text for an image or a document whose source is none that Anthropic could read."""
     block = piece.block
-    if not isinstance(block, (Image, Document)):
+    if not isinstance(block, (Image, Document)) or has_source(block):
         return piece
-    is_image = isinstance(block, Image)
-    try:
-        (_OF_IMAGES if is_image else _OF_DOCUMENTS).decode(block.source)
-    except msgspec.DecodeError:
-        code, what = ("image_stubbed", "Image") if is_image else ("document_stubbed", "Document")
-        return _stubbed(code, what, piece, book, "its source cannot be read", mark=block.cache_control)
-    return piece
+    code, what = ("image_stubbed", "Image") if isinstance(block, Image) else ("document_stubbed", "Document")
+    return _stubbed(code, what, piece, book, "its source cannot be read", mark=block.cache_control)
 
 
 def inline(source: Raw) -> Base64Source | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -12,8 +13,33 @@ from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 from pipeline.text.jsontext import spaced
+from pipeline.text.neutral import Guard, is_own
 
+SO_FAR: Final = "## Conversation so far"
+CURRENT: Final = "## Current input"
+BETWEEN: Final = "\n\n"
 IMAGE: Final = "[image attachment]"
+DOCUMENT: Final = "[document attachment]"
+# The beginnings of the lines that are written here, and of those that the repair writes into texts. Nobody else's words
+# may begin a line like one of them, the current user's own excepted.
+LINES: Final = (
+    SO_FAR,
+    CURRENT,
+    "### System",
+    "### User",
+    "### Assistant",
+    "### Tool result",
+    "[Tool call",
+    "[Tool result",
+    "[Tool error",
+    "[Incomplete tool call",
+    "[System message",
+    IMAGE.removesuffix("]"),
+    DOCUMENT.removesuffix("]"),
+)
+
+
+_MARKS: Final[Mapping[type, str]] = MappingProxyType({Image: IMAGE, Document: DOCUMENT})
 
 
 def sections(message: Message) -> list[str]:
@@ -45,10 +71,31 @@ def current_input(message: Message) -> tuple[list[str], list[Piece]]:
     What the user said last is the current input; where that is nothing, the results are, or the system message.
     """
     parts = runs(message)
-    at = next((at for at in reversed(range(len(parts))) if not parts[at][0].system), len(parts) - 1)
-    current = parts.pop(at)
+    current = parts.pop(_last_said(parts))
     before = structs.replace(message, pieces=[piece for part in parts for piece in part])
     return sections(before), current
+
+
+def said_now(message: Message) -> list[Piece]:
+    """The pieces of a final turn that are the current input."""
+    parts = runs(message)
+    return parts[_last_said(parts)]
+
+
+def quiet(message: Message, guard: Guard, book: Book, current: Sequence[Piece] = ()) -> Message:
+    """The message with whatever acts in its words broken, but for the user's own among the ``current`` pieces."""
+    own = {id(piece) for piece in current if is_own(piece)}
+    pieces = [piece if id(piece) in own else guard.piece(piece, book) for piece in message.pieces]
+    return with_pieces(message, pieces)
+
+
+def with_pieces(message: Message, pieces: list[Piece]) -> Message:
+    """The message with other pieces; itself where they are the same, as they mostly are."""
+    return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
+
+
+def _last_said(parts: Sequence[Sequence[Piece]]) -> int:
+    return next((at for at in reversed(range(len(parts))) if not parts[at][0].system), len(parts) - 1)
 
 
 def given_system(system: str | Raw | None) -> list[Piece]:
@@ -78,12 +125,12 @@ def flat(pieces: Sequence[Piece]) -> str:
 
 
 def shown(piece: Piece) -> str:
-    """One block as text: calls and results in brackets, a place holder for an image, nothing for the rest."""
+    """One block as text: calls and results in brackets, place holders for media, nothing for the rest."""
     match piece.block:
         case Text(text=text):
             return text
-        case Image():
-            return IMAGE
+        case Image() | Document() as medium:
+            return _MARKS[type(medium)]
         case ToolUse(name=name, input=value):
             return f"[Tool call: {name}({spaced(value)})]"
         case ToolResult() as result:
@@ -96,7 +143,7 @@ def shown(piece: Piece) -> str:
 
 def is_shown(piece: Piece) -> bool:
     """Whether anything of a block is left in the text."""
-    return isinstance(piece.block, (Text, Image, ToolUse, ToolResult))
+    return isinstance(piece.block, (Text, Image, Document, ToolUse, ToolResult))
 
 
 def part_lost(piece: Piece, at: int, part: Document | Unknown, book: Book) -> Piece:
@@ -113,9 +160,7 @@ def _body(result: ToolResult) -> str:
         return result.content
     if not isinstance(result.content, list):
         return ""
-    lines = [
-        part.text if isinstance(part, Text) else IMAGE if isinstance(part, Image) else "" for part in result.content
-    ]
+    lines = [part.text if isinstance(part, Text) else _MARKS.get(type(part), "") for part in result.content]
     return "\n".join(line for line in lines if line).strip()
 
 

@@ -21,12 +21,15 @@ ENVIRONMENT_HEADING: Final = "## Authoritative environment for this session"
 _ENVIRONMENT: Final = (
     "The caller's own machine, where every function runs; it takes precedence over any other workspace you know of."
 )
-_PROTOCOL: Final = """\
-## Functions
+FUNCTIONS_HEADING: Final = "## Functions"
+AVAILABLE: Final = "Available functions:"
+AVAILABLE_NOW: Final = "Tools available this turn:"
+_PROTOCOL: Final = f"""\
+{FUNCTIONS_HEADING}
 
 You can call functions by writing text. The rules:
 
-1. To call one, write a line <tool_call>{"name": "NAME", "arguments": {...}}</tool_call> with one JSON object in it.
+1. To call one, write a line <tool_call>{{"name": "NAME", "arguments": {{...}}}}</tool_call> with one JSON object in it.
 2. The name is one of those below, letter for letter, and the arguments fit its parameters.
 3. Calls that do not depend on each other are written in one answer, one line each, outside of code fences.
 4. After the last call the answer ends; results come back as <tool_result tool_call_id="...">...</tool_result>.
@@ -38,7 +41,7 @@ _MODES: Final[Mapping[str, str]] = {
 }
 _NAMED: Final = "7. The function to call is {name}."
 _FALLBACK: Final = (
-    "Tools available this turn: {names}. To use one, answer with a line "
+    AVAILABLE_NOW + " {names}. To use one, answer with a line "
     '<tool_call>{{"name":"NAME","arguments":{{...}}}}</tool_call>, one line for each call, and end the answer there; '
     "results come back as <tool_result tool_call_id=...> in the next message. Schemas are in the system message."
 )
@@ -89,7 +92,7 @@ def tool_preamble(
     rules = [_PROTOCOL, _MODES[mode]]
     if name:
         rules.append(_NAMED.format(name=_written(name)))
-    return "\n\n".join([*parts, "\n".join(rules), "Available functions:", *functions])
+    return "\n\n".join([*parts, "\n".join(rules), AVAILABLE, *functions])
 
 
 def _described(function: _Function) -> str:

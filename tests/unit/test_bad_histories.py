@@ -182,10 +182,10 @@ def test_a_session_names_the_message_that_nests_too_deeply_and_goes_on(turn):
     assert session.request().body == before
 
 
-# What some targets reject in the provider's words, since there is nothing to mend it with. A command line gets no line
+# What some targets reject in the provider's words, since there is nothing to mend it with. A command line gets nothing
 # at all where there is no message, and the Responses API takes an empty input.
 REJECTED = {
-    "no messages": ("[]", {*TARGETS} - {"openai-responses", "claude-cli", "copilot-cli"}),
+    "no messages": ("[]", {*TARGETS} - {"openai-responses"}),
 }
 
 

@@ -49,6 +49,16 @@ def test_a_rejected_history_ends_with_4_and_the_providers_words():
     assert b"must end with a user message" in done.stderr
 
 
+@pytest.mark.parametrize("target", ["claude-cli", "copilot-cli", "cascade"])
+def test_nothing_to_send_is_zero_bytes_and_ends_with_4(target):
+    done = reknit("normalize", "--to", target, given=b'{"system": "be brief", "messages": []}')
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert done.stderr.startswith((b"hard:", b"soft:"))
+    report = reknit("normalize", "--to", target, "--report", given=b"[]")
+    assert report.returncode == 4
+    assert json.loads(report.stdout)["request"] is None
+
+
 def test_a_report_is_one_object_and_leaves_stderr_alone():
     done = reknit("normalize", "--report", "--policy", "tail=reject", given=BROKEN)
     report = json.loads(done.stdout)

@@ -20,11 +20,39 @@ from pipeline.model import (
 from pipeline.targets._openai.media import show_document
 from pipeline.targets._openai.rows import ServedParts
 from pipeline.targets.base import STUB, Row
-from pipeline.targets.cascade.wrappers import broken, call_line, instructs, is_wrapped, passes_for_result, wrapped
+from pipeline.targets.cascade.wrappers import (
+    broken,
+    broken_speech,
+    call_line,
+    instructs,
+    is_wrapped,
+    passes_for_result,
+    wrapped,
+)
 from pipeline.targets.fitting import Fitting
 from pipeline.text.flatten import IMAGE
+from pipeline.text.neutral import Guard, is_own
+from pipeline.text.preamble import AVAILABLE, AVAILABLE_NOW, ENVIRONMENT_HEADING, FUNCTIONS_HEADING
 
 _ERROR: Final = "[Tool error]"
+# The beginnings of the lines that we write, outside of the wrappers, which are broken otherwise. The repair's own text
+# for a cut call is an assistant's, and would be broken when the turn is read again.
+_GUARD: Final = Guard(
+    (
+        ENVIRONMENT_HEADING,
+        FUNCTIONS_HEADING,
+        AVAILABLE,
+        AVAILABLE_NOW,
+        "[Tool error",
+        "[Tool result",
+        "[System message",
+        "[image attachment",
+        "[Document:",
+        "[Document]",
+    ),
+    mentions=False,
+    keywords=False,
+)
 # What stands for a result without content.
 _NOTHING: Final = '""'
 
@@ -36,15 +64,29 @@ def write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
         if isinstance(piece.block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
         else:
-            fitting.add(piece)
+            fitting.add(_quiet(piece, message.role, book))
     pieces = fitting.out
     if not pieces:
         book.note("turn_stubbed", message.pieces[0].path)
         pieces = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
-    if message.role == "user":
-        pieces = _guarded(pieces, book)
+    pieces = _guarded(pieces, book) if message.role == "user" else [_said(piece, book) for piece in pieces]
     text = "\n".join(map(_shown, pieces))
     return text, [(piece.path, piece.fate, piece.code) for piece in pieces]
+
+
+def _quiet(piece: Piece, role: str, book: Book) -> Piece:
+    """A block in which no line begins like one of ours; a call is one line, and what the user says is the user's."""
+    own = isinstance(piece.block, ToolUse) or (role == "user" and is_own(piece))
+    return piece if own else _GUARD.piece(piece, book)
+
+
+def _said(piece: Piece, book: Book) -> Piece:
+    """What the assistant says, so that nothing in it passes for a result, nor for a call that was not made."""
+    block = piece.block
+    if not isinstance(block, Text):
+        return piece
+    text = broken_speech(block.text, flattened=piece.whole)
+    return piece if text == block.text else book.change("wrapper_broken", piece, structs.replace(block, text=text))
 
 
 class _TextOnly(Fitting):

@@ -1,0 +1,144 @@
+"""Words that would make a program act, kept from it by one invisible character.
+
+A target that takes one text puts everybody's words into it, and its program acts on words: it reads the file behind an
+``@``, thinks longer where it is told to, takes a line for the heading of somebody else's turn. A U+200B inside or
+before such words stops that, for programs and for models, and is not seen by people; taking the added ones out gives
+the text back. Whoever calls this decides whose words they are: the current user's own stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from msgspec import Raw, structs
+
+from pipeline.history.clean import SYSTEM_MARK
+from pipeline.history.pieces import Book, Piece
+from pipeline.history.results import ORPHAN_MARK
+from pipeline.model import Text, ToolResult, ToolUse
+from pipeline.text.jsontext import spaced
+
+BREAK: Final = "\N{ZERO WIDTH SPACE}"
+CODE: Final = "words_neutralised"
+
+# An ``@`` that begins a word: U+FEFF is white space to JavaScript. The sign comes first, for a search by it is quick.
+_MENTION: Final = re.compile(r"@(?<![^\s\ufeff]@)")
+_KEYWORD: Final = re.compile(r"(?<=ultrat)(?=hink)", re.IGNORECASE)
+# What ends a line for any reader, as for str.splitlines, and the white space that ends none.
+_ENDS: Final = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_GAP: Final = r"[\t\x1f \xa0\u1680\u2000-\u200a\u202f\u205f\u3000\ufeff]"
+# What headings and brackets begin with.
+_SIGNS: Final = "#["
+# What the repair writes in front of others' words, by the fix that records it.
+_MARKS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "system_inlined": SYSTEM_MARK,
+        "system_block_as_text": SYSTEM_MARK,
+        "result_orphan_text": ORPHAN_MARK,
+        "result_late_text": ORPHAN_MARK,
+        "call_incomplete_text": "[Incomplete tool call: ",
+    }
+)
+
+
+class Guard:
+    """What to break for one target.
+
+    Args:
+        lines: beginnings of the lines that the target writes: headings (``### User``), brackets (``[Tool result``),
+            or plain words. White space within and before them makes no difference, nor does case. A heading's title of
+            one word counts at its own level, or at any level where it is the whole line: ``### Users`` is broken,
+            ``# User guide`` is not; a title of several words counts at any level.
+        mentions: whether an ``@`` that begins a word is broken.
+        keywords: whether ``ultrathink`` is.
+    """
+
+    def __init__(self, lines: Iterable[str], *, mentions: bool, keywords: bool) -> None:
+        self._mentions = mentions
+        self._keywords = keywords
+        lines = tuple(lines)
+        # A look for what every such line has in it spares most texts the rest.
+        self._signs = tuple(dict.fromkeys(line[0] for line in lines if line[0] in _SIGNS))
+        self._words = tuple(max(line.lower().split(), key=len) for line in lines if line[0] not in _SIGNS)
+        firsts = "".join(dict.fromkeys(map(re.escape, (line[0] for line in lines))))
+        beginnings = "|".join(map(_pattern, lines))
+        self._line = re.compile(rf"([{_ENDS}]{_GAP}*+)(?=[{firsts}])(?={beginnings})", re.IGNORECASE)
+
+    def text(self, text: str) -> tuple[str, int]:
+        """The text with what acts broken, and how many characters that took."""
+        count = 0
+        if self._mentions and "@" in text:
+            text, more = _MENTION.subn(f"{BREAK}@", text)
+            count += more
+        if self._keywords and "ultrat" in text.lower():
+            text, more = _KEYWORD.subn(BREAK, text)
+            count += more
+        if self._may_begin_like_ours(text):
+            # Its first line is one as well, so that a line always begins behind an end.
+            broken, more = self._line.subn(rf"\1{BREAK}", f"\n{text}")
+            text, count = (broken[1:], count + more) if more else (text, count)
+        return text, count
+
+    def _may_begin_like_ours(self, text: str) -> bool:
+        for sign in self._signs:  # a generator costs more than the looks
+            if sign in text:
+                return True
+        return bool(self._words) and any(map(text.lower().__contains__, self._words))
+
+    def piece(self, piece: Piece, book: Book) -> Piece:
+        """The piece with what acts in its words broken, which is recorded with the count."""
+        match piece.block:
+            case Text(text=text):
+                mark = _MARKS.get(piece.code, "")
+                mark = mark if text.startswith(mark) else ""
+                quiet, count = self.text(text[len(mark) :])
+                after: Any = structs.replace(piece.block, text=mark + quiet) if count else None
+            case ToolUse(name=name, input=given):
+                quiet, count = self.text(name)
+                input_, more = self._json(given)
+                count += more
+                after = structs.replace(piece.block, name=quiet, input=input_) if count else None
+            case ToolResult(content=str() as text):
+                quiet, count = self.text(text)
+                after = structs.replace(piece.block, content=quiet) if count else None
+            case ToolResult(content=list() as parts):
+                found = [self.text(part.text) if isinstance(part, Text) else ("", 0) for part in parts]
+                count = sum(more for _, more in found)
+                quiet_parts = [
+                    structs.replace(part, text=quiet) if isinstance(part, Text) and more else part
+                    for part, (quiet, more) in zip(parts, found, strict=True)
+                ]
+                after = structs.replace(piece.block, content=quiet_parts) if count else None
+            case _:
+                after = None
+        return piece if after is None else book.change(CODE, piece, after, detail=str(count))
+
+    def _json(self, given: Raw) -> tuple[Raw, int]:
+        """A call's input as the text shows it: an escape may hide a sign, and a line end may stand there unescaped."""
+        data = bytes(given)
+        plain = data.isascii() and b"\\u" not in data
+        if plain and not (self._mentions and b"@" in data) and not (self._keywords and b"ultrat" in data.lower()):
+            return given, 0
+        quiet, count = self.text(spaced(given))
+        return (Raw(quiet.encode()), count) if count else (given, 0)
+
+
+def is_own(piece: Piece) -> bool:
+    """Whether a block of the current user's turn is the user's own words: no result, no system message, no leftover."""
+    return isinstance(piece.block, Text) and not piece.system and piece.fate != "flattened"
+
+
+def _pattern(line: str) -> str:
+    """What begins like a line that we write."""
+    marks = line[: len(line) - len(line.lstrip("#["))]
+    words = line[len(marks) :].split()
+    title = f"{_GAP}++".join(map(re.escape, words))
+    if not marks.startswith("#"):
+        return re.escape(marks) + f"{_GAP}*+" + title
+    anywhere = rf"\#{{1,6}}{_GAP}*+{title}"
+    if len(words) > 1:
+        return anywhere
+    return rf"{re.escape(marks)}{_GAP}*+{title}|{anywhere}{_GAP}*+[:\#]*+{_GAP}*+(?:[{_ENDS}]|\Z)"

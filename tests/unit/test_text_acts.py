@@ -1,0 +1,60 @@
+"""The list of what programs act on says what the targets do: each entry's examples, put out by a tool."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipeline import normalize
+from pipeline.targets import TARGETS
+from pipeline.text.acts import ACTS
+
+CALL = {"type": "tool_use", "id": "t", "name": "fetch", "input": {}}
+ROWS = [(act, example) for act in ACTS for example in act.examples]
+
+
+def after_a_tool_said(words, target):
+    result = {"type": "tool_result", "tool_use_id": "t", "content": words}
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [CALL]},
+        {"role": "user", "content": [result]},
+    ]
+    done = normalize({"model": "m", "messages": history}, to=target)
+    body = done.body.decode()
+    if target == "claude-cli":
+        return json.loads(body)["message"]["content"], done
+    return (json.loads(body)["messages"][-1]["content"] if target == "cascade" else body), done
+
+
+@pytest.mark.parametrize(("act", "example"), ROWS, ids=lambda value: value if isinstance(value, str) else value.target)
+def test_an_example_is_broken_or_left_as_the_list_says(act, example):
+    said = f"out\n{example}"
+    text, done = after_a_tool_said(said, act.target)
+    codes = {fix.code for fix in done.fixes}
+    if act.answer == "broken":
+        assert said not in text
+        assert said in text.replace("\u200b", "").replace("<\\", "<")
+        assert codes in ({"words_neutralised"}, {"wrapper_broken"})
+        (fix,) = done.fixes
+        assert (fix.path, fix.lossless, fix.id) == ("messages.2.content.0", True, "t")
+    else:
+        assert said in text
+        assert codes == set()
+
+
+@pytest.mark.parametrize("act", [act for act in ACTS if act.answer == "told"], ids=lambda act: act.words)
+def test_what_is_told_is_told_of_the_users_own_words(act):
+    for example in act.examples:
+        done = normalize([{"role": "user", "content": example}], to=act.target)
+        assert json.loads(done.body)["message"]["content"] == example
+        assert [(found.rule, found.severity) for found in done.violations] == [("CLI-09", "soft")]
+        _, again = after_a_tool_said(example, act.target)
+        assert again.violations == []
+
+
+def test_every_text_target_is_listed_and_every_entry_has_its_reason():
+    assert {act.target for act in ACTS} == {name for name, target in TARGETS.items() if target.text} | {"cascade"}
+    assert all(act.source and act.examples for act in ACTS)
+    assert all((act.answer == "broken") == (act.why == "") for act in ACTS)
