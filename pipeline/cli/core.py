@@ -20,8 +20,8 @@ from pipeline.errors import InputError, PolicyError, ReknitError
 from pipeline.rules import Violation
 from pipeline.session import Normalized
 from pipeline.streams import Recovery
-from pipeline.streams.cascade_speech import Speech
-from pipeline.streams.diagnosis import END_OF_INPUT
+from pipeline.streams.cascade.speech import Speech
+from pipeline.streams.recovery.diagnosis import END_OF_INPUT
 from pipeline.targets import TARGETS
 from topics.items import AgentUnrecognized
 

@@ -23,7 +23,7 @@ from pipeline.fixes import FIXES, Fix, FixCode
 from pipeline.normalizer import normalize
 from pipeline.rules import RULES, Rule, Violation, validate
 from pipeline.streams import Recovery
-from pipeline.streams.cascade_speech import Speech
+from pipeline.streams.cascade.speech import Speech
 from pipeline.targets import TARGETS
 
 # A string longer than this is shown by its beginning and its length.

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct, structs
 from pipeline.errors import InputError
 from pipeline.model import Policy
 from pipeline.session import Session
-from pipeline.streams.cascade_speech import Speech
+from pipeline.streams.cascade.speech import Speech
 from pipeline.text import MARKER, SOURCE_ROOTS
 from topics.records import PolicyChange, SessionOpened
 

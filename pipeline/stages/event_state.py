@@ -13,7 +13,7 @@ from msgspec import structs
 
 from pipeline.errors import InternalError
 from pipeline.streams import Recovery
-from pipeline.streams.cascade_speech import Speech
+from pipeline.streams.cascade.speech import Speech
 
 _SESSION, _WAITING = b"e", b"w"
 

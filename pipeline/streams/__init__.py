@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pipeline.streams.diagnosis import END_OF_INPUT
-from pipeline.streams.finished import FinishedTurn
+from pipeline.streams.recovery.diagnosis import END_OF_INPUT
+from pipeline.streams.recovery.finished import FinishedTurn
 from pipeline.streams.session import Recovery
 from pipeline.streams.sources import SOURCES
 from topics.items import Item

@@ -67,12 +67,12 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from pipeline.streams import fields as read
-from pipeline.streams import sse
+from pipeline.streams.bytes import sse
+from pipeline.streams.bytes.framing import Ends, Scan, lines
+from pipeline.streams.bytes.halves import MASK, Halves
+from pipeline.streams.bytes.salvage import make_sound, read_fields
 from pipeline.streams.events import BlockDelta, Event, Failed, unrecognized
 from pipeline.streams.fields import Fields
-from pipeline.streams.framing import Ends, Scan, lines
-from pipeline.streams.halves import MASK, Halves
-from pipeline.streams.salvage import make_sound, read_fields
 
 # What proves a block: a complete message that holds it, or its own stop and its message's stop reason.
 Proof: TypeAlias = Literal["message", "stop"]
@@ -97,7 +97,7 @@ class Decoder(Protocol):
 
     @staticmethod
     def framing(data: bytes, scan: Scan, /) -> Ends:
-        """Where whole events end in the next piece of bytes; see ``pipeline.streams.framing``."""
+        """Where whole events end in the next piece of bytes; see ``pipeline.streams.bytes.framing``."""
         ...
 
     def feed(self, data: bytes) -> list[Event]:

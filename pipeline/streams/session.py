@@ -10,17 +10,17 @@ from msgspec import Struct
 
 from pipeline.errors import InputError
 from pipeline.fixes import Fix
-from pipeline.streams.beside import Memory
-from pipeline.streams.cascade import Cascade
-from pipeline.streams.cascade_speech import Speech
+from pipeline.streams.bytes.framing import Tail
+from pipeline.streams.bytes.halves import Halves
+from pipeline.streams.cascade.decoder import Cascade
+from pipeline.streams.cascade.speech import Speech
 from pipeline.streams.decoder import Decoder
-from pipeline.streams.diagnosis import EXCERPT
 from pipeline.streams.events import Event, RunEnded, unrecognized
-from pipeline.streams.finished import FinishedTurn
-from pipeline.streams.framing import Tail
-from pipeline.streams.halves import Halves
-from pipeline.streams.identity import Ids
-from pipeline.streams.machine import Machine
+from pipeline.streams.recovery.beside import Memory
+from pipeline.streams.recovery.diagnosis import EXCERPT
+from pipeline.streams.recovery.finished import FinishedTurn
+from pipeline.streams.recovery.identity import Ids
+from pipeline.streams.recovery.machine import Machine
 from pipeline.streams.sources import source as find_source
 from topics.items import AnyItem, Item
 

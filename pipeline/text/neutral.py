@@ -127,8 +127,11 @@ class Guard:
 
 
 def is_own(piece: Piece) -> bool:
-    """Whether a block of the current user's turn is the user's own words: no result, no system message, no leftover."""
-    return isinstance(piece.block, Text) and not piece.system and piece.fate != "flattened"
+    """Whether a block of the current user's turn is the user's own words.
+
+    A result, a system message, what a repair left over and a prompt that an agent program wrote are not.
+    """
+    return isinstance(piece.block, Text) and not (piece.system or piece.synthetic) and piece.fate != "flattened"
 
 
 def _pattern(line: str) -> str:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from pipeline.streams import Recovery
-from pipeline.streams.beside import Memory
 from pipeline.streams.decoder import Proof
 from pipeline.streams.events import (
     BlockDelta,
@@ -30,8 +29,9 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.identity import Ids
-from pipeline.streams.machine import Machine
+from pipeline.streams.recovery.beside import Memory
+from pipeline.streams.recovery.identity import Ids
+from pipeline.streams.recovery.machine import Machine
 from topics.items import Item, ItemDelta, ItemRetracted, ItemStarted, Usage
 from topics.reducer import View, reduce
 

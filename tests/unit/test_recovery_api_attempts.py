@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from pipeline.streams.beside import Memory
 from pipeline.streams.events import (
     BlockDelta,
     BlockNoted,
@@ -21,9 +20,10 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.identity import Ids
-from pipeline.streams.machine import Machine
-from pipeline.streams.recovery import State
+from pipeline.streams.recovery.beside import Memory
+from pipeline.streams.recovery.identity import Ids
+from pipeline.streams.recovery.machine import Machine
+from pipeline.streams.recovery.table import State
 from topics.items import AgentUnrecognized, Item, ItemCompleted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 

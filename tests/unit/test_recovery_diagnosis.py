@@ -10,7 +10,7 @@ import pytest
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.streams import Recovery, recover
-from pipeline.streams.diagnosis import cause_of, is_loop
+from pipeline.streams.recovery.diagnosis import cause_of, is_loop
 from topics.items import Item, TurnDiagnosis
 from topics.reducer import reduce
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.streams import FinishedTurn, Recovery, recover
-from pipeline.streams import framing as framing_module
+from pipeline.streams.bytes import framing as framing_module
 from topics.items import Item, ItemCompleted, ItemDelta, ItemStarted, SessionInit
 from topics.reducer import reduce
 

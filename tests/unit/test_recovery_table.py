@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis.strategies import lists, sampled_from
 
 from pipeline.errors import StreamError
-from pipeline.streams.machine import Machine
-from pipeline.streams.recovery import TABLE, Action, Input, State, transition
+from pipeline.streams.recovery.machine import Machine
+from pipeline.streams.recovery.table import TABLE, Action, Input, State, transition
 
 BLOCK_INPUTS = {Input.BLOCK_START, Input.BLOCK_DELTA, Input.BLOCK_NOTE, Input.BLOCK_STOP}
 # What only an attempt can get; elsewhere the classification makes it late.

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from pipeline.streams.beside import Memory
 from pipeline.streams.events import (
     BlockDelta,
     BlockStarted,
@@ -18,9 +17,10 @@ from pipeline.streams.events import (
     MessageStopped,
     RunEnded,
 )
-from pipeline.streams.finished import FinishedTurn
-from pipeline.streams.identity import Ids
-from pipeline.streams.machine import Machine
+from pipeline.streams.recovery.beside import Memory
+from pipeline.streams.recovery.finished import FinishedTurn
+from pipeline.streams.recovery.identity import Ids
+from pipeline.streams.recovery.machine import Machine
 from topics.items import Item, ItemCompleted, ItemRetracted, TurnStop
 from topics.reducer import reduce
 

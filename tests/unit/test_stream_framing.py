@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streams import eventstream, framing, sse
-from pipeline.streams.framing import Framing, Tail
+from pipeline.streams.bytes import eventstream, framing, sse
+from pipeline.streams.bytes.framing import Framing, Tail
 
 SSE = b'event: a\ndata: {"x":1}\n\ndata: {\ndata: "z":{}\ndata: }\n\n: ping\n\ndata: [DONE]\n\n'
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.fixes import Fix, digest
 from pipeline.streams import Recovery, recover
-from pipeline.streams.cascade_speech import Speech
+from pipeline.streams.cascade.speech import Speech
 from topics.items import AgentError, AgentUnrecognized, Item, ItemRetracted, TurnDiagnosis, TurnStop, Usage
 from topics.reducer import reduce
 

@@ -7,9 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
-from pipeline.streams import Recovery, openai_chat_wire
-from pipeline.streams import gemini_wire as gemini
-from pipeline.streams import openai_responses_wire as responses
+from pipeline.streams import Recovery
+from pipeline.streams.gemini import wire as gemini
+from pipeline.streams.openai_chat import wire as openai_chat_wire
+from pipeline.streams.openai_responses import wire as responses
 from topics.items import AgentUnrecognized, ItemCompleted, ItemDelta
 
 chat_types = pytest.importorskip("openai.types.chat.chat_completion_chunk")

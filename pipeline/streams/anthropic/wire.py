@@ -1,0 +1,111 @@
+"""Events of the Anthropic Messages API as typed structs: one decode an event.
+
+Deltas are those that the Claude CLI passes on. Content blocks are decoded apart: a block that is more than its type
+needs (citations, a caller, a type that is not known) is read member by member.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import astuple
+
+from pipeline.streams.claude_cli.wire import BlockStop, Delta, MessageStop
+from pipeline.streams.fields import Counted, Index
+from topics.items import Usage
+
+
+class Counts(Counted, gc=False):
+    """Token counts as far as an event has them. Each event's counts are of the whole message."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+    def updated(self, newer: Counts) -> Counts:
+        """These, with what a later event has of them in its place."""
+        return Counts(*[was if now is None else now for was, now in zip(astuple(self), astuple(newer), strict=True)])
+
+    def usage(self) -> Usage:
+        """The counts as items tell them."""
+        return Usage(
+            self.input_tokens or 0,
+            self.output_tokens or 0,
+            self.cache_creation_input_tokens or 0,
+            self.cache_read_input_tokens or 0,
+        )
+
+
+class BlockStart(Struct, tag_field="type", tag="content_block_start", gc=False):
+    """A block begins."""
+
+    index: Index
+    content_block: Raw
+
+
+class _Started(Struct, gc=False):
+    id: str | None = None
+    model: str | None = None
+    content: list[Raw] = []
+    stop_reason: str | None = None
+    usage: Counts | None = None
+
+
+class MessageStart(Struct, tag_field="type", tag="message_start", gc=False):
+    """A message begins. The answer to a server tool's own calls has all of its content here, and its stop reason."""
+
+    message: _Started
+
+
+class MessageChange(Struct, tag_field="type", tag="message_delta", gc=False):
+    """The stop reason and final token counts. ``delta`` says more about a stop, ``context_management`` of edits."""
+
+    delta: dict[str, Raw]
+    usage: Counts | None = None
+    context_management: Raw | UnsetType = UNSET
+
+
+class Ping(Struct, tag_field="type", tag="ping", gc=False):
+    """Keeps the connection alive."""
+
+
+class WholeAnswer(Struct, tag_field="type", tag="message", gc=False):
+    """A message that was not streamed at all."""
+
+    content: list[Raw]
+    id: str | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+    usage: Counts | None = None
+
+
+class TextStart(Struct, tag_field="type", tag="text", forbid_unknown_fields=True, gc=False):
+    """A text begins; nearly always it is empty."""
+
+    text: str = ""
+    citations: None = None
+
+
+class ThinkingStart(Struct, tag_field="type", tag="thinking", forbid_unknown_fields=True, gc=False):
+    """A stretch of thinking begins."""
+
+    thinking: str = ""
+    signature: str = ""
+
+
+class CallStart(Struct, tag_field="type", tag="tool_use", forbid_unknown_fields=True, gc=False):
+    """A call begins. Its input follows in deltas, and is empty here."""
+
+    id: str
+    name: str = ""
+    input: dict[str, Raw] = {}
+
+
+Event: TypeAlias = Delta | BlockStart | BlockStop | MessageStart | MessageChange | MessageStop | Ping | WholeAnswer
+
+_event: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+decode = _event.decode
+decode_start = msgspec.json.Decoder(TextStart | ThinkingStart | CallStart).decode

@@ -1,0 +1,1 @@
+"""Bytes to payloads: where events end, however they are laid out, cut or damaged."""

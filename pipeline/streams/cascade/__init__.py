@@ -1,0 +1,1 @@
+"""Streams of a planner that writes its calls into its text."""

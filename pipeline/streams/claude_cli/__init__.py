@@ -1,0 +1,1 @@
+"""Streams of the Claude CLI's stream-json."""

@@ -1,0 +1,304 @@
+"""Lines of the Claude CLI that are not stream events: messages, notices, results, and what the program says of itself.
+
+Names of fields follow the CLI's; older versions write some in camel case, newer ones with underscores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from pipeline.streams import fields as read
+from pipeline.streams.claude_cli.messages import read_message, text_block, usage, whole_block
+from pipeline.streams.events import (
+    Aside,
+    Event,
+    Notice,
+    Retried,
+    RunResult,
+    ToolResult,
+    UserMessage,
+    WholeMessage,
+    unrecognized,
+)
+from pipeline.streams.fields import Fields
+from topics.items import (
+    ControlResponse,
+    ProcessExit,
+    ProcessStderr,
+    SessionCompacted,
+    SessionInit,
+    SessionRateLimit,
+    SessionStatus,
+    SessionSummary,
+    SessionSystem,
+    TaskNotification,
+    TaskStarted,
+    TurnResult,
+)
+
+# What every line has, or what only serves the CLI itself.
+_COMMON = frozenset({"type", "subtype", "session_id", "uuid", "parent_tool_use_id", "isSidechain", "message"})
+_ASSISTANT = _COMMON | {"error", "isApiErrorMessage", "is_api_error_message"}
+# The names under which a user's line says that the CLI wrote it.
+_SYNTHETIC = ("isSynthetic", "is_synthetic", "isMeta")
+_USER = _COMMON | frozenset({"timestamp", "tool_use_result", "toolUseResult", *_SYNTHETIC, "isReplay"})
+
+
+def line_events(kind: str, fields: Fields) -> list[Event]:
+    """The events of a line of this type."""
+    reader = _READERS.get(kind)
+    if reader is None:
+        reason = f"unknown event type: {kind}" if kind else "no event type"
+        return [unrecognized(reason, event=fields)]
+    found = reader(fields)
+    return [unrecognized(f"malformed {kind}", event=fields)] if found is None else found
+
+
+def _assistant(fields: Fields) -> list[Event] | None:
+    message = read_message(fields)
+    if message is None:
+        return None
+    blocks = tuple(whole_block(raw) for raw in message.content)
+    model = message.model or None
+    parent = read.text(fields, "parent_tool_use_id") or None
+    code = read.text(fields, "error")
+    # Rule 5: these are the CLI's own words.
+    if model == "<synthetic>" or code or read.flag(fields, "isApiErrorMessage", "is_api_error_message"):
+        return [Notice(message="".join(block.text for block in blocks), code=code, parent=parent)]
+    return [
+        WholeMessage(
+            message_id=message.id or None,
+            blocks=blocks,
+            model=model,
+            usage=message.usage or UNSET,
+            uuid=read.text(fields, "uuid") or None,
+            parent=parent,
+            sidechain=read.flag(fields, "isSidechain"),
+            extras=read.others(fields, _ASSISTANT),
+        )
+    ]
+
+
+def _user(fields: Fields) -> list[Event] | None:
+    message = read_message(fields)
+    if message is None:
+        return None
+    results, rest = _split(message.content)
+    return [
+        UserMessage(
+            results=results,
+            rest=rest,
+            tool_result=read.raw(fields, "tool_use_result", "toolUseResult"),
+            uuid=read.text(fields, "uuid") or None,
+            parent=read.text(fields, "parent_tool_use_id") or None,
+            sidechain=read.flag(fields, "isSidechain"),
+            synthetic=read.flag(fields, *_SYNTHETIC),
+            replay=read.flag(fields, "isReplay"),
+            extras=read.others(fields, _USER),
+        )
+    ]
+
+
+def _split(content: Iterable[Raw]) -> tuple[tuple[ToolResult, ...], tuple[Raw, ...]]:
+    results: list[ToolResult] = []
+    rest: list[Raw] = []
+    for raw in content:
+        block = read.members({"block": raw}, "block") or {}
+        tool_id = read.text(block, "tool_use_id")
+        if read.text(block, "type") != "tool_result" or not tool_id:
+            rest.append(read.own(raw))
+            continue
+        results.append(
+            ToolResult(
+                tool_id=tool_id,
+                content=_result_content(block),
+                block=read.own(raw),
+                is_error=read.flag(block, "is_error"),
+            )
+        )
+    return tuple(results), tuple(rest)
+
+
+def _result_content(block: Fields) -> Raw:
+    """A result's content as a list of blocks: a string is wrapped, nothing is one empty text."""
+    content = block.get("content")
+    if content is None or bytes(content) == b"null":
+        return Raw(b'[{"type":"text","text":""}]')
+    if bytes(content).startswith(b'"'):
+        return Raw(b"[" + bytes(text_block(content)) + b"]")
+    return read.own(content)
+
+
+def _result(fields: Fields) -> list[Event]:
+    item = TurnResult(
+        subtype=read.text(fields, "subtype"),
+        is_error=read.flag(fields, "is_error"),
+        result=_string_or_none(fields, "result"),
+        num_turns=read.integer(fields, "num_turns"),
+        duration_ms=read.number(fields, "duration_ms"),
+        total_cost_usd=read.number(fields, "total_cost_usd"),
+        usage=usage(fields, "usage"),
+        model_usage=read.raw(fields, "modelUsage"),
+        permission_denials=unless_empty(read.raw(fields, "permission_denials")),
+        stop_reason=read.text(fields, "stop_reason") or None,
+        errors=unless_empty(read.raw(fields, "errors")),
+        uuid=read.text(fields, "uuid") or None,
+        extras=read.others(fields, RESULT),
+    )
+    return [RunResult(item, read.strings(fields, "begun_message_ids"))]
+
+
+# The members of a result that have a place of their own; others are extras.
+RESULT = _COMMON | frozenset(
+    {
+        "is_error",
+        "result",
+        "num_turns",
+        "duration_ms",
+        "total_cost_usd",
+        "usage",
+        "modelUsage",
+        "permission_denials",
+        "stop_reason",
+        "errors",
+    }
+)
+
+
+def _string_or_none(fields: Fields, name: str) -> str | None:
+    value = read.text(fields, name)
+    return value if value or bytes(fields.get(name, b"")) == b'""' else None
+
+
+def unless_empty(raw: Raw | UnsetType) -> Raw | UnsetType:
+    """Raw JSON, unless it is an empty list or object."""
+    return UNSET if raw is not UNSET and bytes(raw) in {b"[]", b"{}"} else raw
+
+
+def _system(fields: Fields) -> list[Event]:
+    subtype = read.text(fields, "subtype")
+    reader = _SUBTYPES.get(subtype)
+    if reader is not None:
+        return reader(fields)
+    return [Aside(SessionSystem(subtype=subtype, event=Raw(msgspec.json.encode(fields))))]
+
+
+def _api_retry(fields: Fields) -> list[Event]:
+    status, error = read.integer(fields, "error_status"), read.text(fields, "error")
+    words = " ".join(str(word) for word in ("API error:", status, error) if word not in (None, ""))
+    tries = f"(attempt {read.integer(fields, 'attempt')}/{read.integer(fields, 'max_retries')})"
+    return [Retried(f"{words} {tries}")]
+
+
+def _init(fields: Fields) -> list[Event]:
+    item = SessionInit(
+        session_id=read.text(fields, "session_id"),
+        model=read.text(fields, "model"),
+        cwd=read.text(fields, "cwd"),
+        tools=read.raw(fields, "tools"),
+        permission_mode=read.text(fields, "permissionMode"),
+        agent_version=read.text(fields, "claude_code_version"),
+        api_key_source=read.text(fields, "apiKeySource"),
+        extras=read.others(fields, _INIT),
+    )
+    return [Aside(item)]
+
+
+_INIT = _COMMON | frozenset({"model", "cwd", "tools", "permissionMode", "claude_code_version", "apiKeySource"})
+
+
+def _status(fields: Fields) -> list[Event]:
+    item = SessionStatus(
+        status=read.text(fields, "status") or None,
+        permission_mode=read.text(fields, "permissionMode"),
+        extras=read.others(fields, _COMMON | {"status", "permissionMode"}),
+    )
+    return [Aside(item)]
+
+
+def _compact_boundary(fields: Fields) -> list[Event]:
+    metadata = read.raw(fields, "compact_metadata", "compactMetadata")
+    extras = read.others(fields, _COMMON | {"compact_metadata", "compactMetadata"})
+    return [Aside(SessionCompacted(compact_metadata=metadata, extras=extras))]
+
+
+def _task_started(fields: Fields) -> list[Event]:
+    item = TaskStarted(
+        task_id=read.text(fields, "task_id"),
+        tool_use_id=read.text(fields, "tool_use_id"),
+        description=read.text(fields, "description"),
+        task_type=read.text(fields, "task_type"),
+        extras=read.others(fields, _COMMON | {"task_id", "tool_use_id", "description", "task_type"}),
+    )
+    return [Aside(item)]
+
+
+def _task_notification(fields: Fields) -> list[Event]:
+    item = TaskNotification(
+        task_id=read.text(fields, "task_id"),
+        status=read.text(fields, "status"),
+        output_file=read.text(fields, "output_file"),
+        summary=read.text(fields, "summary"),
+        tool_use_id=read.text(fields, "tool_use_id"),
+        extras=read.others(fields, _COMMON | {"task_id", "status", "output_file", "summary", "tool_use_id"}),
+    )
+    return [Aside(item)]
+
+
+def _rate_limit(fields: Fields) -> list[Event]:
+    extras = read.others(fields, _COMMON | {"rate_limit_info"})
+    return [Aside(SessionRateLimit(rate_limit_info=read.raw(fields, "rate_limit_info"), extras=extras))]
+
+
+def _summary(fields: Fields) -> list[Event]:
+    return [Aside(SessionSummary(summary=read.text(fields, "summary"), event=Raw(msgspec.json.encode(fields))))]
+
+
+def _queue_operation(fields: Fields) -> list[Event]:
+    return [Aside(SessionSystem(subtype="queue-operation", event=Raw(msgspec.json.encode(fields))))]
+
+
+def _control_response(fields: Fields) -> list[Event]:
+    return [Aside(ControlResponse(response=read.raw(fields, "response")))]
+
+
+def _stderr(fields: Fields) -> list[Event]:
+    return [Aside(ProcessStderr(text=read.text(fields, "text", "data", "message")))]
+
+
+def _exit(fields: Fields) -> list[Event]:
+    return [Aside(ProcessExit(code=read.integer(fields, "code"), event=Raw(msgspec.json.encode(fields))))]
+
+
+def _bookkeeping(_fields: Fields) -> list[Event]:
+    return []
+
+
+_SUBTYPES: dict[str, Callable[[Fields], list[Event]]] = {
+    "init": _init,
+    "status": _status,
+    "compact_boundary": _compact_boundary,
+    "api_retry": _api_retry,
+    "task_started": _task_started,
+    "task_notification": _task_notification,
+}
+
+_READERS: dict[str, Callable[[Fields], list[Event] | None]] = {
+    "assistant": _assistant,
+    "user": _user,
+    "result": _result,
+    "system": _system,
+    "rate_limit_event": _rate_limit,
+    "summary": _summary,
+    "queue-operation": _queue_operation,
+    "control_response": _control_response,
+    "stderr": _stderr,
+    "exit": _exit,
+    # Kept by the CLI for itself, or for keeping a connection open.
+    "progress": _bookkeeping,
+    "file-history-snapshot": _bookkeeping,
+    "keep_alive": _bookkeeping,
+}

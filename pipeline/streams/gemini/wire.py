@@ -1,0 +1,273 @@
+"""Chunks of Gemini's ``streamGenerateContent`` as typed structs: one decode a chunk.
+
+What a part may hold is named whole (``forbid_unknown_fields``): one with another member makes the decode fail, and the
+chunk is then read part by part, so that nothing of such a part is lost. Only a chunk that is damaged elsewhere is read
+member by member. Some servers and clients write enums as the numbers that they have in Google's protocol buffers.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from pipeline.streams import fields as read
+from pipeline.streams.fields import Fields, Index
+from pipeline.streams.gemini.arguments import PartialArg
+from topics.items import Usage
+
+
+class FunctionCall(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
+    """A call, whole, or with ``will_continue`` a piece of one."""
+
+    name: str | None = None
+    id: str | None = None
+    args: Raw | UnsetType = UNSET
+    partial_args: list[PartialArg] | None = None
+    will_continue: bool | None = None
+
+
+class Part(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
+    """A text, a thought, or a call; a signature seals it.
+
+    ``own`` are the members of a part that is something else, ``about`` what stands beside the words or in the call.
+    """
+
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: FunctionCall | None = None
+    own: Fields | UnsetType = msgspec.field(name="reknit.own", default=UNSET)
+    about: Fields | UnsetType = msgspec.field(name="reknit.about", default=UNSET)
+
+
+# How parts are read: as parts, or not yet.
+P = TypeVar("P", Part, Raw)
+
+
+class Content(Struct, Generic[P], gc=False):
+    """What a candidate says."""
+
+    parts: list[P] | None = None
+
+
+class Candidate(Struct, Generic[P], rename="camel", gc=False):
+    """One of the answers."""
+
+    content: Content[P] | None = None
+    index: Index | None = None
+    finish_reason: str | int | None = None
+    finish_message: str | None = None
+    grounding_metadata: Raw | UnsetType = UNSET
+    url_context_metadata: Raw | UnsetType = UNSET
+    citation_metadata: Raw | UnsetType = UNSET
+    grounding_attributions: Raw | UnsetType = UNSET
+
+
+class Tokens(Struct, rename="camel", gc=False):
+    """Token counts so far; the prompt's include what was read from a cache."""
+
+    prompt_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+    cached_content_token_count: int | None = None
+
+
+class Feedback(Struct, rename="camel", gc=False):
+    """What became of the prompt."""
+
+    block_reason: str | int | None = None
+    block_reason_message: str | None = None
+
+
+class Chunk(Struct, Generic[P], rename="camel", gc=False):
+    """One event. Code Assist wraps it in ``response``; Vertex says when it was made."""
+
+    candidates: list[Candidate[P]] | None = None
+    response_id: str | None = None
+    model_version: str | None = None
+    usage_metadata: Tokens | None = None
+    prompt_feedback: Feedback | None = None
+    response: Raw | UnsetType = UNSET
+    create_time: Raw | UnsetType = UNSET
+
+
+_decode = msgspec.json.Decoder(Chunk[Part]).decode
+_decode_around_parts = msgspec.json.Decoder(Chunk[Raw]).decode
+_part = msgspec.json.Decoder(Part)
+_KNOWN = frozenset({"text", "thought", "thoughtSignature", "functionCall"})
+_KNOWN_OF_CALLS = frozenset({"name", "id", "args", "partialArgs", "willContinue"})
+# Members that hold a part's content. Beside words they are a part of their own; any other is about the words.
+_CONTENT = frozenset(
+    {
+        "inlineData",
+        "fileData",
+        "functionResponse",
+        "executableCode",
+        "codeExecutionResult",
+        "toolCall",
+        "toolResponse",
+    }
+)
+# The numbers of `Candidate.FinishReason` and `PromptFeedback.BlockReason` in google.ai.generativelanguage.v1beta. A
+# field that says nothing is zero. Vertex (google.cloud.aiplatform.v1) counts otherwise from 6 on.
+_FINISH_REASONS = (
+    *("", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER"),
+    *("LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "IMAGE_SAFETY"),
+    "UNEXPECTED_TOOL_CALL",
+)
+_FINISH_REASONS_OF_VERTEX = (
+    *("", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER"),
+    *("BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MALFORMED_FUNCTION_CALL", "MODEL_ARMOR", "IMAGE_SAFETY"),
+    *("IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "IMAGE_OTHER", "UNEXPECTED_TOOL_CALL", "NO_IMAGE"),
+)
+_BLOCK_REASONS = ("", "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY")
+
+
+def read_chunk(payload: bytes) -> Chunk[Part]:
+    """A chunk, typed where it is plain, else part by part.
+
+    Raises:
+        msgspec.DecodeError: it is not JSON, or no chunk.
+    """
+    try:
+        chunk = _decode(payload)
+    except msgspec.ValidationError:
+        chunk = _read_odd(payload)
+    if chunk.candidates is not None or chunk.usage_metadata is not None or chunk.prompt_feedback is not None:
+        return chunk
+    if chunk.response is UNSET:
+        raise msgspec.ValidationError("no chunk")
+    return read_chunk(bytes(chunk.response))
+
+
+def _read_odd(payload: bytes) -> Chunk[Part]:
+    try:
+        chunk = _decode_around_parts(payload)
+    except msgspec.ValidationError:
+        return _read_members(payload)
+    candidates = [_with_parts(found) for found in chunk.candidates or ()]
+    return Chunk(candidates, *(getattr(chunk, name) for name in chunk.__struct_fields__[1:]))
+
+
+def _with_parts(found: Candidate[Raw]) -> Candidate[Part]:
+    content = _read_content(found.content)
+    return Candidate(content, *(getattr(found, name) for name in found.__struct_fields__[1:]))
+
+
+def _read_content(content: Content[Raw] | None) -> Content[Part]:
+    parts = content.parts if content is not None else None
+    return Content([part for raw in parts or () for part in _read_part(raw)])
+
+
+def _read_members(payload: bytes) -> Chunk[Part]:
+    fields = msgspec.json.decode(payload, type=dict[str, Raw])
+    candidates = read.elements(fields, "candidates")
+    if candidates is None:
+        raise msgspec.ValidationError("no candidates")
+    return Chunk(
+        [_read_candidate(msgspec.json.decode(candidate, type=dict[str, Raw])) for candidate in candidates],
+        read.text(fields, "responseId") or None,
+        read.text(fields, "modelVersion") or None,
+        _tokens(fields),
+        _feedback(fields),
+        create_time=fields.get("createTime", UNSET),
+    )
+
+
+def _read_candidate(fields: Fields) -> Candidate[Part]:
+    content = read.members(fields, "content") or {}
+    return Candidate(
+        _read_content(Content(read.elements(content, "parts"))),
+        read.index(fields, "index"),
+        read.text(fields, "finishReason") or read.integer(fields, "finishReason"),
+        read.text(fields, "finishMessage") or None,
+        fields.get("groundingMetadata", UNSET),
+        fields.get("urlContextMetadata", UNSET),
+        fields.get("citationMetadata", UNSET),
+        fields.get("groundingAttributions", UNSET),
+    )
+
+
+def _read_part(raw: Raw) -> list[Part]:
+    """A part; one that has other content than its words or its call is both: those, and the rest as it came."""
+    try:
+        return [_part.decode(raw)]
+    except msgspec.DecodeError:
+        fields = read.members({"part": raw}, "part")
+    if fields is None:
+        return [Part(own={"part": raw})]
+    words = _read_words(fields) if "text" in fields or "functionCall" in fields else None
+    if words is None:
+        return [Part(own=fields)]
+    others = {name: value for name, value in fields.items() if name not in _KNOWN}
+    own = others if not (words.text or words.function_call) else {n: v for n, v in others.items() if n in _CONTENT}
+    if own and not all(map(_is_about, own)):
+        return [words, Part(own=own)]
+    words.about = (others if words.about is UNSET else words.about | others) or UNSET
+    return [words]
+
+
+def _read_words(fields: Fields) -> Part | None:
+    """What a part has that is known; None where one of its members is not what it should be."""
+    known = {name: value for name, value in fields.items() if name in _KNOWN}
+    called = read.members(known, "functionCall") or {}
+    unknown = {name: value for name, value in called.items() if name not in _KNOWN_OF_CALLS}
+    if unknown:
+        plain = {name: value for name, value in called.items() if name in _KNOWN_OF_CALLS}
+        known["functionCall"] = Raw(msgspec.json.encode(plain))
+    try:
+        words = _part.decode(msgspec.json.encode(known))
+    except msgspec.DecodeError:
+        return None
+    words.about = unknown or UNSET
+    return None if words.text is None and words.function_call is None else words
+
+
+def _is_about(name: str) -> bool:
+    """Whether a member only says something about its part."""
+    return name.endswith("Metadata") or name in {"mediaResolution", "mediaProcessing"}
+
+
+def finish_reason(said: str | int | None, *, of_vertex: bool = False) -> str:
+    """A finish reason by its name, ``""`` where there is none. A number that nobody has published stays a number."""
+    return _named(said, _FINISH_REASONS_OF_VERTEX if of_vertex else _FINISH_REASONS)
+
+
+def block_reason(said: str | int | None) -> str:
+    """The reason for which a prompt was blocked, by its name."""
+    return _named(said, _BLOCK_REASONS)
+
+
+def _named(said: str | int | None, names: tuple[str, ...]) -> str:
+    if not isinstance(said, int):
+        return said or ""
+    return names[said] if 0 <= said < len(names) else str(said)
+
+
+def _tokens(fields: Fields) -> Tokens | None:
+    try:
+        return msgspec.json.decode(fields["usageMetadata"], type=Tokens)
+    except (KeyError, msgspec.DecodeError):
+        return None
+
+
+def _feedback(fields: Fields) -> Feedback | None:
+    try:
+        return msgspec.json.decode(fields["promptFeedback"], type=Feedback)
+    except (KeyError, msgspec.DecodeError):
+        return None
+
+
+def usage(tokens: Tokens) -> Usage:
+    """Token counts with what was read from a cache on its own; thoughts are output."""
+    read.bound(tokens)
+    cached = tokens.cached_content_token_count or 0
+    prompt = (tokens.prompt_token_count or 0) + (tokens.tool_use_prompt_token_count or 0)
+    return Usage(
+        input_tokens=max(prompt - cached, 0),
+        output_tokens=(tokens.candidates_token_count or 0) + (tokens.thoughts_token_count or 0),
+        cache_read_input_tokens=cached,
+    )

@@ -1,0 +1,1 @@
+"""Streams of OpenAI's chat and what speaks like it."""

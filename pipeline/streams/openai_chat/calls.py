@@ -1,0 +1,188 @@
+"""The calls of a choice: several grow side by side, each known by its index, its id, both, or neither.
+
+- Id and name may come late or in pieces, and an item is named when it begins. So a call begins with the first of its
+  input behind its name and its id, or where it must: when its choice ends, or something else begins to grow. Calls
+  begin in the order in which they came.
+- A name that is said again whole is the same name; any other one that comes before the input is more of it.
+- Some servers give all calls of one message index 0, or none at all. Another id with a name is another call, and so is
+  another name behind the input of the one before, a name behind an input that is whole, and another named element of
+  the same list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from pipeline.history.readers.calls import derived_id
+from pipeline.streams.events import BlockDelta, BlockStarted, Event
+from pipeline.streams.openai_chat.state import Blocks, Call, Growing, leave, start
+from pipeline.streams.openai_chat.wire import Function, ToolCall
+
+# What opens and closes in JSON; a backslash takes what follows with it.
+_MARKS: Final = re.compile(r'["\\{}\[\]]')
+_OUTSIDE, _STRING, _ESCAPE = 0, 1, 2
+
+
+def take_calls(
+    growing: Growing, calls: Sequence[ToolCall], blocks: Blocks, events: list[Event], *, old: bool = False
+) -> None:
+    """More of calls, as they stand in one list; ``old`` says that they are none, but the one of the old API."""
+    if growing.calls and not growing.by_index:
+        _index(growing)
+    known = len(growing.calls)
+    for came in calls:
+        function = _function(came)
+        at = _find(growing, came, function, known)
+        if at is None:
+            leave(growing, events)
+            at = _add(growing, came, old=old)
+        call = growing.calls[at]
+        _name(growing, at, came, function)
+        words = function.arguments
+        if words:
+            _grow(call, words if isinstance(words, str) else msgspec.json.encode(words).decode(), events)
+        if call.block < 0:
+            _begin(growing, blocks, events, must=False)
+
+
+def begin_all(growing: Growing, blocks: Blocks, events: list[Event]) -> None:
+    """Begin the calls that wait, with what there is of them."""
+    if growing.calls and not growing.by_index:
+        _index(growing)
+    if growing.started < len(growing.calls):
+        _begin(growing, blocks, events, must=True)
+
+
+def _index(growing: Growing) -> None:
+    """Find the calls of a state that was saved before calls waited: all of them have begun."""
+    growing.started = len(growing.calls)
+    for at, call in enumerate(growing.calls):
+        call.begun = True
+        growing.by_index[call.index] = at
+        if call.id:
+            growing.by_id[call.id] = at
+
+
+def _function(came: ToolCall) -> Function:
+    """What is called, and with what; a custom tool's text takes the place of arguments."""
+    if came.custom is not None and not (came.function is not None and came.function.name):
+        return Function(came.custom.name, came.custom.input)
+    return came.function or Function()
+
+
+def _find(growing: Growing, came: ToolCall, function: Function, known: int) -> int | None:
+    """The place of the call that goes on, or None where another one begins.
+
+    Calls from ``known`` on came in the same list.
+    """
+    calls = growing.calls
+    here = len(calls) - 1 if came.index is None else growing.by_index.get(came.index, -1)
+    if not came.id:
+        return here if here >= 0 and _goes_on(calls[here], function, is_beside=here >= known) else None
+    at = growing.by_id.get(came.id, -1)
+    if at >= 0:
+        if here >= 0 and calls[here].id == came.id and came.index is not None:
+            return here
+        # One id for several calls: their indexes, or their places in one list, tell them apart.
+        is_other = function.name and (at >= known if came.index is None else here < 0)
+        return None if is_other else at
+    if here < 0:
+        return None
+    call = calls[here]
+    if not call.id:
+        return here if _goes_on(call, function, is_beside=here >= known) else None
+    if function.name:
+        return None
+    # Without an index, an id that nothing else comes with is the next call's, unless the last one has no name yet.
+    return here if came.index is not None or function.arguments or not call.name else None
+
+
+def _goes_on(call: Call, function: Function, *, is_beside: bool) -> bool:
+    """Whether what is known by nothing but this call's place is more of it."""
+    name = function.name
+    if not name:
+        return True
+    if is_beside:
+        return False
+    if not (call.begun and call.name):
+        return True
+    is_whole = call.block < 0 and not call.depth and call.mode == _OUTSIDE
+    return name == call.name and not (is_whole and function.arguments)
+
+
+def _add(growing: Growing, came: ToolCall, *, old: bool) -> int:
+    at = len(growing.calls)
+    index = at if came.index is None else came.index
+    is_free = came.custom is not None and not (came.function is not None and came.function.name)
+    growing.calls.append(Call(-1, index, "", is_free, old=old))
+    growing.by_index[index] = at
+    return at
+
+
+def _name(growing: Growing, at: int, came: ToolCall, function: Function) -> None:
+    """Take the call's id and name, or more of them."""
+    call = growing.calls[at]
+    if call.block >= 0:
+        return
+    if came.id and came.id != call.id and not (call.id and (call.begun or function.arguments)):
+        if growing.by_id.get(call.id) == at:
+            del growing.by_id[call.id]
+        call.id += came.id
+        growing.by_id[call.id] = at
+    if function.name and function.name != call.name:
+        call.name += function.name
+
+
+def _grow(call: Call, words: str, events: list[Event]) -> None:
+    """More of a call's input."""
+    call.begun = True
+    inside = msgspec.json.encode(words)[1:-1].decode() if call.free else words
+    if call.block >= 0:
+        events.append(BlockDelta(call.block, "input_json_delta", inside))
+        return
+    call.held.append(inside)
+    if not call.id and not call.free:
+        _follow(call, words)
+
+
+def _follow(call: Call, words: str) -> None:
+    """Follow what opens and closes in JSON."""
+    depth, mode, past = call.depth, call.mode, 0
+    if mode == _ESCAPE:
+        mode, past = _STRING, 1
+    for found in _MARKS.finditer(words):
+        if found.start() < past:
+            continue
+        mark = found[0]
+        if mode == _STRING:
+            if mark == "\\":
+                past = found.end() + 1
+            elif mark == '"':
+                mode = _OUTSIDE
+        elif mark == '"':
+            mode = _STRING
+        else:
+            depth += (mark in "{[") - (mark in "}]")
+    call.depth, call.mode = depth, _ESCAPE if past > len(words) else mode
+
+
+def _begin(growing: Growing, blocks: Blocks, events: list[Event], *, must: bool) -> None:
+    """Begin the calls that are known by all they are known by; or all, if they ``must``."""
+    while growing.started < len(growing.calls):
+        call = growing.calls[growing.started]
+        if not (must or (call.begun and call.name and (call.id or call.old))):
+            return
+        named = BlockStarted(
+            index=blocks.next(), kind="tool_use", tool_id=call.id or derived_id(call.name), name=call.name
+        )
+        call.block = start(growing, named, events)
+        growing.started += 1
+        opening = '{"input":"' if call.free else ""
+        held = opening + "".join(call.held)
+        call.held = []
+        if held:
+            events.append(BlockDelta(call.block, "input_json_delta", held))

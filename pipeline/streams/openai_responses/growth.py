@@ -1,0 +1,227 @@
+"""The pieces of a response as it streams: what has begun, what was told whole, and what waits for its beginning.
+
+Deltas are passed on as they come. A ``.done`` says a piece once more, and whole: where a delta was lost, the block ends
+with that. What tells a whole item ends it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Raw, Struct
+
+from pipeline.streams.events import BlockDelta, BlockNoted, BlockStarted, BlockStopped, Event, WholeBlock, WholeMessage
+from pipeline.streams.openai_responses import wire
+from pipeline.streams.openai_responses.items import (
+    BEFORE_TEXT,
+    REFUSAL,
+    TEXT_PARTS,
+    TRUE,
+    Item,
+    beside_part,
+    escaped,
+    partial_call,
+    read_item,
+    read_part,
+    started,
+    told,
+    whole,
+    whole_part,
+)
+from pipeline.streams.openai_responses.wire import MOST_PARTS, place
+
+_WholePart: TypeAlias = wire.PartDone | wire.TextDone | wire.RefusalDone
+_Part: TypeAlias = wire.PartAdded | wire.TextDelta | wire.RefusalDelta | _WholePart
+
+
+class ResponsesState(Struct):
+    """The response that streams.
+
+    ``id`` is None before the first, ``over`` says that it ended. ``begun`` are the places of items that have begun, by
+    item id; ``parts`` the numbers of the parts that streamed, by their message's place; ``growing`` is the block of the
+    last of them, and ``thought`` the last stretch of reasoning: its item's place, its kind and its number. ``written``
+    counts the characters of each call's input. ``thoughts`` are the whole parts of reasoning that is not whole yet, by
+    its place and their kind. ``held`` is the input of calls whose beginning is missing, and with it their names;
+    ``homeless`` are whole items that do not say their place, ``whole_items`` the places of all others. ``failure`` is
+    the error that was told, behind the kind of event that told it.
+    """
+
+    id: str | None = None
+    model: str | None = None
+    over: bool = False
+    begun: dict[str, int] = {}
+    parts: dict[int, list[int]] = {}
+    growing: int = -1
+    thought: tuple[int, str, int] | None = None
+    written: dict[int, int] = {}
+    thoughts: dict[int, dict[str, list[str]]] = {}
+    held: dict[int, str] = {}
+    homeless: list[bytes] = []
+    whole_items: list[int] = []
+    failure: str | None = None
+
+    def piece(self, event: wire.Piece) -> list[Event]:
+        """The events of a piece of the response that streams."""
+        at = event.output_index
+        match event:
+            case wire.ItemAdded():
+                return self._start(read_item(event.item), event.item, at)
+            case wire.PartAdded():
+                if event.part.type == "reasoning_text":
+                    return []
+                return self._start_part(event, event.part.type)
+            case wire.TextDelta() | wire.RefusalDelta():
+                first = self._start_part(event, REFUSAL if type(event) is wire.RefusalDelta else "text")
+                return [*first, BlockDelta(self.growing, "text_delta", event.delta)]
+            case wire.SummaryDelta():
+                return self._reasoning((at, "summary", event.summary_index), event.delta)
+            case wire.ReasoningDelta():
+                return self._reasoning((at, "content", event.content_index), event.delta)
+            case wire.ArgumentsDelta():
+                return self._input(at, event.delta)
+            case wire.InputDelta():
+                return self._input(at, escaped(event.delta), BEFORE_TEXT)
+
+    def done(self, event: wire.Whole) -> list[Event]:
+        """The events of a piece that is told whole: what was lost of it is made up for when its block ends."""
+        at = event.output_index
+        match event:
+            case wire.PartDone():
+                part = read_part(event.part)
+                if part.type == "reasoning_text":
+                    return []
+                if part.words is not None:
+                    events = self._finish_part(event, part.type, part.words)
+                    beside = beside_part(event.part).items()
+                    return [*events, *(BlockNoted(self.growing, name, raw, aside=True) for name, raw in beside)]
+                block = whole_part(event.part, self._part(event), {})
+                return [WholeMessage(message_id=None, blocks=(block,))]
+            case wire.TextDone():
+                return self._finish_part(event, "text", event.text)
+            case wire.RefusalDone():
+                return self._finish_part(event, REFUSAL, event.refusal)
+            case wire.SummaryDone():
+                return self._thought((at, "summary", event.summary_index), event.text)
+            case wire.ReasoningDone():
+                return self._thought((at, "content", event.content_index), event.text)
+            case wire.ArgumentsDone():
+                return self._whole_input(at, event.arguments)
+            case wire.InputDone():
+                return self._whole_input(at, f'{BEFORE_TEXT}{escaped(event.input)}"}}')
+
+    def tell(self, item: Item, raw: Raw, at: int) -> list[Event]:
+        """What there is of an item that is not whole."""
+        events = [] if at in self.begun.values() else self._start(item, raw, at)
+        for index, text in told(item, at, self.parts.get(at, [])):
+            if item.type == "message" and index % MOST_PARTS not in self.parts.get(at, []):
+                self.parts.setdefault(at, []).append(index % MOST_PARTS)
+                events.append(BlockStarted(index=index, kind="text"))
+            events.append(BlockStopped(index, text=text, cut=True))
+        return events
+
+    def stops(self, response: wire.Response) -> list[Event]:
+        """The stops of blocks that no whole item has told: the response is whole, and so are they."""
+        in_output = range(len(response.output or ()))
+        items = [place(at) for at in self.begun.values() if at not in in_output]
+        parts = [place(at, number) for at, numbers in self.parts.items() if at not in in_output for number in numbers]
+        return [BlockStopped(index) for index in dict.fromkeys([*items, *parts])]
+
+    def left(self) -> list[Event]:
+        """What was kept for an item that never came whole, and whole items that never got their place."""
+        events: list[Event] = []
+        for at, text in self.held.items():
+            events += [BlockStarted(index=place(at), kind="tool_use"), BlockDelta(place(at), "input_json_delta", text)]
+        after = max([-1, *self.begun.values(), *self.parts, *self.held]) + 1
+        for at, raw in enumerate(self.homeless, after):
+            blocks, partial = self.whole(Raw(raw), at)
+            events += partial
+            if blocks:
+                events.append(WholeMessage(message_id=None, blocks=tuple(blocks)))
+        self.held, self.homeless = {}, []
+        return events
+
+    def whole(self, raw: Raw, output_index: int) -> tuple[list[WholeBlock], list[Event]]:
+        """A whole item as blocks; or, of a call that ended before its end, what did not stream of it."""
+        item = read_item(raw)
+        self.thoughts.pop(output_index, None)
+        blocks = whole(item, raw, output_index, self.model, self.parts.get(output_index, []))
+        if blocks or item.type == "message":
+            self.held.pop(output_index, None)
+            return blocks, []
+        beginning = [] if output_index in self.begun.values() else self._start(item, raw, output_index)
+        rest = partial_call(item)[self.written.get(output_index, 0) :]
+        return [], [*beginning, *self._input(output_index, rest), *self.tell(item, raw, output_index)]
+
+    def _start(self, item: Item, raw: Raw, output_index: int) -> list[Event]:
+        is_named = item.id and item.id not in self.begun
+        self.begun[item.id if item.id and is_named else str(output_index)] = output_index
+        events = started(item, raw, output_index)
+        held = self.held.pop(output_index, None)
+        if held is None or not events:
+            return events
+        opening = len(BEFORE_TEXT) if item.type == "custom_tool_call" else 0
+        self.written[output_index] = len(held) - opening
+        return [events[0], BlockDelta(place(output_index), "input_json_delta", held)]
+
+    def _input(self, output_index: int, text: str, opening: str = "") -> list[Event]:
+        """More of a call's input. That of a call whose beginning is missing waits for its name and id."""
+        count = self.written.get(output_index, 0)
+        if not count and output_index not in self.begun.values():
+            self.held[output_index] = self.held.get(output_index, opening) + text
+            return []
+        self.written[output_index] = count + len(text)
+        return [BlockDelta(place(output_index), "input_json_delta", text)]
+
+    def _whole_input(self, output_index: int, text: str) -> list[Event]:
+        if output_index not in self.begun.values():
+            self.held[output_index] = text
+            return []
+        return [BlockStopped(place(output_index), text=text)]
+
+    def _part(self, event: _Part) -> int:
+        """The block of a message's part, which is remembered by its number."""
+        numbers = self.parts.setdefault(event.output_index, [])
+        if event.content_index not in numbers:
+            numbers.append(event.content_index)
+        self.growing = place(event.output_index, event.content_index)
+        return self.growing
+
+    def _start_part(self, event: _Part, kind: str) -> list[Event]:
+        """The beginning of a part, if it has not begun."""
+        is_new = event.content_index not in self.parts.get(event.output_index, ())
+        at = self._part(event)
+        if not is_new:
+            return []
+        start = BlockStarted(index=at, kind="text" if kind in TEXT_PARTS else kind)
+        return [start, BlockNoted(at, REFUSAL, TRUE)] if kind == REFUSAL else [start]
+
+    def _finish_part(self, event: _WholePart, kind: str, words: str) -> list[Event]:
+        events = self._start_part(event, kind)
+        return [*events, BlockStopped(self.growing, text=words)]
+
+    def _reasoning(self, part: tuple[int, str, int], delta: str) -> list[Event]:
+        """More of an item's reasoning; a blank line stands between its parts."""
+        if part == self.thought:
+            return [BlockDelta(place(part[0]), "thinking_delta", delta)]
+        before = self.thought
+        gap = "\n\n" if before is not None and before[0] == part[0] else ""
+        return [*self._start_thought(part), BlockDelta(place(part[0]), "thinking_delta", gap + delta)]
+
+    def _start_thought(self, part: tuple[int, str, int]) -> list[Event]:
+        """The beginning of the item that a part of reasoning is of, if it has not begun."""
+        self.thought = part
+        if part[0] in self.begun.values():
+            return []
+        self.begun[str(part[0])] = part[0]
+        return [BlockStarted(index=place(part[0]), kind="thinking")]
+
+    def _thought(self, part: tuple[int, str, int], text: str) -> list[Event]:
+        """A whole part of reasoning. With all those before it, it says how the reasoning reads so far."""
+        at, kind, number = part
+        start = self._start_thought(part)
+        parts = self.thoughts.setdefault(at, {}).setdefault(kind, [])
+        if number != len(parts):
+            return start
+        parts.append(text)
+        so_far = "\n\n".join(text for texts in self.thoughts[at].values() for text in texts)
+        return [*start, BlockStopped(place(at), text=so_far)]

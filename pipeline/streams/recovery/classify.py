@@ -1,0 +1,125 @@
+"""What a common event is to the current message: the input of the transition table."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from pipeline.streams.events import (
+    Aside,
+    BlockDelta,
+    BlockNoted,
+    BlockStarted,
+    BlockStopped,
+    Event,
+    Failed,
+    MessageDelta,
+    MessageStarted,
+    MessageStopped,
+    Notice,
+    Retried,
+    Rewritten,
+    RunEnded,
+    RunResult,
+    StreamedEvent,
+    UsageKnown,
+    UserMessage,
+    WholeMessage,
+)
+from pipeline.streams.recovery.attempts import Message
+from pipeline.streams.recovery.table import Input
+from topics.items import SessionInit
+
+
+def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
+    """The input that the event is. ``message`` is the current message, if there is one.
+
+    ``repeats`` says that the source sends complete messages, so that what streams outside of any message is late.
+    Without them it is the only word of a message whose start was lost.
+    """
+    streamed = _STREAMED_INPUTS.get(type(event))
+    if streamed is not None:
+        return _streamed(cast(StreamedEvent, event), streamed, message, repeats=repeats)
+    if isinstance(event, WholeMessage):
+        if event.parent is not None:
+            return Input.ASIDE
+        return Input.FOREIGN if message is None or _is_another(event.message_id, message) else Input.OWN
+    if isinstance(event, UserMessage):
+        return Input.ANSWER if _answers_the_last_call(event, message) else Input.ASIDE
+    if isinstance(event, RunResult):
+        return Input.RESULT_BEFORE if _is_before(event, message) else Input.RESULT
+    if isinstance(event, Aside) and type(event.item) is SessionInit:
+        return Input.NEXT_RUN if repeats and _is_running(message) else Input.ASIDE
+    return _PLAIN[type(event)]
+
+
+def is_late(event: StreamedEvent, message: Message | None, *, by_id: bool) -> bool:
+    """Whether a streamed event is not about the current message, or comes when that one takes no more.
+
+    Only new versions of the CLI name the message of an event; elsewhere, and without a name, it is the current
+    attempt's, if there is one.
+    """
+    if message is None or not message.attempt or message.over:
+        return True
+    return by_id and event.message_id != message.id and _is_another(event.message_id, message)
+
+
+def _streamed(event: StreamedEvent, plain: Input, message: Message | None, *, repeats: bool) -> Input:
+    """The input of an event of a message's stream; ``plain`` is what it is if there is nothing more to it."""
+    if message is None or is_late(event, message, by_id=repeats):
+        return Input.LATE if repeats or type(event) not in _CONTENT else Input.UNSTARTED
+    if not repeats and message.stopped and message.reason is not None and type(event) in _CONTENT:
+        return Input.UNSTARTED  # the message is complete
+    if isinstance(event, MessageDelta):
+        if event.stop_reason is None:
+            return Input.NO_FINISH
+        if message.stopped and message.reason is None and not (repeats or message.failed):
+            return Input.FINISH_STOPPED
+        answered = event.stop_reason == "tool_use" and message.is_answered_with(set())
+        return Input.FINISH_ANSWERED if answered else plain
+    if isinstance(event, MessageStopped) and event.abandoned_from is not None:
+        return Input.ABANDON
+    return plain
+
+
+def _is_running(message: Message | None) -> bool:
+    """Whether there is an attempt that nothing has ended; one whose request is made again waits for the next."""
+    return message is not None and message.attempt and not (message.over or message.retried)
+
+
+def _is_another(message_id: str | None, message: Message) -> bool:
+    return message_id is not None and message.id is not None and message_id != message.id
+
+
+def _answers_the_last_call(event: UserMessage, message: Message | None) -> bool:
+    """Whether these results are all that a message finished by tool calls was waiting for."""
+    if message is None or message.reason != "tool_use" or not event.results or event.parent is not None:
+        return False
+    return message.is_answered_with({result.tool_id for result in event.results})
+
+
+def _is_before(event: RunResult, message: Message | None) -> bool:
+    """Whether the result names the messages that began in it, and the running attempt is none of them."""
+    if event.begun is None or message is None or not message.attempt or message.over:
+        return False
+    return message.id is not None and message.id not in event.begun
+
+
+_PLAIN: dict[type, Input] = {
+    MessageStarted: Input.START,
+    Retried: Input.RETRY,
+    Failed: Input.RETRY,
+    Notice: Input.ASIDE,
+    Rewritten: Input.ASIDE,
+    Aside: Input.ASIDE,
+    RunEnded: Input.END,
+}
+_STREAMED_INPUTS: dict[type, Input] = {
+    BlockStarted: Input.BLOCK_START,
+    BlockDelta: Input.BLOCK_DELTA,
+    BlockNoted: Input.BLOCK_NOTE,
+    BlockStopped: Input.BLOCK_STOP,
+    UsageKnown: Input.USAGE,
+    MessageDelta: Input.FINISH,
+    MessageStopped: Input.STOP,
+}
+_CONTENT = frozenset({BlockDelta, BlockStarted})
