@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from msgspec import Struct, structs
@@ -26,7 +27,7 @@ class OpenEnd(NamedTuple):
     """
 
     exchanges: Sequence[Exchange]
-    changed: frozenset[int]
+    changed: AbstractSet[int]
     settled: int
     drops: bool
     begun: bool
