@@ -94,7 +94,7 @@ class History:
     def open_messages(self, tail: str | None = None) -> Rendered:
         """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""
         drops = self.policy.missing_result == "drop"
-        end = OpenEnd(self.exchanges, self.changed, self.messages, drops, begun=self.turns > 0)
+        end = OpenEnd(self.exchanges, self.changed, self.messages, drops, self.turns > 0)
         return render_open(end, tail or self.policy.tail)
 
     def take_settled(self) -> tuple[list[Message], list[Fix], list[Entry], list[SettledCall]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -19,7 +18,7 @@ from pipeline.model import Text, ToolResult
 CONTINUE = "Continue."
 
 
-class OpenEnd(NamedTuple):
+class OpenEnd(Struct, frozen=True, gc=False):
     """What of a history is open.
 
     ``changed`` are the input messages that lost a block; ``settled`` counts the messages before. ``drops`` says that

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice
 
+from msgspec import Struct
+
 from pipeline.fixes import FIXES, Fix, make
 from pipeline.history.machine import History
 from pipeline.history.pieces import Entry
@@ -60,44 +62,45 @@ class Body:
         return found or hashlib.sha256(self.whole).hexdigest()
 
 
-class Account:
-    """What a request stands on: the mends, the ids of its messages, and what became of every block."""
+# Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).
+class Account(Struct, frozen=True, gc=False):
+    """What a request stands on: the mends, the ids of its messages, and what became of every block.
 
-    def __init__(
-        self, settled: SettledPart, shared: Shared, rendered: Rendered, ending: Ending, lit: Sequence[Mark]
-    ) -> None:
-        self._settled, self._shared, self._rendered, self._ending = settled, shared, rendered, ending
-        self._unlit = [mark for mark in settled.marks if mark not in lit]
-        # The lists grow with the session: these many of their entries belong to this request.
-        self._rows = len(settled.rows)
-        self._fixes, self.own_fix_count = len(shared.fixes), len(settled.fixes)
-        self._gone, self._own_gone = len(shared.gone), len(settled.gone)
+    The lists of what is settled grow with the session; the counts say how many of their entries belong to the request.
+    ``unlit`` are the breakpoints that there is no room for.
+    """
+
+    settled: SettledPart
+    shared: Shared
+    rendered: Rendered
+    ending: Ending
+    unlit: Sequence[Mark]
+    row_count: int
+    fix_count: int
+    own_fix_count: int
+    gone_count: int
+    own_gone_count: int
 
     @property
-    def fixes(self) -> list[Fix]:
-        """The settled mends, then those of the open end."""
-        return [*self._shared.fixes[: self._fixes], *self.own_fixes(), *self.open_fixes]
+    def shared_fixes(self) -> list[Fix]:
+        """The settled mends that all targets share."""
+        return self.shared.fixes[: self.fix_count]
 
     def own_fixes(self, first: int = 0) -> list[Fix]:
         """The target's own mends of the settled part, from the one with this number on."""
-        return self._settled.fixes[first : self.own_fix_count]
-
-    @cached_property
-    def open_fixes(self) -> list[Fix]:
-        """The mends of the open end."""
-        target = self._settled.target.name
-        unlit = [make("cache_control_dropped", mark.path, target=target, tool_id=mark.tool_id) for mark in self._unlit]
-        return [*self._rendered.fixes, *chain.from_iterable(part.fixes for part in self._ending.parts), *unlit]
+        return self.settled.fixes[first : self.own_fix_count]
 
     @property
-    def fix_count(self) -> int:
-        """How many mends there are; without listing them."""
-        return self._fixes + self.own_fix_count + len(self.open_fixes)
+    def open_fixes(self) -> list[Fix]:
+        """The mends of the open end."""
+        target = self.settled.target.name
+        unlit = [make("cache_control_dropped", mark.path, target=target, tool_id=mark.tool_id) for mark in self.unlit]
+        return [*self.rendered.fixes, *chain.from_iterable(part.fixes for part in self.ending.parts), *unlit]
 
     @property
     def ids(self) -> list[str | None]:
         """For each message or item of the body the id of the message in."""
-        ids = [*self._shared.ids[: self._rows], *(message.id for message in self._rendered.messages)]
+        ids = [*self.shared.ids[: self.row_count], *(message.id for message in self.rendered.messages)]
         written = dict(self._written(ids))
         return [written.get(at) for at in range(max(written) + 1)] if written else ids
 
@@ -109,22 +112,22 @@ class Account:
                     yield int(place[0].split(".")[1]), identity
 
     def _all_rows(self) -> Iterator[Sequence[Row] | Turn]:
-        return chain(islice(self._settled.rows, self._rows), (part.rows for part in self._ending.parts))
+        return chain(islice(self.settled.rows, self.row_count), (part.rows for part in self.ending.parts))
 
     @property
     def ledger(self) -> list[Entry]:
         """The blocks in the system slot, those in the output, then those that are in neither."""
         shown = chain(
-            (Entry(piece.path, "kept", "system") for piece in self._shared.system),
+            (Entry(piece.path, "kept", "system") for piece in self.shared.system),
             (entry for at, row in enumerate(self._all_rows()) for entry in _entries(at, row)),
         )
-        read = _touched(self._shared.fixes[: self._fixes])
+        read = _touched(self.shared_fixes)
         return [
             *(_as_read(entry, read) for entry in shown),
-            *self._shared.gone[: self._gone],
-            *self._settled.gone[: self._own_gone],
-            *self._rendered.gone,
-            *chain.from_iterable(part.gone for part in self._ending.parts),
+            *self.shared.gone[: self.gone_count],
+            *self.settled.gone[: self.own_gone_count],
+            *self.rendered.gone,
+            *chain.from_iterable(part.gone for part in self.ending.parts),
         ]
 
 
@@ -183,13 +186,13 @@ class Normalized:
     @cached_property
     def fixes(self) -> list[Fix]:
         """Every mend that this body stands on: the settled ones, then those of the open end."""
-        return self._account.fixes
+        return [*self._account.shared_fixes, *self._account.own_fixes(), *self.open_fixes]
 
     def own_fixes(self, first: int = 0) -> list[Fix]:
         """The target's own mends of the settled part, from the one with this number on."""
         return self._account.own_fixes(first)
 
-    @property
+    @cached_property
     def open_fixes(self) -> list[Fix]:
         """The mends of the open end, which a later turn may still undo."""
         return self._account.open_fixes
@@ -202,7 +205,7 @@ class Normalized:
     @property
     def fix_count(self) -> int:
         """How many mends the body stands on; without listing them."""
-        return self._account.fix_count
+        return self._account.fix_count + self._account.own_fix_count + len(self.open_fixes)
 
     @cached_property
     def ids(self) -> list[str | None]:
@@ -237,10 +240,20 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
     if rendered.assistant_last:
         # By policy it is not mended, so it is judged as the models do that take no prefill.
         violations.append(RULES[target.tail_rule].broken(f"messages.{last}", "hard", role="assistant"))
-    account = Account(settled, shared, rendered, ending, body.lit)
-    done = Normalized(target, body, account, violations, prefix_bytes=prefix_bytes, reset=settled.reset)
-    settled.reset = ""
-    return done
+    account = Account(
+        settled,
+        shared,
+        rendered,
+        ending,
+        [mark for mark in settled.marks if mark not in body.lit] if settled.marks else (),
+        len(settled.rows),
+        len(shared.fixes),
+        len(settled.fixes),
+        len(shared.gone),
+        len(settled.gone),
+    )
+    reset, settled.reset = settled.reset, ""
+    return Normalized(target, body, account, violations, prefix_bytes=prefix_bytes, reset=reset)
 
 
 def _tail(tail: str, target: Target) -> str:
