@@ -18,6 +18,7 @@ from pipeline.model import Text, ToolResult
 CONTINUE = "Continue."
 
 
+# Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).
 class OpenEnd(Struct, frozen=True, gc=False):
     """What of a history is open.
 
