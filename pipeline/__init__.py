@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline._version import __version__
 
 if TYPE_CHECKING:
-    from pipeline.normalizer import normalize
     from pipeline.rules import validate
-    from pipeline.session import Session
+    from pipeline.session import Session, normalize
     from pipeline.streams import recover
 
 __all__ = ["Session", "__version__", "normalize", "recover", "validate"]
@@ -17,7 +16,7 @@ __all__ = ["Session", "__version__", "normalize", "recover", "validate"]
 # Each name is imported when it is first asked for: who only validates does not wait for the rest.
 _HOMES = {
     "Session": "pipeline.session",
-    "normalize": "pipeline.normalizer",
+    "normalize": "pipeline.session",
     "recover": "pipeline.streams",
     "validate": "pipeline.rules",
 }

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import aiokafka
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError, KafkaError
@@ -38,15 +38,20 @@ if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import Fetcher
     from faust.types import AppT, ServiceT
 
-    from pipeline.engine.app import ReknitApp
     from pipeline.stages.base import Stage
 
 # How long one poll waits for records. A poke ends it early, so this is only how often the loop looks around.
 _POLL_SECONDS = 1.0
 
 
+class _HasRuntime(Protocol):
+    """What our app has beside Faust's (``app`` makes it, and stands above this module)."""
+
+    runtime: Runtime
+
+
 def _runtime_of(app: AppT) -> Runtime:
-    return cast("ReknitApp", app).runtime
+    return cast("_HasRuntime", app).runtime
 
 
 class SpanThread(driver.AIOKafkaConsumerThread):

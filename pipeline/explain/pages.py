@@ -20,8 +20,8 @@ from pipeline.explain.examples import (
     written_out,
 )
 from pipeline.fixes import FIXES, Fix, FixCode
-from pipeline.normalizer import normalize
 from pipeline.rules import RULES, Rule, Violation, validate
+from pipeline.session import normalize
 from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
 from pipeline.targets import TARGETS

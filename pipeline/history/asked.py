@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
+from msgspec import Struct
 
 from pipeline.history.ids import made_id
+from pipeline.history.pieces import Piece
 from pipeline.model import ToolUse
 
-if TYPE_CHECKING:
-    from pipeline.history.exchanges import Call, Exchange
+
+class Call(Struct, omit_defaults=True):
+    """A tool call: its place among the assistant's pieces, its id in the input, and its result's place, if any."""
+
+    at: int
+    original: str
+    result: int = -1
+    real: bool = False
+
+    def block(self, assistant: Sequence[Piece]) -> ToolUse:
+        """The call itself, among the pieces of the turn that made it; with the id that it has in the output."""
+        block = assistant[self.at].block
+        assert isinstance(block, ToolUse)  # noqa: S101  calls point at nothing else
+        return block
 
 
 class Asked:
@@ -35,10 +49,10 @@ class Asked:
             self._unreal += 1
         return calls[self._unreal] if self._unreal < len(calls) else None
 
-    def holds(self, exchange: Exchange, call: ToolUse) -> bool:
-        """Whether one of the calls asks for the same as this one."""
+    def holds(self, assistant: Sequence[Piece], call: ToolUse) -> bool:
+        """Whether one of the calls, which the assistant's pieces have, asks for the same as this one."""
         for other in self.calls[self._compared :]:
-            self._inputs.add(_asks_for(exchange.tool_use(other)))
+            self._inputs.add(_asks_for(other.block(assistant)))
         self._compared = len(self.calls)
         return _asks_for(call) in self._inputs
 
@@ -53,11 +67,11 @@ class AskedIndex:
         self._by_name: dict[str, Asked] = {}
         self._real = 0
 
-    def find(self, exchange: Exchange, original: str, *, by_name: bool) -> Asked | None:
+    def find(self, assistant: Sequence[Piece], original: str, *, by_name: bool) -> Asked | None:
         """The calls under an id, else, ``by_name``, those of the tool that a made id names, if there are any."""
         for call in self.calls[self._indexed :]:
             self._by_id.setdefault(call.original, Asked()).calls.append(call)
-            self._by_name.setdefault(made_id(exchange.tool_use(call).name), Asked()).calls.append(call)
+            self._by_name.setdefault(made_id(call.block(assistant).name), Asked()).calls.append(call)
         self._indexed = len(self.calls)
         return self._by_id.get(original) or (self._by_name.get(original) if by_name else None)
 

@@ -7,18 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from pipeline.history.asked import Asked, AskedIndex
+from pipeline.history.asked import Asked, AskedIndex, Call
 from pipeline.history.pieces import Piece
 from pipeline.model import RedactedThinking, Text, Thinking, ToolUse, Turn, Unknown
-
-
-class Call(Struct, omit_defaults=True):
-    """A tool call: its place among the assistant's pieces, its id in the input, and its result's place, if any."""
-
-    at: int
-    original: str
-    result: int = -1
-    real: bool = False
 
 
 class Exchange(Struct, omit_defaults=True, dict=True):
@@ -40,7 +31,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     def asked(self, original: str, *, by_name: bool = False) -> Asked | None:
         """The calls that came under an id, or, ``by_name``, else those of the tool that a made id names."""
-        return self._index.find(self, original, by_name=by_name) if self.calls else None
+        return self._index.find(self.assistant, original, by_name=by_name) if self.calls else None
 
     @property
     def _index(self) -> AskedIndex:
@@ -52,9 +43,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     def tool_use(self, call: Call) -> ToolUse:
         """A call's block, with the id that it has in the output."""
-        block = self.assistant[call.at].block
-        assert isinstance(block, ToolUse)  # noqa: S101  calls point at nothing else
-        return block
+        return call.block(self.assistant)
 
     @property
     def answered(self) -> bool:

@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from pipeline.fixes import Fix
+from pipeline.history.asked import Call
 from pipeline.history.clean import clean, system_pieces
-from pipeline.history.exchanges import Call, Exchange, continues, is_reasoning
+from pipeline.history.exchanges import Exchange, continues, is_reasoning
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import IdTable, Image, SettledCall, made_id
 from pipeline.history.pieces import Book, Entry, Message, Piece
 from pipeline.history.placeholders import is_placeholder
-from pipeline.history.render import Rendered, assistant_message, render_open, result_for, user_message
+from pipeline.history.render import OpenEnd, Rendered, assistant_message, render_open, result_for, user_message
 from pipeline.history.results import orphan_pieces, same_content
 from pipeline.model import Policy, ToolResult, ToolUse, Turn
 
@@ -92,7 +93,9 @@ class History:
 
     def open_messages(self, tail: str | None = None) -> Rendered:
         """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""
-        return render_open(self, tail or self.policy.tail)
+        drops = self.policy.missing_result == "drop"
+        end = OpenEnd(self.exchanges, self.changed, self.messages, drops, self.turns > 0)
+        return render_open(end, tail or self.policy.tail)
 
     def take_settled(self) -> tuple[list[Message], list[Fix], list[Entry], list[SettledCall]]:
         """What has become certain since the last time: messages, fixes, ledger entries of blocks that went, calls."""
@@ -132,7 +135,7 @@ class History:
         if isinstance(call, ToolUse):
             made = turn.ids_made and call.id == made_id(call.name)
             before = None if made else exchange.asked(call.id)
-            if before is not None and before.holds(exchange, call):
+            if before is not None and before.holds(exchange.assistant, call):
                 self._book.drop("call_repeated", piece)
                 self.changed.add(piece.turn)
                 return

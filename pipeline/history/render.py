@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
 
 from pipeline.fixes import Fix
-from pipeline.history.exchanges import Call, Exchange, calls_last, is_reasoning
+from pipeline.history.asked import Call
+from pipeline.history.exchanges import Exchange, calls_last, is_reasoning
 from pipeline.history.pieces import Book, Entry, Message, Piece
 from pipeline.history.placeholders import INTERRUPTED
 from pipeline.model import Text, ToolResult
 
-if TYPE_CHECKING:
-    from pipeline.history.machine import History
-
 # What the user says where a history must not end with the assistant.
 CONTINUE = "Continue."
+
+
+# Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).
+class OpenEnd(Struct, frozen=True, gc=False):
+    """What of a history is open.
+
+    ``changed`` are the input messages that lost a block; ``settled`` counts the messages before. ``drops`` says that
+    calls without a result are left out, ``begun`` that a turn has come at all.
+    """
+
+    exchanges: Sequence[Exchange]
+    changed: AbstractSet[int]
+    settled: int
+    drops: bool
+    begun: bool
 
 
 class Rendered(Struct, frozen=True):
@@ -50,27 +64,23 @@ def result_for(exchange: Exchange, call: Call, place: str, book: Book) -> Piece:
     return Piece(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original)
 
 
-def render_open(history: History, tail: str) -> Rendered:
+def render_open(end: OpenEnd, tail: str) -> Rendered:
     """The open exchanges as messages, as if nothing more came."""
     book = Book()
-    changed = set(history.changed)
+    changed = set(end.changed)
     messages: list[Message] = []
-    for exchange in history.exchanges:
+    for exchange in end.exchanges:
         pieces = exchange.assistant
         if not exchange.sealed:
-            pieces = _without_missing(exchange, changed, book) if _drops(history) else pieces
+            pieces = _without_missing(exchange, changed, book) if end.drops else pieces
             if all(is_reasoning(piece) for piece in pieces):
                 for piece in pieces:
                     book.drop("reasoning_alone", piece)
             else:
                 messages.append(_assistant(pieces, exchange.assistant_id, changed, book))
-        _add_user(messages, exchange, changed, history, book)
-    assistant_last = _end(messages, history, tail, book)
+        _add_user(messages, exchange, changed, end, book)
+    assistant_last = _end(messages, end, tail, book)
     return Rendered(messages, book.fixes, book.gone, assistant_last)
-
-
-def _drops(history: History) -> bool:
-    return history.policy.missing_result == "drop"
 
 
 def _without_missing(exchange: Exchange, changed: set[int], book: Book) -> list[Piece]:
@@ -82,10 +92,10 @@ def _without_missing(exchange: Exchange, changed: set[int], book: Book) -> list[
     return kept
 
 
-def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], history: History, book: Book) -> None:
+def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], end: OpenEnd, book: Book) -> None:
     results = list(exchange.results)
-    if not _drops(history):
-        at = history.messages + len(messages)
+    if not end.drops:
+        at = end.settled + len(messages)
         for call in exchange.calls:
             if call.result < 0:
                 place = f"messages.{at}.content.{len(results)}"
@@ -106,17 +116,17 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], hi
     messages.append(message)
 
 
-def _end(messages: list[Message], history: History, tail: str, book: Book) -> bool:
+def _end(messages: list[Message], end: OpenEnd, tail: str, book: Book) -> bool:
     """Apply the policy for a history that ends with the assistant; True if it does and stays so against the policy."""
     if not messages:
         # Nothing of it is left; there is nothing to go on with either, so only a restored history may stay empty.
-        if tail in {"keep", "reject"} or not history.turns:
+        if tail in {"keep", "reject"} or not end.begun:
             return False
     elif messages[-1].role == "user" or tail in {"keep", "prefill"}:
         return False
     elif tail == "reject":
         return True
-    book.note("tail_continued", f"messages.{history.messages + len(messages)}.content.0")
+    book.note("tail_continued", f"messages.{end.settled + len(messages)}.content.0")
     piece = Piece(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
     messages.append(Message("user", [piece]))
     return False

@@ -11,8 +11,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
 from pipeline.fixes import FIXES
-from pipeline.outcome import Normalized
 from pipeline.rules import Violation
+from pipeline.session import Normalized
 from pipeline.testing.breach import ConformanceError, bytes_differ, lists_differ, values_differ
 from pipeline.testing.kit import Kit
 

@@ -10,13 +10,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from pipeline.given import GivenPolicy, policy_from
 from pipeline.history.readers import read
 from pipeline.model import Policy
-from pipeline.normalizer import normalize
-from pipeline.outcome import Normalized
 from pipeline.rules import Violation, validate
-from pipeline.session import Session
+from pipeline.session import Normalized, Session, normalize
+from pipeline.session.arguments import GivenPolicy, policy_from
 from pipeline.targets import target_named
 from pipeline.testing.breach import ConformanceError, Promise, bytes_differ, lists_differ
 from pipeline.testing.given import Given, History, encoded, take

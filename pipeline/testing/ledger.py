@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.history.pieces import Entry, block_path
 from pipeline.model import Turn
-from pipeline.outcome import Normalized
+from pipeline.session import Normalized
 from pipeline.testing.breach import ConformanceError, lists_differ
 
 

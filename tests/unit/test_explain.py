@@ -11,8 +11,8 @@ from pipeline.cli.explain import explain_command
 from pipeline.errors import InputError
 from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain, plain
 from pipeline.fixes import FIXES
-from pipeline.normalizer import normalize
 from pipeline.rules import RULES
+from pipeline.session import normalize
 
 HEALTHY = {
     "model": "claude-sonnet-4-5",

@@ -48,16 +48,23 @@ def dotted(path):
 
 def imports(tree, path):
     """Every module that a file imports, wherever in it, by its full name."""
+    for base, name in imported(tree, path):
+        yield base
+        # `from pipeline import engine` imports pipeline.engine, if there is such a module.
+        if name and is_module(f"{base}.{name}"):
+            yield f"{base}.{name}"
+
+
+def imported(tree, path):
+    """What a file imports, wherever in it: the module, and the name that is taken from it, if one is."""
     package = dotted(path) if path.name == "__init__.py" else dotted(path).rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            yield base
-            # `from pipeline import engine` imports pipeline.engine, if there is such a module.
-            yield from (f"{base}.{alias.name}" for alias in node.names if is_module(f"{base}.{alias.name}"))
+            yield from ((base, alias.name) for alias in node.names)
 
 
 def is_module(name):
@@ -151,6 +158,47 @@ def test_the_engine_knows_nothing_of_sessions():
         ]
 
     assert faults(modules("engine"), judge) == {}
+
+
+def imported_modules():
+    """The modules of ours that each module imports, wherever in it: for types only, and inside functions, too.
+
+    What is taken from a package is its module of that name, if there is one, else it is the package's front.
+    """
+    paths = {dotted(path): path for path in modules("topics", *(entry.stem for entry in (ROOT / "pipeline").iterdir()))}
+    graph = {}
+    for module, path in paths.items():
+        found = imported(ast.parse(path.read_text(encoding="utf-8")), path)
+        named = {f"{base}.{name}" if f"{base}.{name}" in paths else base for base, name in found}
+        graph[module] = named & paths.keys() - {module}
+    return graph
+
+
+def circles(graph):
+    """The groups of modules of which each imports every other, directly or by way of others."""
+    reached = {module: reachable(graph, module) for module in graph}
+    groups = {frozenset(other for other in reached[module] if module in reached[other]) for module in graph}
+    return sorted(map(sorted, filter(None, groups)))
+
+
+def reachable(graph, module):
+    found = set()
+    waiting = [*graph[module]]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += graph[name]
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circles(imported_modules()) == []
+
+
+def test_circles_are_seen():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
+    assert circles({"a": {"b"}, "b": {"d"}, "c": {"a"}, "d": set()}) == []
 
 
 @pytest.mark.parametrize(

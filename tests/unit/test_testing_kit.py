@@ -17,11 +17,11 @@ from pipeline.registry import register, unregister
 from pipeline.rules import RULE_SETS, RULES
 from pipeline.rules.anthropic import Anthropic as AnthropicRules
 from pipeline.rules.base import Catalogue, WholeBody
+from pipeline.session.settled import SettledPart
 from pipeline.targets import TARGETS
 from pipeline.targets.anthropic import Anthropic, AnthropicDialect
 from pipeline.testing import CallableKit, ConformanceError, Kit, broken_histories, healthy_histories
 from pipeline.testing.breach import bytes_differ, lists_differ, values_differ
-from pipeline.track import Track
 
 HELLO = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
 ANSWER = {"role": "assistant", "content": [{"type": "text", "text": "well"}]}
@@ -158,11 +158,11 @@ def test_an_output_block_without_a_source_is_seen(own):
 
 
 def test_settled_bytes_that_do_not_stay_are_seen(monkeypatch):
-    monkeypatch.setattr(Track, "steady", lambda track: len(b"".join(track.chunks)) + 4_000)
+    monkeypatch.setattr(SettledPart, "steady", lambda track: len(b"".join(track.chunks)) + 4_000)
     with pytest.raises(ConformanceError) as caught:
         Kit("anthropic").incremental(LONG)
     assert (caught.value.promise, caught.value.where) == ("settled", "after messages.1")
-    monkeypatch.setattr(Track, "steady", lambda track: 40 - len(track.chunks))
+    monkeypatch.setattr(SettledPart, "steady", lambda track: 40 - len(track.chunks))
     with pytest.raises(ConformanceError, match=r"settled, anthropic, after messages.\d: 40 bytes became 39"):
         Kit("anthropic").incremental(LONG)
 

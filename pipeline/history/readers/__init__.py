@@ -6,6 +6,6 @@ alone: whatever could be understood is taken, and each thing that had to change 
 
 from __future__ import annotations
 
-from pipeline.history.readers.reading import SHAPES, ReadResult, read, read_message
+from pipeline.history.readers.reading import SHAPES, ReadResult, read, read_message, read_setting
 
-__all__ = ["SHAPES", "ReadResult", "read", "read_message"]
+__all__ = ["SHAPES", "ReadResult", "read", "read_message", "read_setting"]

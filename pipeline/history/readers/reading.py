@@ -97,6 +97,37 @@ def read_message(
     return [turn], with_ids(notes.fixes, [turn])
 
 
+def read_setting(given: dict[str, Any]) -> Head:
+    """Read what stands beside messages, where there are none: any of the keys of a document, as Python objects.
+
+    Raises:
+        InputError: JSON has no form for it, it nests too deeply, or a value is of the wrong type.
+    """
+    try:
+        text = msgspec.json.encode(given)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError("wrong_type", f"not JSON: {error}") from None
+    try:
+        return _read_setting(text)
+    except RecursionError:
+        raise nesting_error(deep_place(text, "")) from None
+
+
+def _read_setting(text: bytes) -> Head:
+    """What was JSON already may have line breaks in it, and lone surrogates, as a document may."""
+    try:
+        keys = None if _has_line_breaks(text) else msgspec.json.decode(text, type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        keys = None
+    if keys is not None:
+        return read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, Notes())
+    text, mask = _parsable(text)
+    notes, keys = _notes(mask), as_object(text, "")
+    if mask is not None:
+        keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    return read_head(keys, notes)
+
+
 def _named(source: str) -> Shape | None:
     if source == "auto":
         return None

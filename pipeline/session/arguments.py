@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from pipeline.errors import InputError, PolicyError
-from pipeline.history.readers import read
+from pipeline.history.readers import read_setting
 from pipeline.model import Policy, Tool
 from pipeline.targets import Setting
 
@@ -37,7 +37,7 @@ def policy_from(given: GivenPolicy) -> Policy:
 def setting_from(
     system: GivenSystem, tools: GivenTools, model: str | None, params: Mapping[str, Any] | None
 ) -> Setting:
-    """A setting; what is not in the model's own structs is read as the head of a document is.
+    """A setting; what is not in the model's own structs is read as what stands beside a document's messages is.
 
     Raises:
         InputError: a system prompt, a tool or parameters that are none.
@@ -54,11 +54,7 @@ def setting_from(
     if params:
         given["params"] = dict(params)
     if given:
-        try:
-            document = msgspec.json.encode({"messages": [], **given})
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InputError("wrong_type", f"not JSON: {error}") from None
-        found = read(document).conversation
+        found = read_setting(given)
         return Setting(
             system=found.system if "system" in given else _as_given(system),
             tools=found.tools or tuple(typed),

@@ -1,4 +1,4 @@
-"""A session's settled messages in the bytes of one target, and what hangs on them: digest, rules, breakpoints.
+"""What a session has settled: what all targets share of it, and each target's part of the request.
 
 All lists only grow, so that a request is a view of their first so many entries; a session that starts anew makes new
 ones.
@@ -18,11 +18,21 @@ from pipeline.history.pieces import Entry, Message, Piece, message_of
 from pipeline.model import Turn
 from pipeline.rules import RULE_SETS, RuleSet, Violation
 from pipeline.rules.base import WholeBody
-from pipeline.targets import Encoded, Ending, Setting, Target
+from pipeline.targets import Ending, Setting, Target
 from pipeline.targets.base import Row
 
 # So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
 _LITTLE = 4096
+
+
+class Shared:
+    """What the targets of a session have in common: message ids, and the structure's fixes and losses."""
+
+    def __init__(self) -> None:
+        self.ids: list[str | None] = []
+        self.fixes: list[Fix] = []
+        self.gone: list[Entry] = []
+        self.system: list[Piece] = []
 
 
 class Mark(Struct, frozen=True, array_like=True):
@@ -38,8 +48,8 @@ class Mark(Struct, frozen=True, array_like=True):
     tool_id: str = ""
 
 
-class TrackSlice(Struct, array_like=True):
-    """What a track has gained."""
+class SettledSlice(Struct, array_like=True):
+    """What a target's part has gained."""
 
     chunks: list[bytes] = []
     rows: list[list[Row]] = []
@@ -47,16 +57,16 @@ class TrackSlice(Struct, array_like=True):
     gone: list[Entry] = []
 
 
-class TrackHead(Struct, array_like=True):
-    """What a track needs to go on: the target's own state, live breakpoints, and why its prefix was given up."""
+class SettledHead(Struct, array_like=True):
+    """What a target's part needs to go on: its own state, live breakpoints, and why its prefix was given up."""
 
     state: Any
     marks: list[Mark]
     reset: str
 
 
-class Track:
-    """The settled part of one target's request."""
+class SettledPart:
+    """The settled messages in the bytes of one target, and what hangs on them: digest, rules, breakpoints."""
 
     def __init__(self, target: Target, setting: Setting, system: Sequence[Piece]) -> None:
         self.target = target
@@ -201,7 +211,7 @@ class Track:
 
     # State.
 
-    def size(self, behind: TrackSlice) -> tuple[int, int, int, int]:
+    def size(self, behind: SettledSlice) -> tuple[int, int, int, int]:
         """How much there is, less what is ``behind``."""
         return (
             len(self.chunks) - len(behind.chunks),
@@ -210,21 +220,21 @@ class Track:
             len(self.gone) - len(behind.gone),
         )
 
-    def since(self, size: tuple[int, int, int, int]) -> TrackSlice:
-        """What has come since the track had that size."""
+    def since(self, size: tuple[int, int, int, int]) -> SettledSlice:
+        """What has come since the part had that size."""
         chunks, rows, fixes, gone = size
-        return TrackSlice(
+        return SettledSlice(
             self.chunks[chunks:], [expanded(row) for row in self.rows[rows:]], self.fixes[fixes:], self.gone[gone:]
         )
 
-    def regain(self, gained: TrackSlice) -> None:
+    def regain(self, gained: SettledSlice) -> None:
         """Take back what a slice holds."""
         self.chunks += gained.chunks
         self.rows += gained.rows
         self.fixes += gained.fixes
         self.gone += gained.gone
 
-    def resume(self, head: TrackHead) -> None:
+    def resume(self, head: SettledHead) -> None:
         """Go on from a saved head, once all slices are back."""
         self.state = msgspec.convert(head.state, type(self.dialect.state))
         self.marks = list(head.marks)
@@ -256,8 +266,3 @@ def expanded(row: Sequence[Row] | Turn) -> list[Row]:
         return list(row)
     paths = row.paths or [f"messages.{row.index}.content.{at}" for at in range(len(row.blocks))]
     return [(path, "kept", "") for path in paths]
-
-
-def open_data(parts: Iterable[Encoded]) -> list[bytes]:
-    """The bytes of the open messages, with their breakpoints; those that a target shows nothing of are left out."""
-    return [data for part in parts if (data := part.marked or part.data)]

@@ -1,4 +1,4 @@
-"""A session: one history under repair, and the requests it makes for its targets.
+"""A session: one history under repair, and the requests it makes for its targets; or a whole history at once.
 
 Appending a turn costs the turn. Settled messages are encoded once for each target and kept as bytes; a request encodes
 the open end, judges it from the state at the settled boundary, and joins the body only when somebody asks for it.
@@ -14,15 +14,16 @@ from msgspec import UNSET, UnsetType
 
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.fixes import Fix
-from pipeline.given import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from pipeline.history.readers import read, read_message
 from pipeline.model import Policy, Role, Turn
-from pipeline.outcome import Normalized
-from pipeline.saved import LogEntry
-from pipeline.targets import Target, target_named
-from pipeline.work import Work, entries_before
+from pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
+from pipeline.session.request import Normalized
+from pipeline.session.state import LogEntry
+from pipeline.session.working import WorkingHistory, entries_before
+from pipeline.targets import Setting, Target, target_named
 
 GivenMessage: TypeAlias = dict[str, Any] | bytes | str | Turn
+GivenHistory: TypeAlias = bytes | str | list[Any] | dict[str, Any]
 
 
 class Session:
@@ -47,7 +48,7 @@ class Session:
         model: str | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        self._work = Work(_named(targets), policy_from(policy), setting_from(system, tools, model, params))
+        self._work = WorkingHistory(_named(targets), policy_from(policy), setting_from(system, tools, model, params))
         self._last_role: Role | None = None
 
     @property
@@ -110,7 +111,7 @@ class Session:
             UnknownTargetError: not one of the session's targets.
         """
         name = self.targets[0] if target is None else target
-        if name not in self._work.tracks:
+        if name not in self._work.parts:
             raise UnknownTargetError("unknown_target", f"the session has {', '.join(self.targets)}, not {name!r}")
         return self._work.request(name)
 
@@ -138,7 +139,7 @@ class Session:
             given.model if model is UNSET else model,
             given.params if params is UNSET else params,
         )
-        new = Work(
+        new = WorkingHistory(
             old.targets if targets is UNSET else _named(targets),
             old.policy if policy is UNSET else policy_from(policy),
             setting,
@@ -148,7 +149,7 @@ class Session:
         if same and new.targets == old.targets:
             return False
         # A target that was there before goes on as it was; what it has not yet said about its prefix it still says.
-        kept = {name: track.reset for name, track in old.tracks.items()} if same else {}
+        kept = {name: part.reset for name, part in old.parts.items()} if same else {}
         reasons = {target.name: kept.get(target.name, "configured") for target in new.targets}
         self._work = new.again(old.archive.entries(), old.count, reasons)
         return True
@@ -213,8 +214,31 @@ class Session:
             InternalError: a segment is missing, or is not what was written.
         """
         session = cls()
-        session._work = Work.load(head, segments)
+        session._work = WorkingHistory.load(head, segments)
         return session
+
+
+def normalize(
+    history: GivenHistory, to: str = "anthropic", source: str = "auto", policy: GivenPolicy = None
+) -> Normalized:
+    """Mend a history into a request that the target ``to`` accepts.
+
+    ``history`` is a list of messages, a document with ``messages`` and, beside them, ``system``, ``tools``, ``model``
+    and ``params``, or the JSON of either, or a transcript; ``source`` names its shape where it is not to be guessed.
+
+    Raises:
+        InputError: the input cannot be used.
+        UnknownTargetError: no such target or shape.
+        PolicyError: no such policy.
+    """
+    target, mended_by = target_named(to), policy_from(policy)
+    found = read(history, source)
+    given = found.conversation
+    setting = Setting(system=given.system, tools=given.tools, model=given.model, params=given.params)
+    work = WorkingHistory((target,), mended_by, setting)
+    work.note(found.fixes)
+    work.begin(given.turns, found.stretch)
+    return work.request(to)
 
 
 def _named(targets: Sequence[str]) -> tuple[Target, ...]:
@@ -232,6 +256,3 @@ def _read(message: GivenMessage, index: int, source: str) -> tuple[list[Turn], l
 
 def _listed(messages: Sequence[GivenMessage]) -> list[Any]:
     return [msgspec.json.decode(message) if isinstance(message, (bytes, str)) else message for message in messages]
-
-
-__all__ = ["Normalized", "Session"]

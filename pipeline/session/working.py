@@ -1,6 +1,6 @@
-"""A history at work: the machine that mends it, the tracks that write it for each target, and its log.
+"""A history at work: the machine that mends it, the part of it that is settled for each target, and its log.
 
-A ``Work`` only goes forward. Whatever goes back or changes what is given begins a new one from the log.
+A ``WorkingHistory`` only goes forward. Whatever goes back or changes what is given begins a new one from the log.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pipeline.history.healthy import Stretch
 from pipeline.history.ids import SettledCall
 from pipeline.history.machine import History
 from pipeline.model import Policy, Turn
-from pipeline.outcome import Normalized, Shared
-from pipeline.requesting import make_request
-from pipeline.saved import (
+from pipeline.session.request import Normalized, make_request
+from pipeline.session.settled import SettledHead, SettledPart, SettledSlice, Shared
+from pipeline.session.state import (
     LAYOUT,
     Archive,
     Head,
@@ -30,7 +30,6 @@ from pipeline.saved import (
 )
 from pipeline.targets import Setting, Target, target_named
 from pipeline.targets.base import images_of
-from pipeline.track import Track, TrackHead, TrackSlice
 
 # A segment is written when this much has settled: few enough for a small head, enough for few segments.
 _SEGMENT_MESSAGES = 16
@@ -40,7 +39,7 @@ _SEGMENT_BYTES = 32 * 1024
 _ROOTS = frozenset({"messages", "input", "contents"})
 
 
-class Work:
+class WorkingHistory:
     """One history and its requests. ``count`` is the number of messages that came in."""
 
     def __init__(
@@ -54,7 +53,7 @@ class Work:
         self.history = History(policy, images_of(self.targets, setting.model))
         self.shared = Shared()
         self.calls: list[SettledCall] = []
-        self._open_tracks()
+        self._open_parts()
         self._mark_packed(Slice())
 
     def note(self, fixes: Sequence[Fix]) -> None:
@@ -74,8 +73,8 @@ class Work:
             self.archive.log += healthy
             self.shared.ids += [turn.id for turn in healthy]
             self._settled += len(healthy)
-            for track in self.tracks.values():
-                self._settled_bytes += track.settle_run(healthy, stretch.names)
+            for part in self.parts.values():
+                self._settled_bytes += part.settle_run(healthy, stretch.names)
         self.take(rest)
 
     def take(self, turns: Iterable[Turn]) -> list[Fix]:
@@ -86,7 +85,7 @@ class Work:
             self.archive.log.append(turn)
             certain += history.append(turn)
             if len(history.system) != self._system_rows:
-                self._reopen_tracks()
+                self._reopen_parts()
             messages, fixes, gone, calls = history.take_settled()
             shared.fixes += fixes
             shared.gone += gone
@@ -94,25 +93,25 @@ class Work:
             for message in messages:
                 shared.ids.append(message.id)
                 self._settled += 1
-                for track in self.tracks.values():
-                    self._settled_bytes += track.settle(message)
+                for part in self.parts.values():
+                    self._settled_bytes += part.settle(message)
         return certain
 
     def request(self, target: str) -> Normalized:
         """The request for one of the targets, as it stands."""
-        return make_request(self.tracks[target], self.shared, self.history)
+        return make_request(self.parts[target], self.shared, self.history)
 
-    def again(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> Work:
+    def again(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> WorkingHistory:
         """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up."""
-        work = Work(self.targets, self.policy, self.setting, Archive(self.archive.next_segment))
+        work = WorkingHistory(self.targets, self.policy, self.setting, Archive(self.archive.next_segment))
         work.count = count
         for entry in entries:
             if isinstance(entry, Turn):
                 work.take((entry,))
             else:
                 work.note(entry)
-        for name, track in work.tracks.items():
-            track.reset = reasons.get(name, "")
+        for name, part in work.parts.items():
+            part.reset = reasons.get(name, "")
         return work
 
     # State.
@@ -140,12 +139,12 @@ class Work:
                 segments=self.archive.segments,
                 next_segment=self.archive.next_segment,
                 gained=self._gained(),
-                tracks={name: TrackHead(track.state, track.marks, track.reset) for name, track in self.tracks.items()},
+                tracks={name: SettledHead(part.state, part.marks, part.reset) for name, part in self.parts.items()},
             )
         )
 
     @classmethod
-    def load(cls, head: bytes, segments: Iterable[bytes]) -> Work:
+    def load(cls, head: bytes, segments: Iterable[bytes]) -> WorkingHistory:
         """The work that was saved; segments that its head does not name are ignored.
 
         Raises:
@@ -163,30 +162,30 @@ class Work:
         calls = [call for gained in slices for call in gained.calls]
         images = images_of(self.targets, self.setting.model)
         self.history = load_history(saved.history, self.policy, calls, images)
-        self._open_tracks()
+        self._open_parts()
         for gained in slices:
             self.shared.ids += gained.ids
             self.shared.fixes += gained.fixes
             self.shared.gone += gained.gone
-            for name, track in self.tracks.items():
-                track.regain(gained.tracks.get(name, TrackSlice()))
-        for name, track in self.tracks.items():
-            track.resume(saved.tracks[name])
+            for name, part in self.parts.items():
+                part.regain(gained.tracks.get(name, SettledSlice()))
+        for name, part in self.parts.items():
+            part.resume(saved.tracks[name])
         self._mark_packed(saved.gained)
         self.calls = saved.gained.calls
 
-    def _open_tracks(self) -> None:
+    def _open_parts(self) -> None:
         system = self.history.system
         self.shared.system = system
         self._system_rows = len(system)
-        self.tracks = {target.name: Track(target, self.setting, system) for target in self.targets}
+        self.parts = {target.name: SettledPart(target, self.setting, system) for target in self.targets}
 
-    def _reopen_tracks(self) -> None:
+    def _reopen_parts(self) -> None:
         """Give the targets another head, for a leading system message; nothing has been settled yet."""
-        gained, resets = self._gained(), {name: track.reset for name, track in self.tracks.items()}
-        self._open_tracks()
-        for name, track in self.tracks.items():
-            track.reset = resets[name]
+        gained, resets = self._gained(), {name: part.reset for name, part in self.parts.items()}
+        self._open_parts()
+        for name, part in self.parts.items():
+            part.reset = resets[name]
         gained.tracks = {}
         self._mark_packed(gained)
 
@@ -198,8 +197,8 @@ class Work:
             len(shared.fixes) - len(behind.fixes),
             len(shared.gone) - len(behind.gone),
         )
-        self._packed_tracks = {
-            name: track.size(behind.tracks.get(name, TrackSlice())) for name, track in self.tracks.items()
+        self._packed_parts = {
+            name: part.size(behind.tracks.get(name, SettledSlice())) for name, part in self.parts.items()
         }
         self._settled = len(behind.ids)
         self._settled_bytes = sum(len(chunk) for part in behind.tracks.values() for chunk in part.chunks)
@@ -214,7 +213,7 @@ class Work:
             fixes=shared.fixes[fixes:],
             gone=shared.gone[gone:],
             calls=self.calls,
-            tracks={name: track.since(self._packed_tracks[name]) for name, track in self.tracks.items()},
+            tracks={name: part.since(self._packed_parts[name]) for name, part in self.parts.items()},
         )
 
 

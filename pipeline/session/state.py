@@ -21,8 +21,8 @@ from pipeline.history.ids import Image, SettledCall
 from pipeline.history.machine import History
 from pipeline.history.pieces import Entry, Piece
 from pipeline.model import Policy, Tool, Turn
+from pipeline.session.settled import SettledHead, SettledSlice
 from pipeline.targets import Setting
-from pipeline.track import TrackHead, TrackSlice
 
 # The layout of heads and segments. A session of another layout is read from its log.
 LAYOUT = 1
@@ -46,7 +46,7 @@ class Slice(Struct, array_like=True):
     fixes: list[Fix] = []
     gone: list[Entry] = []
     calls: list[SettledCall] = []
-    tracks: dict[str, TrackSlice] = {}
+    tracks: dict[str, SettledSlice] = {}
 
 
 class Segment(Struct, array_like=True):
@@ -69,7 +69,7 @@ class Head(Struct, kw_only=True):
     segments: list[tuple[int, bytes]]
     next_segment: int
     gained: Slice
-    tracks: dict[str, TrackHead]
+    tracks: dict[str, SettledHead]
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):

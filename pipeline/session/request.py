@@ -1,0 +1,313 @@
+"""A request: its bytes, what was mended on the way, where every block is, and what the target's rules say of it.
+
+Settled is what lies behind the open end, in lists that grow with the session; a request is a view of their first so
+many entries, with the open end rendered and encoded for it alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import chain, islice
+
+from msgspec import Struct
+
+from pipeline.fixes import FIXES, Fix, make
+from pipeline.history.machine import History
+from pipeline.history.pieces import Entry
+from pipeline.history.render import Rendered
+from pipeline.model import Turn
+from pipeline.rules import RULES, Violation
+from pipeline.session.settled import Mark, SettledPart, Shared, expanded
+from pipeline.targets import Ending, Target
+from pipeline.targets.base import Row
+
+
+class Body:
+    """The bytes of a request: the settled chunks, the open messages, and what stands around them.
+
+    ``lit`` are the settled breakpoints that there is room for.
+    """
+
+    def __init__(self, settled: SettledPart, ending: Ending) -> None:
+        self._settled, self._ending = settled, ending
+        # Messages that the target shows nothing of have no data.
+        self.open_data = [data for part in ending.parts if (data := part.marked or part.data)]
+        self.lit = settled.lit(ending)
+        self._chunks = len(settled.chunks)
+        self._prefix = settled.dialect.prefix if ending.prefix is None else ending.prefix
+
+    @property
+    def ends(self) -> tuple[bytes, bytes]:
+        """The bytes before the settled messages and those behind them; for the rules of texts."""
+        behind = [b"", *self.open_data] if self._chunks else self.open_data
+        return self._prefix, _joined(b"", self._settled.dialect.separator, behind, self._ending.suffix)
+
+    @cached_property
+    def whole(self) -> bytes:
+        """All of it. Joined on first access."""
+        chunks = self._settled.chunks[: self._chunks]
+        for mark in self.lit:
+            chunks[mark.at] = mark.data
+        parts = [*chunks, *self.open_data]
+        return _joined(self._prefix, self._settled.dialect.separator, parts, self._ending.suffix)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of all of it, in hex; without joining it, where the session has not moved on."""
+        found = None
+        if self._ending.prefix is None:
+            found = self._settled.digest(self._chunks, self.open_data, self.lit, self._ending.suffix)
+        return found or hashlib.sha256(self.whole).hexdigest()
+
+
+# Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).
+class Account(Struct, frozen=True, gc=False):
+    """What a request stands on: the mends, the ids of its messages, and what became of every block.
+
+    The lists of what is settled grow with the session; the counts say how many of their entries belong to the request.
+    ``unlit`` are the breakpoints that there is no room for.
+    """
+
+    settled: SettledPart
+    shared: Shared
+    rendered: Rendered
+    ending: Ending
+    unlit: Sequence[Mark]
+    row_count: int
+    fix_count: int
+    own_fix_count: int
+    gone_count: int
+    own_gone_count: int
+
+    @property
+    def shared_fixes(self) -> list[Fix]:
+        """The settled mends that all targets share."""
+        return self.shared.fixes[: self.fix_count]
+
+    def own_fixes(self, first: int = 0) -> list[Fix]:
+        """The target's own mends of the settled part, from the one with this number on."""
+        return self.settled.fixes[first : self.own_fix_count]
+
+    @property
+    def open_fixes(self) -> list[Fix]:
+        """The mends of the open end."""
+        target = self.settled.target.name
+        unlit = [make("cache_control_dropped", mark.path, target=target, tool_id=mark.tool_id) for mark in self.unlit]
+        return [*self.rendered.fixes, *chain.from_iterable(part.fixes for part in self.ending.parts), *unlit]
+
+    @property
+    def ids(self) -> list[str | None]:
+        """For each message or item of the body the id of the message in."""
+        ids = [*self.shared.ids[: self.row_count], *(message.id for message in self.rendered.messages)]
+        written = dict(self._written(ids))
+        return [written.get(at) for at in range(max(written) + 1)] if written else ids
+
+    def _written(self, ids: Sequence[str | None]) -> Iterator[tuple[int, str | None]]:
+        """Each message or item of the body with the id of the turn that it is of, for targets that tell them apart."""
+        for identity, row in zip(ids, self._all_rows(), strict=False):
+            for _, _, _, *place in () if isinstance(row, Turn) else row:
+                if place:
+                    yield int(place[0].split(".")[1]), identity
+
+    def _all_rows(self) -> Iterator[Sequence[Row] | Turn]:
+        return chain(islice(self.settled.rows, self.row_count), (part.rows for part in self.ending.parts))
+
+    @property
+    def ledger(self) -> list[Entry]:
+        """The blocks in the system slot, those in the output, then those that are in neither."""
+        own = _touched(self.settled.dialect.fixes)
+        shown = chain(
+            (_as_read(Entry(piece.path, "kept", "system"), own) for piece in self.shared.system),
+            (entry for at, row in enumerate(self._all_rows()) for entry in _entries(at, row)),
+        )
+        read = _touched(self.shared_fixes)
+        return [
+            *(_as_read(entry, read) for entry in shown),
+            *self.shared.gone[: self.gone_count],
+            *self.settled.gone[: self.own_gone_count],
+            *self.rendered.gone,
+            *chain.from_iterable(part.gone for part in self.ending.parts),
+        ]
+
+
+class Normalized:
+    """A request for one target.
+
+    Attributes:
+        target: the target's name.
+        violations: what the target's rules say of the body; with a ``hard`` one among them there is no body.
+        prefix_bytes: how many bytes of the body the session's next request starts with.
+        reset: why the body does not start with the last request's settled part, ``""`` where it does.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        body: Body,
+        account: Account,
+        violations: list[Violation],
+        *,
+        prefix_bytes: int,
+        reset: str,
+    ) -> None:
+        self.target = target.name
+        self.violations = violations
+        self.prefix_bytes = prefix_bytes
+        self.reset = reset
+        self._is_text = target.text
+        self._body, self._account = body, account
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the body is withheld, because the target would refuse it."""
+        return any(violation.severity == "hard" for violation in self.violations)
+
+    @property
+    def body(self) -> bytes | None:
+        """The request body, or None where the target would refuse it. Joined on first access."""
+        return None if self.rejected else self._body.whole
+
+    @property
+    def unjudged(self) -> bytes:
+        """The body, whatever the rules say of it."""
+        return self._body.whole
+
+    @property
+    def text(self) -> str | None:
+        """The body as text, for targets that take one text instead of messages."""
+        return None if not self._is_text or self.body is None else self.body.decode()
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the body, in hex, whether or not the target would refuse it."""
+        return self._body.sha256
+
+    @cached_property
+    def fixes(self) -> list[Fix]:
+        """Every mend that this body stands on: the settled ones, then those of the open end."""
+        return [*self._account.shared_fixes, *self._account.own_fixes(), *self.open_fixes]
+
+    def own_fixes(self, first: int = 0) -> list[Fix]:
+        """The target's own mends of the settled part, from the one with this number on."""
+        return self._account.own_fixes(first)
+
+    @cached_property
+    def open_fixes(self) -> list[Fix]:
+        """The mends of the open end, which a later turn may still undo."""
+        return self._account.open_fixes
+
+    @property
+    def own_fix_count(self) -> int:
+        """How many of the target's own mends are settled."""
+        return self._account.own_fix_count
+
+    @property
+    def fix_count(self) -> int:
+        """How many mends the body stands on; without listing them."""
+        return self._account.fix_count + self._account.own_fix_count + len(self.open_fixes)
+
+    @cached_property
+    def ids(self) -> list[str | None]:
+        """For each message or item of the body the id of the message in; the later one's where several were merged.
+
+        What no message in stands behind, such as a system prompt, has none.
+        """
+        return self._account.ids
+
+    @cached_property
+    def ledger(self) -> list[Entry]:
+        """What became of every block: those in the system slot, those in the output, then those that are in neither."""
+        return self._account.ledger
+
+    def __repr__(self) -> str:
+        state = "rejected" if self.rejected else "accepted"
+        return f"<Normalized for {self.target}: {state}, {len(self.fixes)} fixes, {len(self.violations)} violations>"
+
+
+def make_request(settled: SettledPart, shared: Shared, history: History) -> Normalized:
+    """The request for one target, as the session stands: the open end rendered, encoded and judged."""
+    target = settled.target
+    tail = _tail(history.policy.tail, target)
+    rendered = history.open_messages(tail)
+    ending = settled.dialect.end(rendered.messages, settled.state, len(settled.chunks), final=tail == "prefill")
+    body = Body(settled, ending)
+    # Until a turn has been taken, a system message may still come and change the head.
+    steady = bool(history.exchanges) and ending.prefix is None
+    prefix_bytes = settled.steady() if steady else 0
+    last = history.messages + len(rendered.messages) - 1 if ending.last is None else ending.last
+    violations = _judged(settled, body, ending, last, endless=tail == "keep" or rendered.assistant_last)
+    if rendered.assistant_last:
+        # By policy it is not mended, so it is judged as the models do that take no prefill.
+        violations.append(RULES[target.tail_rule].broken(f"messages.{last}", "hard", role="assistant"))
+    account = Account(
+        settled,
+        shared,
+        rendered,
+        ending,
+        [mark for mark in settled.marks if mark not in body.lit] if settled.marks else (),
+        len(settled.rows),
+        len(shared.fixes),
+        len(settled.fixes),
+        len(shared.gone),
+        len(settled.gone),
+    )
+    reset, settled.reset = settled.reset, ""
+    return Normalized(target, body, account, violations, prefix_bytes=prefix_bytes, reset=reset)
+
+
+def _tail(tail: str, target: Target) -> str:
+    """The policy for the end as the target can have it: a text has no place for a half-said answer."""
+    return "continue" if target.text and tail in {"keep", "prefill"} else tail
+
+
+def _judged(settled: SettledPart, body: Body, ending: Ending, last: int, *, endless: bool) -> list[Violation]:
+    target = settled.target
+    if target.text:
+        return settled.judge_text(*body.ends, lambda: body.whole)
+    violations = settled.judge(body.open_data, ending.head)
+    if not endless:
+        return violations
+    # What the end of this history is like is not yet for the target to judge: the next user turn will be the last.
+    return [
+        violation
+        for violation in violations
+        if violation.rule not in target.tail_rules or violation.path.split(".")[1:2] not in ([], [str(last)])
+    ]
+
+
+def _joined(prefix: bytes, separator: bytes, parts: Sequence[bytes], suffix: bytes) -> bytes:
+    """All of it in one piece, copied once: of a large body each further copy is as much as reading it."""
+    pieces = [prefix]
+    for part in parts:
+        pieces += (part, separator)
+    if parts:
+        pieces.pop()
+    return b"".join([*pieces, suffix])
+
+
+def _touched(fixes: Sequence[Fix]) -> dict[str, str]:
+    """The places in the input that something was mended in, outer ones included, with the first fix's code in each."""
+    touched: dict[str, str] = {}
+    for fix in fixes:
+        if FIXES[fix.code].fate == "synthesised":
+            continue  # its path is one of the output
+        parts = fix.path.split(".")
+        for end in range(1, len(parts) + 1):
+            touched.setdefault(".".join(parts[:end]), fix.code)
+    return touched
+
+
+def _as_read(entry: Entry, touched: dict[str, str]) -> Entry:
+    """A block that came through the repair as it was read is not kept if reading had to change it."""
+    if entry.fate != "kept" or entry.path not in touched:
+        return entry
+    return Entry(entry.path, "rewritten", entry.output, touched[entry.path])
+
+
+def _entries(at: int, row: Sequence[Row] | Turn) -> list[Entry]:
+    return [
+        Entry(path, fate, where[0] if where else f"messages.{at}.content.{place}", code)  # type: ignore[arg-type]  # rows hold fates as text
+        for place, (path, fate, code, *where) in enumerate(expanded(row))
+    ]

@@ -1,0 +1,73 @@
+"""What callers give beside messages, in whichever form they have it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import Raw
+
+from pipeline.errors import InputError, PolicyError
+from pipeline.model import Policy, Tool
+from pipeline.session.arguments import policy_from, setting_from
+
+TOOL = {"name": "ls", "description": "Lists.", "input_schema": {"type": "object"}}
+
+
+def test_structs_and_json_come_to_the_same_setting():
+    typed = Tool(name="ls", description="Lists.", input_schema=Raw(b'{"type":"object"}'))
+    assert setting_from("Be brief.", [typed], "m", {}) == setting_from("Be brief.", [TOOL], "m", None)
+
+
+def test_a_system_prompt_of_another_shape_is_read_as_a_document_is():
+    blocks = setting_from([{"text": "Be brief."}, {"cachePoint": {"type": "default"}}], (), None, None)
+    assert blocks.system == Raw(b'[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}]')
+
+
+def test_parameters_are_kept_as_they_are_written_whatever_their_names():
+    given = {"temperature": Raw(b"1.0"), "system": "not the prompt", "messages": 1, "nothing": None}
+    assert setting_from(None, (), None, given).params == {
+        "temperature": Raw(b"1.0"),
+        "system": Raw(b'"not the prompt"'),
+        "messages": Raw(b"1"),
+        "nothing": Raw(b"null"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "kept"),
+    [
+        (b'{"a":  1}', b'{"a":  1}'),
+        (b'{"a":\n 1}', b'{"a":1}'),
+        (b'{"u": "\\ud83d"}', '{"u": "\ufffd"}'.encode()),
+        (b'{"u":\r\n"\\ud83d"}', '{"u":"\ufffd"}'.encode()),
+    ],
+)
+def test_raw_json_may_have_line_breaks_and_halves_of_surrogate_pairs(raw: bytes, kept: bytes):
+    assert setting_from(None, (), None, {"p": Raw(raw)}).params == {"p": Raw(kept)}
+
+
+@pytest.mark.parametrize(
+    ("system", "tools", "params", "error"),
+    [
+        (5, (), None, ("wrong_type", "system")),
+        (None, [5], None, ("wrong_type", "tools.0")),
+        (None, [TOOL, {"description": "no name"}], None, ("wrong_type", "tools.1")),
+        (None, [Tool(name="ls", input_schema=Raw(b"{}")), TOOL], None, ("wrong_type", "tools")),
+        (None, (), {"p": object()}, ("wrong_type", "")),
+        (None, (), {"p": "\ud83d"}, ("wrong_type", "")),
+        (None, (), {"p": Raw(b'{"a":')}, ("not_json", "")),
+        (None, (), {"p": Raw(b'"\xff"')}, ("not_utf8", "")),
+        (None, (), {"p": Raw(b"[" * 600 + b"]" * 600)}, ("nested_too_deeply", "params")),
+        (None, (), {"p": Raw(b"[" * 200_000 + b"]" * 200_000)}, ("nested_too_deeply", "params")),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place(system, tools, params, error):
+    with pytest.raises(InputError) as raised:
+        setting_from(system, tools, None, params)
+    assert (raised.value.code, raised.value.path) == error
+
+
+def test_a_policy_is_understood_from_text():
+    assert policy_from({"strip_tools": "true", "open_exchanges": "3"}) == Policy(strip_tools=True, open_exchanges=3)
+    assert policy_from(None) == Policy()
+    with pytest.raises(PolicyError):
+        policy_from({"tial": "keep"})

@@ -1,0 +1,275 @@
+"""What earlier versions kept of sessions is read by this one, and the sessions go on (``tests/vectors/make_state.py``).
+
+Two questions, asked apart. Is everything there: the settled part of each request byte for byte, each word that was
+said, each item under its id with its text? That holds for as long as the topics are called ``v1``. And is all that
+comes out exactly what came out then? A later version may deliberately say something otherwise; it then says so in
+``CHANGED``.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.engine.recovery import POSITION
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+from topics.items import AnyItem
+from topics.reducer import reduce
+
+VECTORS = sorted((Path(__file__).parents[1] / "vectors").glob("state_*.jsonl.gz"))
+STAGES = {"turns": TurnsStage, "events": EventsStage}
+WORD = re.compile(rb"w[0-9]+w")
+
+# Rows, or whole kinds of them (what stands before the colon), whose records of a topic (or `accounts`) this version
+# deliberately has otherwise, and why. What they must still hold is asked by the other tests.
+CHANGED: dict[tuple[str, str], str] = {}
+
+Row = dict[str, Any]
+
+
+@cache
+def rows() -> dict[str, Row]:
+    found = {}
+    for path in VECTORS:
+        version = path.name.removeprefix("state_").partition(".")[0]
+        for line in gzip.decompress(path.read_bytes()).splitlines():
+            row = json.loads(line)
+            found[f"{version}: {row['name']}"] = row
+    return found
+
+
+def of(side: str) -> Any:
+    return pytest.mark.parametrize("row", [pytest.param(r, id=n) for n, r in rows().items() if r["side"] == side])
+
+
+each_row = pytest.mark.parametrize("row", [pytest.param(row, id=name) for name, row in rows().items()])
+
+
+def value_of(value: Any) -> bytes | None:
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"])
+    return None if value is None else value.encode()
+
+
+def loaded(row: Row) -> Any:
+    """A stage that has read the row's changelog."""
+    stage = STAGES[row["side"]](msgspec.json.decode(json.dumps(row.get("defaults", {})), type=Defaults))
+    for name, encoded in row["state"]:
+        key = base64.b64decode(name)
+        value = None if encoded is None else base64.b64decode(encoded)
+        if key == POSITION:
+            assert int(value) == row["offset"]
+        else:
+            stage.restore(key, value)
+    return stage
+
+
+def gone_on(row: Row) -> list[Row]:
+    """What comes out when the session goes on, written as the rows have it."""
+    stage, key = loaded(row), base64.b64decode(row["key"])
+    found = []
+    for at, (value, headers) in enumerate(row["then"]):
+        given = tuple((name, text.encode()) for name, text in headers.items())
+        record = Record(
+            partition=0, offset=row["offset"] + at, key=key, value=value_of(value), headers=given, timestamp=1000
+        )
+        for output in stage.process([record]).outputs:
+            made = {"at": at, "topic": output.topic, "value": output.value and output.value.decode()}
+            if output.headers:
+                made["headers"] = {name: text.decode() for name, text in output.headers}
+            found.append(made)
+    return found
+
+
+def unversioned(outputs: list[Row], topic: str) -> list[Row]:
+    """Records of a topic without the version that wrote them."""
+    found = []
+    for output in outputs:
+        if output["topic"] == topic:
+            kept = {name: text for name, text in output.get("headers", {}).items() if "version" not in name}
+            value = output["value"]
+            if topic == HISTORY_FIXES:
+                value = {name: member for name, member in json.loads(value).items() if name != "version"}
+            found.append(output | {"headers": kept, "value": value})
+    return found
+
+
+def reason(name: str, topic: str) -> str | None:
+    """Why records of a row are worded otherwise now, if they are."""
+    return CHANGED.get((name, topic)) or CHANGED.get((name.partition(":")[0], topic))
+
+
+# -- everything is there -----------------------------------------------------------------------------------------------
+
+
+def test_there_are_rows_of_every_kind():
+    sides = Counter((row["side"], name.partition(":")[0]) for name, row in rows().items())
+    assert sides["turns", "0_1_0"] > 40
+    assert sides["events", "0_1_0"] > 100
+
+
+def letters(outputs: list[Row]) -> list[tuple[int, str]]:
+    return [
+        (output["at"], output["headers"]["reknit.error.code"]) for output in outputs if output["topic"] == DEAD_LETTERS
+    ]
+
+
+@each_row
+def test_nothing_new_is_refused(row: Row):
+    assert letters(gone_on(row)) == letters(row["outputs"])
+
+
+def requests(outputs: list[Row]) -> list[tuple[int, str, str | None, bytes]]:
+    """The requests: at which record, for whom, which one each supersedes, and their bodies."""
+    return [
+        (o["at"], o["headers"]["target"], o["headers"].get("supersedes"), o["value"].encode())
+        for o in outputs
+        if o["topic"] == PROVIDER_REQUESTS
+    ]
+
+
+def settled(row: Row) -> dict[str, bytes]:
+    """For each target the bytes of the messages that were settled in the state, as far as they will never change."""
+    found: dict[str, bytes] = {}
+    for output in row["outputs"]:
+        headers = output.get("headers", {})
+        target = headers.get("target")
+        if output["at"] == 0 and target in row.get("heads", {}):
+            found[target] = output["value"].encode()[row["heads"][target] : int(headers["prefix-bytes"])]
+    return found
+
+
+@of("turns")
+def test_the_settled_part_of_a_request_is_kept_to_the_byte(row: Row):
+    parts = settled(row)
+    then = requests(row["outputs"])
+    now = requests(gone_on(row))
+    assert [one[:3] for one in now] == [one[:3] for one in then]
+    for (_, target, _, old), (_, _, _, new) in zip(then, now, strict=True):
+        part = parts.get(target, b"")
+        assert part not in old or part in new
+
+
+def test_most_rows_have_a_settled_part():
+    parts = [part for row in rows().values() if row["side"] == "turns" for part in settled(row).values()]
+    assert sum(len(part) > 100 for part in parts) > 30
+
+
+@of("turns")
+def test_every_word_of_a_history_stays_where_it_was(row: Row):
+    then = [set(WORD.findall(body)) for *_, body in requests(row["outputs"])]
+    assert [set(WORD.findall(body)) for *_, body in requests(gone_on(row))] == then
+
+
+def accounts(row: Row) -> Row:
+    """What each target's request says of itself, as the session was left."""
+    entry = loaded(row)._states.find(base64.b64decode(row["key"]))
+    found = {} if entry is None else {name: entry.session.request(name) for name in entry.session.targets}
+    return {
+        name: {
+            "ids": done.ids,
+            "fixes": [[fix.code, fix.path, fix.lossless, fix.before, fix.after] for fix in done.fixes],
+            "ledger": [[line.path, line.fate, line.output, line.code] for line in done.ledger],
+        }
+        for name, done in found.items()
+    }
+
+
+@of("turns")
+def test_every_block_is_still_accounted_for(row: Row):
+    now, then = accounts(row), row.get("accounts", {})
+    assert now.keys() == then.keys()
+    for target, account in then.items():
+        assert {path for path, *_ in now[target]["ledger"]} == {path for path, *_ in account["ledger"]}
+
+
+def shown(row: Row, outputs: list[Row]) -> list[tuple[Any, ...]]:
+    """What a reader of the items sees of the session, from its beginning on."""
+    later = [output["value"] for output in outputs if output["topic"] == SESSION_ITEMS]
+    records = [*map(json.dumps, row["items"]), *later]
+    view = reduce([msgspec.json.decode(record, type=AnyItem) for record in records])
+    return [
+        (entry.item_id, entry.item_type, entry.started.name, entry.text, entry.input and json.loads(bytes(entry.input)))
+        for entry in view.entries
+    ]
+
+
+@of("events")
+def test_items_keep_their_ids_and_their_texts_go_on(row: Row):
+    now = shown(row, gone_on(row))
+    assert now == shown(row, row["outputs"])
+    assert now
+
+
+def appended(outputs: list[Row]) -> list[tuple[str, str, list[Any]]]:
+    """The turns for the log: what each says, and what it calls."""
+    records = [json.loads(output["value"]) for output in outputs if output["topic"] == AGENT_TURNS]
+    return [
+        (
+            record["source"],
+            record["message"]["role"],
+            [block.get("text") or block.get("name") or block["type"] for block in record["message"]["content"]],
+        )
+        for record in records
+    ]
+
+
+@of("events")
+def test_finished_turns_still_go_to_the_log(row: Row):
+    assert appended(gone_on(row)) == appended(row["outputs"])
+
+
+# -- and is as it was --------------------------------------------------------------------------------------------------
+
+TOPICS = (PROVIDER_REQUESTS, HISTORY_FIXES, SESSION_ITEMS, AGENT_TURNS, DEAD_LETTERS)
+
+
+@each_row
+def test_what_comes_out_is_what_came_out_then(row: Row):
+    now = gone_on(row)
+    for topic in TOPICS:
+        if reason(row["name"], topic) is None:
+            assert unversioned(now, topic) == unversioned(row["outputs"], topic)
+
+
+def as_then(row: Row, topic: str) -> bool:
+    if topic == "accounts":
+        return accounts(row) == row.get("accounts", {})
+    return unversioned(gone_on(row), topic) == unversioned(row["outputs"], topic)
+
+
+@of("turns")
+def test_accounts_are_what_they_were_then(row: Row):
+    if reason(row["name"], "accounts") is None:
+        assert accounts(row) == row.get("accounts", {})
+
+
+def test_what_is_said_to_have_changed_has():
+    unchanged = []
+    for (name, topic), why in CHANGED.items():
+        assert why
+        concerned = [row for row in rows().values() if name in {row["name"], row["name"].partition(":")[0]}]
+        if all(as_then(row, topic) for row in concerned):
+            unchanged.append((name, topic))
+    assert unchanged == []
+
+
+@of("turns")
+def test_the_digest_of_a_request_that_was_read_back_is_that_of_its_body(row: Row):
+    for output in gone_on(row):
+        if output["topic"] == PROVIDER_REQUESTS:
+            assert output["headers"]["body-sha256"] == hashlib.sha256(output["value"].encode()).hexdigest()

@@ -1,0 +1,34 @@
+"""Writes what this version keeps of sessions, for later versions to read: ``state_<version>.jsonl.gz``.
+
+    python tests/vectors/make_state.py
+
+Run it when a version is released, never again for that version: the file is what that version wrote, and
+``tests/unit/test_state_of_earlier_versions.py`` reads it for as long as the topics are called ``v1``. Each row is a
+session of one stage that was left in the middle: its changelog records as they stand after compaction, and what came
+out when it went on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+from left_histories import turns
+from left_streams import events
+
+from pipeline._version import __version__
+
+
+def main() -> None:
+    """Write the file of this version."""
+    path = Path(__file__).parent / f"state_{__version__.replace('.', '_')}.jsonl.gz"
+    rows = [*turns(), *events()]
+    lines = "".join(json.dumps(made, ensure_ascii=False) + "\n" for made in rows)
+    path.write_bytes(gzip.compress(lines.encode(), mtime=0))
+    sys.stdout.write(f"{path}: {len(rows)} sessions, {path.stat().st_size} bytes\n")
+
+
+if __name__ == "__main__":
+    main()
