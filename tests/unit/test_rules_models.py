@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.rules.models import UNKNOWN, family, having
+from pipeline.rules.anthropic.families import UNKNOWN, family_of
 
 
 @pytest.mark.parametrize(
