@@ -168,6 +168,9 @@ class Seen(Struct, frozen=True):
         return Seen((*layers, top))
 
 
+NONE_SEEN = Seen()
+
+
 class Judged(Struct, frozen=True):
     """The state of a body that was judged whole: nothing is left to know."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -129,6 +130,7 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True):
     content: str
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns(Walk):
     """The role and place of the last message, and what is wrong with the user's latest, if it stays that."""
 

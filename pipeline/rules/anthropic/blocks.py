@@ -14,7 +14,6 @@ from pipeline.rules.anthropic.turns import Turns
 from pipeline.rules.anthropic.wire import (
     KINDS,
     Base64,
-    Block,
     Document,
     File,
     Image,
@@ -37,9 +36,9 @@ _DOCUMENT_TAGS = "'base64', 'content', 'text', 'url'"
 
 def judge_messages(walk: Turns, messages: Sequence[Message | None]) -> None:
     """Judge decoded messages; None stands for one that could not be read and was reported already."""
+    after = walk.index + len(messages)
     hollow = walk.last is not None and _is_hollow(walk.last)
-    index = walk.index
-    for message in messages:
+    for index, message in enumerate(messages, walk.index):
         if message is not None:
             content = message.content
             if hollow:
@@ -50,35 +49,25 @@ def judge_messages(walk: Turns, messages: Sequence[Message | None]) -> None:
             elif message.role != "system":
                 walk.refuse(rules.ALTERNATE, f"messages.{index}", role=message.role)
             if type(content) is list and content:
-                _judge_blocks(walk, index, content)
+                walk.index, walk.blocks = index, content
+                at = 0
+                for block in content:
+                    # Most blocks are text that breaks nothing; the rest goes to its judge.
+                    if type(block) is Text and block.text and not block.text.isspace() and block.cache_control is None:
+                        walk.sealed = True
+                    else:
+                        _JUDGES[type(block)](walk, block, at)
+                    at += 1  # noqa: SIM113 - enumerate would make a tuple a block
+                if walk.calls_here:
+                    walk.end_calls()
             else:
                 walk.sealed = True
                 if not content or (type(content) is str and content.isspace()):
                     _judge_empty(walk, message, index)
                     hollow = _is_hollow(message)
             walk.last, walk.last_at = message, index
-        index += 1
-    walk.index = index
+    walk.index = after
     walk.ids, walk.new_ids = walk.ids.plus(walk.new_ids), set()
-
-
-def _judge_blocks(walk: Turns, index: int, blocks: Sequence[Block]) -> None:
-    at = 0
-    for block in blocks:
-        kind = type(block)
-        # Most blocks are text that breaks nothing; the rest goes to its judge.
-        if kind is Text and block.text and not block.text.isspace() and block.cache_control is None:  # type: ignore[union-attr]  # see kind
-            walk.sealed = True
-        else:
-            walk.index, walk.blocks = index, blocks
-            if kind is not ToolResult:
-                walk.sealed = True
-            if getattr(block, "cache_control", None) is not None:
-                walk.markers += 1
-            _JUDGES[kind](walk, block, at)
-        at += 1  # noqa: SIM113 - enumerate would make a tuple a block
-    if walk.calls_here:
-        walk.end_calls()
 
 
 def _is_hollow(message: Message) -> bool:
@@ -100,6 +89,7 @@ def _judge_empty(walk: Turns, message: Message, index: int) -> None:
 
 def _text(walk: Turns, block: Text, at: int) -> None:
     """Judge a text block that is blank or cached; the loop itself passes the others."""
+    _note(walk, block, at)
     text = block.text
     if not text or text.isspace():
         alone = all(isinstance(other, Text) and not other.text.strip() for other in walk.blocks)
@@ -118,7 +108,9 @@ def judge_blank(walk: Turns, block: Text, path: str, at: str, where: str = "mess
 
 
 def _tool_use(walk: Turns, block: ToolUse, at: int) -> None:
-    walk.tool_blocks = True
+    walk.tool_blocks = walk.sealed = True
+    if block.cache_control is not None:
+        walk.markers += 1
     if not 0 < len(block.name) <= rules.CALL_NAME_LENGTH:
         bound = f"most {rules.CALL_NAME_LENGTH} characters" if block.name else "least 1 character"
         path = walk.path(at)
@@ -132,6 +124,8 @@ def _tool_use(walk: Turns, block: ToolUse, at: int) -> None:
 
 def _tool_result(walk: Turns, block: ToolResult, at: int) -> None:
     walk.tool_blocks = True
+    if block.cache_control is not None:
+        walk.markers += 1
     if walk.role == "user" or walk.belongs("tool_result", "user"):
         walk.result(block.tool_use_id, walk.index, at)
     content = block.content
@@ -167,6 +161,7 @@ def _inner_place(walk: Turns, at: int, inner_at: int) -> tuple[str, str]:
 
 
 def _image(walk: Turns, block: Image, at: int) -> None:
+    _note(walk, block, at)
     path = walk.path(at)
     if walk.role == "assistant":
         walk.refuse(rules.ASSISTANT_IMAGE, path)
@@ -209,12 +204,13 @@ def _judge_document(walk: Turns, document: Document, path: str, at: str) -> None
 
 
 def _document(walk: Turns, block: Document, at: int) -> None:
+    _note(walk, block, at)
     path = walk.path(at)
     _judge_document(walk, block, path, path)
 
 
 def _thinking(walk: Turns, block: Thinking, at: int) -> None:
-    walk.thought = True
+    walk.sealed = walk.thought = True
     walk.belongs("thinking", "assistant")
     path = walk.path(at)
     if not block.signature:
@@ -224,6 +220,7 @@ def _thinking(walk: Turns, block: Thinking, at: int) -> None:
 
 
 def _redacted(walk: Turns, block: RedactedThinking, at: int) -> None:
+    walk.sealed = True
     walk.belongs("redacted_thinking", "assistant")
     if not block.data:
         path = walk.path(at)
@@ -231,6 +228,7 @@ def _redacted(walk: Turns, block: RedactedThinking, at: int) -> None:
 
 
 def _server_call(walk: Turns, block: ServerToolUse | McpToolUse, _at: int) -> None:
+    _note(walk, block, _at)
     kind = KINDS[type(block)]
     if walk.belongs(kind, "assistant"):
         name = "mcp" if isinstance(block, McpToolUse) else block.name
@@ -238,18 +236,21 @@ def _server_call(walk: Turns, block: ServerToolUse | McpToolUse, _at: int) -> No
 
 
 def _server_result(walk: Turns, block: ServerResult | McpResult, at: int) -> None:
+    _note(walk, block, at)
     walk.server_result(block.tool_use_id, KINDS[type(block)], walk.path(at))
 
 
-def _other(walk: Turns, block: Any, at: int) -> None:  # noqa: ANN401 - any kind without rules of its own
-    del walk, block, at
+def _note(walk: Turns, block: Any, _at: int) -> None:  # noqa: ANN401 - any kind without rules of its own
+    walk.sealed = True
+    if getattr(block, "cache_control", None) is not None:
+        walk.markers += 1
 
 
 # Every kind of block, and what could not be read.
 _JUDGES: dict[type, Callable[[Turns, Any, int], None]] = {
-    **dict.fromkeys(KINDS, _other),
+    **dict.fromkeys(KINDS, _note),
     **{kind: _server_result for kind in KINDS if issubclass(kind, ServerResult)},
-    Hole: _other,
+    Hole: _note,
     Text: _text,
     Image: _image,
     Document: _document,

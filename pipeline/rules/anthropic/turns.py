@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
-from msgspec import UNSET, field
+from msgspec import UNSET
 
 from pipeline.rules._fold import Walk
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.families import UNKNOWN, Claude
 from pipeline.rules.anthropic.wire import KINDS, Message, RedactedThinking, Text, Thinking, ToolUse
-from pipeline.rules.base import Seen
+from pipeline.rules.base import NONE_SEEN, Seen
 
 # The role of the current run of messages; "" before the first.
 Role: TypeAlias = Literal["", "user", "assistant", "system"]
@@ -27,6 +28,7 @@ _RESULT_NAMES = {
 }
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns(Walk):
     """Where the order of roles, calls and results stands. The API merges neighbours of one role into one run.
 
@@ -56,7 +58,7 @@ class Turns(Walk):
     markers: int = 0
     images: int = 0
     wide: tuple[tuple[str, str], ...] = ()
-    ids: Seen = Seen()
+    ids: Seen = NONE_SEEN
     new_ids: set[str] = field(default_factory=set)
     tool_blocks: bool = False
     last: Message | None = None

@@ -12,6 +12,7 @@ from pipeline.rules._shape import Misfit, Report, Spot, fit_with_items, without_
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.catalogue import RULES, member, rule
 from pipeline.rules.bedrock_converse.families import family_of
+from pipeline.rules.bedrock_converse.plain import pass_plain
 from pipeline.rules.bedrock_converse.walk import LEGAL_NAME, Turns, constraint
 from pipeline.rules.bedrock_converse.wire import Anything, Block, Message
 
@@ -100,8 +101,12 @@ class BedrockConverse(Fold[Turns, Message]):
         return [_read(value, f"messages.{at}", report) for at, value in enumerate(values, walk.index)]
 
     def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
-        """Judge messages."""
-        walk.messages(items)
+        """Judge messages, the plain beginning of a request first."""
+        if walk.index:
+            walk.messages(items)
+        else:
+            pass_plain(walk, items)
+            walk.messages(items[walk.index :])
 
     def judge_end(self, walk: Turns) -> None:
         """Judge the end of the messages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from msgspec.structs import astuple
 
 from pipeline.rules._fold import Walk
 from pipeline.rules._shape import Hole
-from pipeline.rules.base import Seen
+from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.catalogue import member
 from pipeline.rules.bedrock_converse.families import Converse
@@ -34,6 +35,7 @@ _IMAGES: Final = ("png", "jpeg", "gif", "webp")
 _ROLES: Final = frozenset({"user", "assistant"})
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns(Walk):
     """Where the conversation stands. Neighbours of one role make a run.
 
@@ -56,8 +58,8 @@ class Turns(Walk):
     run_at: int = 0
     calls: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
-    ids: Seen = Seen()
-    documents: Seen = Seen()
+    ids: Seen = NONE_SEEN
+    documents: Seen = NONE_SEEN
     tool_blocks: bool = False
 
     def messages(self, messages: Iterable[Message | None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Struct
@@ -35,6 +36,7 @@ class Unsigned(Struct, frozen=True):
     position: int
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns(Walk):
     """Where the conversation stands.
 

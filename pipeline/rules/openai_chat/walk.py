@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import msgspec
-from msgspec import UNSET, field
+from msgspec import UNSET
 
 from pipeline.rules._fold import Walk
 from pipeline.rules._openai import bracketed, legal_name, unsupported_image
@@ -19,6 +20,7 @@ from pipeline.rules.openai_chat.wire import Audio, Call, File, FunctionCall, Ima
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns(Walk):
     """Where calls and their tool messages stand.
 

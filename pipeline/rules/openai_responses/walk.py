@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from pipeline.rules._fold import Walk
 from pipeline.rules._openai import bracketed, legal_name, media_type, unsupported_image
-from pipeline.rules.base import Seen
+from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.openai_responses import catalogue as rules
 from pipeline.rules.openai_responses.wire import (
     KINDS,
@@ -38,6 +39,7 @@ _TOOLS: dict[type, str] = {
 _OUTPUTS = frozenset(kind for kind, name in KINDS.items() if name.endswith("_output"))
 
 
+@dataclass(kw_only=True, eq=False)
 class Items(Walk):
     """Where calls, ids and reasoning stand.
 
@@ -54,9 +56,9 @@ class Items(Walk):
     chained: bool = False
     stored: bool = True
     open: dict[str, tuple[int, str]] = field(default_factory=dict)
-    answered: Seen = Seen()
+    answered: Seen = NONE_SEEN
     new_answered: set[str] = field(default_factory=set)
-    ids: Seen = Seen()
+    ids: Seen = NONE_SEEN
     new_ids: set[str] = field(default_factory=set)
     referred: bool = False
     reasoning: tuple[str, int] = ("", 0)

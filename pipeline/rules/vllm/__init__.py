@@ -7,6 +7,7 @@ in ``templates``). A family that the model's name does not tell has every templa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -118,6 +119,7 @@ _SHARED = _shared("hard", [openai.BAD_JSON, openai.NO_MESSAGES, openai.SHAPE, op
 RULES.update({rule.id: rule for rule in _SHARED.values()})
 
 
+@dataclass(kw_only=True, eq=False)
 class Turns(Walk):
     """Where the conversation stands.
 

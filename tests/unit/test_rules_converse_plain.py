@@ -1,0 +1,114 @@
+"""Converse's rules say of a request the same with and without the pass over its plain beginning."""
+
+from unittest.mock import patch
+
+import msgspec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pipeline.rules import RULE_SETS, bedrock_converse, validate
+from pipeline.rules.bedrock_converse.plain import pass_plain
+
+HEAD = {"modelId": "anthropic.claude-3-haiku", "toolConfig": {"tools": []}}
+texts = st.sampled_from(["a", "b c", "a", "", " "])
+ids = st.sampled_from(["t1", "t2", "t3", "t.4", "x" * 65, ""])
+calls = st.fixed_dictionaries(
+    {"toolUseId": ids, "name": st.sampled_from(["f", "f", "f-2", "f.3", ""]), "input": st.just({})},
+    optional={"type": st.just("server_tool_use")},
+)
+odd = st.sampled_from(
+    [
+        {"text": "a", "cachePoint": {"type": "default"}},
+        {"cachePoint": {"type": "default"}},
+        {"reasoningContent": {"reasoningText": {"text": "r"}}},
+        {"document": {"name": "d", "format": "pdf", "source": {"bytes": "AAAA"}}},
+        {"other": 1},
+        5,
+        {},
+    ]
+)
+said = st.builds(lambda text: {"text": text}, texts)
+asked = st.builds(lambda call: {"toolUse": call}, calls)
+parts = st.one_of(said, said, st.sampled_from([{"json": {}}, {"text": "a", "json": {}}, {"other": 1}]))
+answered = st.builds(
+    lambda call, content, status: {"toolResult": {"toolUseId": call, "content": content, "status": status}},
+    ids,
+    st.lists(parts, max_size=2),
+    st.sampled_from(["success", "error"]),
+)
+messages = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["user", "assistant", "system"]),
+        "content": st.one_of(st.lists(st.one_of(said, asked, answered, odd), max_size=3), st.just("a")),
+    }
+)
+
+
+@st.composite
+def rounds(draw):
+    """Users and assistants take turns and calls are answered, nearly always."""
+    made = []
+    waiting = []
+    for _ in range(draw(st.integers(0, 4))):
+        results = [
+            {"toolResult": {"toolUseId": call, "content": [{"text": draw(texts)}], "status": "success"}}
+            for call in waiting
+        ]
+        made.append({"role": "user", "content": results or [draw(said)]})
+        blocks = draw(st.lists(st.one_of(said, asked), min_size=1, max_size=2))
+        made.append({"role": "assistant", "content": blocks})
+        waiting = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
+    at = draw(st.integers(0, len(made)))
+    return [*made[:at], *draw(st.lists(messages, max_size=1)), *made[at:]]
+
+
+def turn(role, *blocks):
+    return {"role": role, "content": list(blocks)}
+
+
+def call(call_id):
+    return {"toolUse": {"toolUseId": call_id, "name": "f", "input": {}}}
+
+
+def result(call_id):
+    return {"toolResult": {"toolUseId": call_id, "content": [{"text": "out"}]}}
+
+
+SAID = {"text": "a"}
+HEALTHY = [
+    turn("user", SAID),
+    turn("assistant", SAID, call("t1"), call("t2")),
+    turn("user", result("t1"), result("t2")),
+    turn("assistant", call("t3")),
+    turn("user", result("t3")),
+    turn("assistant", SAID),
+]
+
+
+@settings(max_examples=300)
+@given(st.one_of(rounds(), st.lists(messages, max_size=4)), st.integers(0, 8))
+@example([*HEALTHY, turn("user", SAID), turn("assistant", call("t1"))], 4)
+@example([*HEALTHY[:4], turn("assistant", call("t3"))], 4)
+@example([*HEALTHY[:4], turn("user", result("t1"))], 2)
+def test_with_and_without_the_pass(listed, cut):
+    body = msgspec.json.encode(HEAD | {"messages": listed})
+    with patch.object(bedrock_converse, "pass_plain", lambda walk, items: None):
+        expected = validate(body, "bedrock-converse")
+    assert validate(body, "bedrock-converse") == expected
+    rules = RULE_SETS["bedrock-converse"]
+    state, found = rules.start(msgspec.json.encode(HEAD))
+    for some in (listed[:cut], listed[cut:]):
+        state, more = rules.step(state, msgspec.json.encode(some)[1:-1])
+        found += more
+    found += rules.finish(state)
+    assert sorted(map(msgspec.json.encode, found)) == sorted(map(msgspec.json.encode, expected))
+
+
+def test_a_healthy_history_is_passed_as_far_as_pairs_go():
+    rules = RULE_SETS["bedrock-converse"]
+    items = rules.items.decode(msgspec.json.encode([*HEALTHY, turn("user", SAID)]))
+    walk, _ = rules.start(msgspec.json.encode(HEAD))
+    pass_plain(walk, items)
+    assert (walk.index, walk.role, walk.run_at, walk.calls, walk.results) == (6, "assistant", 5, (), ())
+    assert "t3" in walk.ids
+    assert walk.tool_blocks
