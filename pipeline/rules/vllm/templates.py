@@ -46,7 +46,7 @@ def _template(name: str, **refused: bool) -> Template:
     return Template(name, **{**facts, **refused})
 
 
-UNKFalseWN = Template("unknown")
+UNKNOWN = Template("unknown")
 _MISTRAL = {"system_inside": False, "any_id": False, "any_count": False, "prefill": False}
 _TEMPLATES: tuple[tuple[re.Pattern[str], Template], ...] = tuple(
     (re.compile(pattern), known)
@@ -70,4 +70,4 @@ TEMPLATES = tuple(known for _, known in _TEMPLATES)
 def template_of(model: str | None) -> Template:
     """Find the chat template's family by the name that a server gives its model (``mistralai/Devstral-Small-2507``)."""
     name = (model or "").lower()
-    return next((known for pattern, known in _TEMPLATES if pattern.search(name)), UNKFalseWN)
+    return next((known for pattern, known in _TEMPLATES if pattern.search(name)), UNKNOWN)
