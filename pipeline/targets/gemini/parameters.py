@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
-from pipeline.targets.base import Setting
+from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.names import legal_name
 from pipeline.targets.params import read_choice, sort_params
 
@@ -63,13 +63,6 @@ _OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "behavior")
 _READ: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "input_schema", "inputSchema"}
 
 _encode = msgspec.json.Encoder().encode
-
-
-class WrittenHead(Struct, frozen=True):
-    """The head as a JSON object, and what was mended in it."""
-
-    data: bytes
-    fixes: list[Fix]
 
 
 def function_name(name: str) -> str:
