@@ -19,6 +19,7 @@ from pipeline.targets._openai.families import Chat
 from pipeline.targets._openai.rows import encode
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.names import legal_name
+from pipeline.targets.params import ToolNames
 
 # Where other providers keep their sampling parameters together.
 _GROUPS: Final = ("inferenceConfig", "generationConfig")
@@ -132,7 +133,7 @@ def write_tools(
 ) -> list[Any]:
     """The tools in an API's form; ``own_tool`` tells the provider's own, which go as they are."""
     written: list[Any] = []
-    seen: set[str] = set()
+    names = ToolNames(target, lambda name: legal_name(name, LONGEST_NAME), fixes)
     for at, tool in enumerate(tools):
         path = f"tools.{at}"
         keys: dict[str, Any] = {} if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
@@ -142,13 +143,9 @@ def write_tools(
         if bytes(tool.input_schema) == _NULL:
             fixes.append(make("tool_foreign", path, before=keys or tool, target=target))
             continue
-        name = legal_name(tool.name, LONGEST_NAME)
-        if name in seen:
-            fixes.append(make("tool_repeated", path, before=keys or tool, target=target))
+        name = names.declare(tool, keys, path)
+        if name is None:
             continue
-        seen.add(name)
-        if name != tool.name:
-            fixes.append(make("tool_name_rewritten", path, target=target, detail=f"{tool.name} -> {name}"))
         inner = _inner(keys)
         extras = sorted((keys.keys() | inner.keys()) - _READ_KEYS)
         if extras:

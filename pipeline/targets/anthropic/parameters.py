@@ -18,7 +18,7 @@ from pipeline.model import Tool
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, raw_unmarked
 from pipeline.targets.names import legal_name
-from pipeline.targets.params import read_choice, sort_params
+from pipeline.targets.params import ToolNames, read_choice, sort_params
 
 PARAMETERS: Final = frozenset(
     {
@@ -140,20 +140,16 @@ def _system(given: str | Raw | None, rows: Sequence[Piece]) -> Raw | None:
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
-    seen: set[str] = set()
+    names = ToolNames(_NAME, lambda name: legal_name(name, _LONGEST_NAME), fixes)
     for at, tool in enumerate(tools):
         path = f"tools.{at}"
         given = _keys(tool)
         if given is not None and _foreign(given):
             fixes.append(make("tool_foreign", path, before=given, target=_NAME))
             continue
-        name = legal_name(tool.name, _LONGEST_NAME)
-        if name in seen:
-            fixes.append(make("tool_repeated", path, before=given or tool, target=_NAME))
+        name = names.declare(tool, given, path)
+        if name is None:
             continue
-        seen.add(name)
-        if name != tool.name:
-            fixes.append(make("tool_name_rewritten", path, target=_NAME, detail=f"{tool.name} -> {name}"))
         if given is not None and ("input_schema" in given or bytes(tool.input_schema) == b"null"):
             yield _encode(given | {"name": name} if "name" in given and name != tool.name else given)
         else:
