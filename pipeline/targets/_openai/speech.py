@@ -14,10 +14,11 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.history.placeholders import INTERRUPTED
-from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.media import Parts, Shown, show_document, show_image
 from pipeline.targets._openai.parameters import LONGEST_NAME
 from pipeline.targets._openai.rows import Answer, Call, call
+from pipeline.targets.base import is_issued_by
 from pipeline.targets.marks import without_mark
 from pipeline.targets.names import legal_name
 from pipeline.text.flatten import shown
@@ -45,21 +46,6 @@ def _less(piece: Piece, after: Text | ToolUse, code: str, lost: Raw, book: Book)
 def touched(piece: Piece, code: str) -> Piece:
     """A result of which a part has changed, or is gone; if nothing graver has happened to it."""
     return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
-
-
-def is_from(piece: Piece, providers: frozenset[str], model: str | None) -> bool:
-    """Whether one of the ``providers`` wrote a block, and, as far as is known, this model.
-
-    Without an issuer the shape tells, and a canonical block's shape is Anthropic's.
-    """
-    if isinstance(piece.block, Unknown):
-        return False
-    issuer = piece.block.issuer
-    if not isinstance(issuer, Issuer) or issuer.provider not in providers:
-        return False
-    if issuer.model is None or model is None:
-        return True
-    return issuer.model.startswith(model) or model.startswith(issuer.model)
 
 
 ERROR: Final = "[Tool error]"
@@ -223,7 +209,7 @@ class AssistantTurn:
         self.out.append(piece)
 
     def _think(self, piece: Piece, block: Thinking) -> None:
-        if not is_from(piece, self._voice.providers, self._voice.model):
+        if not is_issued_by(block, self._voice.providers, self._voice.model):
             self._book.drop("thinking_foreign", piece)
         elif not block.thinking.strip():
             self._book.drop("thinking_empty", piece)

@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct
 
 from pipeline.history.pieces import Message, Piece
 from pipeline.model import Issuer, RedactedThinking, Thinking, ToolUse, Unknown
+from pipeline.targets.base import is_issued_by
 
 _CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 _RESULTS: Final = frozenset(
@@ -125,7 +126,7 @@ def _fault(piece: Piece, message: Message, model: str | None) -> str:
     block = piece.block
     if not isinstance(block, (Thinking, RedactedThinking)):
         return ""
-    if isinstance(block.issuer, Issuer) and not _is_from(block.issuer, model):
+    if isinstance(block.issuer, Issuer) and not is_issued_by(block, {"anthropic"}, model):
         return "thinking_foreign"
     if isinstance(block, RedactedThinking):
         if not block.data:
@@ -136,15 +137,6 @@ def _fault(piece: Piece, message: Message, model: str | None) -> str:
         if not block.thinking.strip() and not _takes_empty(model):
             return "thinking_empty"
     return "thinking_of_changed_turn" if piece.turn in message.changed else ""
-
-
-def _is_from(issuer: Issuer, model: str | None) -> bool:
-    if issuer.provider != "anthropic":
-        return False
-    if issuer.model is None or model is None:
-        return True
-    # `claude-sonnet-4-5` is an alias of `claude-sonnet-4-5-20250929`.
-    return issuer.model.startswith(model) or model.startswith(issuer.model)
 
 
 def _takes_empty(model: str | None) -> bool:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.pieces import Message, Piece
 from pipeline.model import Block, RedactedThinking, Text, Thinking, ToolUse, Unknown
-from pipeline.targets._openai.speech import is_from
+from pipeline.targets.base import is_issued_by
 
 
 class User(Struct, frozen=True, tag_field="type", tag="message"):
@@ -171,7 +171,7 @@ def _fault(piece: Piece, model: str | None) -> str:
     block = piece.block
     if isinstance(block, Unknown):
         return "" if _read(block).encrypted_content else "thinking_unsigned"
-    if not is_from(piece, _OWN, model):
+    if not is_issued_by(block, _OWN, model):
         return "thinking_foreign"
     if isinstance(block, Thinking):
         return "" if block.signature else "thinking_unsigned"
