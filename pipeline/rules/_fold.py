@@ -1,4 +1,4 @@
-"""The fold over one list in a request's body, for providers whose own words name no position in the text.
+"""The fold over one list in a request's body, and what it carries from one item to the next.
 
 A typed decode is the fast path. Only what it refuses is read as plain values, by the rule set's own tolerant reader.
 """
@@ -7,105 +7,167 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
-from msgspec.structs import replace
+from msgspec import Raw
 
 from pipeline.rules import _json
 from pipeline.rules._json import BadJSON
-from pipeline.rules.base import Rule, Violation
-
-Inner = TypeVar("Inner")
-Item = TypeVar("Item")
+from pipeline.rules.base import Family, Rule, Violation
 
 _BODY = msgspec.json.Decoder(dict[str, Raw])
 _VALUE = msgspec.json.Decoder()
 # What a typed decode raises for text that it cannot read. Nesting costs stack, so there is a third.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_NO_FAMILY = Family("")
 
 
-class Progress(Struct, Generic[Inner], frozen=True):
-    """The state after ``index`` items: what the rules know, and what was wrong with the text so far.
+@dataclass(kw_only=True, eq=False)
+class Walk:
+    """A rule set on its way through a request: what it knows behind ``index`` items, and what it found in this step.
 
-    ``surrogate`` means that half a surrogate pair was reported; ``broken`` that the text could not be read on, and
-    nothing more is said.
+    Between two steps a walk is a state, which nothing changes any more: the next step begins with a ``fork``.
+
+    Attributes:
+        family: what is known of the model.
+        index: the item at hand; between two steps, how many there were.
+        chars: how many characters stand before the next item, when the list is the body's last key.
+        size: how many bytes the body has.
+        surrogate: half a surrogate pair was reported.
+        broken: the text could not be read on, and nothing more is said.
+        found: the breaches of this step.
     """
 
-    inner: Inner
+    family: Any = _NO_FAMILY
     index: int = 0
+    chars: int = 0
+    size: int = 0
     surrogate: bool = False
     broken: bool = False
+    found: list[Violation] = field(default_factory=list)
+
+    def fork(self) -> Self:
+        """Go on from here in another walk. What a subclass changes in place, it copies; this one stays as it is."""
+        forked = object.__new__(type(self))
+        forked.__dict__ = {**self.__dict__, "found": []}
+        return forked
+
+    def refuse(self, rule: Rule, path: str, **values: object) -> None:
+        """Report a breach of a rule.
+
+        Where the rule rests on a fact, it is hard for a family that is known to refuse this, and nothing for one that
+        is known to take it.
+        """
+        if not rule.fact:
+            self.found.append(rule.broken(path, None, **values))
+            return
+        takes = getattr(self.family, rule.fact)
+        if takes is not True:
+            self.found.append(rule.broken(path, "model" if takes is None else "hard", **values))
 
 
-class Fold(ABC, Generic[Inner, Item]):
+W = TypeVar("W", bound=Walk)
+Item = TypeVar("Item")
+
+
+class Fold(ABC, Generic[W, Item]):
     """A rule set whose messages are the items of the list ``key``; a subclass says what the rules are."""
 
     target: str
     key: ClassVar[str]
+    model_key: ClassVar[str] = "model"
     not_json: ClassVar[Rule]
     surrogate: ClassVar[Rule]
     items: ClassVar[msgspec.json.Decoder[Any]]  # of a list of Item
 
     @abstractmethod
-    def judge_head(self, head: dict[str, Any], model: str | None) -> tuple[Inner, list[Violation]]:
-        """Judge the body without the list, and say what the rules on its items need to know of it."""
+    def begin(self, head: dict[str, Any], model: str | None) -> W:
+        """Judge the body without the list; ``model`` is the one that was given, or that the head names."""
 
     @abstractmethod
-    def read(self, values: Sequence[object], index: int) -> tuple[list[Item | None], list[Violation]]:
-        """Make items of JSON values, the first being number ``index``; None is one that could not be read."""
+    def read(self, values: Sequence[object], walk: W) -> list[Item | None]:
+        """Make items of JSON values tolerantly, and report what does not fit; None is one that could not be read."""
 
     @abstractmethod
-    def walk(self, inner: Inner, items: Sequence[Item | None], index: int) -> tuple[Inner, list[Violation]]:
-        """Judge items, the first being number ``index``."""
+    def judge(self, walk: W, items: Sequence[Item | None]) -> None:
+        """Judge the next items."""
 
     @abstractmethod
-    def judge_end(self, inner: Inner, count: int) -> list[Violation]:
-        """Judge what only the end of ``count`` items shows."""
+    def judge_end(self, walk: W) -> None:
+        """Judge what only the end of the items shows."""
 
     @abstractmethod
-    def judge_no_list(self, body: dict[str, Any], inner: Inner) -> list[Violation]:
+    def judge_no_list(self, walk: W, body: dict[str, Any]) -> None:
         """Judge a body whose ``key`` is missing, or is no list."""
 
-    def start(self, head: bytes, model: str | None = None) -> tuple[Progress[Inner], list[Violation]]:
-        """Judge a request without its items."""
+    def refuse_text(self, walk: W, bad: BadJSON | None, before: int) -> None:
+        """Report text that is no JSON, or, without ``bad``, not of an object; ``before`` characters stand before it."""
+        del bad, before
+        walk.refuse(self.not_json, "")
+
+    def refuse_half(self, walk: W, bad: BadJSON, text: str, path: str, before: int) -> None:
+        """Report half a surrogate pair in ``text``, at ``path`` in the body."""
+        del bad, text, before
+        walk.refuse(self.surrogate, path)
+
+    def start(self, head: bytes, model: str | None = None) -> tuple[W, list[Violation]]:
+        """Judge a request without its items; positions assume that the list will be its last key."""
         values, bad = _read(head)
         if not isinstance(values, dict):
-            return Progress(self.judge_head({}, model)[0], broken=True), [self.not_json.broken("")]
-        inner, found = self.judge_head(_without(values, self.key), model)
+            return self._not_begun(bad, model)
+        walk = self._begin(values, model)
+        joint = len(f',"{self.key}":[') - (not values)
+        text = head.decode()
+        walk.chars, walk.size = len(text) - 1 + joint, len(head) + joint + 1
         if bad is not None:
-            found.append(self.surrogate.broken(_json.surrogate_path(values)))
-        return Progress(inner, surrogate=bad is not None), found
+            self.refuse_half(walk, bad, text, _json.surrogate_path(values), 0)
+            walk.surrogate = True
+        return walk, walk.found
 
-    def step(self, state: Progress[Inner], messages: bytes) -> tuple[Progress[Inner], list[Violation]]:
+    def step(self, state: W, messages: bytes) -> tuple[W, list[Violation]]:
         """Judge more items; the cost is theirs alone, however long the history."""
         if state.broken or not messages.strip():
             return state, []
         array = b"".join((b"[", messages, b"]"))
+        walk = state.fork()
+        walk.size += len(messages) + (1 if state.index else 0)
         try:
-            if not messages.isascii():
-                messages.decode()
+            chars = len(messages) if messages.isascii() else len(messages.decode())
             items = self.items.decode(array)
         except _UNREADABLE:
-            return self._step_slowly(state, array)
-        inner, found = self.walk(state.inner, items, state.index)
-        return replace(state, inner=inner, index=state.index + len(items)), found
+            self._step_slowly(walk, array)
+        else:
+            self.judge(walk, items)
+            walk.chars += chars + 1
+        return walk, walk.found
 
-    def _step_slowly(self, state: Progress[Inner], array: bytes) -> tuple[Progress[Inner], list[Violation]]:
+    def _step_slowly(self, walk: W, array: bytes) -> None:
         values, bad = _read(array)
         if not isinstance(values, list):
-            return replace(state, broken=True), [] if state.surrogate else [self.not_json.broken("")]
-        items, found = self.read(values, state.index)
-        inner, more = self.walk(state.inner, items, state.index)
-        if bad is not None and not state.surrogate:
-            more.append(self.surrogate.broken(_json.surrogate_path({self.key: [None] * state.index + values})))
-        torn = state.surrogate or bad is not None
-        return replace(state, inner=inner, index=state.index + len(items), surrogate=torn), found + more
+            walk.broken = True
+            if not walk.surrogate:
+                # The bracket before the items is ours.
+                place = bad or BadJSON("unexpected data", 0)
+                self.refuse_text(walk, BadJSON(place.reason, max(place.at - 1, 0)), walk.chars)
+            return
+        before = walk.index
+        text = array[1:-1].decode()
+        self.judge(walk, self.read(values, walk))
+        if bad is not None and not walk.surrogate:
+            path = _json.surrogate_path({self.key: [None] * before + values})
+            self.refuse_half(walk, BadJSON(bad.reason, bad.at - 1), text, path, walk.chars)
+            walk.surrogate = True
+        walk.chars += len(text) + 1
 
-    def finish(self, state: Progress[Inner]) -> list[Violation]:
+    def finish(self, state: W) -> list[Violation]:
         """Judge the end of the request."""
-        return [] if state.broken else self.judge_end(state.inner, state.index)
+        if state.broken:
+            return []
+        walk = state.fork()
+        self.judge_end(walk)
+        return walk.found
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
         """Judge a whole body."""
@@ -117,32 +179,45 @@ class Fold(ABC, Generic[Inner, Item]):
             head = {name: _VALUE.decode(value) for name, value in raw.items()}
         except _UNREADABLE:
             return self._validate_slowly(body, model)
-        inner, found = self.judge_head(head, model)
-        inner, more = self.walk(inner, items, 0)
-        return [*found, *more, *self.judge_end(inner, len(items))]
+        walk = self._begin(head, model)
+        walk.size = len(body)
+        self.judge(walk, items)
+        self.judge_end(walk)
+        return walk.found
 
     def _validate_slowly(self, body: bytes, model: str | None) -> list[Violation]:
         values, bad = _read(body)
         if not isinstance(values, dict):
-            return [self.not_json.broken("")]
-        inner, found = self.judge_head(_without(values, self.key), model)
+            return self._not_begun(bad, model)[1]
+        walk = self._begin(values, model)
+        walk.size = len(body)
         if bad is not None:
-            found.append(self.surrogate.broken(_json.surrogate_path(values)))
+            self.refuse_half(walk, bad, body.decode(), _json.surrogate_path(values), 0)
         listed = values.get(self.key)
         if not isinstance(listed, list):
-            return found + self.judge_no_list(values, inner)
-        items, misfits = self.read(listed, 0)
-        inner, more = self.walk(inner, items, 0)
-        return [*found, *misfits, *more, *self.judge_end(inner, len(items))]
+            self.judge_no_list(walk, values)
+            return walk.found
+        self.judge(walk, self.read(listed, walk))
+        self.judge_end(walk)
+        return walk.found
 
+    def _begin(self, values: dict[str, Any], model: str | None) -> W:
+        head = {name: value for name, value in values.items() if name != self.key}
+        named = head.get(self.model_key)
+        return self.begin(head, model if model is not None else named if isinstance(named, str) else None)
 
-def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != key}
+    def _not_begun(self, bad: BadJSON | None, model: str | None) -> tuple[W, list[Violation]]:
+        """A walk that leads nowhere, since the body is no JSON object."""
+        walk = self._begin({}, model)
+        walk.found = []
+        walk.broken = True
+        self.refuse_text(walk, bad, 0)
+        return walk, walk.found
 
 
 def _read(data: bytes) -> tuple[object, BadJSON | None]:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return None, BadJSON("not UTF-8", 0)
+        return None, BadJSON("str is not valid UTF-8: surrogates not allowed", 0)
     return _json.read(text)

@@ -6,12 +6,13 @@ The provider writes paths with brackets (``messages[1].content[0].type``), we wi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pipeline.rules import _media
-from pipeline.rules._shape import Misfit, Spot
-from pipeline.rules.base import Rule, Violation
+from pipeline.rules._fold import Walk
+from pipeline.rules._shape import Misfit, Spot, fit
+from pipeline.rules.base import Rule
 
 NOT_JSON = (
     "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
@@ -66,7 +67,7 @@ class Misfits:
 
     def __init__(
         self,
-        found: list[Violation],
+        walk: Walk,
         *,
         missing: Rule,
         wrong_type: Rule,
@@ -76,7 +77,8 @@ class Misfits:
         wanted: dict[str, str],
         own: dict[tuple[str, Misfit], Rule],
     ) -> None:
-        self.found = found
+        self.walk = walk
+        self.missing, self.wrong_type = missing, wrong_type
         self.rules: dict[Misfit, Rule | None] = {
             "missing": missing,
             "type": wrong_type,
@@ -87,28 +89,40 @@ class Misfits:
         self.wanted = wanted
         self.own = own
 
-    def at(self, root: object, path: str) -> Callable[[Spot, Misfit, str], None]:
-        """Report misfits of ``root``, which stands at ``path``."""
+    def fit(self, value: object, wire: object, path: str) -> object:
+        """Read the ``value`` at ``path`` as the type ``wire``, reporting what does not fit."""
 
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
-            value = _value(root, spot.path[len(path) :])
-            place = f"{spot.place}[]" if spot.path.rpartition(".")[2].isdecimal() else spot.place
-            if misfit == "type" and isinstance(value, str) and words.startswith(_ONE_OF):
-                misfit = "tag"
-            rule = self.own.get((place, misfit), self.rules[misfit])
-            if rule is None:
-                return
-            tagged = misfit == "tag" and isinstance(value, dict)
-            where = f"{spot.path}.type" if tagged else spot.path
-            fields: dict[str, Any] = {
-                "value": value["type"] if tagged and isinstance(value, dict) else value,
-                "supported": self.supported.get(place, ""),
-                "wanted": self.wanted.get(place) or _WANTED.get(words, words),
-                "got": kind(value),
-            }
-            self.found.append(rule.broken(where, at=bracketed(where), **fields))
+            self._report(_value(value, spot.path[len(path) :]), spot, misfit, words)
 
-        return report
+        return fit(value, wire, Spot(path, path), report)
+
+    def kind_of(self, tool: object, path: str) -> object:
+        """The type that a tool says it is of; "" where it cannot, which is reported."""
+        if not isinstance(tool, dict):
+            self.walk.refuse(self.wrong_type, path, at=bracketed(path), wanted="an object", got=kind(tool))
+        elif "type" not in tool:
+            self.walk.refuse(self.missing, f"{path}.type", at=bracketed(f"{path}.type"))
+        else:
+            return tool["type"]
+        return ""
+
+    def _report(self, value: object, spot: Spot, misfit: Misfit, words: str) -> None:
+        place = f"{spot.place}[]" if spot.path.rpartition(".")[2].isdecimal() else spot.place
+        if misfit == "type" and isinstance(value, str) and words.startswith(_ONE_OF):
+            misfit = "tag"
+        rule = self.own.get((place, misfit), self.rules[misfit])
+        if rule is None:
+            return
+        tagged = misfit == "tag" and isinstance(value, dict)
+        where = f"{spot.path}.type" if tagged else spot.path
+        fields: dict[str, Any] = {
+            "value": value["type"] if tagged and isinstance(value, dict) else value,
+            "supported": self.supported.get(place, ""),
+            "wanted": self.wanted.get(place) or _WANTED.get(words, words),
+            "got": kind(value),
+        }
+        self.walk.refuse(rule, where, at=bracketed(where), **fields)
 
 
 def _value(root: object, path: str) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, inspect
@@ -37,6 +37,9 @@ class Spot(Struct, frozen=True):
 Report: TypeAlias = Callable[[Spot, Misfit, str], None]
 
 
+T = TypeVar("T")
+
+
 class Hole(Struct, frozen=True):
     """Stands where a value could not be read at all; ``kind`` is the type it named, or ""."""
 
@@ -46,6 +49,25 @@ class Hole(Struct, frozen=True):
 def fit(value: object, wire: object, spot: Spot, report: Report) -> object:
     """Read ``value`` as the type ``wire``, reporting each misfit; a Hole stands where nothing could be made of it."""
     return _fit(value, _info(wire), spot, report)
+
+
+def fit_with_items(
+    value: object, wire: object, spot: Spot, report: Report, *, field: str, item: object
+) -> tuple[object, list[Any] | None]:
+    """Read an object, then each ``item`` of the list in its ``field``, so that one that does not fit costs no other.
+
+    Returns the object with an empty list, and the items; None for these where the field holds no list.
+    """
+    listed = value.get(field) if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(listed, list):
+        return fit(value, wire, spot, report), None
+    whole = fit({**value, field: []}, wire, spot, report)
+    return whole, [fit(each, item, spot.field(field).field(at), report) for at, each in enumerate(listed)]
+
+
+def without_holes(items: Sequence[object], kind: type[T], stand_in: T) -> list[T]:
+    """The items of a ``kind``; where one could not be read, the stand-in."""
+    return [stand_in if isinstance(each, Hole) else each for each in items if isinstance(each, Hole | kind)]
 
 
 @cache

@@ -31,8 +31,9 @@ class Violation(Struct, frozen=True):
 class Rule(Struct, frozen=True, kw_only=True):
     """One entry of the catalogue.
 
-    ``message`` is the provider's text with ``{names}`` where indices and ids stand. ``families`` names the model
-    families that are known to have a ``model`` rule. ``unchecked`` says why a body alone cannot show a breach; such a
+    ``message`` is the provider's text with ``{names}`` where indices and ids stand. A ``model`` rule rests on a
+    ``fact`` about model families (``Family``), and ``families`` names those that are known to have it. ``unchecked``
+    says why a body alone cannot show a breach; such a
     rule is listed so that its error text can be explained, and is never reported. ``by_sender`` marks what whoever
     sends the body may still add; where nobody is left to add it, a breach is as good as hard.
     """
@@ -47,6 +48,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     families: tuple[str, ...] = ()
     unchecked: str = ""
     by_sender: bool = False
+    fact: str = ""
 
     def broken(self, path: str, severity: Severity | None = None, **values: object) -> Violation:
         """Report a breach at ``path``; ``values`` fill the message's names, ``at`` being the path unless given."""
@@ -59,11 +61,22 @@ def _encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-class Catalogue:
-    """One target's rules by id, in the order in which they were entered."""
+class Family(Struct, frozen=True):
+    """What the models of one family are known to take.
 
-    def __init__(self, target: str) -> None:
+    The fields of a subclass are its facts, each named after something that a request may hold: True where the family
+    was seen to take it, False where it was seen to refuse it, None where nobody knows.
+    """
+
+    name: str
+
+
+class Catalogue:
+    """One target's rules by id, in the order in which they were entered; facts are those of its ``families``."""
+
+    def __init__(self, target: str, families: Iterable[Family] = ()) -> None:
         self.target = target
+        self.families = tuple(families)
         self.rules: dict[str, Rule] = {}
 
     def rule(
@@ -75,11 +88,13 @@ class Catalogue:
         summary: str,
         repair: str,
         source: str,
+        fact: str = "",
         families: tuple[str, ...] = (),
         unchecked: str = "",
         by_sender: bool = False,
     ) -> Rule:
-        """Enter a rule."""
+        """Enter a rule; one of severity ``model`` has its ``fact``, or names its ``families`` itself."""
+        refusing = (family.name for family in self.families if fact and getattr(family, fact) is False)
         made = Rule(
             id=rule_id,
             target=self.target,
@@ -88,9 +103,10 @@ class Catalogue:
             severity=severity,
             repair=repair,
             source=source,
-            families=families,
+            families=families or tuple(dict.fromkeys(refusing)),
             unchecked=unchecked,
             by_sender=by_sender,
+            fact=fact,
         )
         self.rules[rule_id] = made
         return made
@@ -150,6 +166,9 @@ class Seen(Struct, frozen=True):
             top |= layers[-1]
             layers = layers[:-1]
         return Seen((*layers, top))
+
+
+NONE_SEEN = Seen()
 
 
 class Judged(Struct, frozen=True):

@@ -11,74 +11,61 @@ import re
 from typing import Any
 
 from pipeline.rules import _json
-from pipeline.rules.base import Rule, Severity, Violation, WholeBody
+from pipeline.rules.base import Catalogue, Violation, WholeBody
 
-RULES: dict[str, Rule] = {}
-
-
-def _rule(rule_id: str, message: str, *, summary: str, repair: str, source: str, severity: Severity = "hard") -> Rule:
-    made = Rule(
-        id=rule_id,
-        target="claude-cli",
-        summary=summary,
-        message=message,
-        severity=severity,
-        repair=repair,
-        source=source,
-    )
-    RULES[rule_id] = made
-    return made
-
+_CATALOGUE = Catalogue("claude-cli")
+RULES = _CATALOGUE.rules
+rule = _CATALOGUE.rule
 
 _MEASURED = "measured on CLI 1.0.128 to 2.1.330"
 
 # fmt: off
 # One paragraph a rule.
-ROLE = _rule(
-    "CLI-01", "Error: Expected message role 'user', got '{role}'",
+ROLE = rule(
+    "CLI-01", "hard", "Error: Expected message role 'user', got '{role}'",
     summary="The message's role is user.",
     repair="flatten earlier turns into the user's", source="tinyhumansai/openhuman#5711, #5816",
 )
-LINE = _rule(
-    "CLI-02", "Error parsing streaming input line: {line}: {reason}",
+LINE = rule(
+    "CLI-02", "hard", "Error parsing streaming input line: {line}: {reason}",
     summary="One JSON object on one line, ended by its only newline.",
     repair="write it on one line", source="public source files",
 )
-THINKING = _rule(
-    "CLI-03", "{at}: `{kind}` blocks can only be in `assistant` messages",
+THINKING = rule(
+    "CLI-03", "soft", "{at}: `{kind}` blocks can only be in `assistant` messages",
     summary="No thinking: the line is the user's.",
-    repair="drop it", source="the API's own refusal", severity="soft",
+    repair="drop it", source="the API's own refusal",
 )
-BLOCK = _rule(
-    "CLI-04", "{at}: a `{kind}` block does not reach the model: content holds text, image and document blocks",
+BLOCK = rule(
+    "CLI-04", "hard", "{at}: a `{kind}` block does not reach the model: content holds text, image and document blocks",
     summary="Content is text, images and documents; a tool result is sent as an orphan or dropped.",
     repair="flatten it to text", source=_MEASURED,
 )
-EMPTY = _rule(
-    "CLI-05", "{at}: the model would be told (no content)",
+EMPTY = rule(
+    "CLI-05", "hard", "{at}: the model would be told (no content)",
     summary="Content is not empty.",
     repair="send no line", source=_MEASURED,
 )
-KIND = _rule(
-    "CLI-06", "Error: Expected message type 'user' or 'control', got '{kind}'",
+KIND = rule(
+    "CLI-06", "hard", "Error: Expected message type 'user' or 'control', got '{kind}'",
     summary="The envelope's type is user; later versions put another one before the waiting line.",
     repair="send one user envelope", source=_MEASURED,
 )
-SHAPE = _rule(
-    "CLI-07", "{at}: {words}",
+SHAPE = rule(
+    "CLI-07", "hard", "{at}: {words}",
     summary="The envelope has a message, the message a content, blocks their fields.",
     repair="depends on the field", source=_MEASURED,
 )
-EXTRA = _rule(
-    "CLI-08", "{at}: ignored by the CLI",
+EXTRA = rule(
+    "CLI-08", "soft", "{at}: ignored by the CLI",
     summary="Only keys that the CLI reads (a list of messages beside the message is ignored).",
-    repair="drop the key", source=_MEASURED, severity="soft",
+    repair="drop the key", source=_MEASURED,
 )
-COMMAND = _rule(
-    "CLI-09", "{at}: `{word}` is taken as a command, no request is made",
+COMMAND = rule(
+    "CLI-09", "soft", "{at}: `{word}` is taken as a command, no request is made",
     summary="No text begins with a slash and a word: such a turn is a command, and never reaches the model. Versions "
     "up to 2.1.259 take any word so, later ones their own commands.",
-    repair="the user's own words are left; put something before the slash", source=_MEASURED, severity="soft",
+    repair="the user's own words are left; put something before the slash", source=_MEASURED,
 )
 # fmt: on
 

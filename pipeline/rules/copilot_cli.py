@@ -7,53 +7,37 @@ takes its prompt as one argument on Linux (execve(2)), and say no more than that
 
 from __future__ import annotations
 
-from pipeline.rules.base import Rule, Severity, Violation, WholeBody
+from pipeline.rules.base import Catalogue, Violation, WholeBody
 
-RULES: dict[str, Rule] = {}
+_CATALOGUE = Catalogue("copilot-cli")
+RULES = _CATALOGUE.rules
+rule = _CATALOGUE.rule
 # MAX_ARG_STRLEN, the longest single argument on Linux: 32 pages of 4 KiB, the ending zero included.
 ARGUMENT_BYTES = 131_072
 
-
-def _rule(
-    rule_id: str, severity: Severity, message: str, *, summary: str, repair: str, source: str, unchecked: str = ""
-) -> Rule:
-    made = Rule(
-        id=rule_id,
-        target="copilot-cli",
-        summary=summary,
-        message=message,
-        severity=severity,
-        repair=repair,
-        source=source,
-        unchecked=unchecked,
-    )
-    RULES[rule_id] = made
-    return made
-
-
 # fmt: off
 # One paragraph a rule.
-ENCODING = _rule(
+ENCODING = rule(
     "COP-01", "hard", "the prompt is not valid UTF-8 at byte {byte}",
     summary="The prompt is UTF-8 text.",
     repair="encode it again", source="ours: the prompt is text",
 )
-BLANK = _rule(
+BLANK = rule(
     "COP-02", "hard", "the prompt is blank",
     summary="The prompt says something.",
     repair="send no prompt", source="ours: nothing to ask",
 )
-NUL = _rule(
+NUL = rule(
     "COP-03", "hard", "the prompt holds a NUL character at byte {byte}, where an argument would end",
     summary="The prompt holds no NUL, which no argument of a program can.",
     repair="drop the character", source="execve(2)",
 )
-SIZE = _rule(
+SIZE = rule(
     "COP-04", "soft", "Argument list too long: {size} bytes, {most} fit in one argument",
     summary="The prompt fits in one argument on Linux; a longer one must come another way, such as standard input.",
     repair="shorten the history, or hand it over by standard input", source="execve(2)",
 )
-ENDS_WITH_ASSISTANT = _rule(
+ENDS_WITH_ASSISTANT = rule(
     "COP-05", "hard", "The last message is the assistant's, so that the prompt would ask for nothing.",
     summary="Under the policy tail=reject, a history does not end with the assistant.",
     repair="append a user turn, or choose another policy", source="ours: a prompt is what the user says",

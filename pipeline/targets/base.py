@@ -7,14 +7,14 @@ settled is encoded once and kept, the open end anew for each request. A body is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from pipeline.fixes import Fix
-from pipeline.history.pieces import Entry, Message, Piece
-from pipeline.model import Tool, Turn
+from pipeline.history.pieces import Book, Entry, Message, Piece
+from pipeline.model import Block, Issuer, Text, Tool, Turn, Unknown
 
 Row: TypeAlias = tuple[str, ...]
 """Where an output block comes from: input path, fate, code; then, where a turn is written as several messages or as
@@ -32,6 +32,40 @@ class Setting(Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     model: str | None = None
     params: dict[str, Raw] = {}
+
+
+class WrittenHead(Struct, frozen=True):
+    """A request without its messages as a JSON object, what was mended in it, and its cache breakpoints' number."""
+
+    data: bytes
+    fixes: list[Fix]
+    marks: int = 0
+
+    def before(self, key: str) -> bytes:
+        """The body up to the first message, which stands in the list ``key``."""
+        return before_list(self.data, key)
+
+
+def before_list(head: bytes, key: str) -> bytes:
+    """A body up to the first item of its last key, a list."""
+    return b'%b%b"%b":[' % (head[:-1], b"," if len(head) > 2 else b"", key.encode())
+
+
+def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:
+    """Whether one of the ``providers`` wrote a block, and, as far as is known, this model.
+
+    A model and its alias (``claude-sonnet-4-5``, ``claude-sonnet-4-5-20250929``) are the same.
+    """
+    issuer = UNSET if isinstance(block, Unknown) else block.issuer
+    if not isinstance(issuer, Issuer) or issuer.provider not in providers:
+        return False
+    return not issuer.model or not model or issuer.model.startswith(model) or model.startswith(issuer.model)
+
+
+def stub_for(message: Message, book: Book) -> Piece:
+    """What stands for a message of which a target can show nothing, with its fix."""
+    book.note("turn_stubbed", message.pieces[0].path)
+    return Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
 
 
 class Encoded(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ Only the first bytes are decoded, so a look at a five-megabyte image costs no mo
 from __future__ import annotations
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -47,6 +47,21 @@ class Facts(Struct, frozen=True):
     broken: bool = False
     width: int = 0
     height: int = 0
+
+    @property
+    def media_type(self) -> str:
+        """What the bytes say, else what was declared."""
+        return self.sniffed or self.declared
+
+    def fault(self, taken: Callable[[str], bool], most_bytes: int | None = None) -> str:
+        """Why a target cannot take the image, "" where it can."""
+        if self.broken:
+            return "its data cannot be read"
+        if not taken(self.media_type):
+            return f"media type {self.media_type or 'missing'}"
+        if most_bytes is not None and self.encoded_bytes > most_bytes:
+            return f"{self.encoded_bytes} bytes, at most {most_bytes}"
+        return ""
 
     @property
     def longest_side(self) -> int:

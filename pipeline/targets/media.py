@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text
-from pipeline.targets.images import Base64Source, inspect, with_media_type
+from pipeline.targets.images import Base64Source, Facts, inspect, with_media_type
 
 
 class _TextSource(Struct, frozen=True, tag_field="type", tag="text"):
@@ -84,19 +84,23 @@ def fit_image(piece: Piece, image: Image, book: Book, *, taken: Callable[[str], 
     facts = inspect(image.source)
     if facts is None:
         return _stubbed("image_stubbed", "Image", piece, book, "it is not part of the request")
-    media_type = facts.sniffed or facts.declared
-    if facts.broken or not _is_base64(image.source):
+    fault = facts.fault(taken, most_bytes)
+    if not facts.broken and not _is_base64(image.source):
         fault = "its data cannot be read"
-    elif not taken(media_type):
-        fault = f"media type {media_type or 'missing'}"
-    elif facts.encoded_bytes > most_bytes:
-        fault = f"{facts.encoded_bytes} bytes, at most {most_bytes}"
-    elif media_type == facts.declared:
+    return stubbed_image(piece, book, fault) if fault else with_own_type(piece, image, facts, book)
+
+
+def with_own_type(piece: Piece, image: Image, facts: Facts, book: Book) -> Piece:
+    """The image under the media type that its bytes have."""
+    if facts.media_type == facts.declared:
         return piece
-    else:
-        corrected = structs.replace(image, source=with_media_type(image.source, media_type))
-        return book.change("image_type_corrected", piece, corrected, detail=media_type)
-    return _stubbed("image_stubbed", "Image", piece, book, fault)
+    corrected = structs.replace(image, source=with_media_type(image.source, facts.media_type))
+    return book.change("image_type_corrected", piece, corrected, detail=facts.media_type)
+
+
+def stubbed_image(piece: Piece, book: Book, fault: str, *, mark: Raw | UnsetType = UNSET) -> Piece:
+    """The line of text that stands for an image."""
+    return _stubbed("image_stubbed", "Image", piece, book, fault, mark=mark)
 
 
 def fit_document(piece: Piece, document: Document, book: Book, *, taken: Callable[[str], bool]) -> Piece:

@@ -10,12 +10,12 @@ from typing import Final
 
 from pipeline.history.pieces import Piece
 from pipeline.targets._openai.chat import ChatDialect
-from pipeline.targets._openai.chat_head import PARAMETERS, write_chat_head
 from pipeline.targets._openai.families import Template, chat_model
-from pipeline.targets._openai.ids import shortened
+from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
 from pipeline.targets._openai.rows import ChatParts
 from pipeline.targets._openai.speech import Voice
 from pipeline.targets.base import Setting
+from pipeline.targets.names import shortened
 
 NAME: Final = "openai-chat"
 _OWN: Final = frozenset({NAME})

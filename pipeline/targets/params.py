@@ -6,12 +6,15 @@ for is a fix of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
+
+from pipeline.fixes import Fix, make
+from pipeline.model import Tool
 
 # Anthropic's names, in which the parameters meet, by those of the others.
 _NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -62,6 +65,28 @@ class Params(Struct, frozen=True):
 
     common: dict[str, Raw]
     rest: dict[str, Raw]
+
+
+class ToolNames:
+    """The names of a request's tools as a target takes them; of two that come out the same, only the first is sent."""
+
+    def __init__(self, target: str, legal: Callable[[str], str], fixes: list[Fix]) -> None:
+        self._target = target
+        self._legal = legal
+        self._fixes = fixes
+        self._seen: set[str] = set()
+
+    def declare(self, tool: Tool, given: Mapping[str, Any] | None, path: str) -> str | None:
+        """The name under which a tool is sent, with a fix where it is another; None where it is not sent."""
+        name = self._legal(tool.name)
+        if name in self._seen:
+            self._fixes.append(make("tool_repeated", path, before=given or tool, target=self._target))
+            return None
+        self._seen.add(name)
+        if name != tool.name:
+            detail = f"{tool.name} -> {name}"
+            self._fixes.append(make("tool_name_rewritten", path, target=self._target, detail=detail))
+        return name
 
 
 class ToolChoice(Struct, frozen=True):

@@ -11,12 +11,12 @@ from typing import Final
 
 from pipeline.history.pieces import Piece
 from pipeline.targets._openai.chat import ChatDialect
-from pipeline.targets._openai.chat_head import PARAMETERS, write_chat_head
 from pipeline.targets._openai.families import chat_model, template
-from pipeline.targets._openai.ids import nine, shortened
+from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
 from pipeline.targets._openai.rows import ServedParts
 from pipeline.targets._openai.speech import Voice
 from pipeline.targets.base import Setting
+from pipeline.targets.names import nine, shortened
 
 NAME: Final = "vllm"
 _SERVED: Final = PARAMETERS | {

@@ -107,7 +107,7 @@ def faults(paths, judge):
     return {dotted(path): found for path in paths if (found := list(judge(path)))}
 
 
-def imported(path):
+def named(path):
     return set(imports(ast.parse(path.read_text(encoding="utf-8")), path))
 
 
@@ -129,7 +129,7 @@ def test_rules_share_no_code_with_what_they_judge():
 
 def test_renderers_share_no_code_with_the_rules():
     def judge(path):
-        return [name for name in imported(path) if within(name, "pipeline.rules")]
+        return [name for name in named(path) if within(name, "pipeline.rules")]
 
     assert faults(modules("targets", "history", "text"), judge) == {}
 
@@ -140,7 +140,7 @@ def test_topics_import_msgspec_only():
 
 def test_the_public_name_is_a_front_only():
     def judge(path):
-        return {name.partition(".")[0] for name in imported(path)} - {"pipeline", "reknit", *sys.stdlib_module_names}
+        return {name.partition(".")[0] for name in named(path)} - {"pipeline", "reknit", *sys.stdlib_module_names}
 
     assert faults(modules("reknit"), judge) == {}
 
@@ -153,7 +153,7 @@ def test_the_engine_knows_nothing_of_sessions():
     def judge(path):
         return [
             name
-            for name in imported(path)
+            for name in named(path)
             if within(name, "pipeline") and name not in packages and not within(name, *known)
         ]
 

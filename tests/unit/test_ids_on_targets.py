@@ -10,7 +10,7 @@ import pytest
 from pipeline import Session, normalize
 from pipeline.history.ids import IdTable, SettledCall
 from pipeline.targets import vllm
-from pipeline.targets._openai.ids import nine, shortened
+from pipeline.targets.names import nine, shortened
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 

@@ -92,7 +92,7 @@ HEALTHY = [
 @example([*HEALTHY[:4], turn("user", result("t1"))], 2)
 def test_with_and_without_the_pass(listed, cut):
     body = msgspec.json.encode(HEAD | {"messages": listed})
-    with patch.object(bedrock_converse, "pass_plain", lambda state, _: (state, 0)):
+    with patch.object(bedrock_converse, "pass_plain", lambda walk, items: None):
         expected = validate(body, "bedrock-converse")
     assert validate(body, "bedrock-converse") == expected
     rules = RULE_SETS["bedrock-converse"]
@@ -107,9 +107,8 @@ def test_with_and_without_the_pass(listed, cut):
 def test_a_healthy_history_is_passed_as_far_as_pairs_go():
     rules = RULE_SETS["bedrock-converse"]
     items = rules.items.decode(msgspec.json.encode([*HEALTHY, turn("user", SAID)]))
-    state, _ = rules.start(msgspec.json.encode(HEAD))
-    passed, count = pass_plain(state.inner, items)
-    assert count == 6
-    assert (passed.role, passed.run_at, passed.calls, passed.results) == ("assistant", 5, (), ())
-    assert "t3" in passed.ids
-    assert passed.tool_blocks
+    walk, _ = rules.start(msgspec.json.encode(HEAD))
+    pass_plain(walk, items)
+    assert (walk.index, walk.role, walk.run_at, walk.calls, walk.results) == (6, "assistant", 5, (), ())
+    assert "t3" in walk.ids
+    assert walk.tool_blocks

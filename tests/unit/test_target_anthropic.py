@@ -11,7 +11,7 @@ import pytest
 from anthropic.types.beta.message_create_params import MessageCreateParamsBase
 
 from pipeline import Session, normalize, validate
-from pipeline.targets.anthropic.params import PARAMETERS
+from pipeline.targets.anthropic.parameters import PARAMETERS
 
 MARK = {"type": "ephemeral"}
 SIGNED = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}

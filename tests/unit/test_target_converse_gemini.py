@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import Session, normalize
 from pipeline.targets import TARGETS
-from pipeline.targets.gemini.head import function_name
+from pipeline.targets.gemini.parameters import function_name
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 LLAMA = "us.meta.llama3-3-70b-instruct-v1:0"

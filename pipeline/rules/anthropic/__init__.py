@@ -1,141 +1,280 @@
-"""The rules of Anthropic's Messages API, as a fold over a request's messages."""
+"""The rules of Anthropic's Messages API: a request's parameters here, messages in ``turns`` and ``blocks``."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
 import msgspec
-from msgspec import UNSET
 from msgspec.structs import replace
 
-from pipeline.rules import _json
+from pipeline.rules._fold import Fold
 from pipeline.rules._json import BadJSON
+from pipeline.rules._shape import Misfit, Report, Spot, fit, fit_with_items
 from pipeline.rules.anthropic import catalogue as rules
-from pipeline.rules.anthropic.catalogue import RULES
-from pipeline.rules.anthropic.end import judge_end
-from pipeline.rules.anthropic.head import judge_head
-from pipeline.rules.anthropic.plain import pass_plain
-from pipeline.rules.anthropic.shape import read_messages
-from pipeline.rules.anthropic.state import State
-from pipeline.rules.anthropic.walk import walk
-from pipeline.rules.anthropic.wire import PARAMETERS, Body, Message
-from pipeline.rules.base import Violation
+from pipeline.rules.anthropic.blocks import judge_blank, judge_messages
+from pipeline.rules.anthropic.catalogue import RULES, rule
+from pipeline.rules.anthropic.families import family_of
+from pipeline.rules.anthropic.turns import Turns
+from pipeline.rules.anthropic.wire import PARAMETERS, Block, Message, Text
+from pipeline.rules.base import Rule
 
-__all__ = ["RULES", "Anthropic", "State"]
+__all__ = ["RULES", "Anthropic"]
 
-_BODY = msgspec.json.Decoder(Body)
-_MESSAGES = msgspec.json.Decoder(list[Message])
-_VALUE = msgspec.json.Decoder()
-# What a typed decode raises for text that it cannot read. Nesting costs stack, so there is a third.
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+# fmt: off
+# One paragraph a rule.
+TOOL_NAME = rule(
+    "ANT-13b", "hard", "{at}: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'",
+    summary="A tool's name is 1 to 128 letters, digits, _ and -.",
+    repair="rewrite it in tools and history together",
+    source="home-assistant/core#147760; modelcontextprotocol/modelcontextprotocol#1345",
+)
+TOOL_NAME_LENGTH = rule(
+    "ANT-13c", "hard", "{at}: String should have at most 128 characters",
+    summary="A tool's name has at most 128 characters.",
+    repair="shorten with a digest", source="anthropics/claude-code#96152",
+)
+SAME_TOOL = rule(
+    "ANT-13d", "hard", "tools: Tool names must be unique.",
+    summary="Names of tools are unique.",
+    repair="rename or drop", source="danny-avila/LibreChat#13162",
+)
+TOOL_SCHEMA = rule(
+    "ANT-36", "hard", "{at}: {words}",
+    summary="A tool's input schema is an object of type object.",
+    repair="wrap it", source="recorded",
+)
+NO_MODEL = rule(
+    "ANT-37", "soft", "model: Field required",
+    summary="A request names its model (the sender may add it).",
+    repair="set the model", source="the API's own schema", by_sender=True,
+)
+NO_MAX_TOKENS = rule(
+    "ANT-37b", "soft", "max_tokens: Field required",
+    summary="A request has max_tokens (the sender may add it; counting tokens needs none).",
+    repair="set max_tokens", source="the API's own schema", by_sender=True,
+)
+BUDGET = rule(
+    "ANT-38", "soft",
+    "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
+    "https://docs.claude.com/en/docs/build-with-claude/extended-thinking#max-tokens-and-context-window-size",
+    summary="The thinking budget is less than max_tokens (unless a beta header interleaves thinking).",
+    repair="raise max_tokens", source="recorded",
+)
+TEMPERATURE = rule(
+    "ANT-39", "hard", "temperature: range: 0..1",
+    summary="Temperature lies between 0 and 1.",
+    repair="clamp it", source="recorded",
+)
+FORCED_THINKING = rule(
+    "ANT-40", "hard", "Thinking may not be enabled when tool_choice forces tool use.",
+    summary="With thinking enabled, tool_choice is auto or none.",
+    repair="drop tool_choice", source="the API's documentation",
+)
+# fmt: on
 
-# How a body goes on after its head's last key, and how it ends.
-_JOINT = ',"messages":['
-_END = "]}"
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}").fullmatch
+_NAME_LENGTH: Final = 128
+_CHOICES: Final = ("any", "auto", "none", "tool")
+_TOOL_KEYS: Final = frozenset(
+    {
+        "type", "name", "description", "input_schema", "cache_control", "allowed_callers", "defer_loading",
+        "eager_input_streaming", "input_examples", "strict",
+    }
+)  # fmt: skip
+# Where a misfit has a rule of its own: place in the wire structs, and what is wrong there.
+_OWN_RULES: dict[tuple[str, Misfit], Rule] = {
+    ("role", "type"): rules.ROLE,
+    ("tool_use.input", "type"): rules.CALL_INPUT,
+    ("tool_result.tool_use_id", "missing"): rules.RESULT_ID,
+    ("thinking.signature", "missing"): rules.SIGNATURE,
+    ("thinking.thinking", "missing"): rules.THINKING_FIELD,
+    ("thinking.cache_control", "extra"): rules.CACHED_THINKING,
+}
+_RULES: dict[Misfit, Rule] = {
+    "missing": rules.SHAPE,
+    "type": rules.SHAPE,
+    "extra": rules.EXTRA_KEY,
+    "tag": rules.BLOCK_TYPE,
+}
 
 
-class Anthropic:
-    """The rule set of the target ``anthropic``."""
+class Anthropic(Fold[Turns, Message]):
+    """The rule set of the target ``anthropic``, whose parser names positions in the text."""
 
     target = "anthropic"
+    key = "messages"
+    not_json = surrogate = rules.BAD_JSON
+    items = msgspec.json.Decoder(list[Message])
 
-    def start(self, head: bytes, model: str | None = None) -> tuple[State, list[Violation]]:
-        """Judge a request without its messages; positions assume that ``messages`` will be its last key."""
-        values, bad = _read(head)
-        if not isinstance(values, dict):
-            return State(broken=True), [_not_json(bad) if bad else _not_object()]
-        facts, found = judge_head({key: values[key] for key in values if key != "messages"}, model)
-        joint = len(_JOINT) if values else len(_JOINT) - 1
-        chars = len(head) if head.isascii() else len(head.decode())
-        state = State(head=facts, chars=chars - 1 + joint, bytes=len(head) - 1 + joint)
-        if bad is not None:
-            found.append(_not_json(bad, head.decode(), _json.surrogate_path(values)))
-            state = replace(state, surrogate=True)
-        return state, found
+    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
+        """Judge the parameters."""
+        thinking = head.get("thinking")
+        kind = thinking.get("type") if isinstance(thinking, dict) else None
+        walk = Turns(
+            family=family_of(model), thinking=kind if isinstance(kind, str) else "", tools=bool(head.get("tools"))
+        )
+        _judge_parameters(head, walk)
+        _judge_system(head.get("system"), walk)
+        _judge_tools(head.get("tools"), walk)
+        _judge_thinking(head, walk)
+        for name in head:
+            if name not in PARAMETERS:
+                walk.refuse(rules.EXTRA_PARAMETER, name)
+        return walk
 
-    def step(self, state: State, messages: bytes) -> tuple[State, list[Violation]]:
-        """Judge more messages; the cost is theirs alone, however long the history."""
-        if state.broken or not messages.strip():
-            return state, []
-        array = b"".join((b"[", messages, b"]"))
-        try:
-            chars = len(messages) if messages.isascii() else len(messages.decode())
-            decoded = _MESSAGES.decode(array)
-        except _UNREADABLE:
-            return self._step_slowly(state, messages)
-        return _walk(state, decoded, chars + 1, len(messages) + 1)
+    def read(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
+        """Make messages of JSON values tolerantly, every misfit named by its rule."""
 
-    def _step_slowly(self, state: State, messages: bytes) -> tuple[State, list[Violation]]:
-        values, bad = _read(b"[%b]" % messages)
-        if not isinstance(values, list):
-            place = bad or BadJSON("unexpected data", 0)
-            broken = _not_json(BadJSON(place.reason, max(place.at - 1, 0)), before=state.chars)
-            return replace(state, broken=True), [] if state.surrogate else [broken]
-        read, found = read_messages(values, state.index)
-        text = messages.decode()
-        after, more = walk(state, read, len(text) + 1, len(messages) + 1)
-        if bad is not None and not state.surrogate:
-            path = _json.surrogate_path({"messages": [None] * state.index + values})
-            found.append(_not_json(BadJSON(bad.reason, bad.at - 1), text, path, state.chars))
-        return replace(after, surrogate=state.surrogate or bad is not None), found + more
+        def report(spot: Spot, misfit: Misfit, words: str) -> None:
+            rule = _OWN_RULES.get((spot.place, misfit), _RULES[misfit])
+            walk.refuse(rule, spot.path, at=spot.at, words=words)
 
-    def finish(self, state: State) -> list[Violation]:
-        """Judge the end of the request."""
-        if state.broken:
-            return []
-        comma = 1 if state.index else 0
-        return judge_end(state) + _judge_size(state.bytes - comma + len(_END))
+        return [_read(value, f"messages.{at}", walk, report) for at, value in enumerate(values, walk.index)]
 
-    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
-        """Judge a whole body."""
-        try:
-            if not body.isascii():
-                body.decode()
-            request = _BODY.decode(body)
-            head = {name: _VALUE.decode(raw) for name in PARAMETERS if (raw := getattr(request, name)) is not UNSET}
-        except _UNREADABLE:
-            return self._validate_slowly(body, model)
-        facts, found = judge_head(head, model)
-        state, more = _walk(State(head=facts), request.messages)
-        return [*found, *more, *judge_end(state), *_judge_size(len(body))]
+    def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
+        """Judge messages."""
+        judge_messages(walk, items)
 
-    def _validate_slowly(self, body: bytes, model: str | None) -> list[Violation]:
-        values, bad = _read(body)
-        if not isinstance(values, dict):
-            return [_not_json(bad) if bad else _not_object()]
-        facts, found = judge_head({key: values[key] for key in values if key != "messages"}, model)
-        if bad is not None:
-            found.append(_not_json(bad, body.decode(), _json.surrogate_path(values)))
-        messages = values.get("messages")
-        if not isinstance(messages, list):
-            words = "Input should be a valid list" if "messages" in values else "Field required"
-            return [*found, rules.SHAPE.broken("messages", words=words), *_judge_size(len(body))]
-        read, misfits = read_messages(messages, 0)
-        state, more = walk(State(head=facts), read)
-        return [*found, *misfits, *more, *judge_end(state), *_judge_size(len(body))]
+    def judge_end(self, walk: Turns) -> None:
+        """Judge the end of the messages, and how large the request is."""
+        walk.end()
+        _judge_size(walk)
+
+    def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
+        """Judge a body without a list of messages."""
+        words = "Input should be a valid list" if "messages" in body else "Field required"
+        walk.refuse(rules.SHAPE, "messages", words=words)
+        _judge_size(walk)
+
+    def refuse_text(self, walk: Turns, bad: BadJSON | None, before: int) -> None:
+        """Report text that is no JSON, with the place, or none of an object."""
+        if bad is None:
+            walk.refuse(rules.SHAPE, "", at="body", words="Input should be a valid dictionary")
+        else:
+            walk.refuse(rules.BAD_JSON, "", reason=bad.place(before=before))
+
+    def refuse_half(self, walk: Turns, bad: BadJSON, text: str, path: str, before: int) -> None:
+        """Report half a surrogate pair, with its place in the text."""
+        walk.refuse(rules.BAD_JSON, path, reason=bad.place(text, before))
 
 
-def _walk(state: State, messages: list[Message], chars: int = 0, size: int = 0) -> tuple[State, list[Violation]]:
-    """Judge messages that were decoded whole, the plain beginning of a request first."""
-    if state.index == 0:
-        state = pass_plain(state, messages)
-        messages = messages[state.index :]
-    return walk(state, messages, chars, size)
+def _read(value: object, path: str, walk: Turns, report: Report) -> Message | None:
+    if not isinstance(value, dict):
+        walk.refuse(rules.MESSAGE_SHAPE, path)
+        return None
+    message, blocks = fit_with_items(value, Message, Spot(path, path), report, field="content", item=Block)
+    if not isinstance(message, Message):
+        return None
+    return message if blocks is None else replace(message, content=blocks)
 
 
-def _read(data: bytes) -> tuple[object, BadJSON | None]:
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return None, BadJSON("str is not valid UTF-8: surrogates not allowed", 0)
-    return _json.read(text)
+def _judge_size(walk: Turns) -> None:
+    if walk.size > rules.REQUEST_BYTES:
+        walk.refuse(rules.TOO_LARGE, "")
 
 
-def _not_json(bad: BadJSON, text: str = "", path: str = "", before: int = 0) -> Violation:
-    return rules.BAD_JSON.broken(path, reason=bad.place(text, before))
+def _judge_parameters(head: dict[str, object], walk: Turns) -> None:
+    if "model" not in head:
+        walk.refuse(NO_MODEL, "model")
+    elif not isinstance(head["model"], str):
+        walk.refuse(rules.SHAPE, "model", words="Input should be a valid string")
+    if "max_tokens" not in head:
+        walk.refuse(NO_MAX_TOKENS, "max_tokens")
+    elif type(head["max_tokens"]) is not int:
+        walk.refuse(rules.SHAPE, "max_tokens", words="Input should be a valid integer")
+    temperature = head.get("temperature")
+    if isinstance(temperature, int | float) and not 0 <= temperature <= 1:
+        walk.refuse(TEMPERATURE, "temperature")
+    choice = head.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") not in _CHOICES:
+        tags = ", ".join(map(repr, _CHOICES))
+        words = f"Input tag '{choice.get('type')}' found using 'type' does not match any of the expected tags: {tags}"
+        walk.refuse(rules.BLOCK_TYPE, "tool_choice", words=words)
+    elif choice is not None and not isinstance(choice, dict):
+        walk.refuse(rules.SHAPE, "tool_choice", words="Input should be a valid dictionary")
 
 
-def _not_object() -> Violation:
-    return rules.SHAPE.broken("", at="body", words="Input should be a valid dictionary")
+def _judge_thinking(head: dict[str, object], walk: Turns) -> None:
+    thinking, choice, limit = head.get("thinking"), head.get("tool_choice"), head.get("max_tokens")
+    if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
+        return
+    budget = thinking.get("budget_tokens")
+    if isinstance(budget, int) and isinstance(limit, int) and budget >= limit:
+        walk.refuse(BUDGET, "thinking.budget_tokens")
+    if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
+        walk.refuse(FORCED_THINKING, "tool_choice")
 
 
-def _judge_size(size: int) -> list[Violation]:
-    return [rules.TOO_LARGE.broken("")] if size > rules.REQUEST_BYTES else []
+def _judge_system(system: object, walk: Turns) -> None:
+    """Judge the system prompt, and count its cached blocks."""
+    if system is None or isinstance(system, str):
+        return
+    if not isinstance(system, list):
+        walk.refuse(rules.SHAPE, "system", words="Input should be a valid list")
+        return
+
+    def report(spot: Spot, misfit: Misfit, words: str) -> None:
+        rule = rules.EXTRA_KEY if misfit == "extra" else rules.SHAPE
+        walk.refuse(rule, spot.path, at=spot.at, words=words)
+
+    for at, value in enumerate(system):
+        path = f"system.{at}"
+        block = fit(value, Text, Spot(path, path), report)
+        if isinstance(block, Text):
+            walk.markers += block.cache_control is not None
+            if not block.text.strip():
+                judge_blank(walk, block, path, path, "system", alone=len(system) == 1)
+
+
+def _judge_tools(tools: object, walk: Turns) -> None:
+    """Judge the tools, and count those that are cached."""
+    if tools is None:
+        return
+    if not isinstance(tools, list):
+        walk.refuse(rules.SHAPE, "tools", words="Input should be a valid list")
+        return
+    names: set[str] = set()
+    for at, tool in enumerate(tools):
+        path = f"tools.{at}"
+        if not isinstance(tool, dict):
+            walk.refuse(rules.SHAPE, path, words="Input should be a valid dictionary")
+            continue
+        walk.markers += tool.get("cache_control") is not None
+        if tool.get("type") in (None, "custom"):
+            _judge_custom(tool, path, walk)
+        name = tool.get("name")
+        if isinstance(name, str):
+            if name in names:
+                walk.refuse(SAME_TOOL, f"{path}.name")
+            names.add(name)
+
+
+def _judge_custom(tool: dict[str, object], path: str, walk: Turns) -> None:
+    """Judge a tool of the caller's own; the provider's own tools change too often to be judged."""
+    at = f"{path}.custom"
+    name, schema = tool.get("name"), tool.get("input_schema")
+    if "name" not in tool:
+        walk.refuse(rules.SHAPE, f"{path}.name", at=f"{at}.name", words="Field required")
+    elif not isinstance(name, str):
+        walk.refuse(rules.SHAPE, f"{path}.name", at=f"{at}.name", words="Input should be a valid string")
+    elif len(name) > _NAME_LENGTH:
+        walk.refuse(TOOL_NAME_LENGTH, f"{path}.name", at=f"{at}.name")
+    elif _NAME(name) is None:
+        walk.refuse(TOOL_NAME, f"{path}.name", at=f"{at}.name")
+    inner, words = "", ""
+    if "input_schema" not in tool:
+        words = "Field required"
+    elif not isinstance(schema, dict):
+        words = "Input should be a valid dictionary"
+    elif "type" not in schema:
+        inner, words = ".type", "Field required"
+    elif schema["type"] != "object":
+        inner, words = ".type", "Input should be 'object'"
+    if words:
+        place = f"input_schema{inner}"
+        walk.refuse(TOOL_SCHEMA, f"{path}.{place}", at=f"{at}.{place}", words=words)
+    for key in tool:
+        if key not in _TOOL_KEYS:
+            walk.refuse(rules.EXTRA_KEY, f"{path}.{key}", at=f"{at}.{key}")

@@ -1,21 +1,25 @@
-"""What each kind of block may hold and where it may stand."""
+"""What each kind of block may hold and where it may stand, and the way from message to message."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
+from msgspec import UNSET
+
+from pipeline.rules._media import look
 from pipeline.rules._shape import Hole
 from pipeline.rules.anthropic import catalogue as rules
-from pipeline.rules.anthropic.images import judge_document, judge_image
-from pipeline.rules.anthropic.state import State
 from pipeline.rules.anthropic.turns import Turns
 from pipeline.rules.anthropic.wire import (
     KINDS,
+    Base64,
     Document,
+    File,
     Image,
     McpResult,
     McpToolUse,
+    Message,
     RedactedThinking,
     ServerResult,
     ServerToolUse,
@@ -24,200 +28,230 @@ from pipeline.rules.anthropic.wire import (
     ToolResult,
     ToolUse,
 )
-from pipeline.rules.base import Severity, Violation
 
-NAME_LENGTH: Final = 200
-
-
-class Place(Turns):
-    """Where the walk stands, and what it counts over the whole request."""
-
-    __slots__ = ("blocks", "calls_here", "family", "first_call", "images", "index", "markers", "tool_blocks", "wide")
-
-    def __init__(self, state: State, found: list[Violation]) -> None:
-        super().__init__(state, found)
-        self.family = state.head.family
-        self.markers = state.markers
-        self.images = state.images
-        self.wide = state.wide
-        self.tool_blocks = state.tool_blocks
-        # The message at hand: its index, its blocks, its first call and how many it holds so far.
-        self.index = 0
-        self.blocks: Sequence[Any] = ()
-        self.first_call = 0
-        self.calls_here = 0
-
-    def path(self, at: int) -> str:
-        """Name the block at ``at`` of the message at hand."""
-        return f"messages.{self.index}.content.{at}"
-
-    def end_calls(self) -> None:
-        """Check, at a message's end, that nothing but calls followed its first call."""
-        if self.calls_here != len(self.blocks) - self.first_call:
-            ids = ", ".join(block.id for block in self.blocks if block.__class__ is ToolUse)
-            self.found.append(rules.AFTER_CALL.broken(f"messages.{self.index}", ids=ids))
-        self.calls_here = 0
-
-    def belongs(self, kind: str, role: str) -> bool:
-        """Tell whether the message may hold a block of ``kind``; report it when not."""
-        if self.role == role:
-            return True
-        self.found.append(rules.BLOCK_ROLE.broken(f"messages.{self.index}", kind=kind, role=role))
-        return False
+_MEDIA_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_IMAGE_TAGS = "'base64', 'url'"
+_DOCUMENT_TAGS = "'base64', 'content', 'text', 'url'"
 
 
-def judge_text(place: Place, block: Text, at: int) -> None:
-    """Judge a text block that is blank or cached; the walk itself passes the others."""
-    place.sealed = True
-    if block.cache_control is not None:
-        place.markers += 1
+def judge_messages(walk: Turns, messages: Sequence[Message | None]) -> None:
+    """Judge decoded messages; None stands for one that could not be read and was reported already."""
+    after = walk.index + len(messages)
+    hollow = walk.last is not None and _is_hollow(walk.last)
+    for index, message in enumerate(messages, walk.index):
+        if message is not None:
+            content = message.content
+            if hollow:
+                walk.refuse(rules.EMPTY_MESSAGE, f"messages.{walk.last_at}")
+                hollow = False
+            if message.role != walk.role:
+                walk.enter(message, index)
+            elif message.role != "system":
+                walk.refuse(rules.ALTERNATE, f"messages.{index}", role=message.role)
+            if type(content) is list and content:
+                walk.index, walk.blocks = index, content
+                at = 0
+                for block in content:
+                    # Most blocks are text that breaks nothing; the rest goes to its judge.
+                    if type(block) is Text and block.text and not block.text.isspace() and block.cache_control is None:
+                        walk.sealed = True
+                    else:
+                        _JUDGES[type(block)](walk, block, at)
+                    at += 1  # noqa: SIM113 - enumerate would make a tuple a block
+                if walk.calls_here:
+                    walk.end_calls()
+            else:
+                walk.sealed = True
+                if not content or (type(content) is str and content.isspace()):
+                    _judge_empty(walk, message, index)
+                    hollow = _is_hollow(message)
+            walk.last, walk.last_at = message, index
+    walk.index = after
+    walk.ids, walk.new_ids = walk.ids.plus(walk.new_ids), set()
+
+
+def _is_hollow(message: Message) -> bool:
+    """Tell an assistant message with empty content, which only the last message of a request may have."""
+    return message.role == "assistant" and not message.content and message.content is not UNSET
+
+
+def _judge_empty(walk: Turns, message: Message, index: int) -> None:
+    """Judge a message whose content is missing, empty, or a string of whitespace."""
+    path = f"messages.{index}"
+    if message.content is UNSET:
+        if message.role != "system":
+            walk.refuse(rules.SHAPE, f"{path}.content", words="Field required")
+    elif message.content:
+        walk.refuse(rules.BLANK_TEXT, f"{path}.content", where="messages")
+    elif message.role != "assistant":
+        walk.refuse(rules.EMPTY_MESSAGE, path)
+
+
+def _text(walk: Turns, block: Text, at: int) -> None:
+    """Judge a text block that is blank or cached; the loop itself passes the others."""
+    _note(walk, block, at)
     text = block.text
     if not text or text.isspace():
-        alone = all(isinstance(other, Text) and not other.text.strip() for other in place.blocks)
-        path = place.path(at)
-        place.found.extend(judge_blank(block, path, f"{path}.text", "messages", alone=alone))
+        alone = all(isinstance(other, Text) and not other.text.strip() for other in walk.blocks)
+        path = walk.path(at)
+        judge_blank(walk, block, path, f"{path}.text", alone=alone)
 
 
-def judge_blank(block: Text, path: str, at: str, where: str, *, alone: bool) -> list[Violation]:
-    """Say what a blank text block breaks; whitespace ``alone`` in its message fails it, beside others it warns."""
+def judge_blank(walk: Turns, block: Text, path: str, at: str, where: str = "messages", *, alone: bool) -> None:
+    """Judge a blank text block; whitespace ``alone`` in its message fails it, beside others it warns."""
     if block.text:
-        rule = rules.BLANK_TEXT if alone else rules.BLANK_BESIDE
-        return [rule.broken(path, where=where)]
-    found = [rules.EMPTY_TEXT.broken(path, where=where)]
+        walk.refuse(rules.BLANK_TEXT if alone else rules.BLANK_BESIDE, path, where=where)
+        return
+    walk.refuse(rules.EMPTY_TEXT, path, where=where)
     if block.cache_control is not None:
-        found.append(rules.CACHED_EMPTY.broken(path, at=at))
-    return found
+        walk.refuse(rules.CACHED_EMPTY, path, at=at)
 
 
-def _tool_use(place: Place, block: ToolUse, at: int) -> None:
-    place.tool_blocks = True
-    place.sealed = True
+def _tool_use(walk: Turns, block: ToolUse, at: int) -> None:
+    walk.tool_blocks = walk.sealed = True
     if block.cache_control is not None:
-        place.markers += 1
-    if not 0 < len(block.name) <= NAME_LENGTH:
-        bound = f"most {NAME_LENGTH} characters" if block.name else "least 1 character"
-        path = place.path(at)
-        place.found.append(rules.CALL_NAME.broken(f"{path}.name", at=f"{path}.tool_use.name", bound=bound))
-    if place.role == "assistant" or place.belongs("tool_use", "assistant"):
-        if not place.calls_here:
-            place.first_call = at
-        place.calls_here += 1
-        place.call(block.id, place.index, at)
+        walk.markers += 1
+    if not 0 < len(block.name) <= rules.CALL_NAME_LENGTH:
+        bound = f"most {rules.CALL_NAME_LENGTH} characters" if block.name else "least 1 character"
+        path = walk.path(at)
+        walk.refuse(rules.CALL_NAME, f"{path}.name", at=f"{path}.tool_use.name", bound=bound)
+    if walk.role == "assistant" or walk.belongs("tool_use", "assistant"):
+        if not walk.calls_here:
+            walk.first_call = at
+        walk.calls_here += 1
+        walk.call(block.id, walk.index, at)
 
 
-def _tool_result(place: Place, block: ToolResult, at: int) -> None:
-    place.tool_blocks = True
+def _tool_result(walk: Turns, block: ToolResult, at: int) -> None:
+    walk.tool_blocks = True
     if block.cache_control is not None:
-        place.markers += 1
-    if place.role == "user" or place.belongs("tool_result", "user"):
-        place.result(block.tool_use_id, place.index, at)
+        walk.markers += 1
+    if walk.role == "user" or walk.belongs("tool_result", "user"):
+        walk.result(block.tool_use_id, walk.index, at)
     content = block.content
     if content and content.__class__ is list:
-        _in_result(place, block, content, at)
+        _in_result(walk, block, content, at)
 
 
-def _in_result(place: Place, result: ToolResult, blocks: list[Any], at: int) -> None:
+def _in_result(walk: Turns, result: ToolResult, blocks: list[Any], at: int) -> None:
     """Judge the blocks inside a tool result."""
     for inner_at, block in enumerate(blocks):
         if block.__class__ is Hole:
             continue
         if block.cache_control is not None:
-            place.markers += 1
+            walk.markers += 1
         if block.__class__ is Text:
             if block.text and not block.text.isspace():
                 continue
-            path, provider = _inner_place(place, at, inner_at)
-            place.found.extend(judge_blank(block, path, f"{provider}.text", "messages", alone=False))
+            path, provider = _inner_place(walk, at, inner_at)
+            judge_blank(walk, block, path, f"{provider}.text", alone=False)
         elif block.__class__ is Image:
-            _judge_image(place, block, *_inner_place(place, at, inner_at))
+            _judge_image(walk, block, *_inner_place(walk, at, inner_at))
         elif block.__class__ is Document:
-            place.found.extend(judge_document(block, *_inner_place(place, at, inner_at)))
+            _judge_document(walk, block, *_inner_place(walk, at, inner_at))
     if result.is_error and any(block.__class__ is not Text for block in blocks):
-        path = place.path(at)
-        place.found.append(rules.ERROR_RESULT.broken(path, at=f"{path}.tool_result"))
+        path = walk.path(at)
+        walk.refuse(rules.ERROR_RESULT, path, at=f"{path}.tool_result")
 
 
-def _inner_place(place: Place, at: int, inner_at: int) -> tuple[str, str]:
+def _inner_place(walk: Turns, at: int, inner_at: int) -> tuple[str, str]:
     """Name a block inside a tool result, in our way and in the provider's."""
-    path = place.path(at)
+    path = walk.path(at)
     return f"{path}.content.{inner_at}", f"{path}.tool_result.content.{inner_at}"
 
 
-def _image(place: Place, block: Image, at: int) -> None:
-    place.sealed = True
-    if block.cache_control is not None:
-        place.markers += 1
-    path = place.path(at)
-    if place.role == "assistant":
-        place.found.append(rules.ASSISTANT_IMAGE.broken(path))
-    _judge_image(place, block, path, path)
+def _image(walk: Turns, block: Image, at: int) -> None:
+    _note(walk, block, at)
+    path = walk.path(at)
+    if walk.role == "assistant":
+        walk.refuse(rules.ASSISTANT_IMAGE, path)
+    _judge_image(walk, block, path, path)
 
 
-def _judge_image(place: Place, block: Image, path: str, at: str) -> None:
-    found, wide = judge_image(block, path, at, place.family)
-    place.found.extend(found)
-    place.images += 1
-    if wide:
-        place.wide += ((f"{path}.source.data", f"{at}.image.source.base64.data"),)
+def _judge_image(walk: Turns, image: Image, path: str, at: str) -> None:
+    """Judge an image; ``path`` is our place, ``at`` the provider's."""
+    source = image.source
+    walk.images += 1
+    if isinstance(source, File):
+        walk.refuse(rules.FILE_SOURCE, f"{path}.source", at=f"{at}.image.source", tags=_IMAGE_TAGS)
+    elif isinstance(source, Base64):
+        _judge_bytes(walk, source, f"{path}.source", f"{at}.image.source.base64")
 
 
-def _document(place: Place, block: Document, at: int) -> None:
-    place.sealed = True
-    if block.cache_control is not None:
-        place.markers += 1
-    path = place.path(at)
-    place.found.extend(judge_document(block, path, path))
+def _judge_bytes(walk: Turns, source: Base64, path: str, at: str) -> None:
+    data, declared = source.data, source.media_type
+    if len(data) > rules.IMAGE_BYTES:
+        walk.refuse(rules.IMAGE_TOO_BIG, f"{path}.data", at=at, bytes=len(data))
+    if declared not in _MEDIA_TYPES:
+        walk.refuse(rules.MEDIA_TYPE, f"{path}.media_type", at=f"{at}.media_type")
+    picture = look(data)
+    if picture is None:
+        walk.refuse(rules.IMAGE_BROKEN, f"{path}.data")
+        return
+    if picture.media_type is None:
+        walk.refuse(rules.IMAGE_UNKNOWN, f"{path}.data")
+        return
+    if declared in _MEDIA_TYPES and picture.media_type != declared:
+        words = {"at": at, "declared": declared, "found": picture.media_type}
+        walk.refuse(rules.MEDIA_MISMATCH, f"{path}.media_type", **words)
+    if max(picture.width, picture.height) > rules.MANY_IMAGES_SIDE:
+        walk.wide += ((f"{path}.data", f"{at}.data"),)
 
 
-def _thinking(place: Place, block: Thinking, at: int) -> None:
-    place.sealed = place.thought = True
-    place.belongs("thinking", "assistant")
-    path = place.path(at)
+def _judge_document(walk: Turns, document: Document, path: str, at: str) -> None:
+    if isinstance(document.source, File):
+        walk.refuse(rules.FILE_SOURCE, f"{path}.source", at=f"{at}.document.source", tags=_DOCUMENT_TAGS)
+
+
+def _document(walk: Turns, block: Document, at: int) -> None:
+    _note(walk, block, at)
+    path = walk.path(at)
+    _judge_document(walk, block, path, path)
+
+
+def _thinking(walk: Turns, block: Thinking, at: int) -> None:
+    walk.sealed = walk.thought = True
+    walk.belongs("thinking", "assistant")
+    path = walk.path(at)
     if not block.signature:
-        place.found.append(rules.BAD_SIGNATURE.broken(f"{path}.signature", at=path))
-    accepted = place.family.empty_thinking
-    if not block.thinking and not accepted:
-        severity: Severity = "model" if accepted is None else "hard"
-        place.found.append(rules.EMPTY_THINKING.broken(f"{path}.thinking", severity, at=f"{path}.thinking"))
+        walk.refuse(rules.BAD_SIGNATURE, f"{path}.signature", at=path)
+    if not block.thinking:
+        walk.refuse(rules.EMPTY_THINKING, f"{path}.thinking", at=f"{path}.thinking")
 
 
-def _redacted(place: Place, block: RedactedThinking, at: int) -> None:
-    place.sealed = True
-    place.belongs("redacted_thinking", "assistant")
+def _redacted(walk: Turns, block: RedactedThinking, at: int) -> None:
+    walk.sealed = True
+    walk.belongs("redacted_thinking", "assistant")
     if not block.data:
-        path = place.path(at)
-        place.found.append(rules.BAD_REDACTED.broken(f"{path}.data", at=path))
+        path = walk.path(at)
+        walk.refuse(rules.BAD_REDACTED, f"{path}.data", at=path)
 
 
-def _server_call(place: Place, block: ServerToolUse | McpToolUse, _at: int) -> None:
+def _server_call(walk: Turns, block: ServerToolUse | McpToolUse, _at: int) -> None:
+    _note(walk, block, _at)
     kind = KINDS[type(block)]
-    place.sealed = True
-    if block.cache_control is not None:
-        place.markers += 1
-    if place.belongs(kind, "assistant"):
+    if walk.belongs(kind, "assistant"):
         name = "mcp" if isinstance(block, McpToolUse) else block.name
-        place.servers[block.id] = (place.index, name)
+        walk.servers[block.id] = (walk.index, name)
 
 
-def _server_result(place: Place, block: ServerResult | McpResult, at: int) -> None:
-    place.sealed = True
-    if block.cache_control is not None:
-        place.markers += 1
-    place.server_result(block.tool_use_id, KINDS[type(block)], place.path(at))
+def _server_result(walk: Turns, block: ServerResult | McpResult, at: int) -> None:
+    _note(walk, block, at)
+    walk.server_result(block.tool_use_id, KINDS[type(block)], walk.path(at))
 
 
-def _other(place: Place, block: Any, _at: int) -> None:  # noqa: ANN401 - any kind without rules of its own
-    place.sealed = True
+def _note(walk: Turns, block: Any, _at: int) -> None:  # noqa: ANN401 - any kind without rules of its own
+    walk.sealed = True
     if getattr(block, "cache_control", None) is not None:
-        place.markers += 1
+        walk.markers += 1
 
 
 # Every kind of block, and what could not be read.
-JUDGES: dict[type, Callable[[Place, Any, int], None]] = {
-    **dict.fromkeys(KINDS, _other),
+_JUDGES: dict[type, Callable[[Turns, Any, int], None]] = {
+    **dict.fromkeys(KINDS, _note),
     **{kind: _server_result for kind in KINDS if issubclass(kind, ServerResult)},
-    Hole: _other,
-    Text: judge_text,
+    Hole: _note,
+    Text: _text,
     Image: _image,
     Document: _document,
     Thinking: _thinking,

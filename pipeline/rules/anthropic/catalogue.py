@@ -6,11 +6,15 @@ Ids, texts and sources follow the published reports named beside each rule; "rec
 
 from __future__ import annotations
 
+from pipeline.rules.anthropic.families import FAMILIES
 from pipeline.rules.base import Catalogue
-from pipeline.rules.models import having
 
 MARKERS = 4  # blocks with cache_control, in the whole request
 REQUEST_BYTES = 32 * 1024 * 1024
+CALL_NAME_LENGTH = 200
+IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the bytes it stands for
+MANY_IMAGES = 20  # above this many, no side may be longer than
+MANY_IMAGES_SIDE = 2000  # pixels
 
 _CALLS = (
     "{at}: `tool_use` ids were found without `tool_result` blocks immediately after: {ids}. Each `tool_use` block "
@@ -24,12 +28,12 @@ _THINKING_FIRST = (
     "https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
 )
 
-_CATALOGUE = Catalogue("anthropic")
+_CATALOGUE = Catalogue("anthropic", FAMILIES)
 RULES = _CATALOGUE.rules
 rule = _CATALOGUE.rule
 
 # fmt: off
-# One paragraph a rule; those on parameters and images stand beside their checks.
+# One paragraph a rule; those on parameters stand beside their checks.
 
 # Messages and their order
 
@@ -58,7 +62,7 @@ SYSTEM_ROLE = rule(
     summary="System messages stand outside the list (4.8 and later take them inside).",
     repair="hoist it, or make it user text",
     source="LiteLLM supports_mid_conversation_system; recorded accepted on Opus 4.8 and Fable 5",
-    families=having("system_turns", value=False),
+    fact="system_turns",
 )
 ROLE = rule(
     "ANT-03b", "hard", "{at}: Input should be 'user' or 'assistant'",
@@ -207,7 +211,7 @@ EMPTY_THINKING = rule(
     "ANT-19", "model", "{at}: each thinking block must contain thinking",
     summary="A thinking block has text (4.7 and later write and take empty ones; recorded).",
     repair="drop the block", source="Yeachan-Heo/gajae-code#4247",
-    families=having("empty_thinking", value=False),
+    fact="empty_thinking",
 )
 THINKING_FIELD = rule(
     "ANT-19b", "hard", "{at}: Field required",
@@ -247,7 +251,7 @@ THINKING_FIRST = rule(
     ),
     repair="keep the original block, or disable thinking",
     source="anomalyco/opencode#3077; Kilo-Org/kilocode#5219; deepset-ai/haystack-core-integrations#2146",
-    families=having("thinking_first", value=True),
+    fact="thoughtless_loop",
 )
 THINKING_OFF = rule(
     "ANT-23b", "hard",
@@ -270,7 +274,7 @@ PREFILL = rule(
     summary="The last message is the user's (4.6 and later; older models take a prefill, recorded).",
     repair="append a user turn",
     source="ericc-ch/copilot-api#261; XiaomiMiMo/MiMo-Code#1702; recorded on Sonnet 5",
-    families=having("prefill", value=False),
+    fact="prefill",
 )
 NO_TOOLS = rule(
     "ANT-26", "soft", "Requests which include `tool_use` or `tool_result` blocks must define tools",
@@ -338,3 +342,48 @@ TOO_LARGE = rule(
     summary="A request has at most 32 MiB.",
     repair="trim the history", source="anthropics/anthropic-sdk-python#938; earendil-works/pi#2734",
 )
+
+# Images, as far as the body shows them
+
+IMAGE_TOO_BIG = rule(
+    "ANT-30", "hard", f"{{at}}: image exceeds 5 MB maximum: {{bytes}} bytes > {IMAGE_BYTES} bytes",
+    summary="The base64 text of an image has at most 5 MiB.",
+    repair="replace it by a stub", source="anthropics/claude-code#2939, #11181; earendil-works/pi#824",
+)
+IMAGE_TOO_WIDE = rule(
+    "ANT-30b", "hard",
+    "{at}: At least one of the image dimensions exceed max allowed size for many-image requests: "
+    f"{MANY_IMAGES_SIDE} pixels",
+    summary="Among more than 20 images, no side is longer than 2000 pixels.",
+    repair="replace the new image by a stub", source="anthropics/claude-code#49836, #3334",
+)
+IMAGE_BROKEN = rule(
+    "ANT-30c", "hard", "Could not process image",
+    summary="An image is base64 and complete, as far as its header tells.",
+    repair="replace it by a stub", source="anthropics/claude-code#4083",
+)
+IMAGE_UNKNOWN = rule(
+    "ANT-30d", "soft", "Could not process image",
+    summary="An image's first bytes are those of a format that we know.",
+    repair="replace it by a stub", source="anthropics/claude-code#4083",
+)
+MEDIA_TYPE = rule(
+    "ANT-31", "hard", "{at}: Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'",
+    summary="The four media types.",
+    repair="sniff the bytes, or replace by a stub", source="the API's own schema",
+)
+MEDIA_MISMATCH = rule(
+    "ANT-31b", "model",
+    "{at}: The image was specified using the {declared} media type, but the image appears to be a "
+    "{found} image",
+    summary="The declared media type is the image's own (Claude 3.5 did not look; recorded).",
+    repair="sniff the bytes", source="vybestack/llxprt-code#2130",
+    fact="other_media_type",
+)
+FILE_SOURCE = rule(
+    "ANT-31c", "soft",
+    "{at}: Input tag 'file' found using 'type' does not match any of the expected tags: {tags}",
+    summary="Uploaded files need a beta header, which a body does not show (recorded both ways).",
+    repair="send the bytes", source="recorded",
+)
+# fmt: on

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeAlias
 
+from msgspec import UNSET
+
+from pipeline.rules._fold import Walk
 from pipeline.rules.anthropic import catalogue as rules
-from pipeline.rules.anthropic.state import Role, Run, State
-from pipeline.rules.anthropic.wire import KINDS, Message, Thinking
-from pipeline.rules.base import Seen, Severity, Violation
+from pipeline.rules.anthropic.families import UNKNOWN, Claude
+from pipeline.rules.anthropic.wire import KINDS, Message, RedactedThinking, Text, Thinking, ToolUse
+from pipeline.rules.base import NONE_SEEN, Seen
+
+# The role of the current run of messages; "" before the first.
+Role: TypeAlias = Literal["", "user", "assistant", "system"]
 
 _LEGAL_ID = re.compile(r"[a-zA-Z0-9_-]+").fullmatch
+_THINKING_KINDS = ("thinking", "redacted_thinking")
 
 # The result block of a server tool is named after the tool, but for these.
 _RESULT_NAMES = {
@@ -18,54 +28,87 @@ _RESULT_NAMES = {
 }
 
 
-class Turns:
-    """The run machine while a step works on it; ``settle`` returns what it leaves behind.
+@dataclass(kw_only=True, eq=False)
+class Turns(Walk):
+    """Where the order of roles, calls and results stands. The API merges neighbours of one role into one run.
 
-    Its containers are its own copies: the state that it started from stays as it was.
+    Attributes:
+        thinking: the parameter's ``type``, "" where it is absent.
+        tools: the request has tools.
+        markers: how many blocks are cached.
+        images: how many there were, and ``wide`` the places (ours, the provider's) of those too wide among many.
+        ids: all tool_use ids of earlier steps, and ``new_ids`` those of this one.
+        tool_blocks: there was a call or a result.
+        last: the last message that could be read, at ``last_at``.
+        role: whose run it is.
+        calls: tool_use id to message index: the calls of this assistant run, or, in a user run, of the assistant run
+            directly before it.
+        answered: those of ``calls`` that the user run has answered.
+        sealed: the user run has held something else than results, so that no result may follow.
+        servers: server tool calls without a result: id to message index and tool name.
+        loop: the assistant message that opened the current tool loop, and its index.
+        results: the last user run held a result.
+        thought: the run may hold thinking.
+        blocks, first_call, calls_here: the message at hand, its first call and how many it holds so far.
     """
 
-    __slots__ = (
-        "answered", "calls", "found", "known_ids", "loop", "new_ids", "results", "role", "sealed", "servers",
-        "system_turns", "thought",
-    )  # fmt: skip
+    family: Claude = UNKNOWN
+    thinking: str = ""
+    tools: bool = False
+    markers: int = 0
+    images: int = 0
+    wide: tuple[tuple[str, str], ...] = ()
+    ids: Seen = NONE_SEEN
+    new_ids: set[str] = field(default_factory=set)
+    tool_blocks: bool = False
+    last: Message | None = None
+    last_at: int = 0
+    role: Role = ""
+    calls: dict[str, int] = field(default_factory=dict)
+    answered: set[str] = field(default_factory=set)
+    sealed: bool = False
+    servers: dict[str, tuple[int, str]] = field(default_factory=dict)
+    loop: tuple[int, Message] | None = None
+    results: bool = False
+    thought: bool = True
+    blocks: Sequence[Any] = ()
+    first_call: int = 0
+    calls_here: int = 0
 
-    def __init__(self, state: State, found: list[Violation]) -> None:
-        run = state.run
-        self.found = found
-        self.system_turns = state.head.family.system_turns
-        self.role: Role = run.role
-        self.calls = dict(run.calls)
-        self.answered = set(run.answered)
-        self.sealed = run.sealed
-        self.servers = dict(run.servers)
-        self.loop = run.loop
-        self.results = run.results
-        # Whether the run holds thinking; a step that goes on in it cannot tell, and looks.
-        self.thought = True
-        # None where there are none, which is quickest to ask.
-        self.known_ids = state.ids if state.ids.layers else None
-        self.new_ids: set[str] = set()
+    def fork(self) -> Self:
+        """Go on from here, with containers of its own."""
+        forked = super().fork()
+        forked.calls, forked.servers = dict(self.calls), dict(self.servers)
+        forked.answered = set(self.answered)
+        forked.new_ids = set()
+        # Of a run that is gone on with, nobody knows any more.
+        forked.thought = True
+        return forked
 
-    def settle(self) -> tuple[Run, Seen]:
-        """Return what the next step goes on from."""
-        run = Run(
-            role=self.role,
-            calls=self.calls,
-            answered=frozenset(self.answered),
-            sealed=self.sealed,
-            servers=self.servers,
-            loop=self.loop,
-            results=self.results,
-        )
-        return run, (self.known_ids or Seen()).plus(self.new_ids)
+    def path(self, at: int) -> str:
+        """Name the block at ``at`` of the message at hand."""
+        return f"messages.{self.index}.content.{at}"
 
-    def enter(self, message: Message, index: int, last: Message | None, last_at: int) -> None:
+    def belongs(self, kind: str, role: str) -> bool:
+        """Tell whether the message may hold a block of ``kind``; report it when not."""
+        if self.role != role:
+            self.refuse(rules.BLOCK_ROLE, f"messages.{self.index}", kind=kind, role=role)
+        return self.role == role
+
+    def end_calls(self) -> None:
+        """Check, at a message's end, that nothing but calls followed its first call."""
+        if self.calls_here != len(self.blocks) - self.first_call:
+            ids = ", ".join(block.id for block in self.blocks if block.__class__ is ToolUse)
+            self.refuse(rules.AFTER_CALL, f"messages.{self.index}", ids=ids)
+        self.calls_here = 0
+
+    def enter(self, message: Message, index: int) -> None:
         """Take up a message of another role than the one before."""
         before, role = self.role, message.role
         self.role = role
         if role == "user":
             if before == "assistant" and (self.thought or self.servers):
-                self._leave_assistant(last, last_at, paused=False)
+                self._leave_assistant(paused=False)
             if self.answered:
                 self.answered = set()
             self.sealed = self.results = False
@@ -73,36 +116,30 @@ class Turns:
             if self.calls:
                 self._calls_unanswered()
             elif not before:
-                self.found.append(rules.FIRST_USER.broken("messages.0", at="messages"))
+                self.refuse(rules.FIRST_USER, "messages.0", at="messages")
             if not self.results or self.loop is None:
                 self.loop = index, message
         else:
             if before == "assistant":
-                self._leave_assistant(last, last_at, paused=False)
+                self._leave_assistant(paused=False)
             self._calls_unanswered()
             self._system(index, first=not before)
 
-    def close(self, last: Message | None, last_at: int) -> None:
-        """End the last run, at the end of the request."""
-        if self.role == "assistant":
-            self._leave_assistant(last, last_at, paused=True)
-        self._calls_unanswered()
-
-    def _leave_assistant(self, last: Message | None, last_at: int, *, paused: bool) -> None:
+    def _leave_assistant(self, *, paused: bool) -> None:
         """Judge an assistant run as a whole; at the end of the request it may be ``paused`` at a server tool."""
+        last = self.last
         if last is not None and last.content and last.content[-1].__class__ is Thinking:
-            self.found.append(rules.LAST_THINKING.broken(f"messages.{last_at}"))
+            self.refuse(rules.LAST_THINKING, f"messages.{self.last_at}")
         if self.servers and not self.calls and not paused:
             self._server_calls_unanswered()
         self.thought = False
 
     def _system(self, index: int, *, first: bool) -> None:
         path = f"messages.{index}.role"
-        if not self.system_turns:
-            severity: Severity = "model" if self.system_turns is None else "hard"
-            self.found.append(rules.SYSTEM_ROLE.broken(path, severity))
+        if not self.family.system_turns:
+            self.refuse(rules.SYSTEM_ROLE, path)
         elif first:
-            self.found.append(rules.SYSTEM_FIRST.broken(path))
+            self.refuse(rules.SYSTEM_FIRST, path)
 
     def _calls_unanswered(self) -> None:
         """Report the calls that were left open, message by message."""
@@ -114,14 +151,14 @@ class Turns:
             if call not in self.answered:
                 left.setdefault(index, []).append(call)
         for index, ids in left.items():
-            self.found.append(rules.UNANSWERED.broken(f"messages.{index}", ids=", ".join(ids)))
+            self.refuse(rules.UNANSWERED, f"messages.{index}", ids=", ".join(ids))
         self.calls, self.answered = {}, set()
 
     def _server_calls_unanswered(self) -> None:
         for call, (index, name) in self.servers.items():
             result = _RESULT_NAMES.get(name, f"{name}_tool_result")
             path = f"messages.{index}"
-            self.found.append(rules.SERVER_UNANSWERED.broken(path, name=name, id=call, result=result))
+            self.refuse(rules.SERVER_UNANSWERED, path, name=name, id=call, result=result)
         self.servers = {}
 
     def call(self, call: str, index: int, at: int) -> None:
@@ -129,9 +166,9 @@ class Turns:
         # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
         if not (call.isidentifier() and call.isascii()) and _LEGAL_ID(call) is None:
             path = f"messages.{index}.content.{at}"
-            self.found.append(rules.ID_ALPHABET.broken(f"{path}.id", at=f"{path}.tool_use.id"))
-        if call in self.new_ids or (self.known_ids is not None and call in self.known_ids):
-            self.found.append(rules.SAME_ID.broken(f"messages.{index}.content.{at}"))
+            self.refuse(rules.ID_ALPHABET, f"{path}.id", at=f"{path}.tool_use.id")
+        if call in self.new_ids or (self.ids.layers and call in self.ids):
+            self.refuse(rules.SAME_ID, f"messages.{index}.content.{at}")
         self.new_ids.add(call)
         self.calls.setdefault(call, index)
 
@@ -142,27 +179,74 @@ class Turns:
         if asked is None:
             self._orphan(call, f"messages.{index}.content.{at}")
         elif call in self.answered:
-            self.found.append(rules.SECOND_RESULT.broken(f"messages.{index}.content.{at}", id=call))
+            self.refuse(rules.SECOND_RESULT, f"messages.{index}.content.{at}", id=call)
         else:
             if self.sealed:
-                late = rules.LATE_RESULT.broken(f"messages.{index}.content.{at}", at=f"messages.{asked}", ids=call)
-                self.found.append(late)
+                path = f"messages.{index}.content.{at}"
+                self.refuse(rules.LATE_RESULT, path, at=f"messages.{asked}", ids=call)
             self.answered.add(call)
 
     def _orphan(self, call: str, path: str) -> None:
         if _LEGAL_ID(call) is None:
             field = f"{path}.tool_use_id"
-            self.found.append(rules.ID_ALPHABET.broken(field, at=f"{path}.tool_result.tool_use_id"))
-        self.found.append(rules.ORPHAN_RESULT.broken(path, id=call))
+            self.refuse(rules.ID_ALPHABET, field, at=f"{path}.tool_result.tool_use_id")
+        self.refuse(rules.ORPHAN_RESULT, path, id=call)
 
     def server_result(self, call: str, kind: str, path: str) -> None:
         """Take a server tool's result; its call must still be waiting."""
         if self.servers.pop(call, None) is None:
             caller = "mcp_tool_use" if kind == "mcp_tool_result" else "server_tool_use"
-            self.found.append(rules.SERVER_ORPHAN.broken(path, result=kind, id=call, call=caller))
+            self.refuse(rules.SERVER_ORPHAN, path, result=kind, id=call, call=caller)
+
+    def end(self) -> None:
+        """Judge what only the end of the request shows: its last message, and counts over all of it."""
+        last = self.last
+        if not self.index:
+            self.refuse(rules.NO_MESSAGES, "messages")
+        if self.role == "assistant":
+            self._leave_assistant(paused=True)
+        self._calls_unanswered()
+        if last is not None and last.role == "assistant" and last.content is not UNSET:
+            self._final_assistant(last)
+        self._judge_loop()
+        if self.tool_blocks and not self.tools:
+            self.refuse(rules.NO_TOOLS, "tools")
+        if self.markers > rules.MARKERS:
+            self.refuse(rules.TOO_MANY_MARKERS, "", count=self.markers)
+        if self.images > rules.MANY_IMAGES:
+            for path, at in self.wide:
+                self.refuse(rules.IMAGE_TOO_WIDE, path, at=at)
+
+    def _final_assistant(self, last: Message) -> None:
+        """Judge a request that ends with the assistant's words, for the model to go on from."""
+        path = f"messages.{self.last_at}"
+        # A server tool's call that still waits for its result is a paused turn, which every model goes on with.
+        if not self.servers:
+            self.refuse(rules.PREFILL, path)
+        content, text = last.content, ""
+        if isinstance(content, str):
+            text = content
+        elif isinstance(content, list):
+            text = content[-1].text if content and isinstance(content[-1], Text) else ""
+            if self.thinking in ("", "disabled"):
+                for at, block in enumerate(content):
+                    if isinstance(block, Thinking | RedactedThinking):
+                        self.refuse(rules.THINKING_OFF, f"{path}.content.{at}")
+        if text[-1:].isspace():
+            self.refuse(rules.TRAILING_SPACE, f"{path}.content")
+
+    def _judge_loop(self) -> None:
+        """With thinking enabled, the assistant turn that the model goes on with starts with thinking."""
+        going_on = self.role == "assistant" or (self.role == "user" and self.results)
+        if self.thinking == "enabled" and going_on and self.loop is not None:
+            index, message = self.loop
+            kind = _first_kind(message)
+            if kind not in _THINKING_KINDS:
+                path = f"messages.{index}.content.0"
+                self.refuse(rules.THINKING_FIRST, path, at=f"{path}.type", kind=kind)
 
 
-def first_kind(message: Message) -> str:
+def _first_kind(message: Message) -> str:
     """Name the type of a message's first block; string content is text."""
     content = message.content
     if isinstance(content, list) and content:

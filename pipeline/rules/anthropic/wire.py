@@ -288,43 +288,14 @@ class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     output_config: Raw | UnsetType = UNSET
 
 
-class Body(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A whole request of known parameters, the messages typed and all else raw."""
-
-    messages: list[Message]
-    model: Raw | UnsetType = UNSET
-    max_tokens: Raw | UnsetType = UNSET
-    system: Raw | UnsetType = UNSET
-    tools: Raw | UnsetType = UNSET
-    tool_choice: Raw | UnsetType = UNSET
-    thinking: Raw | UnsetType = UNSET
-    temperature: Raw | UnsetType = UNSET
-    top_p: Raw | UnsetType = UNSET
-    top_k: Raw | UnsetType = UNSET
-    stop_sequences: Raw | UnsetType = UNSET
-    stream: Raw | UnsetType = UNSET
-    metadata: Raw | UnsetType = UNSET
-    service_tier: Raw | UnsetType = UNSET
-    cache_control: Raw | UnsetType = UNSET
-    container: Raw | UnsetType = UNSET
-    context_management: Raw | UnsetType = UNSET
-    mcp_servers: Raw | UnsetType = UNSET
-    output_config: Raw | UnsetType = UNSET
-    output_format: Raw | UnsetType = UNSET
-    inference_geo: Raw | UnsetType = UNSET
-    diagnostics: Raw | UnsetType = UNSET
-    speed: Raw | UnsetType = UNSET
-    fallbacks: Raw | UnsetType = UNSET
-    fallback_credit_token: Raw | UnsetType = UNSET
-    compaction: Raw | UnsetType = UNSET
-    billing_policy: Raw | UnsetType = UNSET
-    thread: Raw | UnsetType = UNSET
-    user_profile_id: Raw | UnsetType = UNSET
-    workspace_id: Raw | UnsetType = UNSET
-    # Bedrock and Vertex, which take the same body.
-    anthropic_version: Raw | UnsetType = UNSET
-    anthropic_beta: Raw | UnsetType = UNSET
-
-
-PARAMETERS = frozenset(Body.__struct_fields__) - {"messages"}
+# The last two are those of Bedrock and Vertex, which take the same body.
+PARAMETERS = frozenset(
+    {
+        "model", "max_tokens", "system", "tools", "tool_choice", "thinking", "temperature", "top_p", "top_k",
+        "stop_sequences", "stream", "metadata", "service_tier", "cache_control", "container", "context_management",
+        "mcp_servers", "output_config", "output_format", "inference_geo", "diagnostics", "speed", "fallbacks",
+        "fallback_credit_token", "compaction", "billing_policy", "thread", "user_profile_id", "workspace_id",
+        "anthropic_version", "anthropic_beta",
+    }
+)  # fmt: skip
 KINDS: dict[type, str] = {kind: str(kind.__struct_config__.tag) for kind in Block.__args__}

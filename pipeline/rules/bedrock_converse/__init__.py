@@ -1,4 +1,4 @@
-"""The rules of the Bedrock Converse API, as a fold over a request's messages."""
+"""The rules of the Bedrock Converse API: a request's parameters here, messages in ``walk``."""
 
 from __future__ import annotations
 
@@ -8,51 +8,208 @@ from typing import Any
 import msgspec
 
 from pipeline.rules._fold import Fold
-from pipeline.rules.base import Violation
+from pipeline.rules._shape import Misfit, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.bedrock_converse import catalogue as rules
-from pipeline.rules.bedrock_converse.catalogue import RULES
-from pipeline.rules.bedrock_converse.head import judge_head
+from pipeline.rules.bedrock_converse.catalogue import RULES, member, rule
+from pipeline.rules.bedrock_converse.families import family_of
 from pipeline.rules.bedrock_converse.plain import pass_plain
-from pipeline.rules.bedrock_converse.shape import read_messages
-from pipeline.rules.bedrock_converse.state import State
-from pipeline.rules.bedrock_converse.walk import Walk, judge_end
-from pipeline.rules.bedrock_converse.wire import Message
+from pipeline.rules.bedrock_converse.walk import LEGAL_NAME, Turns, constraint
+from pipeline.rules.bedrock_converse.wire import Anything, Block, Message
 
-__all__ = ["RULES", "BedrockConverse", "State"]
+__all__ = ["RULES", "BedrockConverse"]
+
+# fmt: off
+# One paragraph a rule.
+NO_MODEL = rule(
+    "BED-26", "soft", "1 validation error detected: Value null at 'modelId' failed to satisfy constraint: Member must "
+    "not be null",
+    summary="Somebody names the model: the body, or the URL that the sender makes.",
+    repair="set the model", source="the service's own URL", by_sender=True,
+)
+RANGE = rule(
+    "BED-34", "hard",
+    "1 validation error detected: Value '{value}' at '{at}' failed to satisfy constraint: Member must have value "
+    "{bound}",
+    summary="maxTokens is at least 1; temperature and topP lie between 0 and 1.",
+    repair="clamp it", source="the service's own model",
+)
+EMPTY_STRING = rule(
+    "BED-35", "hard", rules.CONSTRAINT.message,
+    summary="No system text and no description of a tool is empty.",
+    repair="drop it", source="the service's own model",
+)
+# fmt: on
+
+_PARAMETERS = frozenset(
+    {
+        "modelId", "system", "inferenceConfig", "toolConfig", "guardrailConfig", "additionalModelRequestFields",
+        "promptVariables", "additionalModelResponseFieldPaths", "requestMetadata", "performanceConfig", "serviceTier",
+        "outputConfig",
+    }
+)  # fmt: skip
+_OBJECTS = (
+    "inferenceConfig", "toolConfig", "guardrailConfig", "promptVariables", "requestMetadata", "performanceConfig",
+    "serviceTier", "outputConfig",
+)  # fmt: skip
+# Stands where a block could not be read and was reported; it breaks no rule of its own.
+_UNREAD = Block(cachePoint=Anything())
 
 
-class BedrockConverse(Fold[State, Message]):
+class BedrockConverse(Fold[Turns, Message]):
     """The rule set of the target ``bedrock-converse``."""
 
     target = "bedrock-converse"
     key = "messages"
+    model_key = "modelId"
     not_json = rules.BAD_JSON
     surrogate = rules.HALF_CHARACTER
     items = msgspec.json.Decoder(list[Message])
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> tuple[State, list[Violation]]:
+    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
         """Judge the parameters."""
-        return judge_head(head, model)
+        walk = Turns(
+            family=family_of(model),
+            tools=head.get("toolConfig") is not None,
+            prompt=bool(head.get("promptVariables")),
+        )
+        if not model:
+            walk.refuse(NO_MODEL, "modelId")
+        for name in head:
+            if name not in _PARAMETERS:
+                walk.refuse(rules.EXTRA, name)
+        for name in _OBJECTS:
+            if not isinstance(head.get(name), dict | None):
+                _refuse_type(walk, name, "dictionary")
+        _judge_inference(head.get("inferenceConfig"), walk)
+        _judge_system(head.get("system"), walk)
+        _judge_tools(head.get("toolConfig"), walk)
+        return walk
 
-    def read(self, values: Sequence[object], index: int) -> tuple[list[Message | None], list[Violation]]:
-        """Read messages that the typed decode refused."""
-        return read_messages(values, index)
+    def read(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
+        """Make messages of JSON values tolerantly, every misfit named by its rule."""
 
-    def walk(self, inner: State, items: Sequence[Message | None], index: int) -> tuple[State, list[Violation]]:
+        def report(spot: Spot, misfit: Misfit, words: str) -> None:
+            if misfit == "extra":
+                walk.refuse(rules.EXTRA, spot.path)
+            elif misfit == "missing":
+                walk.refuse(rules.MISSING, spot.path, at=member(spot.path))
+            elif spot.path.rpartition(".")[2] in ("input", "json"):
+                walk.refuse(rules.NOT_OBJECT, spot.path)
+            else:
+                walk.refuse(rules.SHAPE, spot.path, words=words)
+
+        return [_read(value, f"messages.{at}", report) for at, value in enumerate(values, walk.index)]
+
+    def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
         """Judge messages, the plain beginning of a request first."""
-        passed = 0
-        if not index:
-            inner, passed = pass_plain(inner, items)
-        walk = Walk(inner, index + passed)
-        walk.messages(items[passed:])
-        return walk.state(), walk.found
+        if walk.index:
+            walk.messages(items)
+        else:
+            pass_plain(walk, items)
+            walk.messages(items[walk.index :])
 
-    def judge_end(self, inner: State, count: int) -> list[Violation]:
+    def judge_end(self, walk: Turns) -> None:
         """Judge the end of the messages."""
-        return judge_end(inner, count)
+        walk.end()
 
-    def judge_no_list(self, body: dict[str, Any], inner: State) -> list[Violation]:
+    def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Absent messages are none; anything but a list is a misfit."""
         if body.get(self.key) is None:
-            return judge_end(inner, 0)
-        return [rules.SHAPE.broken("messages", words="Input should be a valid list")]
+            walk.end()
+        else:
+            _refuse_type(walk, "messages", "list")
+
+
+def _read(value: object, path: str, report: Report) -> Message | None:
+    try:
+        return msgspec.convert(value, Message)
+    except (msgspec.ValidationError, UnicodeEncodeError):  # a lone surrogate
+        message, blocks = fit_with_items(value, Message, Spot(path, path), report, field="content", item=Block)
+    if not isinstance(message, Message):
+        return None
+    return message if blocks is None else Message(message.role, without_holes(blocks, Block, _UNREAD))
+
+
+def _refuse_type(walk: Turns, path: str, wanted: str) -> None:
+    walk.refuse(rules.SHAPE, path, words=f"Input should be a valid {wanted}")
+
+
+def _judge_inference(config: object, walk: Turns) -> None:
+    if not isinstance(config, dict):
+        return
+    bounds = {"maxTokens": (1, None), "temperature": (0, 1), "topP": (0, 1)}
+    for name, (least, most) in bounds.items():
+        value, path = config.get(name), f"inferenceConfig.{name}"
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int if most is None else int | float):
+            _refuse_type(walk, path, "number")
+        elif value < least:
+            walk.refuse(RANGE, path, value=value, bound=f"greater than or equal to {least}")
+        elif most is not None and value > most:
+            walk.refuse(RANGE, path, value=value, bound=f"less than or equal to {most}")
+
+
+def _judge_system(system: object, walk: Turns) -> None:
+    if system is None:
+        return
+    if not isinstance(system, list):
+        _refuse_type(walk, "system", "list")
+        return
+    for at, block in enumerate(system):
+        path = f"system.{at}"
+        if not isinstance(block, dict):
+            _refuse_type(walk, path, "dictionary")
+        elif len(block) != 1:
+            keys = "text, guardContent, cachePoint"
+            walk.refuse(rules.UNION, path, kind="SystemContentBlock", keys=keys)
+        elif "text" in block and not isinstance(block["text"], str):
+            _refuse_type(walk, f"{path}.text", "string")
+        elif block.get("text") == "":
+            inner = f"{path}.text"
+            walk.refuse(EMPTY_STRING, inner, at=member(inner), value="", constraint=constraint("", ""))
+
+
+def _judge_tools(config: object, walk: Turns) -> None:
+    if not isinstance(config, dict):
+        return
+    tools, path = config.get("tools"), "toolConfig.tools"
+    if tools is None:
+        walk.refuse(rules.MISSING, path)
+    elif not isinstance(tools, list):
+        _refuse_type(walk, path, "list")
+    elif not tools:
+        walk.refuse(RANGE, path, value="[]", bound="of length greater than or equal to 1")
+    else:
+        for at, tool in enumerate(tools):
+            _judge_tool(tool, f"{path}.{at}", walk)
+
+
+def _judge_tool(tool: object, path: str, walk: Turns) -> None:
+    if not isinstance(tool, dict):
+        _refuse_type(walk, path, "dictionary")
+        return
+    if len(tool) != 1:
+        walk.refuse(rules.UNION, path, kind="Tool", keys="toolSpec, systemTool, cachePoint")
+    spec, path = tool.get("toolSpec"), f"{path}.toolSpec"
+    if spec is None:
+        return
+    if not isinstance(spec, dict):
+        _refuse_type(walk, path, "dictionary")
+        return
+    name, schema = spec.get("name"), spec.get("inputSchema")
+    if name is None:
+        walk.refuse(rules.MISSING, f"{path}.name", at=member(f"{path}.name"))
+    elif not isinstance(name, str):
+        _refuse_type(walk, f"{path}.name", "string")
+    elif LEGAL_NAME(name) is None:
+        words = constraint(name, "[a-zA-Z0-9_-]+")
+        walk.refuse(rules.TOOL_NAME, f"{path}.name", at=member(f"{path}.name"), value=name, constraint=words)
+    if spec.get("description") == "":
+        inner = f"{path}.description"
+        words = constraint("", "")
+        walk.refuse(EMPTY_STRING, inner, at=member(inner), value="", constraint=words)
+    if schema is None:
+        walk.refuse(rules.MISSING, f"{path}.inputSchema", at=member(f"{path}.inputSchema"))
+    elif not isinstance(schema, dict) or not isinstance(schema.get("json"), dict):
+        walk.refuse(rules.NOT_OBJECT, f"{path}.inputSchema.json")

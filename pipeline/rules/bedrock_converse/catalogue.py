@@ -7,9 +7,9 @@ What a model refuses comes back behind "The model returned the following errors:
 from __future__ import annotations
 
 from pipeline.rules.base import Catalogue
-from pipeline.rules.models import converse_having
+from pipeline.rules.bedrock_converse.families import FAMILIES
 
-_CATALOGUE = Catalogue("bedrock-converse")
+_CATALOGUE = Catalogue("bedrock-converse", FAMILIES)
 RULES = _CATALOGUE.rules
 rule = _CATALOGUE.rule
 
@@ -31,7 +31,7 @@ FIRST_USER = rule(
     summary="The first message is the user's (Sonnet 4.5 was recorded to take another).",
     repair="drop leading turns, or prepend a user turn",
     source="langgenius/dify#12340; deepgram/deepgram-python-sdk#760; strands-agents/sdk-typescript#727",
-    families=converse_having("assistant_first", value=False),
+    fact="assistant_first",
 )
 ALTERNATE = rule(
     "BED-02", "model",
@@ -40,7 +40,7 @@ ALTERNATE = rule(
     summary="Roles alternate (Nova and Titan were recorded to take neighbours of one role).",
     repair="merge the neighbours",
     source="langgenius/dify#9294; langchain-ai/langchain-aws#130; Portkey-AI/gateway#748",
-    families=converse_having("neighbours", value=False),
+    fact="neighbours",
 )
 EMPTY_MESSAGE = rule(
     "BED-07", "hard",
@@ -54,7 +54,7 @@ BLANK_TEXT = rule(
     "The text field in the ContentBlock object at {at} is blank. Add text to the text field, and try again.",
     summary="No text is blank (Nova was recorded to take it).",
     repair="drop the block", source="aws/aws-sdk-net#4015; coasys/ad4m#996",
-    families=converse_having("blank_text", value=False),
+    fact="blank_text",
 )
 BLANK_IN_RESULT = rule(
     "BED-08b", "soft", BLANK_TEXT.message,
@@ -66,7 +66,7 @@ PREFILL = rule(
     "This model does not support assistant message prefill. The conversation must end with a user message.",
     summary="The last message is the user's.",
     repair="append a user turn", source="XiaomiMiMo/MiMo-Code#1702; aws/bedrock-agentcore-sdk-python#547, #548",
-    families=converse_having("prefill", value=False),
+    fact="prefill",
 )
 PREFILL_TOOLS = rule(
     "BED-11b", "model",
@@ -74,7 +74,7 @@ PREFILL_TOOLS = rule(
     "`assistant` response. When using tools, pre-filling the `assistant` response is not supported.",
     summary="With tools, the last message is the user's.",
     repair="append a user turn", source="recorded on Claude 3",
-    families=converse_having("prefill_with_tools", value=False),
+    fact="prefill_with_tools",
 )
 ROLE = rule(
     "BED-27", "hard",
@@ -122,7 +122,7 @@ REUSED_ID = rule(
     "BED-06b", "model", _MODEL + "{at}: `tool_use` ids must be unique",
     summary="Ids of calls are unique in the request (Claude).",
     repair="give the later call a new id", source="as ANT-11",
-    families=converse_having("anthropic", value=True),
+    fact="unlike_anthropic",
 )
 CONSTRAINT = rule(
     "BED-09", "hard",
@@ -162,13 +162,13 @@ MIXED_RESULTS = rule(
     "{at}: Conversation blocks and tool result blocks cannot be provided in the same turn.",
     summary="Results stand alone in their turn (Llama, Mistral; Claude and Nova were recorded to mix).",
     repair="split the turn", source="strands-agents/harness-sdk#1223; langchain-ai/langchain-aws#141",
-    families=converse_having("mixed_results", value=False),
+    fact="mixed_results",
 )
 BLOCK_ROLE = rule(
     "BED-28", "model", _MODEL + "{at}: `{kind}` blocks can only be in `{role}` messages",
     summary="Calls are the assistant's, results the user's (Claude; others use the service's own tools so).",
     repair="split the turn", source="as ANT-15",
-    families=converse_having("anthropic", value=True),
+    fact="unlike_anthropic",
 )
 
 # Reasoning and media
@@ -178,13 +178,13 @@ REASONING = rule(
     "User messages cannot contain reasoning content. Please remove the reasoning content and try again.",
     summary="Reasoning is the assistant's, and not sent back at all to DeepSeek.",
     repair="drop it", source="langchain-ai/langchain-aws#401",
-    families=converse_having("reasoning", value=False),
+    fact="reasoning",
 )
 SIGNATURE = rule(
     "BED-18", "model", _MODEL + "{at}: Field required",
     summary="Reasoning sent back is signed (Claude; all recorded is).",
     repair="drop the block", source="openclaw/openclaw#88020",
-    families=converse_having("unsigned_reasoning", value=False),
+    fact="unsigned_reasoning",
 )
 IMAGE_FORMAT = rule(
     "BED-16", "hard",
@@ -208,14 +208,14 @@ S3_IMAGE = rule(
     "BED-23", "model", "This model doesn't support the s3Uri field. Remove s3Uri and try again.",
     summary="Images are inline (Claude; Nova takes S3 locations).",
     repair="send the bytes", source="recorded",
-    families=converse_having("s3_images", value=False),
+    fact="s3_images",
 )
 VIDEO = rule(
     "BED-24", "model",
     "This model doesn't support the video content block that you provided. Update the content block and try again.",
     summary="No videos (Claude).",
     repair="replace it by text", source="recorded",
-    families=converse_having("video", value=False),
+    fact="video",
 )
 FILE_IN_RESULT = rule(
     "BED-25", "model",
@@ -223,7 +223,7 @@ FILE_IN_RESULT = rule(
     "please reformat your input and try again.",
     summary="No documents and videos inside tool results (Nova).",
     repair="move it behind the result, with a text", source="recorded on Nova 2",
-    families=converse_having("files_in_results", value=False),
+    fact="files_in_results",
 )
 
 # Shape

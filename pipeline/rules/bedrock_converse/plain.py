@@ -9,20 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
-from pipeline.rules.base import Seen
-from pipeline.rules.bedrock_converse.state import State
+from pipeline.rules.bedrock_converse.walk import Turns
 from pipeline.rules.bedrock_converse.wire import Block, InResult, Message, ToolResult, ToolUse
 
 _LONGEST: Final = 64
 
 
-def pass_plain(state: State, messages: Sequence[Message | None]) -> tuple[State, int]:
-    """The state behind as many pairs of a user's and an assistant's message as break nothing, and how many those are.
-
-    Messages are counted, not pairs; ``state`` is the one before the first.
-    """
+def pass_plain(walk: Turns, messages: Sequence[Message | None]) -> None:
+    """Take a walk that has not begun past as many pairs of a user's and an assistant's message as break nothing."""
     known: set[str] = set()
     calls: list[str] = []
     count, tool_blocks = 0, False
@@ -40,13 +34,9 @@ def pass_plain(state: State, messages: Sequence[Message | None]) -> tuple[State,
         tool_blocks = tool_blocks or bool(asked)
         calls = asked
         count += 2
-    if not count:
-        return state, 0
-    ids = Seen().plus(known)
-    passed = replace(
-        state, role="assistant", run_at=count - 1, calls=tuple(calls), results=(), ids=ids, tool_blocks=tool_blocks
-    )
-    return passed, count
+    if count:
+        walk.index, walk.run_at, walk.role = count, count - 1, "assistant"
+        walk.calls, walk.ids, walk.tool_blocks = tuple(calls), walk.ids.plus(known), tool_blocks
 
 
 def _answers(blocks: Sequence[Block], calls: Sequence[str]) -> bool:

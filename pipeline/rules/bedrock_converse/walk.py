@@ -1,51 +1,66 @@
-"""One pass over decoded messages, a step of the fold: order here, single blocks in ``blocks``."""
+"""One pass over decoded messages: their order, and what each kind of block may hold."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import astuple
 
-from pipeline.rules.base import Rule, Severity, Violation
+from pipeline.rules._fold import Walk
+from pipeline.rules._shape import Hole
+from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.bedrock_converse import catalogue as rules
-from pipeline.rules.bedrock_converse.blocks import LEGAL_NAME, is_one, judge_block, judge_call_id
 from pipeline.rules.bedrock_converse.catalogue import member
-from pipeline.rules.bedrock_converse.state import State
-from pipeline.rules.bedrock_converse.wire import Block, Message, ToolResult, ToolUse
+from pipeline.rules.bedrock_converse.families import Converse
+from pipeline.rules.bedrock_converse.wire import (
+    Block,
+    Document,
+    InResult,
+    Media,
+    Message,
+    Reasoning,
+    ToolResult,
+    ToolUse,
+)
 
+LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}").fullmatch
+_LEGAL_ID: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,64}").fullmatch
+_LONGEST: Final = 64
+_IMAGES: Final = ("png", "jpeg", "gif", "webp")
 _ROLES: Final = frozenset({"user", "assistant"})
 
 
-class Walk:
-    """The fold's state while a step works on it; ``state`` returns what it leaves behind."""
+@dataclass(kw_only=True, eq=False)
+class Turns(Walk):
+    """Where the conversation stands. Neighbours of one role make a run.
 
-    def __init__(self, state: State, index: int) -> None:
-        self.found: list[Violation] = []
-        self.before = state
-        self.family = state.family
-        self.index = index
-        self.role = state.role
-        self.run_at = state.run_at
-        self.calls = state.calls
-        self.results = state.results
-        self.ids = state.ids
-        self.documents = state.documents
-        self.tool_blocks = state.tool_blocks
+    Attributes:
+        tools: the request has a toolConfig.
+        prompt: the request fills a prompt of the service's own, and may be without messages.
+        role: whose run it is; "" before the first message.
+        run_at: the first message of the run.
+        calls: the ids called in the last assistant run.
+        results: the ids answered in the user run after it, in order.
+        ids: all ids called before that assistant run.
+        documents: the names of all documents.
+        tool_blocks: there was a call or a result.
+    """
 
-    def state(self) -> State:
-        """Return what the next step goes on from."""
-        return replace(
-            self.before,
-            role=self.role,
-            run_at=self.run_at,
-            calls=self.calls,
-            results=self.results,
-            ids=self.ids,
-            documents=self.documents,
-            tool_blocks=self.tool_blocks,
-        )
+    family: Converse
+    tools: bool = False
+    prompt: bool = False
+    role: str = ""
+    run_at: int = 0
+    calls: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    ids: Seen = NONE_SEEN
+    documents: Seen = NONE_SEEN
+    tool_blocks: bool = False
 
     def messages(self, messages: Iterable[Message | None]) -> None:
         """Judge messages; None stands for one that could not be read and was reported already."""
@@ -54,25 +69,19 @@ class Walk:
                 self._message(message)
             self.index += 1
 
-    def tell(self, rule: Rule, path: str, takes: bool | None, **values: object) -> None:  # noqa: FBT001 - a fact of a family
-        """Report what the family is known to refuse as hard, and what is not known of it as the model's."""
-        if takes is not True:
-            severity: Severity = "model" if takes is None else "hard"
-            self.found.append(rule.broken(path, severity, **values))
-
     def _message(self, message: Message) -> None:
         role = message.role
         if role not in _ROLES:
             path = f"messages.{self.index}.role"
             rule = rules.SYSTEM_ROLE if role == "system" else rules.ROLE
-            self.found.append(rule.broken(path, at=member(path), value=role))
+            self.refuse(rule, path, at=member(path), value=role)
         if role != self.role:
             self._enter(role)
         else:
-            self.tell(rules.ALTERNATE, f"messages.{self.index}", self.family.neighbours)
+            self.refuse(rules.ALTERNATE, f"messages.{self.index}")
         if not message.content:
             path = f"messages.{self.index}"
-            self.found.append(rules.EMPTY_MESSAGE.broken(f"{path}.content", at=path))
+            self.refuse(rules.EMPTY_MESSAGE, f"{path}.content", at=path)
         calls: list[str] = []
         results: list[str] = []
         documents = False
@@ -80,7 +89,7 @@ class Walk:
         for block in message.content:
             text = block.text
             # Most blocks are text that breaks nothing; the rest is looked at.
-            if not text or text.isspace() or not is_one(block):
+            if not text or text.isspace() or not _is_one(block):
                 self._block(block, at, calls, results)
                 documents = documents or block.document is not None
             at += 1  # noqa: SIM113 - enumerate would make a tuple a block
@@ -94,15 +103,15 @@ class Walk:
     def _enter(self, role: str) -> None:
         """Begin a run of ``role``; the one before is complete."""
         if not self.role and role == "assistant":
-            self.tell(rules.FIRST_USER, "messages.0", self.family.assistant_first)
+            self.refuse(rules.FIRST_USER, "messages.0")
         if role == "assistant":
-            self.judge_results()
+            self._judge_pairs()
             if self.calls:
                 self.ids = self.ids.plus(self.calls)
             self.calls = self.results = ()
         self.role, self.run_at = role, self.index
 
-    def judge_results(self) -> None:
+    def _judge_pairs(self) -> None:
         """Compare the calls of an assistant run with the results of the user run after it."""
         if self.role == "assistant" or not (self.calls or self.results):
             return
@@ -112,11 +121,11 @@ class Walk:
         answered = set(self.results)
         left = [call for call in dict.fromkeys(self.calls) if call not in answered]
         if left:
-            self.found.append(rules.UNANSWERED.broken(path, ids=", ".join(left)))
+            self.refuse(rules.UNANSWERED, path, ids=", ".join(left))
         if len(self.results) > len(self.calls):
-            self.found.append(rules.TOO_MANY_RESULTS.broken(path))
+            self.refuse(rules.TOO_MANY_RESULTS, path)
         if repeated := _repeated(self.results):
-            self.found.append(rules.SAME_RESULT.broken(path, ids=repeated))
+            self.refuse(rules.SAME_RESULT, path, ids=repeated)
 
     def _block(self, block: Block, at: int, calls: list[str], results: list[str]) -> None:
         path = f"messages.{self.index}.content.{at}"
@@ -124,77 +133,170 @@ class Walk:
             self._call(block.toolUse, path, calls)
         elif block.toolResult is not None:
             self._result(block.toolResult, path, results)
-        judge_block(self, block, path, at)
+        _judge_block(self, block, path, at)
 
     def _call(self, call: ToolUse, path: str, calls: list[str]) -> None:
         self.tool_blocks = True
         if LEGAL_NAME(call.toolUseId) is None:
-            self.found.append(judge_call_id(call.toolUseId, f"{path}.toolUse.toolUseId"))
+            _refuse_id(self, call.toolUseId, f"{path}.toolUse.toolUseId")
         if call.type == "server_tool_use":
             return  # the service runs it, and answers it in the same turn
         if self.role != "assistant":
             self._misplaced("tool_use", "assistant")
             return
         calls.append(call.toolUseId)
-        if call.toolUseId in self.ids and self.family.anthropic is not False:
-            severity: Severity = "hard" if self.family.anthropic else "model"
-            self.found.append(rules.REUSED_ID.broken(path, severity))
+        if call.toolUseId in self.ids:
+            self.refuse(rules.REUSED_ID, path)
 
     def _result(self, result: ToolResult, path: str, results: list[str]) -> None:
         self.tool_blocks = True
         if LEGAL_NAME(result.toolUseId) is None:
-            self.found.append(judge_call_id(result.toolUseId, f"{path}.toolResult.toolUseId"))
+            _refuse_id(self, result.toolUseId, f"{path}.toolResult.toolUseId")
         if self.role == "user":
             results.append(result.toolUseId)
         elif result.type is None:
             self._misplaced("tool_result", "user")
 
     def _misplaced(self, kind: str, role: str) -> None:
-        if self.family.anthropic is not False:
-            severity: Severity = "hard" if self.family.anthropic else "model"
-            self.found.append(rules.BLOCK_ROLE.broken(f"messages.{self.index}", severity, kind=kind, role=role))
+        self.refuse(rules.BLOCK_ROLE, f"messages.{self.index}", kind=kind, role=role)
 
     def _calls(self, calls: list[str]) -> None:
         self.calls += tuple(calls)
         if repeated := _repeated(self.calls):
-            self.found.append(rules.SAME_CALL.broken(f"messages.{self.index}.content", ids=repeated))
+            self.refuse(rules.SAME_CALL, f"messages.{self.index}.content", ids=repeated)
 
     def _results(self, results: list[str], message: Message) -> None:
         self.results += tuple(results)
         if any(block.toolResult is None and block.cachePoint is None for block in message.content):
-            self.tell(rules.MIXED_RESULTS, f"messages.{self.index}.content", self.family.mixed_results)
+            self.refuse(rules.MIXED_RESULTS, f"messages.{self.index}.content")
 
     def _documents(self, message: Message) -> None:
         names = [(at, block.document.name) for at, block in enumerate(message.content) if block.document is not None]
         path = f"messages.{self.index}.content"
         if all(block.text is None for block in message.content):
-            self.found.append(rules.LONE_DOCUMENT.broken(path))
+            self.refuse(rules.LONE_DOCUMENT, path)
         for at, name in names:
             if name in self.documents:
-                self.found.append(rules.SAME_DOCUMENT.broken(f"{path}.{at}.document.name"))
+                self.refuse(rules.SAME_DOCUMENT, f"{path}.{at}.document.name")
             self.documents = self.documents.plus([name])
 
-
-def judge_end(state: State, count: int) -> list[Violation]:
-    """Judge the end of ``count`` messages; the state stays as it is."""
-    walk = Walk(state, count)
-    walk.judge_results()
-    if not count and not state.prompt:
-        walk.found.append(rules.NO_MESSAGES.broken("messages"))
-    if state.tool_blocks and not state.tools:
-        walk.found.append(rules.NO_TOOLS.broken("toolConfig"))
-    if state.role == "assistant":
-        path = f"messages.{count - 1}"
-        walk.tell(rules.PREFILL, path, state.family.prefill)
-        if state.tools and state.family.prefill is not False:
-            walk.tell(rules.PREFILL_TOOLS, path, state.family.prefill_with_tools)
-        if state.calls:
-            ids = ", ".join(dict.fromkeys(state.calls))
-            walk.found.append(rules.OPEN_END.broken(f"{path}.content", at=f"messages.{count}.content", ids=ids))
-    return walk.found
+    def end(self) -> None:
+        """Judge what only the end of the messages shows."""
+        self._judge_pairs()
+        if not self.index and not self.prompt:
+            self.refuse(rules.NO_MESSAGES, "messages")
+        if self.tool_blocks and not self.tools:
+            self.refuse(rules.NO_TOOLS, "toolConfig")
+        if self.role == "assistant":
+            path = f"messages.{self.index - 1}"
+            self.refuse(rules.PREFILL, path)
+            if self.tools and self.family.prefill is not False:
+                self.refuse(rules.PREFILL_TOOLS, path)
+            if self.calls:
+                ids = ", ".join(dict.fromkeys(self.calls))
+                self.refuse(rules.OPEN_END, f"{path}.content", at=f"messages.{self.index}.content", ids=ids)
 
 
 def _repeated(ids: Collection[str]) -> str:
     if len(set(ids)) == len(ids):
         return ""
     return ", ".join(each for each, count in Counter(ids).items() if count > 1)
+
+
+def constraint(value: str, pattern: str) -> str:
+    """Say which constraint of the service's model a name or an id breaks."""
+    if not value:
+        return "have length greater than or equal to 1"
+    if len(value) > _LONGEST:
+        return f"have length less than or equal to {_LONGEST}"
+    return f"satisfy regular expression pattern: {pattern}"
+
+
+def _refuse_id(walk: Turns, call: str, path: str) -> None:
+    """Report the id of a call or a result that is not of the plainest kind."""
+    rule = rules.CONSTRAINT if _LEGAL_ID(call) is None else rules.NARROW_ID
+    walk.refuse(rule, path, at=member(path), value=call, constraint=constraint(call, "[a-zA-Z0-9_-]+"))
+
+
+def _judge_block(walk: Turns, block: Block, path: str, at: int) -> None:
+    """Judge a block that is more, or less, than a text with words in it."""
+    if block.text is not None and not block.text.strip():
+        walk.refuse(rules.BLANK_TEXT, f"{path}.text", at=path)
+    _judge_union(walk, block, path, "ContentBlock")
+    if block.toolUse is not None:
+        name = block.toolUse.name
+        if LEGAL_NAME(name) is None:
+            inner = f"{path}.toolUse.name"
+            words = constraint(name, "[a-zA-Z0-9_-]+")
+            walk.refuse(rules.TOOL_NAME, inner, at=member(inner), value=name, constraint=words)
+    elif block.toolResult is not None:
+        _judge_result(walk, block.toolResult, f"{path}.toolResult", at)
+    elif block.reasoningContent is not None:
+        _judge_reasoning(walk, block.reasoningContent, path)
+    else:
+        _judge_media(walk, block, path)
+
+
+def _is_one(union: Struct) -> bool:
+    """Tell whether exactly one field of a union is set."""
+    values = astuple(union)
+    return values.count(None) == len(values) - 1
+
+
+def _judge_union(walk: Turns, union: Struct, path: str, kind: str) -> None:
+    if not _is_one(union):
+        keys = ", ".join(union.__struct_fields__)
+        walk.refuse(rules.UNION, path, kind=kind, keys=keys)
+
+
+def _judge_result(walk: Turns, result: ToolResult, path: str, at: int) -> None:
+    if result.status == "error" and not result.content:
+        walk.refuse(rules.EMPTY_ERROR, f"{path}.content", at=path)
+    for number, block in enumerate(result.content):
+        # What could not be read was reported; a text with words in it breaks nothing.
+        if isinstance(block, Hole) or (block.text and not block.text.isspace() and _is_one(block)):
+            continue
+        inner = f"{path}.content.{number}"
+        _judge_union(walk, block, inner, "ToolResultContentBlock")
+        if block.text is not None and not block.text.strip():
+            walk.refuse(rules.BLANK_IN_RESULT, f"{inner}.text", at=inner)
+        if block.document is not None or block.video is not None:
+            walk.refuse(rules.FILE_IN_RESULT, inner, n=walk.index, p=at)
+        _judge_media(walk, block, inner)
+
+
+def _judge_media(walk: Turns, block: Block | InResult, path: str) -> None:
+    if block.image is not None:
+        _judge_image(walk, block.image, f"{path}.image")
+    if block.video is not None:
+        walk.refuse(rules.VIDEO, f"{path}.video")
+        _judge_source(walk, block.video, f"{path}.video")
+    if block.document is not None:
+        _judge_source(walk, block.document, f"{path}.document")
+
+
+def _judge_image(walk: Turns, image: Media, path: str) -> None:
+    if image.format not in _IMAGES:
+        inner = f"{path}.format"
+        walk.refuse(rules.IMAGE_FORMAT, inner, at=member(inner), value=image.format)
+    if image.source.s3Location is not None:
+        walk.refuse(rules.S3_IMAGE, f"{path}.source.s3Location")
+    _judge_source(walk, image, path)
+
+
+def _judge_source(walk: Turns, media: Media | Document, path: str) -> None:
+    kind = "DocumentSource" if isinstance(media, Document) else "Source"
+    _judge_union(walk, media.source, f"{path}.source", kind)
+
+
+def _judge_reasoning(walk: Turns, reasoning: Reasoning, path: str) -> None:
+    inner = f"{path}.reasoningContent"
+    if walk.family.reasoning is False:
+        walk.refuse(rules.REASONING, inner)
+    elif walk.role != "assistant":
+        # Of other families nobody has seen what they say of reasoning among the user's words.
+        walk.found.append(rules.REASONING.broken(inner, "model"))
+    text = reasoning.reasoningText
+    if text is not None and not text.signature and walk.family.unsigned_reasoning is False:
+        at = f"{path}.thinking.signature"
+        walk.refuse(rules.SIGNATURE, f"{inner}.reasoningText.signature", at=at)

@@ -6,10 +6,41 @@ The API merges neighbours of one role: order and counts are judged over such run
 
 from __future__ import annotations
 
-from pipeline.rules.base import Catalogue
-from pipeline.rules.models import gemini_having
+import re
 
-_CATALOGUE = Catalogue("gemini")
+from pipeline.rules.base import Catalogue, Family
+
+
+class GeminiFamily(Family, frozen=True):
+    """What one family of Gemini models takes.
+
+    Attributes:
+        name: the family.
+        unsigned_calls: in the current turn, the first call of a step without its signature (refused by Gemini 3:
+            lbjlaq/Antigravity-Manager#3202; 2.0 and 2.5 recorded without).
+        json_with_functions: a JSON response type beside declared functions (2.5 recorded to refuse, 3 to take).
+    """
+
+    unsigned_calls: bool | None = None
+    json_with_functions: bool | None = None
+
+
+_FAMILIES = {
+    "1": GeminiFamily("gemini-1", unsigned_calls=True),
+    "2": GeminiFamily("gemini-2", unsigned_calls=True, json_with_functions=False),
+    "3": GeminiFamily("gemini-3", unsigned_calls=False, json_with_functions=True),
+}
+_UNKNOWN = GeminiFamily("unknown")
+_MODEL = re.compile(r"gemini-(?:[a-z]+-)*(\d)(?![0-9])")
+
+
+def family_of(model: str | None) -> GeminiFamily:
+    """Find the family of a Gemini model name (``models/gemini-2.5-flash``)."""
+    named = _MODEL.search((model or "").lower())
+    return _FAMILIES.get(named[1], _UNKNOWN) if named else _UNKNOWN
+
+
+_CATALOGUE = Catalogue("gemini", _FAMILIES.values())
 RULES = _CATALOGUE.rules
 rule = _CATALOGUE.rule
 
@@ -106,7 +137,7 @@ SIGNATURE = rule(
     summary="In the current turn, the first call of each step carries its signature (Gemini 3; all 189 recorded do).",
     repair="keep it, or send the documented placeholder",
     source="lbjlaq/Antigravity-Manager#3202; nanbingxyz/5ire#405; langgenius/dify-official-plugins#2088",
-    families=gemini_having("signed_calls", value=True),
+    fact="unsigned_calls",
 )
 rule(
     "GEM-04b", "hard",

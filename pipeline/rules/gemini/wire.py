@@ -1,10 +1,13 @@
 """The Gemini API on the wire: what a content and each kind of part may hold.
 
 Fields are those of the API's own schema (v1beta and Vertex). A protobuf reads null as absent and takes both spellings
-of a name; structs know the one in camel case, and ``shape`` renames the other before it reads again.
+of a name; structs know the one in camel case, and ``rename`` changes the other before it reads again.
 """
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -83,13 +86,15 @@ class Content(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     parts: list[Part] | None = None
 
 
+_NUMBER = re.compile(r"\.(\d+)")
+
 DATA = (
     "text", "functionCall", "functionResponse", "inlineData", "fileData", "executableCode", "codeExecutionResult",
     "toolCall", "toolResponse",
 )  # fmt: skip
 _STRUCTS = (Content, Part, Blob, FileData, FunctionCall, FunctionResponse, ResponsePart)
 # Free-form objects, whose keys are the caller's.
-FREE = frozenset(
+_FREE = frozenset(
     {
         "args", "response", "executableCode", "codeExecutionResult", "toolCall", "toolResponse", "videoMetadata",
         "partMetadata", "mediaResolution",
@@ -102,5 +107,23 @@ def snake(name: str) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name)
 
 
+def place(path: str) -> str:
+    """Write a path as the API does: ``contents.0.functionCall`` is ``contents[0].function_call``."""
+    return snake(_NUMBER.sub(r"[\1]", path))
+
+
 # The other spelling of each field.
-RENAMED = {snake(name): name for struct in _STRUCTS for name in struct.__struct_fields__ if snake(name) != name}
+_RENAMED = {snake(name): name for struct in _STRUCTS for name in struct.__struct_fields__ if snake(name) != name}
+
+
+def rename(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Give the fields of a content their names in camel case; a part that stands alone becomes a list, as there."""
+    if isinstance(value, list):
+        return [rename(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    named = {_RENAMED.get(name, name): inner for name, inner in value.items()}
+    renamed = {name: inner if name in _FREE else rename(inner) for name, inner in named.items()}
+    if isinstance(renamed.get("parts"), dict):
+        renamed["parts"] = [renamed["parts"]]
+    return renamed

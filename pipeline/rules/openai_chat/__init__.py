@@ -1,4 +1,4 @@
-"""The rules of OpenAI's Chat Completions API, as a fold over a request's messages.
+"""The rules of OpenAI's Chat Completions API: a request's parameters here, messages in ``walk``.
 
 Recorded look-alikes (Mistral, DeepSeek, Groq, Ollama) are laxer; the rules are those of api.openai.com.
 """
@@ -10,21 +10,27 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from pipeline.rules._fold import Fold, Progress
-from pipeline.rules._openai import kind
-from pipeline.rules.base import Violation
+from pipeline.rules._fold import Fold
+from pipeline.rules._openai import Misfits, kind, listing
 from pipeline.rules.openai_chat import catalogue as rules
-from pipeline.rules.openai_chat.catalogue import RULES
-from pipeline.rules.openai_chat.head import judge_head
-from pipeline.rules.openai_chat.shape import read_messages
-from pipeline.rules.openai_chat.state import State
-from pipeline.rules.openai_chat.walk import judge_end, walk_messages
-from pipeline.rules.openai_chat.wire import Message
+from pipeline.rules.openai_chat.catalogue import RULES, family_of
+from pipeline.rules.openai_chat.walk import Turns, judge_name
+from pipeline.rules.openai_chat.wire import PARAMETERS, PARTS, ROLES, FunctionTool, Message
 
-__all__ = ["RULES", "OpenAIChat", "Progress", "State"]
+__all__ = ["RULES", "OpenAIChat", "Turns"]
+
+_SUPPORTED = {
+    "role": listing(ROLES),
+    "content[]": listing(PARTS),
+    "tool_calls[]": listing(("function", "custom")),
+}
+_WANTED = {
+    "content": "one of a string or array of objects",
+    "image_url.image_url.url": "a base64-encoded data URL",
+}
 
 
-class OpenAIChat(Fold[State, Message]):
+class OpenAIChat(Fold[Turns, Message]):
     """The rule set of the target ``openai-chat``."""
 
     target = "openai-chat"
@@ -33,27 +39,90 @@ class OpenAIChat(Fold[State, Message]):
     surrogate = rules.SURROGATE
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = msgspec.json.Decoder(list[Message])
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> tuple[State, list[Violation]]:
-        """Judge parameters and tools."""
-        facts, found = judge_head(head, model)
-        return State(head=facts), found
+    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
+        """Judge the parameters and the tools."""
+        thinking = head.get("thinking")
+        switch = thinking.get("type") if isinstance(thinking, dict) else None
+        walk = Turns(family=family_of(model), thinking=switch if isinstance(switch, str) else "")
+        if "model" not in head:
+            walk.refuse(rules.NO_MODEL, "model")
+        else:
+            _misfits(walk).fit(head["model"], str, "model")
+        if head.get("max_tokens") is not None:
+            if head.get("max_completion_tokens") is not None:
+                walk.refuse(rules.BOTH_LIMITS, "max_tokens")
+            else:
+                walk.refuse(rules.MAX_TOKENS, "max_tokens")
+        _judge_temperature(head.get("temperature"), walk)
+        _judge_tools(head, walk)
+        for name in head:
+            if name not in PARAMETERS:
+                walk.refuse(rules.EXTRA_PARAMETER, name, name=name)
+        return walk
 
-    def read(self, values: Sequence[object], index: int) -> tuple[list[Message | None], list[Violation]]:
+    def read(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
         """Make messages of JSON values tolerantly."""
-        return read_messages(values, index)
+        misfits = _misfits(walk)
+        fitted = (misfits.fit(value, Message, f"messages.{at}") for at, value in enumerate(values, walk.index))
+        return [message if isinstance(message, Message) else None for message in fitted]
 
-    def walk(self, inner: State, items: Sequence[Message | None], index: int) -> tuple[State, list[Violation]]:
+    def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
         """Judge messages."""
-        return walk_messages(inner, items, index)
+        walk.messages(items)
 
-    def judge_end(self, inner: State, count: int) -> list[Violation]:
+    def judge_end(self, walk: Turns) -> None:
         """Judge the end of the messages."""
-        return judge_end(inner, count)
+        walk.end()
 
-    def judge_no_list(self, body: dict[str, Any], inner: State) -> list[Violation]:
+    def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Judge a body without a list of messages."""
-        del inner
-        if "messages" not in body:
-            return [rules.MISSING.broken("messages")]
-        got = kind(body["messages"])
-        return [rules.SHAPE.broken("messages", wanted="an array of objects", got=got)]
+        if "messages" in body:
+            walk.refuse(rules.SHAPE, "messages", wanted="an array of objects", got=kind(body["messages"]))
+        else:
+            walk.refuse(rules.MISSING, "messages")
+
+
+def _misfits(walk: Turns) -> Misfits:
+    return Misfits(
+        walk,
+        missing=rules.MISSING,
+        wrong_type=rules.SHAPE,
+        unsupported=rules.KIND,
+        extra=None,
+        supported=_SUPPORTED,
+        wanted=_WANTED,
+        own={("role", "tag"): rules.ROLE, ("function.function.arguments", "type"): rules.ARGUMENTS},
+    )
+
+
+def _judge_temperature(value: object, walk: Turns) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or 0 <= value <= rules.TEMPERATURE:
+        return
+    high = value > rules.TEMPERATURE
+    bound, limit = ("above maximum", f"<= {rules.TEMPERATURE}") if high else ("below minimum", ">= 0")
+    number = "integer" if isinstance(value, int) else "decimal"
+    walk.refuse(rules.TEMPERATURE_RANGE, "temperature", kind=number, bound=bound, limit=limit, value=value)
+
+
+def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
+    """Judge the tools, and the parameters that need them."""
+    tools = head.get("tools")
+    if tools is None:
+        for name in ("tool_choice", "parallel_tool_calls"):
+            if head.get(name) is not None:
+                walk.refuse(rules.CHOICE, name, name=name)
+        return
+    if not isinstance(tools, list):
+        walk.refuse(rules.SHAPE, "tools", at="tools", wanted="an array of objects", got=kind(tools))
+        return
+    if not tools:
+        walk.refuse(rules.NO_TOOLS, "tools")
+    if len(tools) > rules.TOOLS:
+        walk.refuse(rules.TOO_MANY_TOOLS, "tools", limit=rules.TOOLS, length=len(tools))
+    misfits = _misfits(walk)
+    for at, tool in enumerate(tools):
+        path = f"tools.{at}"
+        kind_of_tool = misfits.kind_of(tool, path)
+        # The provider's own tools change too often to be judged.
+        if kind_of_tool == "function" and isinstance(tool := misfits.fit(tool, FunctionTool, path), FunctionTool):
+            judge_name(walk, tool.function.name, f"{path}.function.name")

@@ -8,20 +8,67 @@ nowhere else.
 
 from __future__ import annotations
 
+import re
+
 from pipeline.rules._openai import EMPTY_ARRAY, NOT_JSON, PATTERN, TOO_LONG
-from pipeline.rules.base import Catalogue
-from pipeline.rules.models import chat_having, echoing
+from pipeline.rules.base import Catalogue, Family
 
 ID_LENGTH = 40
 NAME_LENGTH = 64
 TOOLS = 128
 TEMPERATURE = 2
 
+
+class ChatFamily(Family, frozen=True):
+    """What one family of models takes through Chat Completions, at OpenAI or at a look-alike.
+
+    Attributes:
+        name: the family.
+        system: messages of role system (o1-mini recorded to refuse; every other model is taken to take them).
+        max_tokens: the parameter (gpt-5-mini and gpt-5-nano recorded to refuse).
+        audio: speech in a message (gpt-5-mini and gpt-4.1-mini recorded to refuse, gpt-audio to take).
+        echo: the rule by which a message with calls must carry its reasoning, "" where there is none.
+        thinks: the model cannot do otherwise; where False, the request decides.
+    """
+
+    system: bool = True
+    max_tokens: bool = True
+    audio: bool | None = None
+    echo: str = ""
+    thinks: bool = False
+
+
+UNKNOWN = ChatFamily("unknown")
+_FAMILIES: tuple[tuple[re.Pattern[str], ChatFamily], ...] = tuple(
+    (re.compile(pattern), known)
+    for pattern, known in (
+        (r"(^|/)o1-(mini|preview)", ChatFamily("o1-mini", system=False, max_tokens=False, audio=False)),
+        (r"(^|/)o\d", ChatFamily("o", max_tokens=False, audio=False)),
+        (r"(^|/)gpt-5", ChatFamily("gpt-5", max_tokens=False, audio=False)),
+        (r"gpt-(4o-(mini-)?)?audio", ChatFamily("gpt-audio", audio=True)),
+        (r"gpt-4\.1", ChatFamily("gpt-4.1", audio=False)),
+        (r"deepseek-(v3[.-]2|v4|reasoner)", ChatFamily("deepseek", echo="DSK-01")),
+        (r"kimi-k2-thinking", ChatFamily("kimi-thinking", echo="KIM-01", thinks=True)),
+        (r"kimi-k2[.-]\d(?!\d)", ChatFamily("kimi", echo="KIM-01")),
+    )
+)
+
+
+def family_of(model: str | None) -> ChatFamily:
+    """Find the family of a chat model's name (``gpt-5-mini-2025-08-07``, ``openai/o3``)."""
+    name = (model or "").lower()
+    return next((known for pattern, known in _FAMILIES if pattern.search(name)), UNKNOWN)
+
+
+def _echoing(rule: str) -> tuple[str, ...]:
+    return tuple(known.name for _, known in _FAMILIES if known.echo == rule)
+
+
 _UNANSWERED = (
     "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'."
 )
 
-_CATALOGUE = Catalogue("openai-chat")
+_CATALOGUE = Catalogue("openai-chat", (known for _, known in _FAMILIES))
 RULES = _CATALOGUE.rules
 rule = _CATALOGUE.rule
 
@@ -169,13 +216,13 @@ AUDIO = rule(
     "OAI-15", "model", "Invalid '{at}'. Content blocks are expected to be either text or image_url type.",
     summary="Speech goes to models that hear.",
     repair="replace it by a stub", source="recorded on gpt-5-mini and gpt-4.1-mini; accepted on gpt-audio",
-    families=chat_having("audio", value=False),
+    fact="audio",
 )
 SYSTEM = rule(
     "OAI-16", "model", "Unsupported value: '{at}' does not support 'system' with this model.",
     summary="o1-mini and o1-preview take no system message.",
     repair="make it user text", source="recorded on o1-mini",
-    families=chat_having("system", value=False),
+    fact="system",
 )
 
 # Reasoning, at look-alikes
@@ -185,7 +232,7 @@ DEEPSEEK_REASONING = rule(
     summary="DeepSeek, when it thinks (it may be switched off; recorded): a message with calls carries its reasoning.",
     repair="map thinking to reasoning_content",
     source="earendil-works/pi#3636; OpenHands/software-agent-sdk#4249; rikkahub/rikkahub#1587",
-    families=echoing("DSK-01"),
+    families=_echoing("DSK-01"),
 )
 KIMI_REASONING = rule(
     "KIM-01", "model",
@@ -193,7 +240,7 @@ KIMI_REASONING = rule(
     summary="Kimi, when it thinks: a message with calls carries reasoning, be it empty.",
     repair="map thinking to reasoning_content, or add an empty one",
     source="anomalyco/opencode#10996; openclaw/openclaw#74846; bytedance/deer-flow#3043",
-    families=echoing("KIM-01"),
+    families=_echoing("KIM-01"),
 )
 
 # Parameters
@@ -208,7 +255,7 @@ MAX_TOKENS = rule(
     "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
     summary="Reasoning models take max_completion_tokens.",
     repair="rename it", source="recorded on gpt-5-mini and gpt-5-nano",
-    families=chat_having("max_tokens", value=False),
+    fact="max_tokens",
 )
 BOTH_LIMITS = rule(
     "OAI-18b", "hard", "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",

@@ -114,6 +114,16 @@ class Message(Struct, frozen=True, gc=False):
     prefix: bool | None = None
 
 
+class _Named(Struct, frozen=True, gc=False):
+    name: str
+
+
+class FunctionTool(Struct, frozen=True, gc=False):
+    """A tool of the caller's, as far as it is judged."""
+
+    function: _Named
+
+
 PARAMETERS = frozenset(
     {
         "audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens",

@@ -1,4 +1,4 @@
-"""The rules of OpenAI's Responses API, as a fold over the items of a request's ``input``."""
+"""The rules of OpenAI's Responses API: a request's parameters here, the items of its ``input`` in ``walk``."""
 
 from __future__ import annotations
 
@@ -7,20 +7,35 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from pipeline.rules._fold import Fold, Progress
-from pipeline.rules._openai import kind
-from pipeline.rules.base import Violation
+from pipeline.rules._fold import Fold
+from pipeline.rules._openai import Misfits, kind, listing
+from pipeline.rules._shape import Hole
 from pipeline.rules.openai_responses import catalogue as rules
 from pipeline.rules.openai_responses.catalogue import RULES
-from pipeline.rules.openai_responses.head import judge_head
-from pipeline.rules.openai_responses.shape import read_items
-from pipeline.rules.openai_responses.walk import State, judge_end, walk_items
-from pipeline.rules.openai_responses.wire import Item
+from pipeline.rules.openai_responses.walk import Items, judge_name
+from pipeline.rules.openai_responses.wire import KINDS, PARAMETERS, PARTS, ROLES, FileSearchTool, Item, NamedTool
 
-__all__ = ["RULES", "OpenAIResponses", "Progress", "State"]
+__all__ = ["RULES", "Items", "OpenAIResponses"]
+
+# Parameters that lead to items outside the request.
+_CHAINS = ("previous_response_id", "conversation")
+_OUTPUT_PARTS = listing(("input_text", "input_image", "input_file"))
+_SUPPORTED = {
+    "[]": listing(tuple(KINDS.values())),
+    "message.role": listing(ROLES),
+    "message.content[]": listing(PARTS),
+    "function_call_output.output[]": _OUTPUT_PARTS,
+    "custom_tool_call_output.output[]": _OUTPUT_PARTS,
+}
+_CONTENT = "one of an array of objects or string"
+_WANTED = {
+    "message.content": _CONTENT,
+    "function_call_output.output": _CONTENT,
+    "custom_tool_call_output.output": _CONTENT,
+}
 
 
-class OpenAIResponses(Fold[State, Item]):
+class OpenAIResponses(Fold[Items, Item]):
     """The rule set of the target ``openai-responses``; its messages are the items of ``input``."""
 
     target = "openai-responses"
@@ -29,32 +44,79 @@ class OpenAIResponses(Fold[State, Item]):
     surrogate = rules.SURROGATE
     items: ClassVar[msgspec.json.Decoder[list[Item]]] = msgspec.json.Decoder(list[Item])
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> tuple[State, list[Violation]]:
-        """Judge parameters and tools; no rule differs between models."""
+    def begin(self, head: dict[str, Any], model: str | None) -> Items:
+        """Judge the parameters and the tools; no rule differs between models."""
         del model
-        facts, found = judge_head(head)
-        return State(head=facts), found
+        walk = Items(chained=any(head.get(name) is not None for name in _CHAINS), stored=head.get("store") is not False)
+        if "model" not in head:
+            walk.refuse(rules.NO_MODEL, "model")
+        else:
+            _misfits(walk).fit(head["model"], str, "model")
+        limit = head.get("max_output_tokens")
+        if type(limit) is int and limit < rules.MIN_OUTPUT_TOKENS:
+            walk.refuse(rules.FEW_TOKENS, "max_output_tokens", limit=rules.MIN_OUTPUT_TOKENS, value=limit)
+        _judge_tools(head.get("tools"), walk)
+        for name in head:
+            if name not in PARAMETERS:
+                walk.refuse(rules.EXTRA_PARAMETER, name)
+        return walk
 
-    def read(self, values: Sequence[object], index: int) -> tuple[list[Item | None], list[Violation]]:
-        """Make items of JSON values tolerantly."""
-        return read_items(values, index)
+    def read(self, values: Sequence[object], walk: Items) -> list[Item | None]:
+        """Make items of JSON values tolerantly.
 
-    def walk(self, inner: State, items: Sequence[Item | None], index: int) -> tuple[State, list[Violation]]:
+        A message without its ``type`` comes this way as well: the decode cannot tell it from the other items.
+        """
+        misfits = _misfits(walk)
+        fitted = []
+        for at, value in enumerate(values, walk.index):
+            typed = {"type": "message", **value} if isinstance(value, dict) and "type" not in value else value
+            fitted.append(misfits.fit(typed, Item, f"input.{at}"))
+        return [None if isinstance(item, Hole) else item for item in fitted]  # type: ignore[misc]  # what was asked for
+
+    def judge(self, walk: Items, items: Sequence[Item | None]) -> None:
         """Judge items."""
-        return walk_items(inner, items, index)
+        walk.items(items)
 
-    def judge_end(self, inner: State, count: int) -> list[Violation]:
+    def judge_end(self, walk: Items) -> None:
         """Judge the end of the input, which may be empty."""
-        del count
-        return judge_end(inner)
+        walk.end()
 
-    def judge_no_list(self, body: dict[str, Any], inner: State) -> list[Violation]:
+    def judge_no_list(self, walk: Items, body: dict[str, Any]) -> None:
         """Judge a body whose input is one text, or missing."""
         given = body.get("input")
-        if isinstance(given, str):
-            return []
         if given is None:
-            known = inner.head.chained or body.get("prompt") is not None
-            return [] if known else [rules.NO_INPUT.broken("input")]
-        wanted = "one of an array of objects or string"
-        return [rules.SHAPE.broken("input", at="input", wanted=wanted, got=kind(given))]
+            if not (walk.chained or body.get("prompt") is not None):
+                walk.refuse(rules.NO_INPUT, "input")
+        elif not isinstance(given, str):
+            walk.refuse(rules.SHAPE, "input", wanted="one of an array of objects or string", got=kind(given))
+
+
+def _misfits(walk: Items) -> Misfits:
+    return Misfits(
+        walk,
+        missing=rules.MISSING,
+        wrong_type=rules.SHAPE,
+        unsupported=rules.PART,
+        extra=rules.EXTRA_KEY,
+        supported=_SUPPORTED,
+        wanted=_WANTED,
+        own={("message.role", "tag"): rules.ROLE, ("[]", "tag"): rules.KIND},
+    )
+
+
+def _judge_tools(tools: object, walk: Items) -> None:
+    if tools is None:
+        return
+    if not isinstance(tools, list):
+        walk.refuse(rules.SHAPE, "tools", wanted="an array of objects", got=kind(tools))
+        return
+    misfits = _misfits(walk)
+    for at, tool in enumerate(tools):
+        path = f"tools.{at}"
+        match misfits.kind_of(tool, path):
+            case "file_search":
+                misfits.fit(tool, FileSearchTool, path)
+            # The provider's own tools change too often to be judged.
+            case "function" | "custom":
+                if isinstance(named := misfits.fit(tool, NamedTool, path), NamedTool):
+                    judge_name(walk, named.name, f"{path}.name")

@@ -333,3 +333,15 @@ PARAMETERS = frozenset(
         "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user",
     }
 )  # fmt: skip
+
+
+class FileSearchTool(Struct, frozen=True, gc=False):
+    """The provider's file search, as far as it is judged."""
+
+    vector_store_ids: Raw
+
+
+class NamedTool(Struct, frozen=True, gc=False):
+    """A tool of the caller's, as far as it is judged."""
+
+    name: str

@@ -17,10 +17,10 @@ from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, Thinking, ToolUse, Turn
 from pipeline.targets._openai.families import Chat, Template
-from pipeline.targets._openai.params import system_text
+from pipeline.targets._openai.parameters import system_text
 from pipeline.targets._openai.rows import Answer, Assistant, System, User, call, encode
 from pipeline.targets._openai.speech import AssistantTurn, UserTurn, Voice
-from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
+from pipeline.targets.base import Encoded, Ending, Row, Setting, WrittenHead, stub_for
 
 # What the assistant says between results and the user where the template wants it to.
 ANSWERED: Final = "Understood."
@@ -41,13 +41,6 @@ class Sent(Struct, frozen=True, array_like=True):
     waiting: list[Waiting] = []
 
 
-class ChatHead(Struct, frozen=True):
-    """The request without its messages, and what was mended in it."""
-
-    data: bytes
-    fixes: list[Any]
-
-
 class ChatDialect:
     """The chat for one setting."""
 
@@ -58,7 +51,7 @@ class ChatDialect:
     def __init__(
         self,
         voice: Voice,
-        head: ChatHead,
+        head: WrittenHead,
         setting: Setting,
         system: Sequence[Piece],
         *,
@@ -67,7 +60,7 @@ class ChatDialect:
     ) -> None:
         self.head = head.data
         self.fixes = head.fixes
-        self.prefix = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + b'"messages":['
+        self.prefix = head.before("messages")
         self._voice = voice
         self._model = model
         self._template = template
@@ -114,8 +107,7 @@ class ChatDialect:
         for piece in message.pieces:
             turn.add(piece)
         if not (turn.texts or turn.calls or turn.refusals):
-            book.note("turn_stubbed", message.pieces[0].path)
-            turn.say(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
+            turn.say(stub_for(message, book))
         calls, waiting = turn.calls, []
         if self._template.single_call and len(calls) > 1:
             turn.serialise()
@@ -145,8 +137,7 @@ class ChatDialect:
         for piece in message.pieces:
             turn.add(piece)
         if not (turn.answers or turn.parts):
-            book.note("turn_stubbed", message.pieces[0].path)
-            turn.say(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
+            turn.say(stub_for(message, book))
         written = _in_turn(state.waiting, turn)
         places = [at for at, row in enumerate(written, count) if isinstance(row, Answer)]
         rows += [_row(piece, f"messages.{at}.content") for piece, at in zip(turn.answering, places, strict=True)]

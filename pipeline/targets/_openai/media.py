@@ -88,10 +88,9 @@ def _image_type(source: _Source) -> tuple[str, str]:
     """The media type of an inline image, and why it cannot be sent."""
     encoded = {"type": "base64", "data": source.data, "media_type": source.media_type}
     facts = inspect(Raw(msgspec.json.encode(encoded)))
-    if facts is None or facts.broken:
+    if facts is None:
         return "", "its data cannot be read"
-    media_type = facts.sniffed or facts.declared
-    return (media_type, "") if media_type in MEDIA_TYPES else ("", f"media type {media_type or 'missing'}")
+    return facts.media_type, facts.fault(MEDIA_TYPES.__contains__)
 
 
 def show_document(piece: Piece, document: Document, parts: Parts, book: Book) -> Shown:

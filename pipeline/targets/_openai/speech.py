@@ -1,22 +1,129 @@
-"""One turn's blocks, taken one by one and sorted into what a chat message can hold."""
+"""One turn's blocks, taken one by one and sorted into what a chat message can hold.
+
+Text of a result goes with the call, media go to the user's message behind all results: ``Image URLs are only allowed
+for messages with role 'user'`` (OAI-10). These APIs have no field for a failed call either, so the text of an error
+begins with ``[Tool error]``; what Reknit itself writes for a result that is missing says so by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
+from pipeline.history.placeholders import INTERRUPTED
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets._openai.bare import bare
 from pipeline.targets._openai.media import Parts, Shown, show_document, show_image
-from pipeline.targets._openai.reasoning import is_from
-from pipeline.targets._openai.results import ERROR, content_of, show_result
+from pipeline.targets._openai.parameters import LONGEST_NAME
 from pipeline.targets._openai.rows import Answer, Call, call
-from pipeline.targets._openai.tools import LONGEST_NAME
+from pipeline.targets.base import is_issued_by
+from pipeline.targets.marks import without_mark
 from pipeline.targets.names import legal_name
 from pipeline.text.flatten import shown
+
+_NOTHING: Final = frozenset({b"null", b"[]"})
+
+
+def bare(piece: Piece, book: Book, *, refusals: bool = False) -> Piece:
+    """The piece without what the target has no field for, each with its fix.
+
+    ``refusals`` says that the target keeps a refusal apart from what else the model says.
+    """
+    piece = without_mark(piece, book)
+    block = piece.block
+    if isinstance(block, Text) and block.refusal and not refusals:
+        piece = book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
+        block = piece.block
+    if isinstance(block, Text) and block.citations is not UNSET:
+        return _less(piece, structs.replace(block, citations=UNSET), "citations_dropped", block.citations, book)
+    if isinstance(block, ToolUse) and block.caller is not UNSET:
+        return _less(piece, structs.replace(block, caller=UNSET), "caller_dropped", block.caller, book)
+    return piece
+
+
+def _less(piece: Piece, after: Text | ToolUse, code: str, lost: Raw, book: Book) -> Piece:
+    if bytes(lost) in _NOTHING:
+        return piece
+    return book.change(code, piece, after, detail=bytes(lost).decode())
+
+
+def touched(piece: Piece, code: str) -> Piece:
+    """A result of which a part has changed, or is gone; if nothing graver has happened to it."""
+    return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
+
+
+ERROR: Final = "[Tool error]"
+# What stands in a result for a medium that had to move.
+MOVED: Final = "[Shown in the next user message]"
+
+
+class SentResult(Struct, frozen=True):
+    """A result as it is sent: its piece, its texts, and the media that go to the user's message."""
+
+    piece: Piece
+    texts: list[str]
+    media: list[Shown]
+
+
+def show_result(piece: Piece, result: ToolResult, parts: Parts, book: Book) -> SentResult:
+    """Split a result into text and media."""
+    texts: list[str] = []
+    media: list[Shown] = []
+    content = result.content
+    if isinstance(content, str):
+        texts.append(content)
+    elif isinstance(content, list):
+        for at, part in enumerate(content):
+            inner = bare(Piece(part, piece.turn, _inner_path(piece, at), came_as=piece.tool_id), book)
+            if isinstance(part, Text):
+                texts.append(part.text)
+            elif isinstance(part, Unknown):
+                book.change("unknown_dropped", piece, detail=f"content.{at}: {part.kind}")
+                piece = touched(piece, "unknown_dropped")
+            else:
+                shown = _medium(inner, part, parts, book)
+                if shown.is_text:
+                    piece = touched(piece, shown.piece.code)
+                    texts.append(_text_of(shown))
+                else:
+                    book.change("result_media_moved", piece, detail=f"content.{at}")
+                    piece = touched(piece, "result_media_moved")
+                    media.append(structs.replace(shown, piece=_moved(shown.piece)))
+                    texts.append(MOVED)
+    if result.is_error and content != INTERRUPTED:
+        texts = [f"{ERROR} {texts[0]}".rstrip(), *texts[1:]] if texts else [ERROR]
+    return SentResult(piece, texts, media)
+
+
+def content_of(texts: list[str], parts: Parts) -> str | list[Any]:
+    """One text is a string, several are parts; a result that is empty is an empty string."""
+    if len(texts) > 1:
+        return [parts.text(text) for text in texts]
+    return texts[0] if texts else ""
+
+
+def _medium(inner: Piece, part: Image | Document, parts: Parts, book: Book) -> Shown:
+    if isinstance(part, Image):
+        return show_image(inner, part, parts, book)
+    return show_document(inner, part, parts, book)
+
+
+def _text_of(shown: Shown) -> str:
+    block = shown.piece.block
+    assert isinstance(block, Text)  # noqa: S101  that is what is_text says
+    return block.text
+
+
+def _inner_path(piece: Piece, at: int) -> str:
+    """Where a result's part stands in the input; the content of a tool's row is the result's own."""
+    return f"{piece.path}.{at}" if piece.whole else f"{piece.path}.content.{at}"
+
+
+def _moved(piece: Piece) -> Piece:
+    return structs.replace(piece, fate="moved", code="result_media_moved")
+
 
 RESULT: Final = "[Tool result]"
 
@@ -114,7 +221,7 @@ class AssistantTurn:
         self.out.append(piece)
 
     def _think(self, piece: Piece, block: Thinking) -> None:
-        if not is_from(piece, self._voice.providers, self._voice.model):
+        if not is_issued_by(block, self._voice.providers, self._voice.model):
             self._book.drop("thinking_foreign", piece)
         elif not block.thinking.strip():
             self._book.drop("thinking_empty", piece)

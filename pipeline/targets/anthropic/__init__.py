@@ -12,10 +12,9 @@ from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
 from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.anthropic.blocks import Projection, are_citations
-from pipeline.targets.anthropic.head import write_head
-from pipeline.targets.anthropic.provider_run import untaken
-from pipeline.targets.anthropic.thinking import unfit_reasoning
-from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
+from pipeline.targets.anthropic.fitness import unfit_reasoning, untaken
+from pipeline.targets.anthropic.parameters import write_head
+from pipeline.targets.base import Encoded, Ending, Row, Setting, stub_for
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
 from pipeline.targets.names import legal_name
 from pipeline.wire import on_the_wire
@@ -60,7 +59,7 @@ class AnthropicDialect:
         self.head = head.data
         self.fixes = head.fixes
         self.marks_left = MOST_MARKS - head.marks
-        self.prefix = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + b'"messages":['
+        self.prefix = head.before("messages")
         self._names: dict[str, str] = {}
 
     def encode(self, message: Message, state: ImageCount) -> Encoded:
@@ -135,8 +134,7 @@ class AnthropicDialect:
         if prefill and work.out:
             work.out[-1] = _without_trailing_space(work.out[-1], book)
         if not work.out:
-            book.note("turn_stubbed", came.pieces[0].path)
-            work.out.append(Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"))
+            work.out.append(stub_for(came, book))
         rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in work.out]
         blocks = [on_the_wire(piece.block) for piece in work.out]
         bare, marks = unmarked(blocks)

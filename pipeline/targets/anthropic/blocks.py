@@ -10,8 +10,8 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets.images import MEDIA_TYPES, inspect, with_media_type
-from pipeline.targets.media import with_source
+from pipeline.targets.images import MEDIA_TYPES, inspect
+from pipeline.targets.media import stubbed_image, with_own_type, with_source
 
 # Block types beyond the model's own that the API takes inside a tool's result.
 _TAKEN_IN_RESULTS: Final = frozenset({"search_result", "tool_reference"})
@@ -116,23 +116,12 @@ class Projection:
         facts = inspect(image.source)
         if facts is None:
             return with_source(piece, self._book)
-        fault = ""
         large = facts.longest_side > _MANY_IMAGES_SIDE
-        media_type = facts.sniffed or facts.declared
-        if facts.broken:
-            fault = "its data cannot be read"
-        elif media_type not in MEDIA_TYPES:
-            fault = f"media type {media_type or 'missing'}"
-        elif facts.encoded_bytes > _MOST_IMAGE_BYTES:
-            fault = f"{facts.encoded_bytes} bytes, at most {_MOST_IMAGE_BYTES}"
-        elif self.images >= _MANY_IMAGES and (large or self.large):
+        fault = facts.fault(MEDIA_TYPES.__contains__, _MOST_IMAGE_BYTES)
+        if not fault and self.images >= _MANY_IMAGES and (large or self.large):
             fault = f"a side over {_MANY_IMAGES_SIDE} pixels in a request of more than {_MANY_IMAGES} images"
         if fault:
-            stub = Text(text=f"[Image left out: {fault}]", cache_control=image.cache_control)
-            return self._book.change("image_stubbed", piece, stub, detail=fault)
+            return stubbed_image(piece, self._book, fault, mark=image.cache_control)
         self.images += 1
         self.large = self.large or large
-        if media_type == facts.declared:
-            return piece
-        corrected = structs.replace(image, source=with_media_type(image.source, media_type))
-        return self._book.change("image_type_corrected", piece, corrected, detail=media_type)
+        return with_own_type(piece, image, facts, self._book)

@@ -17,10 +17,10 @@ from msgspec import Struct, structs
 from pipeline.fixes import make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, ToolResult, ToolUse, Turn, Unknown
-from pipeline.targets.base import STUB, Encoded, Ending, Setting
+from pipeline.targets.base import Encoded, Ending, Setting, before_list, stub_for
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME, ConverseFitting, is_document, written
-from pipeline.targets.bedrock_converse.head import NAME, stub_tools, write_head
 from pipeline.targets.bedrock_converse.members import MARKERS
+from pipeline.targets.bedrock_converse.parameters import NAME, stub_tools, write_head
 from pipeline.targets.bedrock_converse.plain import written_plain
 from pipeline.targets.bedrock_converse.reasoning import fit_reasoning
 from pipeline.targets.names import legal_name
@@ -57,7 +57,7 @@ class ConverseDialect:
         self._before = _encode(head.keys)
         self._tools = head.tools
         self.head = self._whole_head(head.tools)
-        self.prefix = self._before[:-1] + (b"," if len(self._before) > 2 else b"") + b'"messages":['
+        self.prefix = before_list(self._before, "messages")
 
     def encode(self, message: Message, state: ConverseState) -> Encoded:
         """Write one message."""
@@ -145,8 +145,7 @@ def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
     """The pieces with the words that the service misses: beside a document, or in a turn that has nothing else."""
     said = [piece for piece in pieces if not (isinstance(piece.block, Unknown) and piece.block.kind in MARKERS)]
     if not said:
-        book.note("turn_stubbed", message.pieces[0].path)
-        return [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed"), *pieces]
+        return [stub_for(message, book), *pieces]
     document = next((piece for piece in said if is_document(piece.block)), None)
     if document is None or any(isinstance(piece.block, Text) for piece in said):
         return pieces

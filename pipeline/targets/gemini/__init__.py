@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, Thinking, ToolUse, Turn
-from pipeline.targets.base import STUB, Encoded, Ending, Setting
+from pipeline.model import Thinking, ToolUse, Turn
+from pipeline.targets.base import Encoded, Ending, Setting, stub_for
 from pipeline.targets.gemini.blocks import GeminiFitting, in_order, written
-from pipeline.targets.gemini.head import NAME, write_head
+from pipeline.targets.gemini.parameters import NAME, write_head
 from pipeline.targets.gemini.signatures import signed, unfit_reasoning, wants_signatures
 
 _encode = msgspec.json.Encoder().encode
@@ -41,7 +41,7 @@ class GeminiDialect:
         head = write_head(setting, system)
         self.fixes = head.fixes
         self.head = head.data
-        self.prefix = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + b'"contents":['
+        self.prefix = head.before("contents")
 
     def encode(self, message: Message, state: GeminiState) -> Encoded:
         """Write one message."""
@@ -58,8 +58,7 @@ class GeminiDialect:
         if all(isinstance(piece.block, Thinking) for piece in pieces):
             for piece in pieces:
                 book.drop("reasoning_alone", piece)
-            book.note("turn_stubbed", message.pieces[0].path)
-            pieces = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
+            pieces = [stub_for(message, book)]
         calls = state.calls
         if message.role == "assistant":
             calls = {piece.block.id: piece.block.name for piece in pieces if isinstance(piece.block, ToolUse)}

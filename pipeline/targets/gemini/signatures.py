@@ -7,13 +7,14 @@ another model made has none; Gemini 3 then wants the documented placeholder on t
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
 from pipeline.history.pieces import Book, Entry, Message, Piece
 from pipeline.history.readers.gemini import SIGNATURE, UNSIGNED
-from pipeline.model import Issuer, RedactedThinking, Thinking, ToolUse
+from pipeline.model import RedactedThinking, Thinking, ToolUse
+from pipeline.targets.base import is_issued_by
 
 NAME: Final = "gemini"
 PLACEHOLDER: Final = UNSIGNED.provider
@@ -42,7 +43,9 @@ def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
     unfit: dict[int, str] = {}
     for at, piece in enumerate(message.pieces):
         block = piece.block
-        if isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and not _is_from(block, model)):
+        if isinstance(block, RedactedThinking) or (
+            isinstance(block, Thinking) and not is_issued_by(block, {NAME}, model)
+        ):
             unfit[at] = "thinking_foreign"
         elif isinstance(block, Thinking) and not (block.signature or block.thinking.strip()):
             unfit[at] = "thinking_empty"
@@ -110,10 +113,3 @@ def _joined(thought: Piece, place: str, book: Book, *, kept: bool) -> Entry:
         return Entry(thought.path, "kept", place)
     book.change("signature_joined", thought)
     return Entry(thought.path, "moved", place, "signature_joined")
-
-
-def _is_from(block: Thinking, model: str | None) -> bool:
-    issuer: Any = block.issuer
-    if not isinstance(issuer, Issuer) or issuer.provider != NAME:
-        return False
-    return not issuer.model or not model or issuer.model.startswith(model) or model.startswith(issuer.model)

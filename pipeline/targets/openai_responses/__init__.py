@@ -13,11 +13,9 @@ from msgspec import Struct
 
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, ToolUse, Turn, Unknown
-from pipeline.targets._openai.bare import bare
 from pipeline.targets._openai.rows import encode
-from pipeline.targets._openai.speech import UserTurn, Voice, renamed
+from pipeline.targets._openai.speech import UserTurn, Voice, bare, renamed
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
-from pipeline.targets.openai_responses.head import NAME, write_head
 from pipeline.targets.openai_responses.items import (
     Assistant,
     FunctionCall,
@@ -26,8 +24,10 @@ from pipeline.targets.openai_responses.items import (
     Refusal,
     ResponsesParts,
     User,
+    reasoning_item,
+    unfit_reasoning,
 )
-from pipeline.targets.openai_responses.reasoning import reasoning_item, unfit_reasoning
+from pipeline.targets.openai_responses.parameters import NAME, write_head
 
 
 class Sent(Struct, frozen=True, array_like=True):
@@ -44,9 +44,9 @@ class ResponsesDialect:
     state = Sent()
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
-        written = write_head(setting, [piece.block.text for piece in system if isinstance(piece.block, Text)])
-        self.head, self.fixes = written.data, written.fixes
-        self.prefix = self.head[:-1] + (b"," if len(self.head) > 2 else b"") + b'"input":['
+        head = write_head(setting, [piece.block.text for piece in system if isinstance(piece.block, Text)])
+        self.head, self.fixes = head.data, head.fixes
+        self.prefix = head.before("input")
         self._model = setting.model
         # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
         self._voice = Voice(target=NAME, parts=ResponsesParts(), call_id=str)

@@ -1,8 +1,12 @@
-"""A Messages request without its messages: model, system, tools and the other parameters, in that order."""
+"""A Messages request without its messages: model, system, tools and the other parameters, in that order.
+
+What another provider has under another name, with the same meaning, is translated; that is constant and makes no fix.
+What the API has no name for is left out, and recorded. Parameters that are all Anthropic's stay as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,10 +15,58 @@ from msgspec import UNSET, Raw, Struct
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Tool
-from pipeline.targets.anthropic.params import written_params
-from pipeline.targets.base import Setting
+from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, raw_unmarked
 from pipeline.targets.names import legal_name
+from pipeline.targets.params import ToolNames, read_choice, sort_params
+
+PARAMETERS: Final = frozenset(
+    {
+        "anthropic_beta", "anthropic_version", "betas", "billing_policy", "cache_control", "compaction", "container",
+        "context_management", "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "max_tokens",
+        "mcp_servers", "metadata", "output_config", "output_format", "service_tier", "speed", "stop_sequences",
+        "stream", "temperature", "thinking", "thread", "tool_choice", "top_k", "top_p", "user_profile_id",
+        "workspace_id",
+    }
+)  # fmt: skip
+"""The parameters that the API's documentation names, those of betas, Bedrock and Vertex included."""
+
+# They stand elsewhere in the request.
+_ELSEWHERE: Final = frozenset({"messages", "model", "system", "tools"})
+
+_encode = msgspec.json.Encoder().encode
+
+
+def written_params(given: Mapping[str, Raw], target: str, longest_name: int, fixes: list[Fix]) -> dict[str, Raw]:
+    """The parameters as the API takes them; a tool that is chosen is named in at most ``longest_name`` characters."""
+    params = {name: value for name, value in given.items() if name not in _ELSEWHERE}
+    if not params.keys() <= PARAMETERS:
+        found = sort_params(params)
+        params = found.common | found.rest
+    kept: dict[str, Raw] = {}
+    for name, value in params.items():
+        written = _choice(value, longest_name) if name == "tool_choice" else value
+        if name in PARAMETERS and written is not None:
+            kept[name] = written
+        else:
+            fixes.append(make("param_dropped", f"params.{name}", before=value, target=target, detail=name))
+    return kept
+
+
+def _choice(value: Raw, longest_name: int) -> Raw | None:
+    """A choice of a tool in the API's words, naming the tool as the tools do; None where it is no choice."""
+    if bytes(value) == b"null":
+        return value
+    choice = read_choice(value)
+    if choice is None:
+        return None
+    given: Any = msgspec.json.decode(value)
+    own = isinstance(given, dict) and given.get("type") == choice.kind
+    named = {"name": legal_name(choice.name, longest_name)} if choice.kind == "tool" else {}
+    if own and given == given | named:
+        return value
+    return Raw(_encode((given if own else {"type": choice.kind}) | named))
+
 
 _NAME: Final = "anthropic"
 _LONGEST_NAME: Final = 128
@@ -26,21 +78,10 @@ _FOREIGN: Final = frozenset(
 _READ_KEYS: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "inputSchema"}
 
 
-class WrittenHead(Struct, frozen=True):
-    """The head as a JSON object, what was mended in it, and how many cache breakpoints it has."""
-
-    data: bytes
-    fixes: list[Fix]
-    marks: int
-
-
 class _ClientTool(Struct, frozen=True, omit_defaults=True):
     name: str
     description: str | msgspec.UnsetType = UNSET
     input_schema: Raw = Raw(b"{}")
-
-
-_encode = msgspec.json.Encoder().encode
 
 
 def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
@@ -99,20 +140,16 @@ def _system(given: str | Raw | None, rows: Sequence[Piece]) -> Raw | None:
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
-    seen: set[str] = set()
+    names = ToolNames(_NAME, lambda name: legal_name(name, _LONGEST_NAME), fixes)
     for at, tool in enumerate(tools):
         path = f"tools.{at}"
         given = _keys(tool)
         if given is not None and _foreign(given):
             fixes.append(make("tool_foreign", path, before=given, target=_NAME))
             continue
-        name = legal_name(tool.name, _LONGEST_NAME)
-        if name in seen:
-            fixes.append(make("tool_repeated", path, before=given or tool, target=_NAME))
+        name = names.declare(tool, given, path)
+        if name is None:
             continue
-        seen.add(name)
-        if name != tool.name:
-            fixes.append(make("tool_name_rewritten", path, target=_NAME, detail=f"{tool.name} -> {name}"))
         if given is not None and ("input_schema" in given or bytes(tool.input_schema) == b"null"):
             yield _encode(given | {"name": name} if "name" in given and name != tool.name else given)
         else:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
-from pipeline.targets.base import Setting
+from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.names import legal_name
-from pipeline.targets.params import read_choice, sort_params
+from pipeline.targets.params import ToolNames, read_choice, sort_params
 
 NAME: Final = "gemini"
 
@@ -63,13 +63,6 @@ _OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "behavior")
 _READ: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "input_schema", "inputSchema"}
 
 _encode = msgspec.json.Encoder().encode
-
-
-class WrittenHead(Struct, frozen=True):
-    """The head as a JSON object, and what was mended in it."""
-
-    data: bytes
-    fixes: list[Fix]
 
 
 def function_name(name: str) -> str:
@@ -139,7 +132,7 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[list[dict[str, Any]
     """The functions, and the API's own tools."""
     functions: list[dict[str, Any]] = []
     own: list[Any] = []
-    seen: set[str] = set()
+    names = ToolNames(NAME, function_name, fixes)
     for at, tool in enumerate(tools):
         path = f"tools.{at}"
         given = None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
@@ -149,13 +142,9 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[list[dict[str, Any]
             else:
                 fixes.append(make("tool_foreign", path, before=given, target=NAME))
             continue
-        name = function_name(tool.name)
-        if name in seen:
-            fixes.append(make("tool_repeated", path, before=given or tool, target=NAME))
+        name = names.declare(tool, given, path)
+        if name is None:
             continue
-        seen.add(name)
-        if name != tool.name:
-            fixes.append(make("tool_name_rewritten", path, target=NAME, detail=f"{tool.name} -> {name}"))
         extras = _extras(given)
         if extras:
             fixes.append(make("field_dropped", path, before=given, target=NAME, detail=extras))

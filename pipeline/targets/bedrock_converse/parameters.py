@@ -14,7 +14,7 @@ from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
 from pipeline.targets.names import legal_name
-from pipeline.targets.params import ToolChoice, read_choice, sort_params
+from pipeline.targets.params import ToolChoice, ToolNames, read_choice, sort_params
 
 NAME: Final = "bedrock-converse"
 
@@ -126,7 +126,7 @@ def _system_rows(rows: Sequence[Piece]) -> Iterator[Any]:
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
-    seen: set[str] = set()
+    names = ToolNames(NAME, lambda name: legal_name(name, LONGEST_NAME), fixes)
     for at, tool in enumerate(tools):
         path = f"tools.{at}"
         given = None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
@@ -136,13 +136,9 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
             else:
                 fixes.append(make("tool_foreign", path, before=given, target=NAME))
             continue
-        name = legal_name(tool.name, LONGEST_NAME)
-        if name in seen:
-            fixes.append(make("tool_repeated", path, before=given or tool, target=NAME))
+        name = names.declare(tool, given, path)
+        if name is None:
             continue
-        seen.add(name)
-        if name != tool.name:
-            fixes.append(make("tool_name_rewritten", path, target=NAME, detail=f"{tool.name} -> {name}"))
         yield _encode(
             _specified(name, tool.description, tool.input_schema)
             if given is None

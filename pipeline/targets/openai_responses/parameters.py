@@ -6,13 +6,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
 from pipeline.fixes import Fix
-from pipeline.targets._openai.params import flattened, kept, limited, system_text, with_choice
+from pipeline.targets._openai.parameters import (
+    Function,
+    flattened,
+    kept,
+    limited,
+    system_text,
+    with_choice,
+    write_choice,
+    write_tools,
+)
 from pipeline.targets._openai.rows import encode
-from pipeline.targets._openai.tools import Function, write_choice, write_tools
-from pipeline.targets.base import Setting
+from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.openai_responses.items import Tool
 
 NAME: Final = "openai-responses"
@@ -36,13 +44,6 @@ _OWN_TOOLS: Final = frozenset(
     }
 )  # fmt: skip
 _NO: Final = Raw(b"false")
-
-
-class WrittenHead(Struct, frozen=True):
-    """The head as a JSON object, and what was mended in it."""
-
-    data: bytes
-    fixes: list[Fix]
 
 
 def write_head(setting: Setting, system: list[str]) -> WrittenHead:
