@@ -36,7 +36,23 @@ WORD = re.compile(rb"w[0-9]+w")
 
 # Rows, or whole kinds of them (what stands before the colon), whose records of a topic (or `accounts`) this version
 # deliberately has otherwise, and why. What they must still hold is asked by the other tests.
-CHANGED: dict[tuple[str, str], str] = {}
+_WORDS = "words of tools and earlier turns do not act, the JSON is ASCII, an earlier document leaves a mark"
+_OWN = "a block of the source's own type ends with its whole JSON, and thinking without a word is not on the screen"
+_CALLS = "a call's item begins with its first input, since its name may still come"
+CHANGED: dict[tuple[str, str], str] = {
+    ("claude-cli", PROVIDER_REQUESTS): _WORDS,
+    ("claude-cli", HISTORY_FIXES): _WORDS,
+    ("copilot-cli", PROVIDER_REQUESTS): _WORDS,
+    ("copilot-cli", HISTORY_FIXES): _WORDS,
+    ("anthropic", SESSION_ITEMS): _OWN,
+    ("bedrock-converse", SESSION_ITEMS): _OWN,
+    ("claude-cli", SESSION_ITEMS): _OWN,
+    ("gemini", SESSION_ITEMS): _OWN,
+    ("openai-responses", SESSION_ITEMS): _OWN,
+    ("openai-chat", SESSION_ITEMS): _CALLS,
+    ("vllm", SESSION_ITEMS): _CALLS,
+    ("two sources in one session", SESSION_ITEMS): _CALLS,
+}
 
 Row = dict[str, Any]
 
@@ -198,13 +214,14 @@ def test_every_block_is_still_accounted_for(row: Row):
 
 
 def shown(row: Row, outputs: list[Row]) -> list[tuple[Any, ...]]:
-    """What a reader of the items sees of the session, from its beginning on."""
+    """What a reader of the items sees of the session, from its beginning on: all that says something."""
     later = [output["value"] for output in outputs if output["topic"] == SESSION_ITEMS]
     records = [*map(json.dumps, row["items"]), *later]
     view = reduce([msgspec.json.decode(record, type=AnyItem) for record in records])
     return [
         (entry.item_id, entry.item_type, entry.started.name, entry.text, entry.input and json.loads(bytes(entry.input)))
         for entry in view.entries
+        if entry.item_type != "thinking" or entry.text
     ]
 
 
