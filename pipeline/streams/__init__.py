@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Iterator
 
 from pipeline.streams.recovery.diagnosis import END_OF_INPUT
@@ -23,6 +24,7 @@ def recover(lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cl
         UnknownTargetError: there is no such source.
     """
     recovery = Recovery(source, records=False)
-    for line in [lines] if isinstance(lines, bytes | str) else lines:
+    # By its full name: the folder `bytes` has that one in here.
+    for line in [lines] if isinstance(lines, builtins.bytes | str) else lines:
         yield from recovery.feed(line.encode("utf-8", "replace") if isinstance(line, str) else line)
     yield from recovery.end_run(END_OF_INPUT)

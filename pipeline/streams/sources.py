@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pipeline.errors import UnknownTargetError
 from pipeline.streams.anthropic.decoder import Anthropic
-from pipeline.streams.bedrock_converse.decoder import BedrockConverse
+from pipeline.streams.bedrock_converse import BedrockConverse
 from pipeline.streams.cascade.decoder import Cascade
 from pipeline.streams.claude_cli.decoder import ClaudeCli
 from pipeline.streams.decoder import Decoder
-from pipeline.streams.gemini.decoder import Gemini
-from pipeline.streams.openai_chat.decoder import OpenAiChat, Vllm
-from pipeline.streams.openai_responses.decoder import OpenAiResponses
+from pipeline.streams.gemini import Gemini
+from pipeline.streams.openai_chat import OpenAiChat, Vllm
+from pipeline.streams.openai_responses import OpenAiResponses
 
 SOURCES: dict[str, type[Decoder]] = {
     "claude-cli": ClaudeCli,

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_growth.py [--rounds 3] [--targets anthropic]
 
-Each kind of input is made in two sizes, one four times the other, and normalised with its validation; what is refused
-with a typed error is measured up to the refusal. Times are of the processor.
+Each kind of input is made in two sizes, one four times the other. Histories are normalised with their validation; what
+is refused with a typed error is measured up to the refusal. Lines of streams are recovered. Times are of the processor.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ import measure  # noqa: E402 - beside this file
 
 import pipeline  # noqa: E402 - after the path
 from pipeline.errors import InputError  # noqa: E402 - after the path
+from pipeline.streams import Recovery  # noqa: E402 - after the path
 from pipeline.targets import TARGETS  # noqa: E402 - after the path
 
 Message: TypeAlias = dict[str, Any]
@@ -183,27 +185,70 @@ def too_deep(size: int) -> bytes:
     return b'[{"role":"user","content":' + b"[" * size + b"]" * size + b"}]"
 
 
-def seconds(data: bytes, target: str) -> float:
-    """What it takes to normalise it, or to refuse it."""
-    gc.collect()
-    began = time.process_time()
+# Lines of a stream that are no JSON, made of these over and over; each begins as what may be mended does.
+LINES = {
+    "objects that begin": b'{"type":"system"',
+    "objects that follow one another": b'{"type":"system"}',
+    "events within one another": b'{"a":{"type":"rate_limit_event",',
+    "brackets and blanks": b"{" + b" " * 50,
+    "escapes": b'"\\',
+}
+
+
+def normalised(data: bytes, target: str) -> None:
+    """Normalise it, or refuse it."""
     with suppress(InputError):
         pipeline.normalize(data, to=target).unjudged  # noqa: B018 - joined on access
+
+
+def recovered(data: bytes, source: str) -> None:
+    """Recover a run of one line."""
+    recovery = Recovery(source)
+    recovery.feed(data)
+    recovery.end_run("exit")
+
+
+def seconds(work: Callable[[bytes, str], None], data: bytes, name: str) -> float:
+    """What the work on some data takes."""
+    gc.collect()
+    began = time.process_time()
+    work(data, name)
     return time.process_time() - began
 
 
 def growth(what: str, target: str, rounds: int) -> None:
-    """Two sizes of one kind."""
+    """Two sizes of one kind of history."""
     made, most, unit, budget = KINDS[what]
-    large, small = made(most), made(most // TIMES)
-    seconds(small, target)
-    took = measure.medians({"small": lambda: seconds(small, target), "large": lambda: seconds(large, target)}, rounds)
+    told = f"{what}, for {target}: {most:,} {unit}"
+    compare(told, partial(seconds, normalised), (made(most), made(most // TIMES)), target, rounds=rounds, budget=budget)
+
+
+def growth_of_line(what: str, source: str, rounds: int) -> None:
+    """Two sizes of one kind of line."""
+    line = LINES[what] * (1_000_000 // len(LINES[what]))
+    compare(f"{source}, a line of {what}", partial(seconds, recovered), (line * TIMES, line), source, rounds=rounds)
+
+
+def compare(
+    what: str,
+    work: Callable[[bytes, str], float],
+    data: tuple[bytes, bytes],
+    name: str,
+    *,
+    rounds: int,
+    budget: float = MOST,
+) -> None:
+    """The larger one of two data beside the smaller one."""
+    large, small = data
+    work(small, name)
+    sides = {"small": lambda: work(small, name), "large": lambda: work(large, name)}
+    took = measure.medians(sides, rounds)
     ratio = took["large"] / took["small"]
     measure.report(
         measure.Finding(
-            what=f"{what}, for {target}: {most:,} {unit} ({len(large) / 1e6:.1f} MB)",
+            what=f"{what} ({len(large) / 1e6:.1f} MB)",
             ours=measure.duration(took["large"]),
-            theirs=f"{most // TIMES:,} {unit} {measure.duration(took['small'])}",
+            theirs=f"a quarter {measure.duration(took['small'])}",
             ratio=f"{ratio:.2f} times as long for {TIMES} times as much",
             budget=f"under {budget:g} times",
             met=ratio < budget,
@@ -221,6 +266,8 @@ def main() -> None:
     for target in options.targets:
         for what in options.kinds:
             growth(what, target, options.rounds)
+    for what in LINES:
+        growth_of_line(what, "claude-cli", options.rounds)
 
 
 if __name__ == "__main__":

@@ -170,7 +170,8 @@ def test_what_a_call_has_beside_its_arguments_is_kept_with_it(where: str) -> Non
     part = call("f", id="t1", args={"a": 1}) | (new if where == "part" else {})
     part["functionCall"] |= new if where == "call" else {}
     kept = {"brandNew": {"x": 1}, "part.type": "function"}
-    assert turn(chunk(part), END) == [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}} | kept]
+    # Gemini does not take it back.
+    assert turn(chunk(part), END) == [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]
     items = run(chunk(part), END)
     assert [(entry.item_type, entry.text, entry.incomplete) for entry in entries(items)] == [
         ("tool_use", '{"a": 1}', False)

@@ -108,7 +108,7 @@ def test_sources_stand_beside_the_text_wherever_they_come() -> None:
         items = run(*chunks)
         assert shown(items)[0] == ("text", "AB")
         assert (extras(items)[0], system(items)) == (told, [])
-        assert turn(*chunks)[0] == {"type": "text", "text": "AB"} | told
+        assert turn(*chunks)[0] == {"type": "text", "text": "AB"}  # Gemini does not take it back
 
 
 def test_sources_add_up_and_what_is_said_again_stands_once() -> None:

@@ -77,8 +77,7 @@ def values(data: bytes) -> list[bytes]:
 
     What stands between the objects and is not an array's own punctuation is a payload, too.
     """
-    first = data.lstrip(BEFORE)[:1]
-    if first and first[0] in SSE:
+    if data[:1] in _OF_SSE or data.lstrip(BEFORE)[:1] in _OF_SSE:
         return payloads(data)
     found: list[bytes] = []
     position, scan = 0, Scan()

@@ -1,1 +1,213 @@
-"""Streams of Gemini."""
+"""Gemini's streams to common events, whether they come as SSE, as a JSON array, or element by element.
+
+A chunk has the next parts of its candidates (``candidates``). A stream may go on after it has said that it stopped
+(code that ran, then the answer): what follows is another message of the same turn. Another attempt is told by its
+``responseId`` alone.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from pipeline.streams.bytes import sse
+from pipeline.streams.bytes.framing import Ends, Scan, values
+from pipeline.streams.bytes.salvage import check_strings
+from pipeline.streams.decoder import PayloadDecoder
+from pipeline.streams.events import (
+    Aside,
+    BlockDelta,
+    Event,
+    Failed,
+    MessageDelta,
+    MessageStarted,
+    MessageStopped,
+    Notice,
+    UsageKnown,
+    unrecognized,
+)
+from pipeline.streams.fields import bound
+from pipeline.streams.gemini.candidates import CandidateWriter, Growing
+from pipeline.streams.gemini.wire import (
+    Candidate,
+    Chunk,
+    Part,
+    Tokens,
+    block_reason,
+    is_annotated,
+    read_chunk,
+    usage,
+)
+from topics.items import SessionSystem
+
+# Every other reason means that the output ended before its end.
+_WHOLE = frozenset({"STOP", "FINISH_REASON_UNSPECIFIED"})
+_MOST_PAST = 8
+
+
+class GeminiState(Struct):
+    """The message that streams, and the ids of those before; ``id`` is None before the first.
+
+    ``tokens`` are the counts that were not told yet.
+    """
+
+    id: str | None = None
+    over: bool = False
+    blocks: int = 0
+    tokens: Tokens | None = None
+    candidates: dict[int, Growing] = {}
+    past: list[str] = []
+
+    def next_block(self) -> int:
+        """The index of a new block."""
+        self.blocks += 1
+        return self.blocks - 1
+
+
+class Gemini(PayloadDecoder[GeminiState]):
+    """The source ``gemini``."""
+
+    prefix: ClassVar[str] = "gemini"
+    issuer: ClassVar[str] = "gemini"
+
+    def __init__(self) -> None:
+        super().__init__(GeminiState)
+
+    @staticmethod
+    def framing(data: bytes, scan: Scan, /) -> Ends:
+        """JSON values, wherever they end, or SSE."""
+        return values(data, scan)
+
+    def split(self, data: bytes) -> list[bytes]:
+        """The payloads: of SSE, of lines, or the elements of an array however it is laid out."""
+        return sse.values(data)
+
+    def payload(self, payload: bytes) -> list[Event]:
+        """One chunk."""
+        chunk = read_chunk(payload)
+        state = self.state
+        candidates = chunk.candidates or []
+        if len(candidates) == 1 and chunk.response_id == state.id and chunk.prompt_feedback is None:
+            # Nearly every chunk is a few more words of what grows already.
+            growing, part = state.candidates.get(0), _plain_part(candidates[0])
+            if part is not None and growing is not None and growing.kind == ("thinking" if part.thought else "text"):
+                state.tokens = chunk.usage_metadata or state.tokens
+                return [BlockDelta(growing.block, f"{growing.kind}_delta", part.text or "")]
+        is_past = bool(chunk.response_id) and chunk.response_id in state.past
+        if is_past or _holds_json(candidates):
+            check_strings(payload)
+        if is_past:
+            fields = msgspec.json.decode(payload, type=dict[str, Raw])
+            return [unrecognized("a chunk of a message that is over", event=fields)]
+        events = self._begin(chunk, candidates)
+        for place, candidate in enumerate(candidates):
+            number = place if candidate.index is None else candidate.index
+            events += self._grow(number, candidate, of_vertex=chunk.create_time is not UNSET)
+        self.state.tokens = chunk.usage_metadata or self.state.tokens
+        feedback = chunk.prompt_feedback
+        blocked = block_reason(feedback.block_reason) if feedback is not None else ""
+        if feedback is not None and blocked:
+            events.append(Failed(feedback.block_reason_message or f"the prompt was blocked: {blocked}", blocked))
+        if self.state.over or any(candidate.finish_reason for candidate in candidates):
+            events += self._finish()
+        return events
+
+    def finish(self) -> list[Event]:
+        """What is left of a message that was cut: what stood beside no text, and its tokens."""
+        return [*self._unsaid(), *self._count()]
+
+    def save(self) -> bytes:
+        """The state as bytes."""
+        if self.state.tokens is not None:
+            bound(self.state.tokens)
+        return super().save()
+
+    def _count(self) -> list[Event]:
+        """The tokens so far, which every chunk tells and only the last one counts."""
+        tokens, self.state.tokens = self.state.tokens, None
+        return [] if tokens is None else [UsageKnown(usage(tokens))]
+
+    def _begin(self, chunk: Chunk[Part], candidates: list[Candidate[Part]]) -> list[Event]:
+        """Another attempt or message, if the chunk begins one."""
+        state = self.state
+        named = chunk.response_id or ""
+        if state.id is not None:
+            goes_on = named == state.id or not (named and state.id)
+            if goes_on and not (state.over and _says_more(candidates)):
+                state.id = state.id or named
+                return []
+        past = state.past if not state.id or state.id == named else [*state.past, state.id][-_MOST_PAST:]
+        before = self.finish()
+        self.state = GeminiState(id=named, past=past)
+        return [*before, MessageStarted(named or None, chunk.model_version or None)]
+
+    def _grow(self, number: int, candidate: Candidate[Part], *, of_vertex: bool) -> list[Event]:
+        state = self.state
+        growing = state.candidates.get(number)
+        if growing is None:
+            growing = state.candidates[number] = Growing(number)
+        writer = CandidateWriter(growing, state.next_block)
+        writer.take(candidate, of_vertex=of_vertex, over=state.over)
+        return writer.events
+
+    def _finish(self) -> list[Event]:
+        """The end of the message, when every candidate has its reason; the first one's is the message's."""
+        state = self.state
+        if state.over:
+            return self.finish()
+        if not state.candidates or not all(growing.finished for growing in state.candidates.values()):
+            return []
+        left = self.finish()
+        state.over = True
+        for growing in state.candidates.values():
+            growing.noted = {}  # what comes now is told apart from it
+        first = state.candidates[min(state.candidates)]
+        cut = first.reason not in _WHOLE
+        notices: list[Event] = [Notice(message=first.words, code=first.reason)] if cut and first.words else []
+        return [*left, MessageDelta(first.reason, cut=cut), *notices, MessageStopped()]
+
+    def _unsaid(self) -> list[Event]:
+        """What was said beside no text at all, or behind the end of the message."""
+        events: list[Event] = []
+        for growing in self.state.candidates.values():
+            if growing.noted and (growing.text < 0 or self.state.over):
+                told = growing.noted.items()
+                events += [Aside(SessionSystem(subtype=name, event=Raw(value))) for name, value in told]
+                growing.noted = {}
+        return events
+
+
+def _plain_part(candidate: Candidate[Part]) -> Part | None:
+    """The part of a candidate that has nothing but words in one part."""
+    content = candidate.content
+    if (
+        content is None
+        or candidate.finish_reason
+        or candidate.index
+        or content.parts is None
+        or len(content.parts) != 1
+    ):
+        return None
+    (part,) = content.parts
+    plain = part.text and part.function_call is None and part.thought_signature is None
+    if not plain or part.own is not UNSET or part.about is not UNSET:
+        return None
+    return None if is_annotated(candidate) else part
+
+
+def _holds_json(candidates: list[Candidate[Part]]) -> bool:
+    """Whether anything is taken from these candidates as the JSON that it is, which nobody has looked into yet."""
+    return any(map(is_annotated, candidates)) or any(
+        part.function_call is not None or part.own is not UNSET or part.about is not UNSET
+        for found in candidates
+        if found.content is not None
+        for part in found.content.parts or ()
+    )
+
+
+def _says_more(candidates: list[Candidate[Part]]) -> bool:
+    """Whether anything comes that could stand in a message; the empty text of a last chunk cannot."""
+    parts = [part for found in candidates if found.content is not None for part in found.content.parts or ()]
+    return any(part.text or part.function_call or part.thought_signature or part.own is not UNSET for part in parts)

@@ -97,6 +97,7 @@ class Chunk(Struct, Generic[P], rename="camel", gc=False):
 _decode = msgspec.json.Decoder(Chunk[Part]).decode
 _decode_around_parts = msgspec.json.Decoder(Chunk[Raw]).decode
 _part = msgspec.json.Decoder(Part)
+_EMPTY = frozenset({b"{}", b"[]", b"null"})
 _KNOWN = frozenset({"text", "thought", "thoughtSignature", "functionCall"})
 _KNOWN_OF_CALLS = frozenset({"name", "id", "args", "partialArgs", "willContinue"})
 # Members that hold a part's content. Beside words they are a part of their own; any other is about the words.
@@ -229,6 +230,27 @@ def _read_words(fields: Fields) -> Part | None:
 def _is_about(name: str) -> bool:
     """Whether a member only says something about its part."""
     return name.endswith("Metadata") or name in {"mediaResolution", "mediaProcessing"}
+
+
+def beside(candidate: Candidate[P]) -> dict[str, Raw]:
+    """What a chunk says beside the words of a candidate, by the names that Gemini has for it."""
+    if not is_annotated(candidate):
+        return {}
+    told = {
+        "groundingMetadata": candidate.grounding_metadata,
+        "urlContextMetadata": candidate.url_context_metadata,
+        "citationMetadata": candidate.citation_metadata,
+        "groundingAttributions": candidate.grounding_attributions,
+    }
+    return {name: value for name, value in told.items() if isinstance(value, Raw) and bytes(value) not in _EMPTY}
+
+
+def is_annotated(candidate: Candidate[P]) -> bool:
+    """Whether a chunk says more beside the words than the empty object that nearly every chunk of a search has."""
+    grounding = candidate.grounding_metadata
+    if candidate.url_context_metadata is candidate.citation_metadata is candidate.grounding_attributions is UNSET:
+        return grounding is not UNSET and bytes(grounding) != b"{}"
+    return True
 
 
 def finish_reason(said: str | int | None, *, of_vertex: bool = False) -> str:

@@ -1,4 +1,6 @@
-"""The calls of a choice: several grow side by side, each known by its index, its id, both, or neither.
+"""A choice of a chat as it is remembered, and its calls.
+
+Several calls grow side by side, each known by its index, its id, both, or neither:
 
 - Id and name may come late or in pieces, and an item is named when it begins. So a call begins with the first of its
   input behind its name and its id, or where it must: when its choice ends, or something else begins to grow. Calls
@@ -16,10 +18,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from pipeline.history.readers.calls import derived_id
-from pipeline.streams.events import BlockDelta, BlockStarted, Event
-from pipeline.streams.openai_chat.state import Blocks, Call, Growing, leave, start
+from pipeline.streams.blocks import Answer, BlockWriter
 from pipeline.streams.openai_chat.wire import Function, ToolCall
 
 # What opens and closes in JSON; a backslash takes what follows with it.
@@ -27,34 +29,118 @@ _MARKS: Final = re.compile(r'["\\{}\[\]]')
 _OUTSIDE, _STRING, _ESCAPE = 0, 1, 2
 
 
-def take_calls(
-    growing: Growing, calls: Sequence[ToolCall], blocks: Blocks, events: list[Event], *, old: bool = False
-) -> None:
-    """More of calls, as they stand in one list; ``old`` says that they are none, but the one of the old API."""
-    if growing.calls and not growing.by_index:
-        _index(growing)
-    known = len(growing.calls)
-    for came in calls:
-        function = _function(came)
-        at = _find(growing, came, function, known)
-        if at is None:
-            leave(growing, events)
-            at = _add(growing, came, old=old)
-        call = growing.calls[at]
-        _name(growing, at, came, function)
-        words = function.arguments
-        if words:
-            _grow(call, words if isinstance(words, str) else msgspec.json.encode(words).decode(), events)
-        if call.block < 0:
-            _begin(growing, blocks, events, must=False)
+class Call(Struct, array_like=True):
+    """A call, and by what it is known.
+
+    ``block`` is -1 while the call waits for what it is known by; what came of its input is ``held`` till then.
+    ``free``: its input is text, which stands in an object of JSON. ``begun``: some of its input has come. ``old``: the
+    API of functions made it, which has no ids. ``depth`` and ``mode`` tell where the held JSON stands: how many of its
+    objects and lists are open, and whether it is outside of a string (0), in one (1), or behind a backslash (2).
+    """
+
+    block: int
+    index: int
+    id: str
+    free: bool = False
+    name: str = ""
+    held: list[str] = []
+    begun: bool = False
+    old: bool = False
+    depth: int = 0
+    mode: int = 0
 
 
-def begin_all(growing: Growing, blocks: Blocks, events: list[Event]) -> None:
-    """Begin the calls that wait, with what there is of them."""
-    if growing.calls and not growing.by_index:
-        _index(growing)
-    if growing.started < len(growing.calls):
-        _begin(growing, blocks, events, must=True)
+class Growing(Answer, array_like=True):
+    """A choice as it grows: an answer, and the calls that grow beside its words.
+
+    ``thinking`` is the last block of reasoning. ``others`` are the blocks of members that nobody knows, by name.
+    ``plain`` says that a chunk without a role has come; ``reason`` is why it stopped, ``""`` while it grows. Of the
+    ``calls`` the first ``started`` have begun; they are found by index and by id. ``text`` is the last block of text,
+    and ``waiting`` what stands beside a text that has not begun, as JSON. ``late`` is why it had stopped when it went
+    on all the same.
+    """
+
+    thinking: int = -1
+    calls: list[Call] = msgspec.field(default_factory=list)
+    others: dict[str, int] = msgspec.field(default_factory=dict)
+    plain: bool = False
+    reason: str = ""
+    started: int = 0
+    by_index: dict[int, int] = msgspec.field(default_factory=dict)
+    by_id: dict[str, int] = msgspec.field(default_factory=dict)
+    text: int = -1
+    waiting: list[tuple[str, bytes, bool]] = msgspec.field(default_factory=list)
+    late: str = ""
+
+
+class Blocks(Struct, array_like=True):
+    """The blocks of one message, over all its choices; ``count`` is the next one's index."""
+
+    count: int = 0
+
+    def next(self) -> int:
+        """The index of a new block."""
+        self.count += 1
+        return self.count - 1
+
+
+class CallWriter(BlockWriter[Growing]):
+    """Writes what comes of a choice's calls."""
+
+    __slots__ = ()
+
+    def take_calls(self, calls: Sequence[ToolCall], *, old: bool = False) -> None:
+        """More of calls, as they stand in one list; ``old`` says that they are none, but the one of the old API."""
+        growing = self.answer
+        if growing.calls and not growing.by_index:
+            _index(growing)
+        known = len(growing.calls)
+        for came in calls:
+            function = _function(came)
+            at = _find(growing, came, function, known)
+            if at is None:
+                self.end_words()
+                at = _add(growing, came, old=old)
+            call = growing.calls[at]
+            _name(growing, at, came, function)
+            words = function.arguments
+            if words:
+                self._grow_call(call, words if isinstance(words, str) else msgspec.json.encode(words).decode())
+            if call.block < 0:
+                self._begin_calls(must=False)
+
+    def begin_all_calls(self) -> None:
+        """Begin the calls that wait, with what there is of them."""
+        growing = self.answer
+        if growing.calls and not growing.by_index:
+            _index(growing)
+        if growing.started < len(growing.calls):
+            self._begin_calls(must=True)
+
+    def _grow_call(self, call: Call, words: str) -> None:
+        """More of a call's input."""
+        call.begun = True
+        inside = msgspec.json.encode(words)[1:-1].decode() if call.free else words
+        if call.block >= 0:
+            self.grow(call.block, "input_json_delta", inside)
+            return
+        call.held.append(inside)
+        if not call.id and not call.free:
+            _follow(call, words)
+
+    def _begin_calls(self, *, must: bool) -> None:
+        """Begin the calls that are known by all they are known by; or all, if they ``must``."""
+        growing = self.answer
+        while growing.started < len(growing.calls):
+            call = growing.calls[growing.started]
+            if not (must or (call.begun and call.name and (call.id or call.old))):
+                return
+            call.block = self.begin("tool_use", tool_id=call.id or derived_id(call.name), name=call.name)
+            growing.started += 1
+            held = ('{"input":"' if call.free else "") + "".join(call.held)
+            call.held = []
+            if held:
+                self.grow(call.block, "input_json_delta", held)
 
 
 def _index(growing: Growing) -> None:
@@ -137,18 +223,6 @@ def _name(growing: Growing, at: int, came: ToolCall, function: Function) -> None
         call.name += function.name
 
 
-def _grow(call: Call, words: str, events: list[Event]) -> None:
-    """More of a call's input."""
-    call.begun = True
-    inside = msgspec.json.encode(words)[1:-1].decode() if call.free else words
-    if call.block >= 0:
-        events.append(BlockDelta(call.block, "input_json_delta", inside))
-        return
-    call.held.append(inside)
-    if not call.id and not call.free:
-        _follow(call, words)
-
-
 def _follow(call: Call, words: str) -> None:
     """Follow what opens and closes in JSON."""
     depth, mode, past = call.depth, call.mode, 0
@@ -168,21 +242,3 @@ def _follow(call: Call, words: str) -> None:
         else:
             depth += (mark in "{[") - (mark in "}]")
     call.depth, call.mode = depth, _ESCAPE if past > len(words) else mode
-
-
-def _begin(growing: Growing, blocks: Blocks, events: list[Event], *, must: bool) -> None:
-    """Begin the calls that are known by all they are known by; or all, if they ``must``."""
-    while growing.started < len(growing.calls):
-        call = growing.calls[growing.started]
-        if not (must or (call.begun and call.name and (call.id or call.old))):
-            return
-        named = BlockStarted(
-            index=blocks.next(), kind="tool_use", tool_id=call.id or derived_id(call.name), name=call.name
-        )
-        call.block = start(growing, named, events)
-        growing.started += 1
-        opening = '{"input":"' if call.free else ""
-        held = opening + "".join(call.held)
-        call.held = []
-        if held:
-            events.append(BlockDelta(call.block, "input_json_delta", held))

@@ -158,8 +158,6 @@ class Part(Struct, gc=False):
 BESIDE_TEXT: Final = ("citations", "search_results", "annotations", "moderation", "images", "related_questions")
 # Members of a part that say nothing beside its words.
 _SILENT_IN_PARTS: Final = frozenset({"type", "text", "thinking", "refusal", "summary", "signature", "closed", "index"})
-# The largest count that a state can hold.
-_MOST_TOKENS: Final = 2**63 - 1
 
 _decode = msgspec.json.Decoder(Chunk).decode
 _message = msgspec.json.Decoder(Delta)
@@ -255,14 +253,10 @@ def usage(tokens: Tokens) -> Usage:
     """Token counts with what was read from a cache on its own."""
     cached = (tokens.prompt_tokens_details and tokens.prompt_tokens_details.cached_tokens) or 0
     return Usage(
-        input_tokens=_count((tokens.prompt_tokens or 0) - cached),
-        output_tokens=_count(tokens.completion_tokens or 0),
-        cache_read_input_tokens=_count(cached),
+        input_tokens=max((tokens.prompt_tokens or 0) - cached, 0),
+        output_tokens=max(tokens.completion_tokens or 0, 0),
+        cache_read_input_tokens=max(cached, 0),
     )
-
-
-def _count(tokens: int) -> int:
-    return min(max(tokens, 0), _MOST_TOKENS)
 
 
 def part(raw: Raw) -> Part | None:
@@ -313,3 +307,27 @@ def beside_text(chunk: Chunk) -> list[tuple[str, Raw]]:
     """What a chunk says about its text, beside its choices."""
     found = [(name, getattr(chunk, name)) for name in BESIDE_TEXT]
     return [(name, value) for name, value in found if value is not UNSET and bytes(value) not in _NOTHING]
+
+
+def holds_json(chunk: Chunk) -> bool:
+    """Whether anything is taken from a chunk as the JSON that it is, which nobody has looked into yet."""
+    if chunk.error or beside_text(chunk):
+        return True
+    return any(
+        choice.others
+        or choice.message is not UNSET
+        or (choice.delta is not None and choice.delta != _NO_DELTA and _delta_holds_json(choice.delta))
+        for choice in chunk.choices or ()
+    )
+
+
+def _delta_holds_json(delta: Delta) -> bool:
+    if type(delta.content) is list or delta.annotations or delta.audio:
+        return True
+    functions = [call.function for call in delta.tool_calls or ()] + [delta.function_call]
+    if any(function is not None and type(function.arguments) is dict for function in functions):
+        return True
+    return not (delta.channel is delta.token_id is delta.provider_metadata is delta.name is UNSET)
+
+
+_NO_DELTA: Final = Delta()

@@ -15,9 +15,9 @@ from msgspec import UNSET, Raw, Struct
 from pipeline.history.readers.calls import EMPTY_OBJECT, arguments_object, derived_id
 from pipeline.history.readers.openai_responses import ISSUER
 from pipeline.streams import fields as read
+from pipeline.streams.blocks import CANONICAL, own_block
 from pipeline.streams.events import BlockDelta, BlockStarted, Event, WholeBlock
 from pipeline.streams.openai_responses.wire import MOST_PARTS, place
-from pipeline.streams.own import CANONICAL, own_block
 
 # Parts of a message that are text.
 TEXT_PARTS: Final = frozenset({"output_text", "refusal", "text"})

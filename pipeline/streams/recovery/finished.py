@@ -150,7 +150,7 @@ def block_json(block: Block, issuer: Mapping[str, object] = MappingProxyType({})
 def shown_json(block: Block) -> bytes | None:
     """The JSON of a block of its source's own type as its item ends with it: with all that streamed."""
     if block.kind == "choice" and block.raw is not None:
-        return _with_members(block.raw, _grown(block) | block.noted())
+        return _with_members(block.raw, _grown(block) | block.extras())
     return block_json(block)
 
 
