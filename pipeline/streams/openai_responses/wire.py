@@ -316,17 +316,12 @@ def _tokens(members: Fields) -> Tokens | None:
 def usage(tokens: Tokens) -> Usage:
     """Token counts with what was read from a cache on its own."""
     details = tokens.input_tokens_details
-    cached = 0 if details is None else _count(details.cached_tokens)
+    cached = 0 if details is None else details.cached_tokens or 0
     return Usage(
-        input_tokens=max(_count(tokens.input_tokens) - cached, 0),
-        output_tokens=_count(tokens.output_tokens),
+        input_tokens=max((tokens.input_tokens or 0) - cached, 0),
+        output_tokens=tokens.output_tokens or 0,
         cache_read_input_tokens=cached,
     )
-
-
-def _count(tokens: int | None) -> int:
-    """A count; none that the state could not hold."""
-    return min(max(tokens or 0, -(2**63)), 2**63 - 1)
 
 
 def place(output_index: int, part: int = 0) -> int:
