@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from pipeline.streams.claude_cli.plain import AssistantLine, ResultLine, decode, plain_events
 
 from pipeline.streams.bytes.salvage import read_fields
 from pipeline.streams.claude_cli.lines import line_events
-from pipeline.streams.claude_cli.plain import AssistantLine, ResultLine, decode, plain_events
 
 FLEET = Path(__file__).parents[2] / "pipeline/demo/fleet/streams.jsonl"
 LINES = [

@@ -9,8 +9,6 @@ answer): what follows is another message of the same turn. Another attempt is to
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
@@ -90,9 +88,6 @@ class GeminiState(Struct):
 
 class Gemini(PayloadDecoder[GeminiState]):
     """The source ``gemini``."""
-
-    prefix: ClassVar[str] = "gemini"
-    issuer: ClassVar[str] = "gemini"
 
     def __init__(self) -> None:
         super().__init__(GeminiState)

@@ -71,7 +71,6 @@ class ChatState(Struct):
 class OpenAiChat(PayloadDecoder[ChatState]):
     """The source ``openai-chat``."""
 
-    prefix: ClassVar[str] = "chat"
     issuer: ClassVar[str] = "openai-chat"
 
     def __init__(self) -> None:
@@ -314,7 +313,6 @@ class OpenAiChat(PayloadDecoder[ChatState]):
 class Vllm(OpenAiChat):
     """The source ``vllm``."""
 
-    prefix: ClassVar[str] = "vllm"
     issuer: ClassVar[str] = "vllm"
 
 
