@@ -83,7 +83,9 @@ class Anthropic(PayloadDecoder[AnthropicState]):
                 events += self._deltas(deltas)
                 deltas = []
             events += self.read(payload) if event is None else self._checked(event, payload)
-        return events + self._deltas(deltas) if deltas else events
+        if deltas:
+            events += self._deltas(deltas)
+        return events
 
     def _checked(self, event: wire.Event, payload: bytes) -> list[Event]:
         """The events of an event that was decoded, unless there is something amiss in what was left raw."""
@@ -97,18 +99,18 @@ class Anthropic(PayloadDecoder[AnthropicState]):
         """The events of one event of the API."""
         event = wire.decode(payload)
         if type(event) is wire.Delta:
-            return self._deltas([event])
+            return [*self._deltas([event])]
         check_strings(payload)
         return self._event(event)
 
-    def _deltas(self, deltas: list[wire.Delta]) -> list[Event]:
+    def _deltas(self, deltas: list[wire.Delta]) -> list[BlockDelta]:
         """Neighbouring deltas, those of one block as one; an input that comes in deltas did not stand in its start."""
         events = wire.joined_deltas(deltas)
         if self.state.inputs:
             for event in events:
                 if event.content:
                     self.state.inputs.pop(event.index, None)
-        return [*events]
+        return events
 
     def _event(self, event: wire.Event) -> list[Event]:
         match event:

@@ -168,8 +168,10 @@ def joined_deltas(deltas: list[Delta], message_id: str | None = None) -> list[Bl
     It is what ``decoder.joined`` does with events, done before there are any: an event for each delta would cost more
     than to decode it.
     """
-    found: list[BlockDelta] = []
     index, newest = deltas[0].index, deltas[0].delta
+    if len(deltas) == 1:
+        return [BlockDelta(index, newest.kind, newest.content or newest.text, message_id)]
+    found: list[BlockDelta] = []
     contents: list[str] = []
     for event in deltas:
         delta = event.delta

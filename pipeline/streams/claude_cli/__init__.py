@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from zlib import crc32
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from pipeline.streams import fields as read
 from pipeline.streams.anthropic.wire import Delta, joined_deltas
@@ -22,6 +22,8 @@ from pipeline.streams.claude_cli.lines import line_events
 from pipeline.streams.claude_cli.stream_events import StreamEvent, decode, plain_event, stream_events
 from pipeline.streams.events import Event, MessageStarted, WholeMessage, unrecognized
 from pipeline.streams.redelivery import SavedLines, SeenLines
+
+_members = msgspec.json.Decoder(dict[str, Raw])
 
 # How many whole lines may stand between the halves of a line that was cut.
 _PATIENCE = 16
@@ -116,8 +118,8 @@ class ClaudeCli:
         try:
             sound, masked = make_sound(line)
             self.halves.masked |= masked
-            fields = read_fields(sound)
-        except TypeError:
+            fields = _members.decode(sound)  # read_fields, which would look for damage once more
+        except msgspec.ValidationError:
             return [unrecognized("not a JSON object", line=line)]
         except RecursionError:
             return [unrecognized("nesting too deep", line=line)]
