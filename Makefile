@@ -49,7 +49,7 @@ schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json anew 
 	@$(BIN)/reknit topics schemas --write topics
 	@$(BIN)/reknit topics asyncapi --write topics
 
-docs: $(VENV)/.runtime ## write docs/fixes.md and docs/rules/ anew from the catalogues and their examples
+docs: $(VENV)/.runtime ## write the pages of docs/ anew from the catalogues, their examples and the table of streams
 	@$(BIN)/reknit explain --write docs
 
 clean: ## remove caches and local state

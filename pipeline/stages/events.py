@@ -14,16 +14,11 @@ from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import Entry, EventStates
 from pipeline.stages.fix_records import tell_of_stream
 from pipeline.stages.item_tally import count_items
-from pipeline.streams import FinishedTurn, Recovery
+from pipeline.streams import SOURCES, FinishedTurn, Recovery
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from topics import headers as names
 from topics.items import Item, ItemDelta
 from topics.records import RECORDED, StreamPolicy, TurnAppended
-
-# Sources whose agent runs its tools itself and goes on by itself: their recorded turns never trigger a request.
-SELF_DRIVING = frozenset({"claude-cli"})
-# Sources whose words are changed. Their records are fed one by one, so that each fix names the record it is from.
-REWRITTEN = frozenset({b"cascade"})
 
 
 class EventsStage:
@@ -122,7 +117,6 @@ def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
     Records of whole events can be fed at once, which costs a third of feeding them one by one. ``source`` is that of
     records without one.
     """
-    default = source.encode()
     current: dict[bytes | None, tuple[Headers | None, list[Record]]] = {}
     for record in records:
         joined_by, run = current.get(record.key, (None, None))
@@ -131,16 +125,19 @@ def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
                 run.append(record)
                 continue
             yield run
-        current[record.key] = (_headers_to_join(record, default), [record])
+        current[record.key] = (_headers_to_join(record, source), [record])
     for _, run in current.values():
         yield run
 
 
-def _headers_to_join(first: Record, source: bytes) -> Headers | None:
+def _headers_to_join(first: Record, source: str) -> Headers | None:
     """The headers that a record must have to be fed together with this one; None where it stands alone."""
     headers = dict(first.headers)
-    stands_alone = not first.key or first.value is None or names.FRAMING in headers
-    return None if stands_alone or headers.get(names.SOURCE, source) in REWRITTEN else first.headers
+    known = SOURCES.get(_text(headers.get(names.SOURCE)) or source)
+    # Where words are changed, each fix names the record that it is from.
+    rewritten = known is not None and known.rewrites
+    stands_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten
+    return None if stands_alone else first.headers
 
 
 def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes]) -> list[Item]:
@@ -167,7 +164,7 @@ def _appended(turn: FinishedTurn, source: str) -> bytes:
         id=turn.id,
         origin=RECORDED,
         source=source,
-        self_driving=source in SELF_DRIVING,
+        self_driving=SOURCES[source].self_driving,
     )
     return msgspec.json.encode(record)
 

@@ -13,12 +13,10 @@ second time tolerantly (lone surrogates, bytes that are not UTF-8), takes an ``e
 neighbouring deltas of one block, so ``payload`` need not. What is remembered from event to event is one small msgspec
 struct, ``self.state``; its class is given to ``__init__``. The base saves, restores and, at the end of a run, renews
 it. ``[DONE]`` arrives at ``done``. A source whose bytes are not SSE or lines replaces ``split`` (bytes of whole events
-to payloads; ``sse.values`` is for arrays) and ``framing`` (where events end). Register the class in ``sources``.
+to payloads; ``sse.values`` is for arrays) and ``framing`` (where events end). What else holds for the source stands in
+its line in ``sources``, from which the class is known.
 
     class Chat(PayloadDecoder[ChatState]):
-        prefix = "chat"                        # item ids: chat-block-0, ...
-        issuer = "openai-chat"                 # stands on reasoning in the session's log
-
         def __init__(self) -> None:
             super().__init__(ChatState)
 
@@ -61,7 +59,7 @@ apart by its content.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -74,25 +72,16 @@ from pipeline.streams.bytes.salvage import make_sound, read_fields
 from pipeline.streams.events import BlockDelta, Event, Failed, unrecognized
 from pipeline.streams.fields import Fields
 
-# What proves a block: a complete message that holds it, or its own stop and its message's stop reason.
-Proof: TypeAlias = Literal["message", "stop"]
-
-
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Decoder(Protocol):
     """What recovery needs of a source.
 
-    ``prefix`` begins the ids of the source's items. ``confirmed_by`` says what proves a block; ``message`` is for agent
-    programs that tell which of several attempts they took, ``stop`` for everything else. ``issuer`` is the provider's
-    name in the history, or ``""``. ``halves`` are characters that were cut between two deltas; they are saved apart.
-    ``framing`` says where events end in bytes.
+    ``halves`` are characters that were cut between two deltas; they are saved apart. ``framing`` says where events end
+    in bytes.
     """
 
-    prefix: ClassVar[str]
-    confirmed_by: ClassVar[Proof]
-    issuer: ClassVar[str]
     halves: Halves
 
     @staticmethod
@@ -129,10 +118,6 @@ S = TypeVar("S", bound=Struct)
 
 class PayloadDecoder(Generic[S]):
     """A source with one JSON object an event, in SSE or in lines. Subclasses write ``payload``."""
-
-    prefix: ClassVar[str]
-    confirmed_by: ClassVar[Proof] = "stop"
-    issuer: ClassVar[str] = ""
 
     def __init__(self, state: type[S]) -> None:
         self._fresh = state

@@ -10,13 +10,25 @@ They hold each other in no circle, so the collector of circles need not know the
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
 from topics.items import AgentUnrecognized, Item, TurnResult, Usage
 
 Extras: TypeAlias = dict[str, Raw] | UnsetType
+
+# Kinds of blocks: what is told in words, what is thought, and calls, of which a provider runs some itself.
+TEXTS: Final = frozenset({"text", "thinking"})
+REASONING: Final = frozenset({"thinking", "redacted_thinking"})
+CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+# Kinds of deltas that are known, each with the kind of block that it is of.
+BLOCK_OF_DELTA: Final = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "input_json_delta": "tool_use",
+    "signature_delta": "thinking",
+}
 
 
 class MessageStarted(Struct, frozen=True, gc=False):

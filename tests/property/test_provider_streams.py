@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from pipeline.streams import Recovery
-from pipeline.streams.decoder import Proof
 from pipeline.streams.events import (
     BlockDelta,
     BlockNoted,
@@ -29,9 +28,9 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.recovery.beside import Memory
-from pipeline.streams.recovery.identity import Ids
 from pipeline.streams.recovery.machine import Machine
+from pipeline.streams.recovery.memory import Ids, Memory
+from pipeline.streams.sources import Proof
 from topics.items import Item, ItemDelta, ItemRetracted, ItemStarted, Usage
 from topics.reducer import View, reduce
 

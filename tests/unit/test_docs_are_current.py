@@ -13,6 +13,7 @@ from pipeline.cli.explain import explain_command
 from pipeline.explain import documents, place_of
 from pipeline.fixes import FIXES
 from pipeline.rules import RULES
+from pipeline.streams.recovery.table import TABLE
 from pipeline.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert pages == {"README.md", "testing.md", *PAGES}
     assert all(f"({page})" in (DOCS / "README.md").read_text("utf-8") for page in pages - {"README.md"})
-    assert set(PAGES) == {"fixes.md", "acts.md", *(f"rules/{target}.md" for target in TARGETS)}
+    assert set(PAGES) == {"fixes.md", "acts.md", "streams.md", *(f"rules/{target}.md" for target in TARGETS)}
 
 
 @pytest.mark.parametrize("code", [*FIXES, *RULES])
@@ -47,7 +48,7 @@ def test_a_codes_anchor_resolves(code):
 
 def test_a_page_holds_each_example_whole():
     for page, text in PAGES.items():
-        fences = FENCED.findall(text)
+        fences = [fence for fence in FENCED.findall(text) if fence[1] == "text"]
         headings = [anchor for anchor in anchors(text) if anchor in {code.lower() for code in (*FIXES, *RULES)}]
         assert len(fences) == len(headings), page
         assert all("\x00" not in body for _, _, body in fences)
@@ -72,6 +73,24 @@ def test_the_target_of_the_page_is_the_one_that_is_tested():
     tested = ast.parse((ROOT / "tests" / "unit" / "test_testing_own_target.py").read_text("utf-8"))
     tested.body = [node for node in tested.body if not is_preamble(node)]
     assert ast.unparse(ast.parse(shown)) == ast.unparse(tested)
+
+
+def test_the_diagram_has_every_move_of_the_table_or_the_words_above_it_have():
+    (diagram,) = (body for _, kind, body in FENCED.findall(PAGES["streams.md"]) if kind == "mermaid")
+    drawn = {
+        (before, after, words)
+        for before, after, told in re.findall(r"^ +(\w+) --> (\w+): (.+)$", diagram, re.MULTILINE)
+        for words in told.split("<br/>")
+    }
+    everywhere = dict(re.findall(r"\*([^*]+)\* leads to `(\w+)`", PAGES["streams.md"]))
+    assert everywhere == {
+        "message started": "open",
+        "complete message, another one": "promoted",
+        "end of the run": "idle",
+    }
+    moves = {(before, after, given) for (before, given), (after, _) in TABLE.items() if before is not after}
+    assert drawn == {move for move in moves if move[2] not in everywhere}
+    assert all(after == everywhere[given] for _, after, given in moves if given in everywhere)
 
 
 def is_preamble(node):

@@ -20,10 +20,8 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.recovery.beside import Memory
-from pipeline.streams.recovery.identity import Ids
 from pipeline.streams.recovery.machine import Machine
-from pipeline.streams.recovery.table import State
+from pipeline.streams.recovery.memory import Ids, Memory, State
 from topics.items import AgentUnrecognized, Item, ItemCompleted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 

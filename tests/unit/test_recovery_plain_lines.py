@@ -1,4 +1,4 @@
-"""Lines that are decoded at once give what they give when they are read member by member."""
+"""Lines of the Claude CLI that are decoded at once give what they give when they are read member by member."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipeline.streams.bytes.salvage import read_fields
-from pipeline.streams.claude_cli.lines import line_events
-from pipeline.streams.claude_cli.plain import AssistantLine, ResultLine, decode, plain_events
+from pipeline.streams.bytes.salvage import make_sound, read_fields
+from pipeline.streams.claude_cli import ClaudeCli
+from pipeline.streams.claude_cli.stream_events import decode, stream_events
 
 FLEET = Path(__file__).parents[2] / "pipeline/demo/fleet/streams.jsonl"
 LINES = [
@@ -18,56 +18,102 @@ LINES = [
     for line in run.get("lines", ())
     if line.startswith("{") and line.endswith("}")
 ]
-RECORDED = [fields for line in LINES if (fields := json.loads(line)).get("type") in {"assistant", "result"}]
+RECORDED = [fields for line in LINES if (fields := json.loads(line)).get("type") == "stream_event"]
+# One of each kind of line, by the kinds of what stands in it.
+KINDS = {
+    (event["type"], *(event.get(inner, {}).get("type") for inner in ("delta", "content_block"))): fields
+    for fields in RECORDED
+    for event in [fields["event"]]
+}
 # What a member may be instead.
-OTHERS = [None, 1, 1.5, True, "", "x", [], ["x"], {}, {"type": "text"}, "\ud800", "é"]
+OTHERS = [None, 1, 1.5, True, "", "x", [], ["x"], {}, {"type": "text"}, {"stop_reason": "x"}, "\ud800", "é"]
+# Members that a line or an event may have more than the recorded one.
+MORE = ["abandoned_blocks", "api_message_id", "context_management", "usage", "signature", "citations", "new_member"]
 
 
-def plainly(data):
-    """The events of a line by its typed decode; None where that leaves it to the other."""
+def read_at_once(line):
+    return ClaudeCli().feed(line)
+
+
+def read_by_member(line):
+    """What the other way of reading makes of it: the characters for halves of surrogates are the decoder's."""
+    decoder = ClaudeCli()
+    sound, masked = make_sound(line)
+    decoder.halves.masked = masked
+    events = stream_events(read_fields(sound))
+    return decoder.halves.follow(events) if masked else events
+
+
+def is_decoded_at_once(line):
     try:
-        line = decode(data)
+        return decode(line).parent_tool_use_id is None
     except (ValueError, RecursionError):
-        return None
-    assert isinstance(line, AssistantLine | ResultLine)
-    return plain_events(line, data)
+        return False
 
 
-def by_member(data):
-    fields = read_fields(data)
-    return line_events(json.loads(bytes(fields["type"])), fields)
+def places(value, path=()):
+    """Every object in the line, by its path."""
+    if isinstance(value, dict):
+        yield path
+        for name, inner in value.items():
+            yield from places(inner, (*path, name))
 
 
-def same(events):
-    """Events as plain JSON, for the order of extras means nothing."""
-    return json.loads(msgspec.json.encode(events))
+def changed(value, path, change):
+    """The line with the object at the path changed."""
+    if not path:
+        return change(value)
+    return value | {path[0]: changed(value[path[0]], path[1:], change)}
 
 
 def variants(fields):
     """The line, and each line that differs from it in one member, or has one more or one less."""
     yield fields
-    for name in [*fields, "error", "isSidechain", "isApiErrorMessage", "new_member"]:
-        if name != "type":
-            yield {key: value for key, value in fields.items() if key != name}
-            yield from ({**fields, name: other} for other in OTHERS)
-    message = fields.get("message", {})
-    for name in [*message, "new_member"]:
-        yield from ({**fields, "message": {**message, name: other}} for other in OTHERS)
+    for path in places(fields):
+        here = fields
+        for name in path:
+            here = here[name]
+        for name in dict.fromkeys([*here, *MORE]):
+            if (path, name) in {((), "type"), ((), "event")}:
+                continue  # then it is another kind of line
+            yield changed(fields, path, lambda at, name=name: {key: at[key] for key in at if key != name})
+            for other in OTHERS:
+                yield changed(fields, path, lambda at, name=name, other=other: at | {name: other})
 
 
-@pytest.mark.parametrize("at", range(len(RECORDED)))
-def test_both_ways_of_reading_give_the_same_events(at):
-    for fields in variants(RECORDED[at]):
-        data = json.dumps(fields).encode()
-        found = plainly(data)
-        assert found is None or same(found) == same(by_member(data)), data
+def test_there_is_a_line_of_every_kind():
+    assert {event for event, *_ in KINDS} == {
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    }
 
 
-def test_most_recorded_lines_are_decoded_at_once():
-    assert sum(plainly(json.dumps(fields).encode()) is not None for fields in RECORDED) > 0.8 * len(RECORDED)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: " ".join(filter(None, kind)))
+def test_both_ways_of_reading_give_the_same_events(kind):
+    for fields in variants(KINDS[kind]):
+        line = json.dumps(fields).encode()
+        assert msgspec.json.encode(read_at_once(line)) == msgspec.json.encode(read_by_member(line)), line
+
+
+def test_nearly_all_recorded_events_are_decoded_at_once():
+    assert sum(is_decoded_at_once(json.dumps(fields).encode()) for fields in RECORDED) > 0.95 * len(RECORDED)
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b"\xed\xa0\x80", rb"\ud83d"])
 def test_damaged_text_is_left_to_the_tolerant_reader(damage):
-    block = b'{"type":"text","text":"' + damage + b'"}'
-    assert plainly(b'{"type":"assistant","message":{"id":"m","content":[' + block + b"]}}") is None
+    delta = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"' + damage + b'"}}'
+    assert not is_decoded_at_once(b'{"type":"stream_event","event":' + delta + b"}")
+
+
+def test_an_event_in_which_a_member_is_damaged_is_known_again():
+    """A line that is decoded and turns out not to be plain within is read again, and is no redelivery of itself."""
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "c", "caller": {}}}
+    line = json.dumps({"type": "stream_event", "event": start, "uuid": "u"}).encode()
+    decoder = ClaudeCli()
+    (event,) = decoder.feed(line)
+    assert (event.tool_id, event.kind) == ("c", "tool_use")
+    assert decoder.feed(line) == []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -22,6 +22,7 @@ from pipeline.streams.bytes.framing import Ends, Scan
 from pipeline.streams.bytes.salvage import check_strings
 from pipeline.streams.decoder import PayloadDecoder
 from pipeline.streams.events import (
+    CALLS,
     Aside,
     BlockDelta,
     BlockNoted,
@@ -36,7 +37,6 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.fields import Fields
-from pipeline.streams.recovery.attempts import CALLS
 from topics.items import SessionSystem
 
 # Stop reasons for which the output ended before its end.
@@ -81,9 +81,6 @@ class State(Struct, array_like=True):
 
 class BedrockConverse(PayloadDecoder[State]):
     """One message after another of ConverseStream."""
-
-    prefix: ClassVar[str] = "bc"
-    issuer: ClassVar[str] = "bedrock-converse"
 
     def __init__(self) -> None:
         super().__init__(State)

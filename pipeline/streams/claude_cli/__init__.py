@@ -1,1 +1,185 @@
-"""Streams of the Claude CLI's stream-json."""
+"""The Claude CLI's ``stream-json`` output to common events.
+
+Almost every line is a text delta, so these have a path of their own: one typed decode (``stream_events``), one look at
+the redelivery window, and neighbours become one event. What is no plain stream event is read member by member
+(``lines``), and what strict JSON refuses is read tolerantly (``salvage``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import msgspec
+from msgspec import Raw, Struct
+
+from pipeline.streams import fields as read
+from pipeline.streams.anthropic.wire import Delta, joined_deltas
+from pipeline.streams.bytes.framing import Ends, Scan, whole_lines
+from pipeline.streams.bytes.halves import Halves
+from pipeline.streams.bytes.salvage import make_sound, read_fields, take_apart
+from pipeline.streams.claude_cli.lines import line_events
+from pipeline.streams.claude_cli.stream_events import StreamEvent, decode, plain_event, stream_events
+from pipeline.streams.events import Event, MessageStarted, WholeMessage, unrecognized
+from pipeline.streams.redelivery import SavedLines, SeenLines
+
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+# How many whole lines may stand between the halves of a line that was cut.
+_PATIENCE = 16
+
+
+class _Saved(Struct, array_like=True):
+    seen: SavedLines
+    half: bytes | None
+    patience: int
+
+
+class ClaudeCli:
+    """One run after another of the CLI's output, in whole lines."""
+
+    def __init__(self) -> None:
+        self._seen = SeenLines()
+        self._half: bytes | None = None
+        self._patience = 0
+        self.halves = Halves()
+
+    @staticmethod
+    def framing(data: bytes, scan: Scan, /) -> Ends:
+        """One line an event."""
+        return whole_lines(data, scan)
+
+    def feed_each(self, records: Sequence[bytes]) -> list[Event]:
+        """The events of several records; each of them is lines, and a line means the same in any record."""
+        return self.feed(b"\n".join(records))
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events of one or several lines. Never raises for what stands in them."""
+        events: list[Event] = []
+        seen, before = self._seen.window()
+        deltas: list[Delta] = []  # of one message, which go on until something else comes
+        message_id: str | None = None
+        torn = bool(self.halves.waiting)
+        for line in data.split(b"\n"):
+            try:
+                wire = None if torn or self._half is not None else decode(line)
+            except (ValueError, RecursionError):
+                wire = None
+            if wire is not None and type(wire.event) is Delta and wire.parent_tool_use_id is None:
+                if wire.uuid:
+                    known = crc32(wire.uuid.encode()) << 32 | crc32(line)  # redelivery.mark, without the call
+                    if known in seen.known or known in before.known:
+                        continue
+                    seen.known.add(known)  # Marks.add, without the call
+                    seen.packed.append(known)
+                if deltas and wire.api_message_id != message_id:
+                    events += joined_deltas(deltas, message_id or None)
+                    deltas = []
+                message_id = wire.api_message_id
+                deltas.append(wire.event)
+                continue
+            if deltas:
+                events += joined_deltas(deltas, message_id or None)
+                deltas = []
+            found = None if wire is None else self._plain(wire, line)
+            if found is None:
+                found = self._line(line)
+                events += self.halves.follow(found) if torn or self.halves.masked else found
+                torn, self.halves.masked = bool(self.halves.waiting), False
+            else:
+                events += found
+            seen, before = self._seen.window()
+        if deltas:
+            events += joined_deltas(deltas, message_id or None)
+        return events
+
+    def _plain(self, wire: StreamEvent, line: bytes) -> list[Event] | None:
+        """The event of a decoded line that is not a delta; None where it has to be read member by member."""
+        if wire.parent_tool_use_id is not None:
+            return None
+        try:
+            event = plain_event(wire)
+        except (ValueError, RecursionError):
+            return None
+        return self._unless_known([event], wire.uuid or "", line)
+
+    def end(self) -> list[Event]:
+        """What is left when the run ends; the next line is another run's."""
+        half, self._half = self._half, None
+        self._seen = SeenLines()
+        left = self.halves.end()
+        return [*left, unrecognized("non-JSON output", line=half)] if half is not None else left
+
+    def _line(self, line: bytes) -> list[Event]:
+        if self._half is not None:
+            return self._rejoin(self._half, line)
+        if not line or line.isspace():
+            return []
+        try:
+            sound, masked = make_sound(line)
+            self.halves.masked |= masked
+            fields = _members.decode(sound)  # read_fields, which would look for damage once more
+        except msgspec.ValidationError:
+            return [unrecognized("not a JSON object", line=line)]
+        except RecursionError:
+            return [unrecognized("nesting too deep", line=line)]
+        except ValueError:
+            return self._damaged(line)
+        return self._read(fields, line)
+
+    def _damaged(self, line: bytes) -> list[Event]:
+        cut = take_apart(line)
+        if cut is None:
+            return [unrecognized("non-JSON output", line=line)]
+        foreign = [event for other in cut.foreign for event in self._line(other)]
+        if not cut.whole:
+            self._half, self._patience = cut.rest, _PATIENCE
+            return foreign
+        rest = self._line(cut.rest)
+        return rest + foreign if cut.follows else foreign + rest
+
+    def _rejoin(self, half: bytes, line: bytes) -> list[Event]:
+        """Put a line to a half that waits: they make a whole, or the line stands for itself and the half waits on."""
+        self._half = None
+        joined = half + line
+        fields = _fields_or_none(joined)
+        if fields is not None:
+            return self._read(fields, joined)
+        if _fields_or_none(line) is None and (cut := take_apart(joined)) is not None and cut.foreign:
+            return self._damaged(joined)
+        own = self._line(line)
+        if self._patience <= 1 or self._half is not None:
+            return [unrecognized("non-JSON output", line=half), *own]
+        self._half, self._patience = half, self._patience - 1
+        return own
+
+    def _read(self, fields: read.Fields, line: bytes) -> list[Event]:
+        kind = read.text(fields, "type")
+        events = stream_events(fields) if kind == "stream_event" else line_events(kind, fields)
+        return self._unless_known(events, read.text(fields, "uuid"), line)
+
+    def _unless_known(self, events: list[Event], uuid: str, line: bytes) -> list[Event]:
+        """A line's events, or none where it is a redelivery."""
+        if uuid and self._seen.is_known(uuid, line):
+            return []
+        for event in events:
+            if isinstance(event, MessageStarted) or (isinstance(event, WholeMessage) and event.parent is None):
+                self._seen.enter(event.message_id, uuid, line)
+        return events
+
+    def save(self) -> bytes:
+        """The decoder's state."""
+        return msgspec.msgpack.encode(_Saved(self._seen.save(), self._half, self._patience))
+
+    def load(self, saved: bytes) -> None:
+        """Take the state that ``save`` gave."""
+        state = msgspec.msgpack.decode(saved, type=_Saved)
+        self._seen = SeenLines.load(state.seen)
+        self._half, self._patience = state.half, state.patience
+
+
+def _fields_or_none(line: bytes) -> read.Fields | None:
+    try:
+        return read_fields(line)
+    except (ValueError, TypeError, RecursionError):
+        return None

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from pipeline.streams import fields as read
-from pipeline.streams.claude_cli.messages import read_message, text_block, usage, whole_block
+from pipeline.streams.anthropic.messages import read_message, text_block, usage, whole_block
 from pipeline.streams.events import (
     Aside,
     Event,
@@ -142,17 +142,17 @@ def _result(fields: Fields) -> list[Event]:
         total_cost_usd=read.number(fields, "total_cost_usd"),
         usage=usage(fields, "usage"),
         model_usage=read.raw(fields, "modelUsage"),
-        permission_denials=unless_empty(read.raw(fields, "permission_denials")),
+        permission_denials=_unless_empty(read.raw(fields, "permission_denials")),
         stop_reason=read.text(fields, "stop_reason") or None,
-        errors=unless_empty(read.raw(fields, "errors")),
+        errors=_unless_empty(read.raw(fields, "errors")),
         uuid=read.text(fields, "uuid") or None,
-        extras=read.others(fields, RESULT),
+        extras=read.others(fields, _RESULT),
     )
     return [RunResult(item, read.strings(fields, "begun_message_ids"))]
 
 
 # The members of a result that have a place of their own; others are extras.
-RESULT = _COMMON | frozenset(
+_RESULT = _COMMON | frozenset(
     {
         "is_error",
         "result",
@@ -173,7 +173,7 @@ def _string_or_none(fields: Fields, name: str) -> str | None:
     return value if value or bytes(fields.get(name, b"")) == b'""' else None
 
 
-def unless_empty(raw: Raw | UnsetType) -> Raw | UnsetType:
+def _unless_empty(raw: Raw | UnsetType) -> Raw | UnsetType:
     """Raw JSON, unless it is an empty list or object."""
     return UNSET if raw is not UNSET and bytes(raw) in {b"[]", b"{}"} else raw
 

@@ -7,8 +7,6 @@ A chunk has the next parts of its candidates (``candidates``). A stream may go o
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
@@ -68,9 +66,6 @@ class GeminiState(Struct):
 
 class Gemini(PayloadDecoder[GeminiState]):
     """The source ``gemini``."""
-
-    prefix: ClassVar[str] = "gemini"
-    issuer: ClassVar[str] = "gemini"
 
     def __init__(self) -> None:
         super().__init__(GeminiState)

@@ -76,7 +76,6 @@ class ChatState(Struct):
 class OpenAiChat(PayloadDecoder[ChatState]):
     """The source ``openai-chat``."""
 
-    prefix: ClassVar[str] = "chat"
     issuer: ClassVar[str] = "openai-chat"
 
     def __init__(self) -> None:
@@ -334,7 +333,6 @@ class OpenAiChat(PayloadDecoder[ChatState]):
 class Vllm(OpenAiChat):
     """The source ``vllm``."""
 
-    prefix: ClassVar[str] = "vllm"
     issuer: ClassVar[str] = "vllm"
 
 

@@ -8,13 +8,12 @@ make up another for each event (GitHub Copilot), and so they do for the response
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, get_args
+from typing import Final, get_args
 from zlib import crc32
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.history.readers.openai_responses import ISSUER
 from pipeline.streams import fields as read
 from pipeline.streams.bytes.salvage import check_strings
 from pipeline.streams.decoder import PayloadDecoder, failure
@@ -36,7 +35,7 @@ from pipeline.streams.openai_responses import wire
 from pipeline.streams.openai_responses.items import is_over, read_item
 from pipeline.streams.openai_responses.pieces import ResponsesState
 from pipeline.streams.openai_responses.wire import place
-from pipeline.streams.recovery.redelivery import SavedLines, SeenLines
+from pipeline.streams.redelivery import SavedLines, SeenLines
 
 _PIECES: Final = frozenset(get_args(wire.Piece))
 # What a response may begin with.
@@ -55,9 +54,6 @@ class _Saved(Struct, array_like=True):
 
 class OpenAiResponses(PayloadDecoder[ResponsesState]):
     """The source ``openai-responses``."""
-
-    prefix: ClassVar[str] = "resp"
-    issuer: ClassVar[str] = ISSUER.provider
 
     def __init__(self) -> None:
         super().__init__(ResponsesState)

@@ -1,1 +1,227 @@
-"""What an attempt is worth when the next thing comes: the table, and what carries it out."""
+"""Recovery of one session: framing, decoder and machine together, and all three as one small state.
+
+What an attempt is worth when the next thing comes is in ``table``; ``streaming``, ``complete_messages``, ``closing``
+and ``asides`` carry it out on what ``memory`` holds; ``render`` makes items of it, ``finished`` turns for the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, cast
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.errors import InputError
+from pipeline.fixes import Fix
+from pipeline.streams.bytes.framing import Tail
+from pipeline.streams.bytes.halves import Halves
+from pipeline.streams.cascade.speech import Speech
+from pipeline.streams.decoder import Decoder
+from pipeline.streams.events import Event, RunEnded, unrecognized
+from pipeline.streams.recovery.diagnosis import END_OF_INPUT, EXCERPT
+from pipeline.streams.recovery.finished import FinishedTurn
+from pipeline.streams.recovery.machine import Machine
+from pipeline.streams.recovery.memory import Ids, Memory
+from pipeline.streams.sources import RewritingDecoder, find_source
+from topics.items import AnyItem, Item
+
+_items = msgspec.json.Decoder(list[AnyItem])
+
+
+class _Saved(Struct, array_like=True):
+    source: str
+    run: str | None
+    fed: bool
+    records: bool
+    excerpt: int
+    tail: Tail
+    due: bytes
+    decoder: bytes
+    memory: Memory
+    halves: Halves | None = None
+
+
+class Recovery:
+    """One session's events to items, run after run.
+
+    Args:
+        source: whose events they are, a key of ``SOURCES``.
+        records: whether finished turns and fixes are kept for ``take_finished`` and ``take_fixes``; who asks for them
+            takes them after each feed.
+        excerpt: how much of each end of its text the diagnosis of an unfinished run keeps, in code points.
+
+    Raises:
+        UnknownTargetError: there is no such source.
+    """
+
+    def __init__(self, source: str = "claude-cli", *, records: bool = True, excerpt: int = EXCERPT) -> None:
+        self._source = find_source(source)
+        self._run: str | None = None
+        self._fed = False
+        self._records = records
+        self._excerpt = excerpt
+        self._tail = Tail()
+        self._due: list[Item] = []
+        self._speech = Speech()
+        self._decoder: Decoder = self._source.decoder()
+        self._machine = self._machine_with(Memory(Ids(self._source.prefix)))
+
+    @property
+    def source(self) -> str:
+        """Whose events they are."""
+        return self._source.name
+
+    @property
+    def run(self) -> str | None:
+        """The run that is going on, by the name it was fed under; None where it has none, or between runs."""
+        return self._run
+
+    @property
+    def turns(self) -> int:
+        """How many turns the session has finished."""
+        return self._machine.memory.ids.turns
+
+    def feed(
+        self, data: bytes, run: str | None = None, *, framing: Literal["events", "bytes"] = "events"
+    ) -> list[Item]:
+        """Take events as they came, one or several, separated by newlines; return their items.
+
+        Another ``run`` than before ends the former run; None goes on with it. With ``framing`` bytes the data may end
+        inside an event, which the next data go on with.
+
+        Raises:
+            StreamError: the source broke its own protocol. Damaged lines are items, not errors.
+        """
+        if (run is not None and run != self._run) or framing == "bytes" or self._due or self._tail.size:
+            return self._feed_with_care(data, run, framing)
+        self._fed = True
+        events = self._decoder.feed(data)
+        # Nearly every record is one event.
+        return self._machine.step(events[0]) if len(events) == 1 else self._steps(events)
+
+    def _feed_with_care(self, data: bytes, run: str | None, framing: str) -> list[Item]:
+        """Feed when it is not just the next events of the same run."""
+        items, self._due = self._due, []
+        if run is not None and self._fed and run != self._run:
+            items += self.end_run("next run")
+        self._run = self._run if run is None else run
+        self._fed = True
+        if framing == "bytes":
+            data, lost = self._tail.push(data, self._decoder.framing)
+            items += self._steps([unrecognized("event longer than 64 MiB")] * lost)
+        elif self._tail.size:
+            items += self._steps(self._decoder.feed(self._tail.flush()))
+        return items + self._steps(self._decoder.feed(data))
+
+    def feed_each(self, records: Sequence[bytes], run: str | None = None) -> list[Item]:
+        """Take records of one run, each of them whole events; their items add up to those of feeding one by one.
+
+        It costs a third of that. What a record means does not depend on the others, however damaged they are.
+
+        Raises:
+            StreamError: the source broke its own protocol. Damaged lines are items, not errors.
+        """
+        items = self.feed(records[0], run)
+        return items + self._steps(self._decoder.feed_each(records[1:])) if len(records) > 1 else items
+
+    def end_run(self, reason: str = "end of run") -> list[Item]:
+        """Nothing more comes in this run: what is open stays, marked as incomplete for this reason."""
+        items, self._due = self._due, []
+        tail = self._tail.flush()
+        if tail:
+            items += self._steps(self._decoder.feed(tail))
+        items += self._steps(self._decoder.end())
+        self._fed, self._run = False, None
+        return items + self._steps([RunEnded(reason)])
+
+    def switch_source(self, source: str) -> None:
+        """Go on with another source's events; the running run ends, and its last items come with the next feed."""
+        following = find_source(source)
+        self._due = self.end_run("next source")
+        self._source, self._decoder = following, following.decoder()
+        self.speak(self._speech)
+        memory = self._machine.memory
+        memory.ids.prefix = following.prefix
+        self._machine = self._machine_with(memory)
+
+    def speak(self, speech: Speech) -> None:
+        """Tell what the words of a source that rewrites them are to become, from its next message on.
+
+        It is not in a snapshot.
+        """
+        self._speech = speech
+        if self._source.rewrites:
+            cast(RewritingDecoder, self._decoder).speech = speech
+
+    def take_fixes(self) -> list[Fix]:
+        """What was changed in a source's words since this was last asked: its name for target, item ids for paths."""
+        memory = self._machine.memory
+        fixes, memory.fixes = memory.fixes, []
+        return fixes
+
+    def take_finished(self) -> list[FinishedTurn]:
+        """The turns that were finished since this was last asked, in order."""
+        memory = self._machine.memory
+        turns, memory.finished = memory.finished, []
+        return turns
+
+    def snapshot(self) -> bytes:
+        """All that recovery needs to go on from here, with the finished turns that nobody took."""
+        saved = _Saved(
+            self._source.name,
+            self._run,
+            self._fed,
+            self._records,
+            self._excerpt,
+            self._tail,
+            msgspec.json.encode(self._due),
+            self._decoder.save(),
+            self._machine.memory,
+            self._decoder.halves if self._decoder.halves.are_open() else None,
+        )
+        return msgspec.msgpack.encode(saved)
+
+    @classmethod
+    def restore(cls, data: bytes) -> Recovery:
+        """The recovery whose snapshot this is; it goes on with identical items.
+
+        Raises:
+            InputError: it is not a snapshot of this version.
+        """
+        try:
+            saved = msgspec.msgpack.decode(data, type=_Saved)
+        except msgspec.DecodeError as error:
+            raise InputError("bad_snapshot", f"this is not a snapshot of a recovery: {error}") from error
+        recovery = cls(saved.source, records=saved.records, excerpt=saved.excerpt)
+        recovery._run, recovery._fed, recovery._tail = saved.run, saved.fed, saved.tail
+        recovery._due = list(_items.decode(saved.due))
+        recovery._decoder.load(saved.decoder)
+        recovery._decoder.halves = saved.halves or Halves()
+        recovery._machine = recovery._machine_with(saved.memory)
+        return recovery
+
+    def _machine_with(self, memory: Memory) -> Machine:
+        source = self._source
+        return Machine(memory, source.confirmed_by, records=self._records, issuer=source.issuer, excerpt=self._excerpt)
+
+    def _steps(self, events: list[Event]) -> list[Item]:
+        step = self._machine.step
+        if len(events) == 1:
+            return step(events[0])
+        return [item for event in events for item in step(event)]
+
+
+def recover(lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cli") -> Iterator[Item]:
+    """The items of one run.
+
+    ``lines`` is the whole output, or its lines; each element is one or several whole events. Items come as soon as
+    their line is read. At the end of the lines what is still open is completed as incomplete.
+
+    Raises:
+        UnknownTargetError: there is no such source.
+    """
+    recovery = Recovery(source, records=False)
+    for line in [lines] if isinstance(lines, bytes | str) else lines:
+        yield from recovery.feed(line.encode("utf-8", "replace") if isinstance(line, str) else line)
+    yield from recovery.end_run(END_OF_INPUT)

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from pipeline.streams.events import (
+    BLOCK_OF_DELTA,
     Aside,
     BlockDelta,
     BlockNoted,
@@ -31,7 +32,7 @@ from pipeline.streams.events import (
     UserMessage,
     WholeMessage,
 )
-from pipeline.streams.recovery.attempts import Message
+from pipeline.streams.recovery.message import Message
 from topics.items import Cause, TurnDiagnosis
 
 # The reason of who only ran out of lines: it says nothing of the run, which may go on elsewhere.
@@ -59,7 +60,6 @@ _TYPES: Final[dict[type, str]] = {
     RunResult: "result",
     Aside: "aside",
 }
-_DELTAS: Final = frozenset({"text_delta", "thinking_delta", "input_json_delta", "signature_delta"})
 # Causes by the words with which those who end runs tell them; the first that fits.
 _CAUSES: Final[tuple[tuple[re.Pattern[str], Cause], ...]] = (
     (re.compile(r"stall|no progress|idle", re.IGNORECASE), "stall"),
@@ -80,23 +80,23 @@ class Trace(Struct, array_like=True):
     tail: str = ""
     length: int = 0
 
-    def count(self, event: Event) -> None:
-        """Take note of an event; the end of the run is none of its own."""
+    def count_event(self, event: Event) -> None:
+        """Count an event by its type; the end of the run is none of its own."""
         if type(event) is BlockDelta:
-            kind, number = event.kind if event.kind in _DELTAS else "other_delta", event.count
+            kind, number = event.kind if event.kind in BLOCK_OF_DELTA else "other_delta", event.count
         else:
             kind, number = _TYPES[type(event)], 1
         self.counts[kind] = self.counts.get(kind, 0) + number
 
-    def read(self, message: Message, excerpt: int) -> None:
-        """Take the text of a message that is over, withdrawn or not."""
+    def add_text_of(self, message: Message, excerpt: int) -> None:
+        """Add the text of a message that is over, withdrawn or not."""
         for block in message.blocks:
             text = block.text()
             if text:
-                self._add(text if not self.length else "\n" + text, excerpt)
+                self._add_text(text if not self.length else "\n" + text, excerpt)
                 self.length += block.length or len(text)
 
-    def _add(self, text: str, excerpt: int) -> None:
+    def _add_text(self, text: str, excerpt: int) -> None:
         room = excerpt - len(self.head)
         if room > 0:
             self.head += text[:room]
@@ -121,7 +121,7 @@ class Trace(Struct, array_like=True):
             return "error" in self.counts and "result" not in self.counts
         return bool(message.failed) or (message.cut and self.loops()) or not ended
 
-    def told(self, reason: str, failed: str) -> TurnDiagnosis:
+    def diagnosis(self, reason: str, failed: str) -> TurnDiagnosis:
         """The diagnosis of the run, which ended for this reason; ``failed`` is the error that came before."""
         cause = cause_of(reason, failed)
         loops = self.loops()

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from pipeline.streams import fields as read
-from pipeline.streams.recovery.attempts import CALLS, PLAIN, Block, Message, UserLine
+from pipeline.streams.events import CALLS, REASONING
+from pipeline.streams.recovery.message import PLAIN, Block, Message, UserLine
 
-_REASONING = frozenset({"thinking", "redacted_thinking"})
 _TOLD_WITHOUT_GROWTH = PLAIN | CALLS | {"choice"}
 
 
@@ -121,13 +121,13 @@ def block_json(block: Block, issuer: Mapping[str, object] = MappingProxyType({})
 
     ``issuer`` is the member that says whose reasoning it is.
     """
-    noted = block.noted()
+    noted = block.noted_members()
     if block.kind == "text" and not block.text():
         return None  # no provider takes a text without words, whatever stands beside it
     if block.raw is not None:
         # What other answers said is shown, and is nothing that the model is told.
         grown = _grown(block) | noted if block.kind not in _TOLD_WITHOUT_GROWTH else noted
-        if block.kind in _REASONING and issuer and b'"issuer"' not in block.raw:
+        if block.kind in REASONING and issuer and b'"issuer"' not in block.raw:
             grown = grown | {name: Raw(msgspec.json.encode(value)) for name, value in issuer.items()}
         return _with_members(block.raw, grown) if grown else block.raw
     text = block.text()

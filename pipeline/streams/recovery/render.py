@@ -1,15 +1,15 @@
-"""What events and blocks look like as items."""
+"""What events and blocks look like as items, and which blocks have none."""
 
 from __future__ import annotations
 
 from typing import TypedDict
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.streams.events import BlockStarted, UserMessage, WholeBlock, WholeMessage
-from pipeline.streams.recovery.attempts import CALLS, PLAIN, Block, Message, Rest
+from pipeline.streams.events import CALLS, BlockStarted, UserMessage, WholeBlock, WholeMessage
 from pipeline.streams.recovery.finished import shown_json
+from pipeline.streams.recovery.message import PLAIN, Block, Message
 from topics.items import Item, ItemCompleted, ItemRetracted, ItemStarted, Origin, TurnDelta, TurnStop
 
 
@@ -55,6 +55,14 @@ def whole_items(
     own = UNSET if whole.kind in PLAIN else whole.raw
     done = ItemCompleted(item_id=item_id, origin=origin, text=text, input=whole.input, raw=own, extras=whole.extras)
     return [started, done]
+
+
+class Rest(Struct, frozen=True):
+    """What a confirmed block was still missing on the screen."""
+
+    text: str | UnsetType = UNSET
+    input: Raw | UnsetType = UNSET
+    raw: Raw | UnsetType = UNSET
 
 
 def confirmed(block: Block, whole: WholeBlock, rest: Rest) -> ItemCompleted:
@@ -149,3 +157,37 @@ def promoted_block(item_id: str, whole: WholeBlock, raw: bytes | None) -> Block:
         confirmed=True,
         raw=raw,
     )
+
+
+# Thinking of which no word has come has no item until one does, and what is only a signature never gets one: a provider
+# seals its reasoning, and some send nothing else of it. That goes into the log, for the provider wants it back; on a
+# screen it would be an empty box. Agent programs, which tell everything twice, show what they show.
+
+
+def is_unspoken(whole: WholeBlock) -> bool:
+    """Whether there is nothing to show of a whole block."""
+    return whole.kind == "thinking" and not whole.text and whole.extras is UNSET
+
+
+def uncover(block: Block) -> list[Item]:
+    """Start the item of a block that has none, for now it has something to show."""
+    if not block.unseen:
+        return []
+    block.unseen = False
+    return [streamed_start(block.item_id, BlockStarted(index=block.index, kind=block.kind))]
+
+
+def uncover_growing(message: Message) -> list[Item]:
+    """Start the newest block's item, if words may still come: items stand in the order of their blocks.
+
+    Where the blocks are placed, they need not.
+    """
+    newest = message.blocks[-1] if message.blocks and not message.placed else None
+    if newest is None or newest.stopped or newest.confirmed or newest.withdrawn:
+        return []
+    return uncover(newest)
+
+
+def uncover_told(block: Block) -> list[Item]:
+    """Start the item of a block that ends and has more than a signature."""
+    return uncover(block) if block.unseen and (block.told or block.extras()) else []

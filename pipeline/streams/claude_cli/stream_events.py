@@ -1,13 +1,22 @@
-"""``stream_event`` lines of the Claude CLI, except the plain deltas, which ``claude_cli`` reads itself."""
+"""``stream_event`` lines of the Claude CLI: an event of the Messages API, and around it what the CLI knows of it.
+
+A line whose event is plain is one typed decode. One that does not fit (an unknown type, a member of the wrong type)
+fails to decode and is read member by member; where it does fit, both give the same event.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, Struct
 
 from pipeline.streams import fields as read
+from pipeline.streams.anthropic import wire
+from pipeline.streams.anthropic.messages import WORDS
 from pipeline.streams.events import (
+    CALLS,
     BlockDelta,
     BlockStarted,
     BlockStopped,
@@ -17,13 +26,63 @@ from pipeline.streams.events import (
     MessageStopped,
     unrecognized,
 )
-from pipeline.streams.fields import Fields
+from pipeline.streams.fields import Fields, Index
 
-# Block types that have a place of their own in items; a call of a provider's own tool is one like any other.
-TEXTS = frozenset({"text", "thinking", "redacted_thinking"})
-CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
-_DELTA_TEXT: dict[str, tuple[str, ...]] = {
+class _Abandoned(Struct, gc=False):
+    api_message_id: str | None = None
+    from_block_index: Index | None = None
+
+
+class StreamEvent(Struct, tag_field="type", tag="stream_event", gc=False):
+    """The line around an event."""
+
+    event: wire.Streamed
+    uuid: str | None = None
+    parent_tool_use_id: str | None = None
+    api_message_id: str | None = None
+    abandoned_blocks: _Abandoned | None = None
+
+
+decode = msgspec.json.Decoder(StreamEvent).decode
+_reason = msgspec.json.Decoder(str | None)
+
+
+def plain_event(line: StreamEvent) -> Event:
+    """The event of a decoded line that is not a delta.
+
+    Raises:
+        msgspec.DecodeError: it is not plain within, and has to be read member by member.
+    """
+    event, message_id = line.event, line.api_message_id or None
+    if type(event) is wire.BlockStart:
+        return _plain_start(event, message_id)
+    if type(event) is wire.BlockStop:
+        return BlockStopped(event.index, message_id)
+    if type(event) is wire.MessageStart:
+        return MessageStarted(event.message.id or message_id, event.message.model or None)
+    if type(event) is wire.MessageChange:
+        return MessageDelta(_reason.decode(event.delta.get("stop_reason", b"null")) or None, message_id)
+    abandoned = line.abandoned_blocks
+    if abandoned is None:
+        return MessageStopped(message_id)
+    return MessageStopped(abandoned.api_message_id or message_id, abandoned.from_block_index or 0)
+
+
+def _plain_start(event: wire.BlockStart, message_id: str | None) -> Event:
+    block = wire.decode_start(event.content_block)
+    if isinstance(block, wire.CallStart):
+        tool_id, name = block.id or None, block.name
+        return BlockStarted(index=event.index, kind="tool_use", message_id=message_id, tool_id=tool_id, name=name)
+    if isinstance(block, wire.ThinkingStart):
+        return BlockStarted(index=event.index, kind="thinking", message_id=message_id, text=block.thinking)
+    return BlockStarted(index=event.index, kind="text", message_id=message_id, text=block.text)
+
+
+# Member by member.
+
+# Where a delta of each kind has its content.
+_CONTENT_OF: Final[dict[str, tuple[str, ...]]] = {
     "text_delta": ("text",),
     "thinking_delta": ("thinking", "text"),
     "input_json_delta": ("partial_json",),
@@ -77,7 +136,7 @@ def _block_start(event: Fields, _line: Fields, message_id: str | None) -> Event 
         tool_id=read.text(block, "id") or None,
         name=read.text(block, "name"),
         text=read.text(block, "thinking" if kind == "thinking" else "text"),
-        raw=UNSET if kind in TEXTS or kind in CALLS else read.own(event["content_block"]),
+        raw=UNSET if kind in WORDS or kind in CALLS else read.own(event["content_block"]),
     )
 
 
@@ -86,7 +145,7 @@ def _block_delta(event: Fields, _line: Fields, message_id: str | None) -> Event 
     if index is None or delta is None:
         return None
     kind = read.text(delta, "type")
-    keys = _DELTA_TEXT.get(kind)
+    keys = _CONTENT_OF.get(kind)
     if keys is None:
         return BlockDelta(index, kind or "unknown", "", message_id, read.own(event["delta"]))
     return BlockDelta(index, kind, read.text(delta, *keys), message_id)
@@ -97,7 +156,7 @@ def _block_stop(event: Fields, _line: Fields, message_id: str | None) -> Event |
     return None if index is None else BlockStopped(index, message_id)
 
 
-_READERS: dict[str, Callable[[Fields, Fields, str | None], Event | None]] = {
+_READERS: Final[dict[str, Callable[[Fields, Fields, str | None], Event | None]]] = {
     "message_start": _message_start,
     "message_delta": _message_delta,
     "message_stop": _message_stop,

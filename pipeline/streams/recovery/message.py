@@ -5,16 +5,12 @@ All of it is state that is saved with every batch, so it holds one message and n
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.streams.events import BlockNoted, BlockStarted, UserMessage, WholeBlock
+from pipeline.streams.events import CALLS, TEXTS, BlockNoted, BlockStarted, UserMessage, WholeBlock
 from topics.items import Usage
 
-TEXTS = frozenset({"text", "thinking"})
-CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 # What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
 _NO_CONTENT = "(no content)"
 # Kinds whose items tell all there is of them; an item of any other kind ends with its block's whole JSON.
@@ -88,11 +84,11 @@ class Block(Struct, kw_only=True):
         return True
 
     def append(self, content: str) -> None:
-        """Take a delta."""
+        """Grow by a delta's content."""
         self.parts.append(content)
         self.length += len(content)
 
-    def tell(self, text: str) -> None:
+    def note_whole_text(self, text: str) -> None:
         """Take the whole text from the block's stop, where something of it was lost."""
         self.told, self.told_at = (None, 0) if text == self.text() else (text, self.length)
 
@@ -100,7 +96,7 @@ class Block(Struct, kw_only=True):
         """What the block ends with: what its stop told, if that is not what streamed, and what streamed behind it."""
         return self.text() if self.told is None else self.told + self.text()[self.told_at :]
 
-    def settle(self) -> str | UnsetType:
+    def settle_text(self) -> str | UnsetType:
         """Take the final text for the block's; returned where it is not what streamed."""
         if self.told is None:
             return UNSET
@@ -108,7 +104,7 @@ class Block(Struct, kw_only=True):
         self.parts, self.told = [text], None
         return text
 
-    def note(self, event: BlockNoted) -> None:
+    def note_member(self, event: BlockNoted) -> None:
         """Take a member that stands beside the text."""
         if event.aside:
             self._note_aside(event)
@@ -126,9 +122,9 @@ class Block(Struct, kw_only=True):
 
     def extras(self) -> dict[str, Raw]:
         """What stands beside the text, for the item."""
-        return self.noted() | {name: Raw(value) for name, value in self.asides.items()}
+        return self.noted_members() | {name: Raw(value) for name, value in self.asides.items()}
 
-    def noted(self) -> dict[str, Raw]:
+    def noted_members(self) -> dict[str, Raw]:
         """What stands beside the text in the history, as JSON members."""
         if not (self.members or self.lists):
             return {}  # nearly always
@@ -194,18 +190,18 @@ class Message(Struct, kw_only=True):
         """The blocks that are on the screen."""
         return [block for block in self.blocks if not block.withdrawn]
 
-    def add(self, block: Block) -> None:
-        """Take a new block."""
+    def add_block(self, block: Block) -> None:
+        """Begin a new block, which is the newest at its place."""
         if block.index >= 0:
             self.places[block.index] = len(self.blocks)
         self.blocks.append(block)
 
-    def block(self, index: int) -> Block | None:
+    def block_at(self, index: int) -> Block | None:
         """The newest block at this place in the stream."""
         place = self.places.get(index)
         return None if place is None else self.blocks[place]
 
-    def call(self, tool_id: str) -> Block | None:
+    def call_answered_by(self, tool_id: str) -> Block | None:
         """The call that a result with this id answers: the first that has none yet, or else the last."""
         calls = [block for block in self.surviving() if block.tool_id == tool_id]
         return next((call for call in calls if not call.answered), calls[-1] if calls else None)
@@ -226,12 +222,12 @@ class Message(Struct, kw_only=True):
         is_former = answered and answered <= called - {block.tool_id for block in self.blocks}
         return self.former if is_former and self.former is not None else self
 
-    def said_before(self, likeness: bytes) -> Block | None:
+    def block_said_before(self, likeness: bytes) -> Block | None:
         """The block of the attempt before that a block like this one says again."""
         blocks = [] if self.former is None else self.former.surviving()
         return next((block for block in blocks if block.likeness == likeness), None)
 
-    def streamed(self, whole: WholeBlock) -> Block | None:
+    def streamed_block(self, whole: WholeBlock) -> Block | None:
         """The streamed block that a complete message now confirms; None if it never streamed.
 
         A call is known by its id, and where the complete message tells a block's place, that leaves nothing to guess.
@@ -240,7 +236,7 @@ class Message(Struct, kw_only=True):
         put words of their own in its place. Where a delta was lost in the middle, only the place is left to go by.
         """
         if whole.index is not None:
-            here = self.block(whole.index)
+            here = self.block_at(whole.index)
             return here if here is not None and here.kind == whole.kind and not here.withdrawn else None
         open_ = [block for block in self.surviving() if block.kind == whole.kind and block.awaits_confirmation()]
         if whole.tool_id is not None:
@@ -266,52 +262,3 @@ class Message(Struct, kw_only=True):
         blank = [block.index for block in waiting if block.is_blank()]
         passed = {block.index: sum(index < block.index for index in blank) for block in open_}
         return next((block for block in open_ if block.index - passed[block.index] == self.confirmed), None)
-
-
-class Rest(Struct, frozen=True):
-    """What a confirmed block was still missing on the screen."""
-
-    text: str | UnsetType = UNSET
-    input: Raw | UnsetType = UNSET
-    raw: Raw | UnsetType = UNSET
-
-
-def confirm(block: Block, whole: WholeBlock) -> Rest:
-    """Take the complete block's word; return what the stream did not deliver of it."""
-    streamed = block.text()
-    block.confirmed = True
-    # Of a confirmed block only the text is needed later, to compare a result with it.
-    block.parts = [whole.text] if whole.kind == "text" else []
-    if whole.kind in TEXTS:
-        # Some settings leave the thinking out of complete messages; then what was streamed is all there is.
-        missing = whole.kind == "thinking" and not whole.text
-        return Rest() if missing or whole.text == streamed else Rest(text=whole.text)
-    if whole.kind in CALLS:
-        return Rest(input=UNSET if _same_json(streamed, whole.input) else whole.input)
-    return Rest(raw=whole.raw)
-
-
-def _same_json(streamed: str, whole: Raw | UnsetType) -> bool:
-    if whole is UNSET:
-        return True
-    try:
-        return bool(msgspec.json.decode(streamed) == msgspec.json.decode(whole))
-    except (msgspec.DecodeError, RecursionError):
-        return False
-
-
-def likeness(whole: WholeBlock) -> bytes:
-    """A digest of what a block says, the same whenever it is said again: a call's id is not in it."""
-    said = whole.raw if whole.opaque or whole.kind == "redacted_thinking" else whole.text.encode("utf-8", "replace")
-    if whole.kind in CALLS:
-        said = b"" if whole.input is UNSET else _in_order(whole.input)
-    head = f"{whole.kind} {whole.name} ".encode("utf-8", "replace")
-    return hashlib.blake2b(head + bytes(said), digest_size=8).digest()
-
-
-def _in_order(raw: Raw) -> bytes:
-    """JSON with the members of its objects in order; what cannot be put in order as it is."""
-    try:
-        return msgspec.json.encode(msgspec.json.decode(raw), order="deterministic")
-    except (msgspec.DecodeError, RecursionError, OverflowError, ValueError):
-        return bytes(raw)

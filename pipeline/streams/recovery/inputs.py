@@ -25,20 +25,48 @@ from pipeline.streams.events import (
     UserMessage,
     WholeMessage,
 )
-from pipeline.streams.recovery.attempts import Message
-from pipeline.streams.recovery.table import Input
+from pipeline.streams.recovery.memory import Word
+from pipeline.streams.recovery.message import Message
 from topics.items import SessionInit
 
 
-def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
+class Input(Word):
+    """A common event, seen from the current message."""
+
+    START = "message started"
+    BLOCK_START = "block started"
+    BLOCK_DELTA = "block delta"
+    BLOCK_NOTE = "block noted"
+    BLOCK_STOP = "block stopped"
+    UNSTARTED = "content of a message whose start was lost"
+    FINISH = "stop reason"
+    FINISH_ANSWERED = "stop reason, and all calls have results"
+    FINISH_STOPPED = "stop reason of a message that stopped without one, where nothing else proves it"
+    NO_FINISH = "null stop reason"
+    STOP = "message stopped"
+    ABANDON = "message stopped, blocks abandoned"
+    OWN = "complete message, this one"
+    FOREIGN = "complete message, another one"
+    USAGE = "token counts"
+    RETRY = "retry, or an error that ends the attempt"
+    ANSWER = "the last missing tool result of a finished message"
+    ASIDE = "something beside the messages"
+    LATE = "event of a message that is over"
+    RESULT = "result"
+    RESULT_BEFORE = "result of messages before this one"
+    END = "end of the run"
+    NEXT_RUN = "another run begins while this message is not over"
+
+
+def input_of(event: Event, message: Message | None, *, complete_messages: bool) -> Input:
     """The input that the event is. ``message`` is the current message, if there is one.
 
-    ``repeats`` says that the source sends complete messages, so that what streams outside of any message is late.
-    Without them it is the only word of a message whose start was lost.
+    Where the source sends complete messages, what streams outside of any message is late. Without them it is the only
+    word of a message whose start was lost.
     """
     streamed = _STREAMED_INPUTS.get(type(event))
     if streamed is not None:
-        return _streamed(cast(StreamedEvent, event), streamed, message, repeats=repeats)
+        return _streamed(cast(StreamedEvent, event), streamed, message, complete_messages=complete_messages)
     if isinstance(event, WholeMessage):
         if event.parent is not None:
             return Input.ASIDE
@@ -48,7 +76,7 @@ def classify(event: Event, message: Message | None, *, repeats: bool) -> Input:
     if isinstance(event, RunResult):
         return Input.RESULT_BEFORE if _is_before(event, message) else Input.RESULT
     if isinstance(event, Aside) and type(event.item) is SessionInit:
-        return Input.NEXT_RUN if repeats and _is_running(message) else Input.ASIDE
+        return Input.NEXT_RUN if complete_messages and _is_running(message) else Input.ASIDE
     return _PLAIN[type(event)]
 
 
@@ -63,16 +91,16 @@ def is_late(event: StreamedEvent, message: Message | None, *, by_id: bool) -> bo
     return by_id and event.message_id != message.id and _is_another(event.message_id, message)
 
 
-def _streamed(event: StreamedEvent, plain: Input, message: Message | None, *, repeats: bool) -> Input:
+def _streamed(event: StreamedEvent, plain: Input, message: Message | None, *, complete_messages: bool) -> Input:
     """The input of an event of a message's stream; ``plain`` is what it is if there is nothing more to it."""
-    if message is None or is_late(event, message, by_id=repeats):
-        return Input.LATE if repeats or type(event) not in _CONTENT else Input.UNSTARTED
-    if not repeats and message.stopped and message.reason is not None and type(event) in _CONTENT:
+    if message is None or is_late(event, message, by_id=complete_messages):
+        return Input.LATE if complete_messages or type(event) not in _CONTENT else Input.UNSTARTED
+    if not complete_messages and message.stopped and message.reason is not None and type(event) in _CONTENT:
         return Input.UNSTARTED  # the message is complete
     if isinstance(event, MessageDelta):
         if event.stop_reason is None:
             return Input.NO_FINISH
-        if message.stopped and message.reason is None and not (repeats or message.failed):
+        if message.stopped and message.reason is None and not (complete_messages or message.failed):
             return Input.FINISH_STOPPED
         answered = event.stop_reason == "tool_use" and message.is_answered_with(set())
         return Input.FINISH_ANSWERED if answered else plain

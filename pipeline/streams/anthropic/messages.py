@@ -1,15 +1,14 @@
-"""Complete messages of the Claude CLI and their blocks: typed where they are plain, else member by member."""
+"""Complete messages of the Messages API and their blocks: typed where they are plain, else member by member."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from pipeline.streams import fields as read
-from pipeline.streams.claude_cli.events import CALLS, TEXTS
-from pipeline.streams.events import WholeBlock
+from pipeline.streams.events import CALLS, REASONING, TEXTS, WholeBlock
 from pipeline.streams.fields import Fields
 from topics.items import Usage
 
@@ -42,6 +41,9 @@ class _Call(Struct, tag_field="type", tag="tool_use", forbid_unknown_fields=True
 _message = msgspec.json.Decoder(Message)
 _plain_block: msgspec.json.Decoder[_Text | _Thinking | _Call] = msgspec.json.Decoder(_Text | _Thinking | _Call)
 _usage = msgspec.json.Decoder(Usage)
+
+# Types of blocks, calls apart, that have a place of their own in items.
+WORDS: Final = TEXTS | REASONING
 
 # The members of a block that have a place of their own in items; others are extras.
 _BLOCK: dict[str, frozenset[str]] = {
@@ -97,7 +99,7 @@ def _unusual_block(raw: Raw) -> WholeBlock:
     block = read.members({"block": raw}, "block") or {}
     kind = read.text(block, "type")
     raw = read.own(raw)
-    if kind in TEXTS:
+    if kind in WORDS:
         keys = ("thinking", "text") if kind == "thinking" else ("text",)
         return WholeBlock(kind=kind, raw=raw, text=read.text(block, *keys), extras=read.others(block, _BLOCK[kind]))
     tool_id = read.text(block, "id")

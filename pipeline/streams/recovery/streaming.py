@@ -1,0 +1,203 @@
+"""What streams of an attempt: its start, its blocks as they grow, its stop reason and its stop."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from pipeline.streams.events import (
+    BLOCK_OF_DELTA,
+    CALLS,
+    BlockDelta,
+    BlockNoted,
+    BlockStarted,
+    BlockStopped,
+    MessageDelta,
+    MessageStarted,
+    MessageStopped,
+    UsageKnown,
+)
+from pipeline.streams.recovery.asides import ignore
+from pipeline.streams.recovery.closing import leave_message, stop_turn, withdraw_block, withdraw_blocks
+from pipeline.streams.recovery.memory import Context
+from pipeline.streams.recovery.message import Block, Message
+from pipeline.streams.recovery.render import confirmed_by_stop, streamed_start, uncover, uncover_growing, uncover_told
+from topics.items import Item, ItemDelta, TurnDelta
+
+# The start.
+
+
+def start_next(context: Context, event: MessageStarted) -> list[Item]:
+    """Close the message, begin an attempt."""
+    items = leave_message(context, "next message")
+    _begin_attempt(context, event)
+    return items
+
+
+def start_again(context: Context, event: MessageStarted) -> list[Item]:
+    """Withdraw what is unconfirmed, begin an attempt."""
+    # Of an API, another attempt means that the client threw this one away as a whole.
+    items = withdraw_blocks(context.message, everything=not context.complete_messages)
+    items += leave_message(context, "next attempt")
+    _begin_attempt(context, event)
+    return items
+
+
+def start_unseen(context: Context, event: BlockStarted | BlockDelta) -> list[Item]:
+    """Close the message, begin an attempt with the block: its own start was lost."""
+    items = start_next(context, MessageStarted(event.message_id))
+    return items + (open_block(context, event) if isinstance(event, BlockStarted) else extend_block(context, event))
+
+
+def _begin_attempt(context: Context, event: MessageStarted) -> None:
+    context.memory.message = Message(id=event.message_id, model=event.model, attempt=True, placed=event.placed)
+
+
+# Blocks.
+
+
+def open_block(context: Context, event: BlockStarted) -> list[Item]:
+    """Start an item."""
+    message = context.message
+    items = uncover_growing(message)
+    before = message.block_at(event.index)
+    if before is not None and not before.withdrawn and before.repeats(event, whole=context.complete_messages):
+        if context.complete_messages:
+            return items
+        # An API never starts a block twice within an attempt: the first start was a part of one that is gone.
+        items += withdraw_block(before)
+    is_call = event.kind in CALLS and event.tool_id is not None
+    item_id = context.ids.for_call(event.tool_id) if is_call and event.tool_id else context.ids.for_streamed()
+    block = Block(item_id=item_id, kind=event.kind, index=event.index, tool_id=event.tool_id, name=event.name)
+    block.raw = bytes(event.raw) if event.raw is not UNSET else None
+    block.unseen = event.kind == "thinking" and not event.text and not context.complete_messages
+    message.add_block(block)
+    if block.unseen:
+        return items
+    items.append(streamed_start(item_id, event))
+    if event.text:
+        items.append(ItemDelta(item_id=item_id, delta_type=f"{event.kind}_delta", content=event.text))
+        block.append(event.text)
+    return items
+
+
+def extend_block(context: Context, event: BlockDelta) -> list[Item]:
+    """Pass on a delta."""
+    message = context.message
+    block = message.blocks[-1] if message.blocks else None
+    if block is None or block.index != event.index:
+        block = message.block_at(event.index)
+    if block is None or (block.confirmed and not context.complete_messages):
+        return _open_for_delta(context, event)
+    if block.confirmed:
+        return []  # the complete message has told all of it
+    if event.kind == "signature_delta":
+        block.signature += event.content
+        return []
+    if not event.content and event.raw is UNSET:
+        return []
+    if block.unseen and block.stopped and not message.placed:
+        return _open_for_delta(context, event)  # what comes now stands behind what has been shown since
+    items = uncover(block)
+    at = block.length
+    block.append(event.content)
+    raw = event.raw
+    items.append(ItemDelta(item_id=block.item_id, delta_type=event.kind, content=event.content, at=at, raw=raw))
+    return items
+
+
+def _open_for_delta(context: Context, event: BlockDelta) -> list[Item]:
+    """Start a block whose start was lost, if the delta tells what it is."""
+    kind = BLOCK_OF_DELTA.get(event.kind)
+    if kind is None or (event.kind == "signature_delta" and context.complete_messages):
+        return ignore(context, event)
+    started = BlockStarted(index=event.index, kind=kind)
+    return [*open_block(context, started), *extend_block(context, event)]
+
+
+def note_member(context: Context, event: BlockNoted) -> list[Item]:
+    """Remember what stands beside the block's text."""
+    block = context.message.block_at(event.index)
+    if block is None or block.withdrawn:
+        return ignore(context, event)
+    block.note_member(event)
+    return []
+
+
+def stop_block(context: Context, event: BlockStopped) -> list[Item]:
+    """Remember that the block's stream stopped."""
+    block = context.message.block_at(event.index)
+    if block is not None:
+        block.stopped = not event.cut
+        if event.text is not None and not block.confirmed:
+            block.note_whole_text(event.text)
+    return []
+
+
+def take_stray(context: Context, event: BlockStarted | BlockDelta | BlockNoted | BlockStopped) -> list[Item]:
+    """Nothing if a complete message tells it again, else as in an open attempt."""
+    if context.complete_messages:
+        return ignore(context, event)
+    if isinstance(event, BlockStarted):
+        return open_block(context, event)
+    if isinstance(event, BlockDelta):
+        return extend_block(context, event)
+    return note_member(context, event) if isinstance(event, BlockNoted) else stop_block(context, event)
+
+
+# The end.
+
+
+def take_stop_reason(context: Context, event: MessageDelta) -> list[Item]:
+    """Remember the stop reason."""
+    message = context.message
+    message.reason, message.cut = event.stop_reason, event.cut
+    message.details = {} if event.details is UNSET else {name: bytes(raw) for name, raw in event.details.items()}
+    return _confirm_stopped(context, message)
+
+
+def take_late_stop_reason(context: Context, event: MessageDelta) -> list[Item]:
+    """Remember the stop reason, close the turn once more."""
+    context.message.stopped = False
+    return [*take_stop_reason(context, event), *stop_turn(context, context.message)]
+
+
+def take_usage(context: Context, event: UsageKnown) -> list[Item]:
+    """Remember the token counts, or tell them if the turn is closed."""
+    message = context.message
+    message.model = event.model or message.model
+    if event.usage is None or event.usage == message.usage:
+        return []
+    message.usage = event.usage
+    return [TurnDelta(usage=event.usage)] if message.stopped else []
+
+
+def stop_message(context: Context, _event: MessageStopped) -> list[Item]:
+    """Close the turn."""
+    message = context.message
+    return [*_confirm_stopped(context, message), *stop_turn(context, message)]
+
+
+def abandon_blocks(context: Context, event: MessageStopped) -> list[Item]:
+    """Close the turn, give up the blocks that are named."""
+    message = context.message
+    message.reason = None
+    for block in message.blocks:
+        block.abandoned = block.abandoned or block.index >= (event.abandoned_from or 0)
+    return stop_turn(context, message)
+
+
+def _confirm_stopped(context: Context, message: Message) -> list[Item]:
+    """Where no complete message comes, a block's stop and the message's stop reason prove it."""
+    if context.complete_messages or message.reason is None:
+        return []
+    items: list[Item] = []
+    for block in message.surviving():
+        if not block.stopped or block.confirmed:
+            continue
+        if block.reads_as_whole(cut=message.cut):
+            block.confirmed = True
+            items += uncover_told(block)
+            told = block.settle_text()
+            if not block.unseen:
+                items.append(confirmed_by_stop(block, told))
+    return items
