@@ -13,10 +13,9 @@ from msgspec import UNSET
 
 from pipeline.errors import ReknitError
 from pipeline.session import Session
-from pipeline.stages.base import Output, Record, Result
-from pipeline.stages.dead_letters import dead_letter
-from pipeline.stages.decoding import decoded
+from pipeline.stages.base import Output, Record, Result, dead_letter
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
 from pipeline.stages.turn_state import Entry, TurnStates, forget, forget_behind, kept_by, seen_before
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
