@@ -11,8 +11,7 @@ import click
 import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
-from pipeline.cli.kafka import partition_of, read_partition, reader
-from pipeline.cli.options import broker_options, configured
+from pipeline.cli.broker import broker_options, configured, partition_of, read_partition, reader
 from pipeline.cli.output import Exit, fail, say, write_json
 from pipeline.config import Config
 from pipeline.errors import ReknitError

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first asked for
 # What may touch the world. Everything else in `pipeline` is the core, also what is added tomorrow.
-EDGE = ("admin", "cli", "config", "demo", "engine", "explain", "logs", "metrics", "replay", "testing", "viewer")
+EDGE = ("cli", "config", "demo", "engine", "explain", "metrics", "replay", "testing", "viewer")
 CORE = sorted(
     path.stem
     for path in (ROOT / "pipeline").iterdir()
