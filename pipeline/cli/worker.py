@@ -14,8 +14,8 @@ from pipeline.cli.broker import broker_options, configured
 from pipeline.cli.output import fail, say
 from pipeline.config import Config
 from pipeline.errors import ReknitError
+from pipeline.registry import target_named
 from pipeline.stages.defaults import Defaults
-from pipeline.targets import target_named
 from pipeline.text import Redactor
 
 if TYPE_CHECKING:

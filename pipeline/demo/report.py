@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from pipeline.demo.recordings import Events, Input, Recording, Wait, inputs
+from pipeline.registry import target_named
 from pipeline.rules import Violation, validate
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics import headers as names
@@ -96,13 +97,13 @@ def _open(request: _Request, record: Json) -> None:
 
 
 def _judged(target: str, request: _Request) -> list[Violation]:
-    if target == "claude-cli":
+    if target_named(target).enveloped:
         return [violation for line in _envelopes(request.messages) for violation in validate(line, target)]
     return validate(request.head | {"messages": request.messages}, target)
 
 
 def _envelopes(messages: Sequence[Json]) -> Iterator[bytes]:
-    """A history for the CLI's standard input, as one would first try it: a line a message, its role for a type."""
+    """A history for a program's standard input, as one would first try it: a line a message, its role for a type."""
     for message in messages:
         yield json.dumps({"type": message["role"], "message": message}).encode() + b"\n"
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from pipeline.errors import ReknitError
+from pipeline.registry import target_named
 from pipeline.session import Session
 from pipeline.stages.base import Output, Record, Result, dead_letter
 from pipeline.stages.defaults import Defaults
@@ -134,7 +135,7 @@ def _drives_itself(event: TurnAppended) -> bool:
 
 def _announcement(key: bytes, session: Session) -> Output:
     """What the stream side has to know, through its own log."""
-    speaks = "cascade" in session.targets
+    speaks = any(target_named(name).speaks for name in session.targets)
     policy = StreamPolicy(
         record_assistant=session.policy.record_assistant,
         incomplete_call=session.policy.incomplete_call,

@@ -14,7 +14,7 @@ from strategies import histories, policies
 from pipeline import normalize
 from pipeline.history.render import CONTINUE
 from pipeline.history.results import INTERRUPTED, ORPHAN_MARK
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 
 # More examples for a long run: REKNIT_EXAMPLES=10.
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
