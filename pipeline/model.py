@@ -8,9 +8,9 @@ free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
 
@@ -167,3 +167,14 @@ class Conversation(Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     model: str | None = None
     params: dict[str, Raw] = {}
+
+
+def on_the_wire(block: Block) -> Any:  # noqa: ANN401  a block's struct, or raw JSON for an unknown one
+    """What to encode for a block in Anthropic's shape."""
+    if isinstance(block, Unknown):
+        return block.raw
+    if block.issuer is not UNSET:
+        block = structs.replace(block, issuer=UNSET)
+    if isinstance(block, ToolResult) and isinstance(block.content, list):
+        return structs.replace(block, content=[on_the_wire(part) for part in block.content])
+    return block

@@ -1,7 +1,9 @@
-"""Targets of one's own, made known to this process beside ours.
+"""The targets: one descriptor each, of how its requests are written, what judges them, and how they can be read.
 
-A registered target is taken by name wherever ours are: ``normalize``, ``validate``, ``Session`` and the conformance kit
-(``pipeline.testing``). Register when the program starts; a worker's configuration names what its process knows.
+``pipeline.targets`` and ``pipeline.rules`` share nothing, so that one can convict the other; here they are joined. A
+registered target of one's own is taken by name wherever ours are: ``normalize``, ``validate``, ``Session`` and the
+conformance kit (``pipeline.testing``). Register when the program starts; a worker's configuration names what its
+process knows.
 """
 
 from __future__ import annotations
@@ -9,36 +11,128 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import UNSET, Struct, UnsetType
+
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.rules import RULE_SETS, RULES, Rule, RuleSet
-from pipeline.targets import TARGETS, Target
+from pipeline.targets.anthropic import Anthropic
+from pipeline.targets.base import Writer
+from pipeline.targets.bedrock_converse import BedrockConverse
+from pipeline.targets.cascade import Cascade
+from pipeline.targets.claude_cli import ClaudeCli
+from pipeline.targets.copilot_cli import CopilotCli
+from pipeline.targets.gemini import Gemini
+from pipeline.targets.openai_chat import OpenAIChat
+from pipeline.targets.openai_responses import OpenAIResponses
+from pipeline.targets.vllm import Vllm
 
-_OWN: dict[str, tuple[str, ...]] = {}
-"""The registered targets with the ids of the rules that came with each."""
+
+class Target(Struct, frozen=True):
+    """All that is known of a target.
+
+    Attributes:
+        name: what callers call it.
+        writer: how its requests are written.
+        rules: what judges them.
+        shape: the shape in which its body can be read as a history again; None where a body is none, and unset where
+            whoever registered the target said nothing, so that the kit has to be told.
+        blocks: the list of a body, and the key of an item's blocks, where every block stands for itself; None where
+            output blocks cannot be counted so.
+        enveloped: whether a program takes its messages a line each, in an envelope whose type is the role.
+        speaks: whether what its model says is filtered on the way back: calls in text, the planner's names and paths.
+        own_rules: the ids of the rules that came with it; our own targets' are in the catalogue from the start.
+    """
+
+    name: str
+    writer: Writer
+    rules: RuleSet[Any]
+    shape: str | UnsetType | None
+    blocks: tuple[str, str] | None = None
+    enveloped: bool = False
+    speaks: bool = False
+    own_rules: tuple[str, ...] | None = None
+
+    @property
+    def text(self) -> bool:
+        """Whether its requests are one text."""
+        return self.writer.text
 
 
-def register(target: Target, rules: RuleSet[Any], catalogue: Mapping[str, Rule] | None = None) -> None:
+def _ours(
+    writer: Writer,
+    shape: str | None,
+    blocks: tuple[str, str] | None = None,
+    *,
+    enveloped: bool = False,
+    speaks: bool = False,
+) -> Target:
+    return Target(writer.name, writer, RULE_SETS[writer.name], shape, blocks, enveloped, speaks)
+
+
+_OURS = (
+    _ours(Anthropic(), "anthropic", ("messages", "content")),
+    _ours(ClaudeCli(), None, enveloped=True),
+    _ours(OpenAIChat(), "openai-chat"),
+    _ours(OpenAIResponses(), "openai-responses"),
+    _ours(Vllm(), "openai-chat"),
+    _ours(BedrockConverse(), "bedrock-converse", ("messages", "content")),
+    _ours(Gemini(), "gemini", ("contents", "parts")),
+    _ours(CopilotCli(), None),
+    _ours(Cascade(), None, speaks=True),
+)
+TARGETS: dict[str, Target] = {target.name: target for target in _OURS}
+
+
+def target_named(name: str) -> Target:
+    """The target of a name.
+
+    Raises:
+        UnknownTargetError: there is none.
+    """
+    found = TARGETS.get(name)
+    if found is None:
+        raise UnknownTargetError("unknown_target", f"expected one of {', '.join(sorted(TARGETS))}, got {name!r}")
+    return found
+
+
+def register(
+    writer: Writer,
+    rules: RuleSet[Any],
+    catalogue: Mapping[str, Rule] | None = None,
+    *,
+    shape: str | UnsetType | None = UNSET,
+    blocks: tuple[str, str] | None = None,
+) -> Target:
     """Make a target known: how requests for it are written, and the rules that they are judged by.
 
-    ``catalogue`` holds the rules by id that are not among ours; ``target.tail_rule`` is one of either.
+    Args:
+        writer: writes the requests; its name is the target's.
+        rules: judges them, apart from the writer.
+        catalogue: the rules by id that are not among ours; ``writer.tail_rule`` is one of either.
+        shape: the shape in which a body can be read as a history again (``anthropic``), None where it is none. A text
+            is none; of any other body the kit asks for it, if nothing is said here.
+        blocks: where a body's blocks can be counted: the key of its list and that of an item's blocks.
 
     Raises:
         InputError: a name or a rule's id is taken, or the parts do not belong together.
     """
     own = dict(catalogue or {})
     taken = [f"rule {rule}" for rule in own if rule in RULES]
-    if target.name in TARGETS or target.name in RULE_SETS:
-        taken.append(f"target {target.name}")
+    if writer.name in TARGETS or writer.name in RULE_SETS:
+        taken.append(f"target {writer.name}")
     if taken:
         raise InputError("name_taken", f"{', '.join(taken)}: there is one of that name already")
-    if rules.target != target.name:
-        raise InputError("wrong_rules", f"target {target.name!r} comes with the rules of {rules.target!r}")
-    if target.tail_rule not in RULES and target.tail_rule not in own:
-        raise InputError("unknown_rule", f"target {target.name!r} names a tail_rule that does not exist")
-    _OWN[target.name] = tuple(own)
+    if rules.target != writer.name:
+        raise InputError("wrong_rules", f"target {writer.name!r} comes with the rules of {rules.target!r}")
+    if writer.tail_rule not in RULES and writer.tail_rule not in own:
+        raise InputError("unknown_rule", f"target {writer.name!r} names a tail_rule that does not exist")
+    if shape is UNSET and writer.text:
+        shape = None
+    target = Target(writer.name, writer, rules, shape, blocks, own_rules=tuple(own))
     RULES.update(own)
     RULE_SETS[target.name] = rules
     TARGETS[target.name] = target
+    return target
 
 
 def unregister(name: str) -> None:
@@ -47,8 +141,9 @@ def unregister(name: str) -> None:
     Raises:
         UnknownTargetError: no such target was registered; our own stay.
     """
-    if name not in _OWN:
+    target = TARGETS.get(name)
+    if target is None or target.own_rules is None:
         raise UnknownTargetError("unknown_target", f"no target {name!r} was registered")
-    for rule in _OWN.pop(name):
+    for rule in target.own_rules:
         del RULES[rule]
     del RULE_SETS[name], TARGETS[name]

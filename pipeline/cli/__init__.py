@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recover": ("pipeline.cli.core:recover_command", "Turn raw provider events into items."),
     "explain": ("pipeline.cli.explain:explain_command", "Say what a fix or a rule means."),
     "test": ("pipeline.cli.cases:test_command", "Check histories of your own against every promise."),
-    "demo": ("pipeline.cli.demo:demo_command", "Run the whole pipeline on recorded sessions."),
+    "demo": ("pipeline.demo:demo_command", "Run the whole pipeline on recorded sessions."),
     "worker": ("pipeline.cli.worker:worker_command", "Run a worker until it is stopped."),
     "ingest": ("pipeline.cli.ingest:ingest_group", "Pipe turns or provider events into their topic."),
     "inspect": (

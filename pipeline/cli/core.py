@@ -17,12 +17,12 @@ import msgspec
 import pipeline
 from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_bytes, write_json
 from pipeline.errors import InputError, PolicyError, ReknitError
+from pipeline.registry import TARGETS
 from pipeline.rules import Violation
 from pipeline.session import Normalized
 from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
 from pipeline.streams.recovery.diagnosis import END_OF_INPUT
-from pipeline.targets import TARGETS
 from topics.items import AgentUnrecognized
 
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 import click
 import msgspec
 
-from pipeline.cli.kafka import sender
-from pipeline.cli.options import broker_options, configured
+from pipeline.cli.broker import broker_options, configured, sender
 from pipeline.cli.output import fail, say
 from pipeline.config import Config
 from pipeline.errors import InputError, ReknitError

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import click
 import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 
-from pipeline.cli.kafka import partition_of, read_partition, reader
-from pipeline.cli.options import broker_options, configured
+from pipeline.cli.broker import broker_options, configured, partition_of, read_partition, reader
 from pipeline.cli.output import Exit, fail, say, write_json
 from pipeline.config import Config
 from pipeline.errors import ReknitError
-from pipeline.stages.summaries import summarise
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.event_state import EventStates
+from pipeline.stages.turn_state import TurnStates
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -105,3 +107,51 @@ def _value(value: bytes) -> object:
 
 def _texts(headers: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, str]]:
     return ((name, value.decode("utf-8", "replace")) for name, value in headers)
+
+
+Rows = Iterable[tuple[bytes, bytes | None]]
+
+
+def summarise(session: bytes, turns: Rows, events: Rows) -> dict[str, Any]:
+    """What both sides keep of a session, as plain values; ``{}`` where they keep nothing.
+
+    ``turns`` and ``events`` are changelog records of the session's partition, oldest first.
+    """
+    history, stream = TurnStates(Defaults().session), EventStates()
+    for states, rows in ((history, turns), (stream, events)):
+        for key, value in rows:
+            if key.endswith(session):
+                states.restore(key, value)
+    return _history(history, session) | _stream(stream, session)
+
+
+def _history(states: TurnStates, session: bytes) -> dict[str, Any]:
+    entry = states.find(session)
+    if entry is None:
+        return {}
+    return {
+        "history": {
+            "turn": entry.turn,
+            "messages": entry.session.count,
+            "targets": entry.session.targets,
+            "model": entry.session.model,
+            "policy": entry.session.policy,
+            "waiting": entry.session.waiting,
+            "quarantined": entry.quarantined,
+            "segments": len(entry.segments),
+            "requests": {target: sent.request_id for target, sent in entry.sent.items()},
+        }
+    }
+
+
+def _stream(states: EventStates, session: bytes) -> dict[str, Any]:
+    entry = states.find(session)
+    if entry is None:
+        return {}
+    return {
+        "stream": {
+            "source": entry.recovery.source,
+            "records_assistant": entry.records,
+            "waiting_turns": len(entry.waiting),
+        }
+    }

@@ -10,8 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from pipeline.admin import Outcome, Topics, apply, compare, connected
-from pipeline.cli.options import broker_options, configured
+from pipeline.cli.broker import Outcome, Topics, apply, broker_options, compare, configured, connected
 from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
 from pipeline.config import Config
 from pipeline.errors import ReknitError

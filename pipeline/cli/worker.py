@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import sys
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
+import structlog
 
-from pipeline.cli.options import broker_options, configured
+from pipeline.cli.broker import broker_options, configured
 from pipeline.cli.output import fail, say
 from pipeline.config import Config
 from pipeline.errors import ReknitError
+from pipeline.registry import target_named
 from pipeline.stages.defaults import Defaults
-from pipeline.targets import target_named
 from pipeline.text import Redactor
 
 if TYPE_CHECKING:
@@ -45,7 +48,6 @@ def run(config: Config, tuning: Tuning | None = None) -> int:
         ReknitError: the worker cannot start.
     """
     from pipeline.engine import Tuning, run_worker
-    from pipeline.logs import configure_logs
     from pipeline.metrics import Metrics
     from pipeline.stages.registry import WRITTEN, stages
 
@@ -81,3 +83,32 @@ def session_defaults(config: Config) -> Defaults:
         redact_roots=config.text.redact_roots,
         redact_marker=config.text.redact_marker,
     )
+
+
+# They build a log record for each message even where none is shown, and say at INFO what only they care about.
+QUIET = ("faust", "aiokafka", "mode")
+
+
+def configure_logs(level: str = "info", form: Literal["text", "json"] = "text") -> None:
+    """Log one line an event on stderr, as text or JSON, without content; call it once, in a process of our own."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    last: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -17,15 +17,13 @@ from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
 from msgspec import Struct
 
-from pipeline.admin import apply, connected
+from pipeline.cli.broker import apply, connected
 from pipeline.cli.output import write_json
 from pipeline.config import Config, load_config
-from pipeline.demo.feeding import feed, total
-from pipeline.demo.progress import Progress
+from pipeline.demo.clients import Watch, feed, total, watching
 from pipeline.demo.recordings import fleet
 from pipeline.demo.report import Gathered
-from pipeline.demo.show import counted, how_to_go_on, measured, stories, summary
-from pipeline.demo.watching import Watch, watching
+from pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
 from pipeline.demo.worker import Worker, WorkerError, free_port
 from pipeline.engine.embedded import EmbeddedBroker
 from pipeline.errors import InputError

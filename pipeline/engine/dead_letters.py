@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from pipeline.engine.runtime import log, where
-from pipeline.stages.base import Output, Record, Result, Stage
-from pipeline.stages.dead_letters import error_headers
+from pipeline.stages.base import Output, Record, Result, Stage, error_headers
 from topics import DEAD_LETTERS
 
 # A record's own overhead in a batch, and a batch's: lengths, offsets, timestamps, the header (at most 61 bytes).

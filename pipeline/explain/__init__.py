@@ -1,7 +1,7 @@
 """What a fix or a rule means, shown by running its example.
 
-``examples`` reads the examples, ``pages`` runs one and says what came of it, ``plain`` writes that for people and
-``markdown`` for docs/. A page never claims what the installed version does not do: its before and after are made when
+``examples`` reads the examples, ``pages`` runs one and says what came of it, ``rendering`` writes that for people, in a
+terminal or in docs/. A page never claims what the installed version does not do: its before and after are made when
 it is asked for.
 """
 
@@ -13,9 +13,8 @@ from pipeline.explain.examples import (
     RuleExample,
     StreamExample,
 )
-from pipeline.explain.markdown import documents, place_of
 from pipeline.explain.pages import FixPage, RulePage, explain, retold, summaries
-from pipeline.explain.plain import listing, plain
+from pipeline.explain.rendering import documents, listing, place_of, plain
 
 __all__ = [
     "FIX_EXAMPLES",

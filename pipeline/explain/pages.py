@@ -20,11 +20,11 @@ from pipeline.explain.examples import (
     written_out,
 )
 from pipeline.fixes import FIXES, Fix, FixCode
+from pipeline.registry import TARGETS
 from pipeline.rules import RULES, Rule, Violation, validate
 from pipeline.session import normalize
 from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
-from pipeline.targets import TARGETS
 
 # A string longer than this is shown by its beginning and its length.
 MOST_SHOWN = 24

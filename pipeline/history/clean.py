@@ -24,8 +24,8 @@ from pipeline.model import (
     ToolUse,
     Turn,
     Unknown,
+    on_the_wire,
 )
-from pipeline.wire import on_the_wire
 
 Stretch: TypeAlias = tuple[Speaker, list[Piece]]
 

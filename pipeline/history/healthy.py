@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET, Struct
 
 from pipeline.history.ids import LONGEST_ID, is_legal
-from pipeline.history.placeholders import LONGEST_PLACEHOLDER, is_placeholder
+from pipeline.history.results import LONGEST_PLACEHOLDER, is_placeholder
 from pipeline.model import Policy, Text, ToolResult, ToolUse, Turn
 
 # A user turn, an answer and another user turn: less is no work for the machine either.

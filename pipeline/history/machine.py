@@ -20,15 +20,13 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from pipeline.fixes import Fix
-from pipeline.history.asked import Call
 from pipeline.history.clean import clean, system_pieces
-from pipeline.history.exchanges import Exchange, continues, is_reasoning
+from pipeline.history.exchanges import Call, Exchange, continues, is_reasoning
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import IdTable, Image, SettledCall, made_id
 from pipeline.history.pieces import Book, Entry, Message, Piece
-from pipeline.history.placeholders import is_placeholder
 from pipeline.history.render import OpenEnd, Rendered, assistant_message, render_open, result_for, user_message
-from pipeline.history.results import orphan_pieces, same_content
+from pipeline.history.results import is_placeholder, orphan_pieces, same_content
 from pipeline.model import Policy, ToolResult, ToolUse, Turn
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.

@@ -8,10 +8,9 @@ from collections.abc import Set as AbstractSet
 from msgspec import Struct, structs
 
 from pipeline.fixes import Fix
-from pipeline.history.asked import Call
-from pipeline.history.exchanges import Exchange, calls_last, is_reasoning
+from pipeline.history.exchanges import Call, Exchange, calls_last, is_reasoning
 from pipeline.history.pieces import Book, Entry, Message, Piece
-from pipeline.history.placeholders import INTERRUPTED
+from pipeline.history.results import INTERRUPTED
 from pipeline.model import Text, ToolResult
 
 # What the user says where a history must not end with the assistant.

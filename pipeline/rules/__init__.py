@@ -12,51 +12,35 @@ from typing import Any
 import msgspec
 
 from pipeline.errors import UnknownTargetError
-from pipeline.rules.anthropic import RULES as _ANTHROPIC_RULES
-from pipeline.rules.anthropic import Anthropic
+from pipeline.rules import (
+    anthropic,
+    bedrock_converse,
+    cascade,
+    claude_cli,
+    copilot_cli,
+    gemini,
+    openai_chat,
+    openai_responses,
+    vllm,
+)
 from pipeline.rules.base import Rule, RuleSet, Severity, Violation
-from pipeline.rules.bedrock_converse import RULES as _BEDROCK_CONVERSE_RULES
-from pipeline.rules.bedrock_converse import BedrockConverse
-from pipeline.rules.cascade import RULES as _CASCADE_RULES
-from pipeline.rules.cascade import Cascade
-from pipeline.rules.claude_cli import RULES as _CLAUDE_CLI_RULES
-from pipeline.rules.claude_cli import ClaudeCli
-from pipeline.rules.copilot_cli import RULES as _COPILOT_CLI_RULES
-from pipeline.rules.copilot_cli import CopilotCli
-from pipeline.rules.gemini import RULES as _GEMINI_RULES
-from pipeline.rules.gemini import Gemini
-from pipeline.rules.openai_chat import RULES as _OPENAI_CHAT_RULES
-from pipeline.rules.openai_chat import OpenAIChat
-from pipeline.rules.openai_responses import RULES as _OPENAI_RESPONSES_RULES
-from pipeline.rules.openai_responses import OpenAIResponses
-from pipeline.rules.vllm import RULES as _VLLM_RULES
-from pipeline.rules.vllm import Vllm
 
 __all__ = ["RULES", "RULE_SETS", "Rule", "RuleSet", "Severity", "Violation", "rule_set", "validate"]
 
-_SETS: tuple[RuleSet[Any], ...] = (
-    Anthropic(),
-    Gemini(),
-    BedrockConverse(),
-    OpenAIChat(),
-    OpenAIResponses(),
-    Vllm(),
-    ClaudeCli(),
-    CopilotCli(),
-    Cascade(),
+# Each target's rule set, and the catalogue that it reports from. `pipeline.registry` joins them with what writes.
+_EVERY: tuple[tuple[RuleSet[Any], dict[str, Rule]], ...] = (
+    (anthropic.Anthropic(), anthropic.RULES),
+    (gemini.Gemini(), gemini.RULES),
+    (bedrock_converse.BedrockConverse(), bedrock_converse.RULES),
+    (openai_chat.OpenAIChat(), openai_chat.RULES),
+    (openai_responses.OpenAIResponses(), openai_responses.RULES),
+    (vllm.Vllm(), vllm.RULES),
+    (claude_cli.ClaudeCli(), claude_cli.RULES),
+    (copilot_cli.CopilotCli(), copilot_cli.RULES),
+    (cascade.Cascade(), cascade.RULES),
 )
-RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules in _SETS}
-RULES: dict[str, Rule] = {
-    **_ANTHROPIC_RULES,
-    **_GEMINI_RULES,
-    **_BEDROCK_CONVERSE_RULES,
-    **_OPENAI_CHAT_RULES,
-    **_OPENAI_RESPONSES_RULES,
-    **_VLLM_RULES,
-    **_CLAUDE_CLI_RULES,
-    **_COPILOT_CLI_RULES,
-    **_CASCADE_RULES,
-}
+RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}
+RULES: dict[str, Rule] = {rule_id: rule for _, catalogue in _EVERY for rule_id, rule in catalogue.items()}
 
 
 def rule_set(target: str) -> RuleSet[Any]:

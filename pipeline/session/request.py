@@ -18,9 +18,10 @@ from pipeline.history.machine import History
 from pipeline.history.pieces import Entry
 from pipeline.history.render import Rendered
 from pipeline.model import Turn
+from pipeline.registry import Target
 from pipeline.rules import RULES, Violation
 from pipeline.session.settled import Mark, SettledPart, Shared, expanded
-from pipeline.targets import Ending, Target
+from pipeline.targets import Ending
 from pipeline.targets.base import Row
 
 
@@ -240,7 +241,7 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
     violations = _judged(settled, body, ending, last, endless=tail == "keep" or rendered.assistant_last)
     if rendered.assistant_last:
         # By policy it is not mended, so it is judged as the models do that take no prefill.
-        violations.append(RULES[target.tail_rule].broken(f"messages.{last}", "hard", role="assistant"))
+        violations.append(RULES[target.writer.tail_rule].broken(f"messages.{last}", "hard", role="assistant"))
     account = Account(
         settled,
         shared,
@@ -273,7 +274,7 @@ def _judged(settled: SettledPart, body: Body, ending: Ending, last: int, *, endl
     return [
         violation
         for violation in violations
-        if violation.rule not in target.tail_rules or violation.path.split(".")[1:2] not in ([], [str(last)])
+        if violation.rule not in target.writer.tail_rules or violation.path.split(".")[1:2] not in ([], [str(last)])
     ]
 
 

@@ -16,11 +16,12 @@ from pipeline.errors import InputError, UnknownTargetError
 from pipeline.fixes import Fix
 from pipeline.history.readers import read, read_message
 from pipeline.model import Policy, Role, Turn
+from pipeline.registry import Target, target_named
 from pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from pipeline.session.request import Normalized
 from pipeline.session.state import LogEntry
 from pipeline.session.working import WorkingHistory, entries_before
-from pipeline.targets import Setting, Target, target_named
+from pipeline.targets import Setting
 
 GivenMessage: TypeAlias = dict[str, Any] | bytes | str | Turn
 GivenHistory: TypeAlias = bytes | str | list[Any] | dict[str, Any]

@@ -16,9 +16,10 @@ from msgspec import Struct
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Entry, Message, Piece, message_of
 from pipeline.model import Turn
-from pipeline.rules import RULE_SETS, RuleSet, Violation
+from pipeline.registry import Target
+from pipeline.rules import RuleSet, Violation
 from pipeline.rules.base import WholeBody
-from pipeline.targets import Ending, Setting, Target
+from pipeline.targets import Ending, Setting
 from pipeline.targets.base import Row
 
 # So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
@@ -70,7 +71,7 @@ class SettledPart:
 
     def __init__(self, target: Target, setting: Setting, system: Sequence[Piece]) -> None:
         self.target = target
-        self.dialect = target.prepare(setting, system)
+        self.dialect = target.writer.prepare(setting, system)
         self.model = setting.model
         self.state: Any = self.dialect.state
         self.chunks: list[bytes] = []
@@ -136,7 +137,7 @@ class SettledPart:
 
         ``head`` stands for the dialect's own; a new one has everything judged anew.
         """
-        rules = RULE_SETS[self.target.name]
+        rules = self.target.rules
         head = self.dialect.head if head is None else head
         if self._judgement is None or head != self._judged_head:
             self._judgement, self._violations = rules.start(head, self.model)
@@ -170,7 +171,7 @@ class SettledPart:
 
     def judge_text(self, opening: bytes, ending: bytes, whole: Callable[[], bytes]) -> list[Violation]:
         """What the rules say of a text: of its ends alone, where they have nothing against the settled chunks."""
-        rules = RULE_SETS[self.target.name]
+        rules = self.target.rules
         if self.chunks and isinstance(rules, WholeBody) and self._all_inert(rules):
             found = rules.judge_ends(opening, self.steady() - len(self.dialect.prefix), ending)
             if found is not None:

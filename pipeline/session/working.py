@@ -12,6 +12,7 @@ from pipeline.history.healthy import Stretch
 from pipeline.history.ids import SettledCall
 from pipeline.history.machine import History
 from pipeline.model import Policy, Turn
+from pipeline.registry import Target, target_named
 from pipeline.session.request import Normalized, make_request
 from pipeline.session.settled import SettledHead, SettledPart, SettledSlice, Shared
 from pipeline.session.state import (
@@ -28,7 +29,7 @@ from pipeline.session.state import (
     save_history,
     save_setting,
 )
-from pipeline.targets import Setting, Target, target_named
+from pipeline.targets import Setting, Writer
 from pipeline.targets.base import images_of
 
 # A segment is written when this much has settled: few enough for a small head, enough for few segments.
@@ -50,7 +51,7 @@ class WorkingHistory:
         self.setting = setting
         self.archive = archive or Archive()
         self.count = 0
-        self.history = History(policy, images_of(self.targets, setting.model))
+        self.history = History(policy, images_of(_writers(self.targets), setting.model))
         self.shared = Shared()
         self.calls: list[SettledCall] = []
         self._open_parts()
@@ -160,7 +161,7 @@ class WorkingHistory:
     def resume(self, saved: Head, slices: Sequence[Slice]) -> None:
         """Take back what was saved."""
         calls = [call for gained in slices for call in gained.calls]
-        images = images_of(self.targets, self.setting.model)
+        images = images_of(_writers(self.targets), self.setting.model)
         self.history = load_history(saved.history, self.policy, calls, images)
         self._open_parts()
         for gained in slices:
@@ -230,3 +231,7 @@ def entries_before(entries: Iterable[LogEntry], count: int) -> Iterator[LogEntry
 def _message(fix: Fix) -> int:
     place = fix.path.split(".")
     return int(place[1]) if len(place) > 1 and place[0] in _ROOTS and place[1].isdecimal() else -1
+
+
+def _writers(targets: Iterable[Target]) -> Iterator[Writer]:
+    return (target.writer for target in targets)

@@ -2,14 +2,21 @@
 
 The engine makes one stage object for each source partition, gives it the partition's state changelog record by record
 (``restore``), then batch by batch the source records (``process``), and writes what comes back in one transaction.
+What cannot be processed becomes a dead letter: the record unchanged, with headers that say why and where it stood.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
+
+from pipeline._version import __version__
+from pipeline.errors import ReknitError
+from topics import DEAD_LETTERS, LARGEST_OUTPUT
+from topics import headers as names
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -57,3 +64,48 @@ class Stage(Protocol):
 
     def process(self, records: Sequence[Record]) -> Result:
         """Work through records in order. Never raises for what a record holds: that becomes a dead letter."""
+
+
+# A header holds an error's words, not a copy of the input that an error may quote.
+LONGEST_MESSAGE = 1000
+# What the copied key and the headers beside a value may take of the largest record.
+ROOM_FOR_HEADERS = 64 * 1024
+
+
+def dead_letter(record: Record, topic: str, error: ReknitError) -> Output:
+    """The record as it came, with ``reknit.error.*`` headers; a value that does not fit is named by its digest."""
+    why = error_headers(
+        error.code,
+        topic,
+        record.partition,
+        record.offset,
+        rule=error.rule or "",
+        path=error.path,
+        message=error.message[:LONGEST_MESSAGE],
+    )
+    headers = (*record.headers, *why)
+    value = record.value
+    if value is not None and len(value) > LARGEST_OUTPUT - ROOM_FOR_HEADERS:
+        headers = (*headers, (names.ERROR_VALUE_SHA256, hashlib.sha256(value).hexdigest().encode()))
+        value = None
+    return Output(DEAD_LETTERS, record.key, value, headers)
+
+
+def error_headers(
+    code: str, topic: str, partition: int, offset: int, *, rule: str = "", path: str = "", message: str = ""
+) -> Headers:
+    """What a dead letter carries behind the headers of its record; ``topic`` is the contract's name."""
+    words = (
+        (names.ERROR_CODE, code),
+        (names.ERROR_RULE, rule),
+        (names.ERROR_PATH, path),
+        (names.ERROR_MESSAGE, message),
+    )
+    return (
+        # A message may quote a lone surrogate of the input; a header is UTF-8.
+        *((name, text.encode("utf-8", "replace")) for name, text in words if text),
+        (names.ERROR_TOPIC, topic.encode()),
+        (names.ERROR_PARTITION, b"%d" % partition),
+        (names.ERROR_OFFSET, b"%d" % offset),
+        (names.ERROR_VERSION, __version__.encode()),
+    )

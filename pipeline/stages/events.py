@@ -8,16 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from pipeline.errors import InputError, ReknitError
-from pipeline.stages.base import Headers, Output, Record, Result
-from pipeline.stages.dead_letters import dead_letter
+from pipeline.stages.base import Headers, Output, Record, Result, dead_letter
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import Entry, EventStates
-from pipeline.stages.fix_records import tell_of_stream
-from pipeline.stages.item_tally import count_items
+from pipeline.stages.records import tell_of_stream
 from pipeline.streams import SOURCES, FinishedTurn, Recovery
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from topics import headers as names
-from topics.items import Item, ItemDelta
+from topics.items import (
+    AgentUnrecognized,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemRetracted,
+    ItemStarted,
+    TurnDiagnosis,
+    TurnResult,
+)
 from topics.records import RECORDED, StreamPolicy, TurnAppended
 
 
@@ -72,7 +79,7 @@ class EventsStage:
             found = entry.recovery.feed_each([record.value or b"" for record in run], _text(headers.get(names.RUN)))
         else:
             found = _feed(entry.recovery, value, headers)
-        count_items(found, source, tally)
+        _count_items(found, source, tally)
         items.setdefault(key, []).extend(found)
         fixes = entry.recovery.take_fixes()
         if fixes:
@@ -203,3 +210,22 @@ def _as_one(run: list[ItemDelta]) -> ItemDelta:
     first = run[0]
     content = "".join([item.content for item in run])
     return ItemDelta(item_id=first.item_id, delta_type=first.delta_type, content=content, at=first.at)
+
+
+def _count_items(items: Sequence[Item], source: str, tally: Counter[tuple[str, ...]]) -> None:
+    """Count items by where they came from, and what had to be withdrawn, stayed incomplete or was never shown."""
+    for item in items:
+        if type(item) is ItemDelta:  # by far the most, and nothing to count
+            continue
+        if type(item) is ItemStarted:
+            tally["reknit_items_total", source, item.origin] += 1
+        elif type(item) is ItemCompleted and item.incomplete:
+            tally["reknit_items_incomplete_total", source] += 1
+        elif type(item) is ItemRetracted:
+            tally["reknit_retractions_total", source] += 1
+        elif type(item) is TurnResult and item.unseen:
+            tally["reknit_results_unseen_total", source] += 1
+        elif type(item) is TurnDiagnosis:
+            tally["reknit_runs_unfinished_total", source, item.cause] += 1
+        elif type(item) is AgentUnrecognized:
+            tally["reknit_events_unrecognised_total", source] += 1

@@ -14,9 +14,8 @@ from pipeline.errors import ReknitError
 from pipeline.fixes import Fix
 from pipeline.rules import RULES, Violation
 from pipeline.session import Normalized
-from pipeline.stages.base import Output, Record, Result
-from pipeline.stages.dead_letters import dead_letter
-from pipeline.stages.fix_records import Teller
+from pipeline.stages.base import Output, Record, Result, dead_letter
+from pipeline.stages.records import Teller
 from pipeline.stages.turn_state import Entry, Sent
 from topics import AGENT_TURNS, PROVIDER_REQUESTS, headers
 

@@ -12,14 +12,13 @@ import msgspec
 from msgspec import UNSET
 
 from pipeline.errors import ReknitError
+from pipeline.registry import target_named
 from pipeline.session import Session
-from pipeline.stages.base import Output, Record, Result
-from pipeline.stages.dead_letters import dead_letter
-from pipeline.stages.decoding import decoded
+from pipeline.stages.base import Output, Record, Result, dead_letter
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
 from pipeline.stages.turn_state import Entry, TurnStates, forget, forget_behind, kept_by, seen_before
-from pipeline.streams import SOURCES
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from topics import headers as names
 from topics.records import (
@@ -136,8 +135,7 @@ def _drives_itself(event: TurnAppended) -> bool:
 
 def _announcement(key: bytes, session: Session) -> Output:
     """What the stream side has to know, through its own log."""
-    # A planner that is sent text only answers as the source of its own name, whose words are rewritten for the session.
-    speaks = any(target in SOURCES and SOURCES[target].rewrites for target in session.targets)
+    speaks = any(target_named(name).speaks for name in session.targets)
     policy = StreamPolicy(
         record_assistant=session.policy.record_assistant,
         incomplete_call=session.policy.incomplete_call,

@@ -1,13 +1,13 @@
-"""What a target is: a way to write repaired messages as a provider's request.
+"""What a writer is: a way to write repaired messages as a provider's request.
 
-A target is prepared for one session's setting and is a ``Dialect`` then. It encodes one message at a time: what is
+A writer is prepared for one session's setting and is a ``Dialect`` then. It encodes one message at a time: what is
 settled is encoded once and kept, the open end anew for each request. A body is
 ``prefix + separator.join(settled chunks + the ending's parts) + suffix``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import UNSET, Raw, Struct
@@ -127,8 +127,8 @@ class Dialect(Protocol):
         """
 
 
-class Target(Protocol):
-    """A provider's way to take requests.
+class Writer(Protocol):
+    """How requests for one target are written.
 
     ``text`` targets take one text. ``tail_rule`` is the rule against a request that ends with the assistant;
     ``tail_rules`` are those that only look at the end, which a restored history (tail=keep) does not have yet.
@@ -145,12 +145,12 @@ class Target(Protocol):
 
 @runtime_checkable
 class WritesIds(Protocol):
-    """A target that writes ids of its own making where it does not take them as they are."""
+    """A writer that makes ids of its own making where it does not take them as they are."""
 
     def call_id(self, model: str | None) -> Callable[[str], str]:
         """How it writes an id for a model. The structure repair keeps ids apart that it would write alike."""
 
 
-def images_of(targets: Sequence[Target], model: str | None) -> list[Callable[[str], str]]:
-    """How the targets write ids, each way once."""
-    return list(dict.fromkeys(target.call_id(model) for target in targets if isinstance(target, WritesIds)))
+def images_of(writers: Iterable[Writer], model: str | None) -> list[Callable[[str], str]]:
+    """How the writers write ids, each way once."""
+    return list(dict.fromkeys(writer.call_id(model) for writer in writers if isinstance(writer, WritesIds)))

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Document, Image, Text, ToolResult, Turn, Unknown
+from pipeline.model import Document, Image, Text, ToolResult, Turn, Unknown, on_the_wire
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (
@@ -38,7 +38,6 @@ from pipeline.text.flatten import (
 )
 from pipeline.text.jsontext import ascii_quoted, in_ascii, spaced
 from pipeline.text.neutral import Guard
-from pipeline.wire import on_the_wire
 
 NAME: Final = "claude-cli"
 

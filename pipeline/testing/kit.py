@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
+from pipeline.errors import InputError
 from pipeline.history.readers import read
 from pipeline.model import Policy
+from pipeline.registry import target_named
 from pipeline.rules import Violation, validate
 from pipeline.session import Normalized, Session, normalize
 from pipeline.session.arguments import GivenPolicy, policy_from
-from pipeline.targets import target_named
 from pipeline.testing.breach import ConformanceError, Promise, bytes_differ, lists_differ
 from pipeline.testing.given import Given, History, encoded, take
 from pipeline.testing.ledger import check_ledger, check_marks
-
-# The shape in which a target's own body can be read again.
-_SHAPES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "anthropic": "anthropic",
-        "bedrock-converse": "bedrock-converse",
-        "gemini": "gemini",
-        "openai-chat": "openai-chat",
-        "openai-responses": "openai-responses",
-        "vllm": "openai-chat",
-    }
-)
-# The list and the blocks of a body in which every block stands for itself.
-_BLOCKS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "anthropic": ("messages", "content"),
-        "bedrock-converse": ("messages", "content"),
-        "gemini": ("contents", "parts"),
-    }
-)
 
 
 class Kit:
@@ -46,12 +26,13 @@ class Kit:
 
     ``target`` is a name; ``setting`` is what stands beside the messages of every request (``model``, ``system``,
     ``tools``, ``params``), ``source`` the shape of the histories. ``shape`` names the shape in which the target's body
-    can be read as a history again, and ``blocks`` counts the blocks in such a body; both are known for our own targets,
-    and without them idempotence and the output's side of the ledger are not checked. A history that is a transcript
-    is checked whole, since it has no messages to append one by one.
+    can be read as a history again (None: it is none, and idempotence is not checked), and ``blocks`` counts the blocks
+    in such a body; by default both are what the registry says of the target. A history that is a transcript is checked
+    whole, since it has no messages to append one by one.
 
     Raises:
         UnknownTargetError: no such target.
+        InputError: nobody said whether the target's body can be read again.
         PolicyError: no such policy.
     """
 
@@ -61,16 +42,23 @@ class Kit:
         policy: GivenPolicy = None,
         *,
         source: str = "auto",
-        shape: str | None = None,
+        shape: str | UnsetType | None = UNSET,
         blocks: Callable[[Any], int] | None = None,
         setting: Mapping[str, Any] | None = None,
     ) -> None:
         self.target = target_named(target)
         self.policy: Policy = policy_from(policy)
         self.source = source
-        self.shape = shape or _SHAPES.get(target)
+        shape = self.target.shape if shape is UNSET else shape
+        if shape is UNSET:
+            raise InputError(
+                "no_shape",
+                f"whether a body of target {target!r} can be read again is not known: name its shape, or None, to"
+                " register or here",
+            )
+        self.shape = shape
         self.setting = dict(setting or {})
-        self._blocks = blocks or _counter(target)
+        self._blocks = blocks or _counter(self.target.blocks)
 
     def normalize(self, history: History) -> Normalized:
         """The request that the history makes under the kit's policy and setting."""
@@ -107,7 +95,8 @@ class Kit:
             return done
         found = validate(done.body, self.target.name, given.model) if done.body else []
         # A restored history has no end yet that could be judged.
-        exempt = self.target.tail_rules | {self.target.tail_rule} if self.policy.tail == "keep" else frozenset()
+        writer = self.target.writer
+        exempt = writer.tail_rules | {writer.tail_rule} if self.policy.tail == "keep" else frozenset()
         self._refuse_none([violation for violation in _hard(found) if violation.rule not in exempt])
         return done
 
@@ -249,10 +238,10 @@ def _hard(violations: Sequence[Violation]) -> list[Violation]:
     return [violation for violation in violations if violation.severity == "hard"]
 
 
-def _counter(target: str) -> Callable[[Any], int] | None:
-    if target not in _BLOCKS:
+def _counter(blocks: tuple[str, str] | None) -> Callable[[Any], int] | None:
+    if blocks is None:
         return None
-    messages, content = _BLOCKS[target]
+    messages, content = blocks
     return lambda body: sum(
         1 if isinstance(message[content], str) else len(message[content]) for message in body[messages]
     )

@@ -4,8 +4,8 @@ The filters for what a planner says take it piece by piece: redaction, identity,
 """
 
 from pipeline.text.call_json import ToolCall
-from pipeline.text.changes import Change
 from pipeline.text.environment import lift_environment
+from pipeline.text.filters import Change
 from pipeline.text.identity import IdentityRewriter
 from pipeline.text.output import OutputFilter
 from pipeline.text.preamble import tool_fallback, tool_preamble

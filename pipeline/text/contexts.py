@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from pipeline.text.jsonspan import JsonSpan
+from pipeline.text.jsontext import JsonSpan
 
 _OPENER: Final = re.compile(r"[{\[`~](?:(?<=[{\[])\s{0,64}\"|(?<=`)``|(?<=~)~~)")
 # What every opener has one of.

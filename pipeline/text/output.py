@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from pipeline.text.call_json import ToolCall
-from pipeline.text.changes import Change
+from pipeline.text.filters import Change
 from pipeline.text.identity import IdentityRewriter
 from pipeline.text.redaction import MARKER, SOURCE_ROOTS, Redactor
 from pipeline.text.tool_calls import LIMIT, Output, Removed, ToolCallParser, joined

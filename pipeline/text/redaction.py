@@ -21,9 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.errors import InputError
-from pipeline.text.changes import Change, Changes, pack, unpack
+from pipeline.text.filters import Change, Changes, Part, either, literal, pack, run, sequence, unpack
 from pipeline.text.jsontext import quoted
-from pipeline.text.prefixes import Part, either, literal, run, sequence
 
 SOURCE_ROOTS: Final = (
     "/tmp/windsurf-workspace",  # noqa: S108  a path to look for, not one to write to

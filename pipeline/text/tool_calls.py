@@ -21,9 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.text.call_json import Body, ToolCall, read_bare, read_tagged
-from pipeline.text.changes import pack, unpack
-from pipeline.text.jsonspan import JsonSpan
-from pipeline.text.prefixes import either, literal
+from pipeline.text.filters import either, literal, pack, unpack
+from pipeline.text.jsontext import JsonSpan
 
 LIMIT: Final = 65_536
 """How many characters of a call or an echoed result are held, waiting for its end; as in the source."""

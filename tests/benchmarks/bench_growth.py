@@ -26,8 +26,8 @@ import measure  # noqa: E402 - beside this file
 
 import pipeline  # noqa: E402 - after the path
 from pipeline.errors import InputError  # noqa: E402 - after the path
+from pipeline.registry import TARGETS  # noqa: E402 - after the path
 from pipeline.streams import Recovery  # noqa: E402 - after the path
-from pipeline.targets import TARGETS  # noqa: E402 - after the path
 
 Message: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Callable[[int], bytes]

@@ -21,7 +21,7 @@ import histories  # noqa: E402 - beside this file
 import measure  # noqa: E402 - beside this file
 
 import pipeline  # noqa: E402 - after the path
-from pipeline.targets import TARGETS  # noqa: E402 - after the path
+from pipeline.registry import TARGETS  # noqa: E402 - after the path
 
 LENGTHS = (20, 200, 2_000)
 # Rounds of four user's turns, of which three bring a result: one that is not measured, then those that are.

@@ -64,7 +64,7 @@ def make_fleet(bootstrap: str, prefix: str, directory: Path, free_port: Callable
             "--metrics-port": str(port),
             "--state-dir": str(directory / "state"),
         }
-        return [sys.executable, "-m", "pipeline.cli", "worker", *(part for pair in options.items() for part in pair)]
+        return [sys.executable, "-m", "reknit", "worker", *(part for pair in options.items() for part in pair)]
 
     return harness.Fleet(command, directory, free_port)
 

@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from compose_settings import listener_names, settings_here
 
-from pipeline.admin import connected
+from pipeline.cli.broker import connected
 from topics import AGENT_TURNS, LARGEST_INPUT, TOPICS
 
 pytestmark = pytest.mark.broker

@@ -16,7 +16,7 @@ import pytest
 
 VECTORS = Path(__file__).parents[1] / "conformance" / "demo_fleet.jsonl"
 EXPECTED = [json.loads(line) for line in VECTORS.read_text().splitlines()]
-REKNIT = [sys.executable, "-m", "pipeline.cli"]
+REKNIT = [sys.executable, "-m", "reknit"]
 # The demo promises a minute and bounds itself at two; the rest is for a machine that runs other tests beside this.
 PATIENCE = 150
 

@@ -133,7 +133,7 @@ async def test_a_record_of_64_mib_goes_through(broker, prefix, tmp_path, free_po
 
 
 def reknit(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    command = [sys.executable, "-m", "reknit", *arguments]
     return subprocess.run(
         command, input="{}\n", capture_output=True, text=True, check=False, timeout=120, env=os.environ | environment
     )

@@ -152,7 +152,7 @@ def inspected(bootstrap: str, prefix: str) -> dict:
     command = [
         sys.executable,
         "-m",
-        "pipeline.cli",
+        "reknit",
         "inspect",
         "s",
         "--bootstrap-servers",

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pipeline import normalize
-from pipeline.history.readers import converse_fast, read
+from pipeline.history.readers import converse, read
 
 CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
 RECORDINGS = CORPUS / "bedrock-converse.jsonl.gz"
@@ -46,7 +46,7 @@ def read_all():
 
 def test_each_is_read_alike():
     fast = read_all()
-    with patch.multiple(converse_fast, read_document=lambda *_: None, read_message=lambda *_: None):
+    with patch.multiple(converse, read_document=lambda *_: None, read_message=lambda *_: None):
         slow = read_all()
     assert len(fast) > 400
     for (found, request), (expected, judged) in zip(fast, slow, strict=True):
@@ -57,5 +57,5 @@ def test_each_is_read_alike():
 
 def test_nearly_all_are_read_at_once():
     bodies = documents()
-    taken = sum(converse_fast.read_document(body, None) is not None for body in bodies)
+    taken = sum(converse.read_document(body, None) is not None for body in bodies)
     assert taken >= len(bodies) * (1 - MOST_SLOW)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from strategies import histories, policies
 
 from pipeline import Session, normalize
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
 # Where what they name stands is no place in the input.

@@ -13,7 +13,7 @@ from strategies import healthy_histories, policies
 from strategies import histories as canonical_histories
 
 from pipeline import Session, normalize
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 from pipeline.testing import Kit
 
 # More examples for a long run: REKNIT_EXAMPLES=10.

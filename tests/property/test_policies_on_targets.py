@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from strategies import histories, policies
 
 from pipeline import normalize
-from pipeline.history.placeholders import INTERRUPTED
 from pipeline.history.render import CONTINUE
-from pipeline.history.results import ORPHAN_MARK
-from pipeline.targets import TARGETS
+from pipeline.history.results import INTERRUPTED, ORPHAN_MARK
+from pipeline.registry import TARGETS
 
 # More examples for a long run: REKNIT_EXAMPLES=10.
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))

@@ -11,7 +11,7 @@ from strategies import perturbed_histories, policies
 
 from pipeline import normalize
 from pipeline.history.healthy import Stretch
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 from pipeline.testing import Kit
 
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import histories, policies
 
 from pipeline import Session, normalize
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 
 # More examples for a long run: REKNIT_EXAMPLES=10.
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline import Session, normalize, validate
 from pipeline.errors import InputError
+from pipeline.registry import TARGETS
 from pipeline.rules import RULE_SETS, Violation
-from pipeline.targets import TARGETS
 
 DEEP = "[" * 1000 + "]" * 1000
 LONE = "\\ud83d"

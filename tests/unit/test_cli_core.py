@@ -22,7 +22,7 @@ BROKEN = HEALTHY | {
 def reknit(*arguments: str, given: bytes | str | object = b"") -> subprocess.CompletedProcess[bytes]:
     if not isinstance(given, bytes):
         given = given.encode() if isinstance(given, str) else json.dumps(given).encode()
-    command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    command = [sys.executable, "-m", "reknit", *arguments]
     return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)
 
 
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
     ]
-    command = [sys.executable, "-m", "pipeline.cli", "recover"]
+    command = [sys.executable, "-m", "reknit", "recover"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         for event in events:
             process.stdin.write(json.dumps({"type": "stream_event", "event": event}).encode() + b"\n")

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.cases import test_command as command
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 
 ASKED = {"role": "user", "content": [{"type": "text", "text": "Read the README."}]}
 CALLED = {

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pipeline.demo.recordings import FILES, Events, Input, Turns, Wait, fleet, inputs
-from pipeline.demo.refusals import refusals
+from pipeline.demo.report import refusals
 from pipeline.rules import RULES
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics.records import TURN_RECORDS

@@ -13,10 +13,9 @@ from click.testing import CliRunner
 
 from pipeline.cli import main
 from pipeline.config import load_config
-from pipeline.demo import progress, show
+from pipeline.demo import show
 from pipeline.demo.recordings import fleet
-from pipeline.demo.refusals import Refusal
-from pipeline.demo.report import Letter, Piece, SessionReport
+from pipeline.demo.report import Letter, Piece, Refusal, SessionReport
 from pipeline.demo.run import alongside
 from pipeline.demo.show import measured, summary
 from pipeline.metrics import Metrics
@@ -154,8 +153,8 @@ def test_the_workers_figures_are_read_from_its_metrics():
 
 def test_away_from_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsys):
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    shown = progress.Progress()
+    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
+    shown = show.Progress()
     for _ in range(50):
         now[0] += 0.1
         shown.update("fleet", f"{now[0]:.0f}", 1, 2)

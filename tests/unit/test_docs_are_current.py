@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from pipeline.cli.explain import explain_command
 from pipeline.explain import documents, place_of
 from pipeline.fixes import FIXES
+from pipeline.registry import TARGETS
 from pipeline.rules import RULES
 from pipeline.streams.recovery.table import TABLE
-from pipeline.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

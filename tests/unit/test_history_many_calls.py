@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pipeline import normalize
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 
 
 def call(call_id, **given):

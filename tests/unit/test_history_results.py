@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pipeline import Session, normalize
-from pipeline.history.placeholders import INTERRUPTED, PLACEHOLDERS, TEMPLATES
+from pipeline.history.results import INTERRUPTED, PLACEHOLDERS, TEMPLATES
 
 
 def user(*blocks):

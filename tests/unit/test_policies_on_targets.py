@@ -11,7 +11,7 @@ import pytest
 
 from pipeline import Session, normalize, validate
 from pipeline.model import Policy
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 
 HERE = Path(__file__).parent.parent / "conformance"
 LISTS = {"gemini": "contents", "openai-responses": "input"}

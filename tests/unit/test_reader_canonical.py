@@ -7,7 +7,7 @@ from msgspec import UNSET, Raw
 
 from pipeline.errors import InputError
 from pipeline.history.readers import read, read_message
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Notes
 from pipeline.history.readers.tolerant import read_tolerantly
 from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline import normalize
 from pipeline.errors import InputError
-from pipeline.history.readers import converse_fast, read, read_message
+from pipeline.history.readers import converse, read, read_message
 from pipeline.model import Issuer, Text, Thinking, ToolResult, ToolUse, Unknown
 
 encode = msgspec.json.encode
@@ -89,7 +89,7 @@ heads = st.fixed_dictionaries(
 
 def tolerantly():
     """Without the typed reader."""
-    return patch.multiple(converse_fast, read_document=lambda *_: None, read_message=lambda *_: None)
+    return patch.multiple(converse, read_document=lambda *_: None, read_message=lambda *_: None)
 
 
 def found(function, *arguments, **options):
@@ -170,7 +170,7 @@ def test_rare_members_and_texts_are_no_detour():
         b'[{"text":"a"},{"cachePoint":{"type":"default"}},{"reasoningContent":{"reasoningText":{"text":"r"}}},'
         b'{"toolUse":{"toolUseId":"t","name":"f","input":{"x": 1.0}}},{"toolResult":{"toolUseId":"t"}}]'
     )
-    healthy = converse_fast.read_message(b'{"role":"assistant","content":%b}' % members, 0, None)
+    healthy = converse.read_message(b'{"role":"assistant","content":%b}' % members, 0, None)
     assert healthy is not None
     [turn] = healthy.turns
     assert turn.blocks == (
@@ -184,5 +184,5 @@ def test_rare_members_and_texts_are_no_detour():
 
 def test_another_shape_by_name_is_not_for_it():
     message = b'{"role":"user","content":[{"text":"a"}]}'
-    assert converse_fast.read_message(message, 0, "anthropic") is None
-    assert converse_fast.read_document(b"[%b]" % message, "openai-chat") is None
+    assert converse.read_message(message, 0, "anthropic") is None
+    assert converse.read_document(b"[%b]" % message, "openai-chat") is None

@@ -19,7 +19,7 @@ def blocks(language: str) -> list[str]:
 
 
 def reknit(*arguments: str, given: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline.cli", *arguments]
+    command = [sys.executable, "-m", "reknit", *arguments]
     return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pipeline import Session, normalize
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 from pipeline.text import tool_fallback, tool_preamble
 
 TOOLS = [{"name": "read", "description": "Read a file.", "input_schema": {"type": "object"}}]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pipeline import Session, normalize
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 from pipeline.targets.gemini.parameters import function_name
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"

@@ -13,12 +13,11 @@ from pipeline import Session, normalize, validate
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.fixes import make
 from pipeline.model import Text
-from pipeline.registry import register, unregister
+from pipeline.registry import TARGETS, register, unregister
 from pipeline.rules import RULE_SETS, RULES
 from pipeline.rules.anthropic import Anthropic as AnthropicRules
 from pipeline.rules.base import Catalogue, WholeBody
 from pipeline.session.settled import SettledPart
-from pipeline.targets import TARGETS
 from pipeline.targets.anthropic import Anthropic, AnthropicDialect
 from pipeline.testing import CallableKit, ConformanceError, Kit, broken_histories, healthy_histories
 from pipeline.testing.breach import bytes_differ, lists_differ, values_differ

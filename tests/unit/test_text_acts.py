@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pipeline import normalize
-from pipeline.targets import TARGETS
+from pipeline.registry import TARGETS
 from pipeline.text.acts import ACTS
 
 CALL = {"type": "tool_use", "id": "t", "name": "fetch", "input": {}}

@@ -10,10 +10,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from pipeline.errors import InputError
 from pipeline.history.readers.calls import read_input
-from pipeline.history.readers.fast import decode_block
-from pipeline.history.readers.fields import Fields, as_list, as_string
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
 from pipeline.history.readers.rawjson import starts_with, wrong_type
+from pipeline.history.readers.typed import decode_block
 from pipeline.model import (
     Block,
     Document,

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Notes
 from pipeline.history.readers.rawjson import check_nesting, compact, starts_with
 
 EMPTY_OBJECT: Final = Raw(b"{}")

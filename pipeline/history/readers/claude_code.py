@@ -21,7 +21,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from pipeline.history.readers.anthropic import Placed, read_block, read_content
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Notes
 from pipeline.history.readers.transcript import Line, Tree, decode_lines
 from pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
 

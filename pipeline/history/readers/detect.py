@@ -8,8 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from pipeline.history.readers import converse, openai_chat, openai_responses
-from pipeline.history.readers.fields import Fields, as_list
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Fields, Notes, as_list
 from pipeline.history.readers.rawjson import starts_with
 
 Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini"]

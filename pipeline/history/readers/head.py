@@ -8,9 +8,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
-from pipeline.history.readers.fields import Fields, as_list, as_object, as_string
-from pipeline.history.readers.gemini_tools import choice_of, declares_functions, single_tools
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string
+from pipeline.history.readers.gemini import choice_of, declares_functions, single_tools
 from pipeline.history.readers.rawjson import check_nesting, compact, starts_with, wrong_type
 from pipeline.model import Tool
 

@@ -18,8 +18,7 @@ from pipeline.history.readers.anthropic import (
     result_content,
 )
 from pipeline.history.readers.calls import derived_id, read_input
-from pipeline.history.readers.fields import Fields, as_list, as_string
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
 from pipeline.history.readers.rawjson import starts_with
 from pipeline.model import Block, Document, Image, Issuer, Role, Text, Thinking, ToolResult, ToolUse
 

@@ -15,8 +15,7 @@ from msgspec import UNSET, Raw
 from pipeline.history.readers import openai_chat
 from pipeline.history.readers.anthropic import Placed, kind_named, read_content, read_known, result_content
 from pipeline.history.readers.calls import derived_id, read_input
-from pipeline.history.readers.fields import Fields, as_list
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Fields, Notes, as_list
 from pipeline.history.readers.rawjson import starts_with
 from pipeline.model import (
     Document,

@@ -10,11 +10,10 @@ from msgspec import Raw, Struct
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.fixes import Fix
 from pipeline.history.healthy import Stretch
-from pipeline.history.readers import claude_code, converse_fast, fast
+from pipeline.history.readers import claude_code, converse, typed
 from pipeline.history.readers.detect import Shape, is_transcript, is_transcript_line, shape_of_head, shape_of_message
-from pipeline.history.readers.fields import Fields, as_list, as_object
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, with_ids
 from pipeline.history.readers.head import Head, read_head
-from pipeline.history.readers.notes import Notes, with_ids
 from pipeline.history.readers.rawjson import (
     compact,
     deep_place,
@@ -175,7 +174,7 @@ def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
     """A document or list of which every message is healthy, or None."""
     if shape in ROOTS:
         return None
-    healthy = fast.read_document(text, shape) or converse_fast.read_document(text, shape)
+    healthy = typed.read_document(text, shape) or converse.read_document(text, shape)
     if healthy is None:
         return None
     notes = Notes()
@@ -253,7 +252,7 @@ def _healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Heal
     """One message that is healthy, or None."""
     if shape in ROOTS:
         return None
-    return fast.read_message(item, index, shape) or converse_fast.read_message(item, index, shape)
+    return typed.read_message(item, index, shape) or converse.read_message(item, index, shape)
 
 
 def _notes(mask: Mask | None) -> Notes:

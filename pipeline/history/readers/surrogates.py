@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pipeline.errors import InputError
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Notes
 from pipeline.model import Block, Text, ToolResult, Turn
 
 # A whole pair or one half, after an even number of backslashes, which escape each other.

@@ -12,8 +12,7 @@ from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
 from pipeline.history.readers.anthropic import Placed
 from pipeline.history.readers.detect import Shape, shape_of_message
-from pipeline.history.readers.fields import Fields, as_string, unknown_role
-from pipeline.history.readers.notes import Notes
+from pipeline.history.readers.fields import Fields, Notes, as_string, unknown_role
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
 from pipeline.model import Block, Role, Turn
 

@@ -1,16 +1,34 @@
-"""What the typed readers share: the document around the messages, the decode, and the check of what it passes over."""
+"""Healthy messages go from bytes straight into the model's structs, in one typed decode.
+
+There are two wire forms here, the canonical one and OpenAI's, which are tried in this order (Converse's stands beside
+its tolerant reader, and shares the document around the messages). What fits none is not mended here: the functions
+return None, and the message is read tolerantly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.healthy import Stretch, healthy_stretch
+from pipeline.history.readers.calls import arguments_object
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
-from pipeline.model import Text, Turn
+from pipeline.model import (
+    Block,
+    Document,
+    Image,
+    RedactedThinking,
+    Role,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+    Unknown,
+)
 
 TypedShape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse"]
 """The shapes that have a typed reader."""
@@ -125,3 +143,216 @@ def stretch_of(turns: Sequence[Turn]) -> tuple[Stretch | None, int]:
 def is_harmless(data: bytes) -> bool:
     """The typed decode has seen to the syntax; what it passes over in raw values is the encoding and the depth."""
     return is_utf8(data) and not (len(data) > MAX_NESTING and may_nest_too_deeply(data))
+
+
+Typed: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolUse | ToolResult
+"""The blocks that the model knows; that a block calls itself unknown is not for the wire to say."""
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """A healthy message of the canonical shape."""
+
+    role: Role
+    content: str | tuple[Typed, ...]
+    id: str | None = None
+    type: Literal["message"] = "message"
+
+
+class _Function(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    name: str
+    arguments: str
+
+
+class _Call(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    id: str
+    function: _Function
+    type: Literal["function"] = "function"
+    index: int = 0
+
+
+class OpenAIMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A healthy message of OpenAI's shape. ``name`` says for a tool's row what its call says already."""
+
+    role: Literal["user", "assistant", "system", "developer", "tool"]
+    content: str | tuple[Typed, ...] | None = None
+    id: str | None = None
+    tool_calls: tuple[_Call, ...] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+_CANONICAL_DOCUMENT: Final = msgspec.json.Decoder(WholeDocument[Message])
+_CANONICAL_LIST: Final = msgspec.json.Decoder(tuple[Message, ...])
+_CANONICAL_MESSAGE: Final = msgspec.json.Decoder(Message)
+_OPENAI_DOCUMENT: Final = msgspec.json.Decoder(WholeDocument[OpenAIMessage])
+_OPENAI_LIST: Final = msgspec.json.Decoder(tuple[OpenAIMessage, ...])
+_OPENAI_MESSAGE: Final = msgspec.json.Decoder(OpenAIMessage)
+_BLOCK: Final[msgspec.json.Decoder[Typed]] = msgspec.json.Decoder(Typed)
+_FREE_FORM: Final[dict[type, tuple[str, ...]]] = {
+    Text: ("citations", "cache_control"),
+    Image: ("source", "cache_control"),
+    Document: ("source", "citations", "cache_control"),
+    Thinking: ("cache_control",),
+    RedactedThinking: ("cache_control",),
+    ToolUse: ("caller", "cache_control"),
+    ToolResult: ("cache_control",),
+}
+_OPEN_BRACE: Final = ord("{")
+
+
+def read_document(text: bytes, shape: str | None) -> Healthy | None:
+    """A document or list of which every message is healthy and of the shape that was named, or None."""
+    if shape != "openai-chat":
+        found = messages_of(_CANONICAL_LIST, _CANONICAL_DOCUMENT, text)
+        if found is not None:
+            messages, keys = found
+            turns = _canonical_turns(messages)
+            stretch, leading = stretch_of(turns)
+            rest = turns if stretch is None else turns[:leading] + turns[leading + stretch.turns :]
+            return Healthy(turns, keys, "anthropic", stretch) if _are_sound(rest) else None
+    if shape in (None, "openai-chat"):
+        other = messages_of(_OPENAI_LIST, _OPENAI_DOCUMENT, text)
+        if other is not None:
+            rows, keys = other
+            spoken = _openai_turns(rows)
+            if spoken is not None:
+                return Healthy(spoken, keys, _shape(rows), stretch_of(spoken)[0])
+    return None
+
+
+def read_message(value: Raw | bytes, index: int, shape: str | None) -> Healthy | None:
+    """One message if it is healthy and of the shape that was named, or None."""
+    if shape != "openai-chat":
+        canonical = decoded(_CANONICAL_MESSAGE, value)
+        if canonical is not None:
+            turns = _canonical_turns((canonical,), index)
+            return Healthy(turns, {}, "anthropic") if _are_sound(turns) else None
+    if shape in (None, "openai-chat"):
+        openai = decoded(_OPENAI_MESSAGE, value)
+        if openai is not None:
+            spoken = _openai_turns((openai,), index)
+            return None if spoken is None else Healthy(spoken, {}, _shape((openai,)))
+    return None
+
+
+def decode_block(value: Raw | bytes) -> Block | None:
+    """A block as the model's struct, or None where it needs mending."""
+    block = decoded(_BLOCK, value)
+    return block if block is not None and _is_sound(block) else None
+
+
+def _is_openai(message: OpenAIMessage) -> bool:
+    """Whether a message has what only OpenAI's shape has."""
+    return message.tool_calls is not None or message.tool_call_id is not None or message.role in ("tool", "developer")
+
+
+def _shape(messages: Iterable[OpenAIMessage]) -> TypedShape:
+    return "openai-chat" if any(map(_is_openai, messages)) else "anthropic"
+
+
+def _canonical_turns(messages: Sequence[Message], first: int = 0) -> list[Turn]:
+    """The turns of canonical messages, numbered from ``first``."""
+    return [
+        Turn(role=message.role, blocks=message.content, index=index, id=message.id)
+        if type(message.content) is tuple
+        else _string_turn(message, index)
+        for index, message in enumerate(messages, first)
+    ]
+
+
+def _string_turn(message: Message, index: int) -> Turn:
+    blocks, paths = string_blocks(str(message.content), index)
+    return Turn(role=message.role, blocks=blocks, index=index, id=message.id, paths=paths)
+
+
+def _are_sound(turns: Iterable[Turn]) -> bool:
+    """Whether no block of these turns needs mending."""
+    return all(_is_sound(block) for turn in turns for block in turn.blocks)
+
+
+def _openai_turns(messages: Sequence[OpenAIMessage], first: int = 0) -> list[Turn] | None:
+    """The turns of OpenAI's messages, numbered from ``first``, or None where any needs mending."""
+    turns: list[Turn] = []
+    for index, message in enumerate(messages, first):
+        turn = _result_turn(message, index) if message.role == "tool" else _spoken_turn(message, index)
+        if turn is None:
+            return None
+        turns.append(turn)
+    return turns
+
+
+def _result_turn(message: OpenAIMessage, index: int) -> Turn | None:
+    """A tool's row as a user's turn with one result."""
+    if message.tool_call_id is None or message.tool_calls is not None:
+        return None
+    content = message.content
+    if isinstance(content, tuple):
+        parts = [block for block in content if isinstance(block, (Text, Image, Document)) and _is_sound(block)]
+        if len(parts) < len(content):
+            return None
+        result = ToolResult(tool_use_id=message.tool_call_id, content=[*parts])
+    else:
+        result = ToolResult(tool_use_id=message.tool_call_id, content=UNSET if content is None else content)
+    paths = (f"messages.{index}.content",)
+    return Turn(role="user", blocks=(result,), index=index, id=message.id, paths=paths)
+
+
+def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
+    """A turn of the user, the system or the assistant: its content, then its calls."""
+    if message.tool_call_id is not None or message.name is not None:
+        return None
+    role: Role = "system" if message.role == "developer" else "user" if message.role == "tool" else message.role
+    path = f"messages.{index}.content"
+    content, calls = message.content, message.tool_calls
+    if calls is None and isinstance(content, str):
+        return Turn(role=role, blocks=(Text(text=content),), index=index, id=message.id, paths=(path,))
+    blocks: list[Block] = []
+    paths: list[str] = []
+    if isinstance(content, tuple):
+        if not all(map(_is_sound, content)):
+            return None
+        if not calls:
+            return Turn(role=role, blocks=content, index=index, id=message.id)
+        blocks += content
+        paths += [f"{path}.{i}" for i in range(len(content))]
+    elif content or (content is not None and not calls):
+        # An empty string beside calls is how some say that there is no text.
+        blocks.append(Text(text=content))
+        paths.append(path)
+    if calls and role != "assistant":
+        return None
+    for i, call in enumerate(calls or ()):
+        call_input = _arguments(call.function.arguments)
+        if call_input is None:
+            return None
+        blocks.append(ToolUse(id=call.id, name=call.function.name, input=call_input))
+        paths.append(f"messages.{index}.tool_calls.{i}")
+    return Turn(role=role, blocks=tuple(blocks), index=index, id=message.id, paths=tuple(paths) or None)
+
+
+def _arguments(text: str) -> Raw | None:
+    if len(text) > MAX_NESTING and may_nest_too_deeply(text.encode("utf-8", "replace")):
+        return None
+    return arguments_object(text)
+
+
+def _is_sound(block: Typed | Unknown) -> bool:
+    """Whether the free-form JSON in a block is of the right type, UTF-8, and can be no deeper than allowed."""
+    if isinstance(block, ToolUse):
+        data = bytes(block.input)
+        if not (data[0] == _OPEN_BRACE or block.incomplete) or not is_harmless(data):
+            return False
+        if block.cache_control is UNSET and block.caller is UNSET:
+            return True
+    elif isinstance(block, ToolResult):
+        if isinstance(block.content, list) and not all(map(_is_sound, block.content)):
+            return False
+        if block.cache_control is UNSET:
+            return True
+    elif isinstance(block, Unknown):
+        return False
+    for field in _FREE_FORM[type(block)]:
+        value = getattr(block, field)
+        if value is not UNSET and not is_harmless(bytes(value)):
+            return False
+    return True

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text
-from pipeline.targets.images import MEDIA_TYPES, inspect
+from pipeline.targets.media import MEDIA_TYPES, inspect
 
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
 _PDF: Final = "application/pdf"

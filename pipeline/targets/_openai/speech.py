@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
-from pipeline.history.placeholders import INTERRUPTED
+from pipeline.history.results import INTERRUPTED
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.media import Parts, Shown, show_document, show_image
 from pipeline.targets._openai.parameters import LONGEST_NAME

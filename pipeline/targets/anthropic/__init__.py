@@ -10,14 +10,13 @@ from msgspec import UNSET, Struct
 
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
-from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown, on_the_wire
 from pipeline.targets.anthropic.blocks import Projection, are_citations
 from pipeline.targets.anthropic.fitness import unfit_reasoning, untaken
 from pipeline.targets.anthropic.parameters import write_head
 from pipeline.targets.base import Encoded, Ending, Row, Setting, stub_for
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
 from pipeline.targets.names import legal_name
-from pipeline.wire import on_the_wire
 
 NAME: Final = "anthropic"
 

@@ -10,8 +10,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets.images import MEDIA_TYPES, inspect
-from pipeline.targets.media import stubbed_image, with_own_type, with_source
+from pipeline.targets.media import MEDIA_TYPES, inspect, stubbed_image, with_own_type, with_source
 
 # Block types beyond the model's own that the API takes inside a tool's result.
 _TAKEN_IN_RESULTS: Final = frozenset({"search_result", "tool_reference"})

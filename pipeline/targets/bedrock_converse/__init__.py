@@ -18,11 +18,9 @@ from pipeline.fixes import make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.base import Encoded, Ending, Setting, before_list, stub_for
-from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME, ConverseFitting, is_document, written
-from pipeline.targets.bedrock_converse.members import MARKERS
+from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME, ConverseFitting, is_document, written, written_plain
+from pipeline.targets.bedrock_converse.fitness import MARKERS, fit_reasoning
 from pipeline.targets.bedrock_converse.parameters import NAME, stub_tools, write_head
-from pipeline.targets.bedrock_converse.plain import written_plain
-from pipeline.targets.bedrock_converse.reasoning import fit_reasoning
 from pipeline.targets.names import legal_name
 
 # What is said beside a document, where nobody says anything (BED-21).

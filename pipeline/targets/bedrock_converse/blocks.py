@@ -1,14 +1,17 @@
-"""One message's blocks as Converse takes them: first fitted, then written."""
+"""One message's blocks as Converse takes them: first fitted, then written.
+
+Turns of nothing but text, calls, and results that are text are written in one go.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.history.readers.converse import MEDIA_TYPES
@@ -21,11 +24,12 @@ from pipeline.model import (
     Thinking,
     ToolResult,
     ToolUse,
+    Turn,
     Unknown,
 )
-from pipeline.targets.bedrock_converse.members import name_of, named, own_member
+from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member
 from pipeline.targets.fitting import Fitting
-from pipeline.targets.images import MEDIA_TYPES as IMAGE_TYPES
+from pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from pipeline.targets.media import fit_document, fit_image, inline
 from pipeline.targets.names import legal_name
 
@@ -168,3 +172,73 @@ def _is_switch(citations: Raw) -> bool:
     except msgspec.DecodeError:
         return False
     return True
+
+
+class _Said(Struct, frozen=True, gc=False):
+    text: str
+
+
+class _Use(Struct, frozen=True, gc=False, rename="camel"):
+    tool_use_id: str
+    name: str
+    input: Raw
+
+
+class _Called(Struct, frozen=True, gc=False, rename="camel"):
+    tool_use: _Use
+
+
+class _Result(Struct, frozen=True, gc=False, rename="camel"):
+    tool_use_id: str
+    content: list[_Said]
+    status: str
+
+
+class _Answered(Struct, frozen=True, gc=False, rename="camel"):
+    tool_result: _Result
+
+
+_Member: TypeAlias = _Said | _Called | _Answered
+
+
+class _Message(Struct, frozen=True, gc=False):
+    role: str
+    content: list[_Member]
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def written_plain(turns: Sequence[Turn]) -> bytes | None:
+    """The messages of plain turns, joined by commas; None if a block of them is not written as it is."""
+    messages: list[_Message] = []
+    for turn in turns:
+        content: list[_Member] = []
+        for block in turn.blocks:
+            if type(block) is Text:
+                content.append(_Said(block.text))
+            elif type(block) is ToolUse:
+                content.append(_Called(_Use(block.id, block.name, block.input)))
+            elif type(block) is ToolResult:
+                parts = _texts(block.content)
+                if parts is None or (block.is_error and not parts):
+                    return None
+                content.append(_Answered(_Result(block.tool_use_id, parts, "error" if block.is_error else "success")))
+            else:
+                return None
+        messages.append(_Message(turn.role, content))
+    return _encode(messages)[1:-1]
+
+
+def _texts(content: object) -> list[_Said] | None:
+    """A result's text, or its texts; None where it has anything else."""
+    if type(content) is str:
+        return [_Said(content)] if content and not content.isspace() else []
+    if type(content) is not list:
+        return None
+    parts = []
+    for part in content:
+        if type(part) is not Text:
+            return None
+        parts.append(_Said(part.text))
+    return parts

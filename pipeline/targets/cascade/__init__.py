@@ -5,18 +5,27 @@ preamble, the caller's environment first, then the system prompt; a call is a ``
 a result a ``<tool_result tool_call_id="…">`` of the user's, in front of what the user says. The latest turn of the
 user's that is no result has the one-line fallback before it. Request parameters that other APIs share go under
 Anthropic's names; whoever passes the body on decides about them.
+
+The fallback belongs to the latest turn of the user's and to no other. So that it never has to be taken back from
+settled bytes, a settled user turn is held until the assistant's answer is settled too: both are one chunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from pipeline.history.pieces import Piece
-from pipeline.targets.base import Setting
-from pipeline.targets.cascade.dialect import CascadeDialect
-from pipeline.targets.cascade.head import NAME
+import msgspec
+from msgspec import Struct, structs
 
-__all__ = ["Cascade", "CascadeDialect"]
+from pipeline.fixes import Fix, make
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import Text, Turn
+from pipeline.targets.base import Encoded, Ending, Setting
+from pipeline.targets.cascade.head import NAME, prepare_head
+from pipeline.targets.cascade.turns import passes_for_result, write_turn
+from pipeline.text.environment import WORKING_DIRECTORY, environment_facts, environment_lines, nearest_phrase
+from pipeline.text.redaction import Redactor
 
 
 class Cascade:
@@ -30,3 +39,124 @@ class Cascade:
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> CascadeDialect:
         """Get ready for a session."""
         return CascadeDialect(setting, system)
+
+
+_BETWEEN: Final = "\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Heard(Struct, frozen=True, array_like=True):
+    """What the turns so far leave behind.
+
+    Attributes:
+        held: the text of a user's turn that has not been written yet.
+        facts: what was lifted of the environment. Once a directory is among them they stay as they are, for the
+            head of a request must not change with every turn.
+        missed: a phrase that looked like an environment before there was one, and where it stands.
+    """
+
+    held: str | None = None
+    facts: dict[str, str] = {}
+    missed: tuple[str, str] = ("", "")
+
+
+class _Row(Struct, frozen=True):
+    role: str
+    content: str
+
+
+class CascadeDialect:
+    """The planner's request for one setting."""
+
+    separator = b","
+    marks_left = 0
+
+    def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
+        self._head = prepare_head(setting, system)
+        self._redactor = Redactor()
+        self.fixes: list[Fix] = self._head.fixes
+        self.state = self._heard(self._head.prompt, "system", Heard())
+        self._lines = environment_lines(self.state.facts)
+        self.head = self._head.written(self._lines)
+        self.prefix = _before_messages(self.head)
+        self._latest = (self._lines, self.head)
+
+    def encode(self, message: Message, state: Heard) -> Encoded:
+        """Write a turn: an assistant's together with the user's before it, a user's not yet."""
+        book = Book(NAME)
+        text, rows = write_turn(message, book)
+        written = [] if state.held is None else [_written("user", state.held)]
+        if message.role == "user":
+            state = structs.replace(self._listened(message, state), held=text)
+        else:
+            written.append(_written("assistant", text))
+            state = structs.replace(state, held=None)
+        return Encoded(data=b",".join(written), state=state, rows=rows, fixes=book.fixes, gone=book.gone)
+
+    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
+        """Nothing is written as it is."""
+
+    def end(self, messages: Sequence[Message], state: Heard, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  written as any other
+        """Write the open turns, with the fallback on the latest one of the user's, be it a settled one."""
+        latest = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
+        parts: list[Encoded] = []
+        for at, message in enumerate(messages):
+            parts.append(self.encode(message, self._announced(state) if at == latest + 1 else state))
+            state = parts[-1].state
+        if latest == len(messages) - 1:
+            state = self._announced(state)
+        data = b"" if state.held is None else _written("user", state.held)
+        parts.append(Encoded(data=data, fixes=self._unheard(state)))
+        lines = environment_lines(state.facts)
+        if lines == self._lines:
+            return Ending(parts=parts, suffix=b"]}")
+        # The directory is the user's to tell: the head is not the one that was prepared, and promises no prefix.
+        head = self._head_with(lines)
+        return Ending(parts=parts, suffix=b"]}", prefix=_before_messages(head), head=head)
+
+    def _announced(self, state: Heard) -> Heard:
+        """The held turn with the fallback before it, unless it is results: those the model takes up by itself."""
+        if state.held is None or not self._head.line or passes_for_result(state.held):
+            return state
+        return structs.replace(state, held=self._head.line + _BETWEEN + state.held)
+
+    # The environment.
+
+    def _listened(self, message: Message, state: Heard) -> Heard:
+        """What the user's words add; a result that became text is not the user's."""
+        said = [piece for piece in message.pieces if isinstance(piece.block, Text) and piece.fate != "flattened"]
+        text = "\n".join(piece.block.text for piece in said if isinstance(piece.block, Text))
+        return self._heard(text, said[0].path, state) if said else state
+
+    def _heard(self, text: str, path: str, state: Heard) -> Heard:
+        if not self._head.tools or not text or WORKING_DIRECTORY in state.facts:
+            return state
+        found = environment_facts(text, self._redactor)
+        # What was said first counts, and stands first.
+        facts = state.facts | found | state.facts
+        missed = state.missed
+        if WORKING_DIRECTORY not in found and not missed[0]:
+            missed = (nearest_phrase(text) or next(iter(found), ""), path)
+        return structs.replace(state, facts=facts, missed=missed)
+
+    def _unheard(self, state: Heard) -> list[Fix]:
+        """The record that an environment seems to be there and was not understood."""
+        phrase, path = state.missed
+        if WORKING_DIRECTORY in state.facts or not phrase:
+            return []
+        return [make("environment_missed", path, target=NAME, detail=phrase)]
+
+    def _head_with(self, lines: str) -> bytes:
+        """The head for another environment than the system prompt's; it hardly ever changes again."""
+        if self._latest[0] != lines:
+            self._latest = (lines, self._head.written(lines))
+        return self._latest[1]
+
+
+def _before_messages(head: bytes) -> bytes:
+    return head[:-1] + (b"," if len(head) > len(b"{}") else b"") + b'"messages":['
+
+
+def _written(role: str, text: str) -> bytes:
+    return _encode(_Row(role, text))
