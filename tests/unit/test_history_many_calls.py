@@ -6,17 +6,10 @@ import json
 import time
 
 import pytest
+from build import call, result
 
 from pipeline import normalize
 from pipeline.targets import TARGETS
-
-
-def call(call_id, **given):
-    return {"type": "tool_use", "id": call_id, "name": "read", "input": given}
-
-
-def result(call_id, text):
-    return {"type": "tool_result", "tool_use_id": call_id, "content": text}
 
 
 def asked(calls, results):
