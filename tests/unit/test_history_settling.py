@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 
 import pytest
 from build import answered, called, result, text
+from counting import function_calls
 
 from pipeline import Session, normalize
 from pipeline.history import History
@@ -125,22 +125,6 @@ def test_a_history_can_be_used_without_a_session():
     assert [message.role for message in messages] == ["user", "assistant"]
     assert (fixes, gone, calls) == ([], [], [])
     assert [message.role for message in history.open_messages().messages] == ["user"]
-
-
-def function_calls(work):
-    """How many Python functions a piece of work calls: the same on every machine."""
-    count = 0
-
-    def profile(_frame, event, _argument):
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def test_one_more_turn_costs_the_turn_and_not_the_history():
