@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 from hypothesis import given, settings
-from strategies import histories, policies
+from strategies import SCALE, histories, policies
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
 
-SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
 # Where what they name stands is no place in the input.
 ADDED = {"result_synthesised", "tail_continued", "assistant_inserted", "tools_stubbed"}
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import histories, policies
+from strategies import SCALE, histories, policies
 
 from pipeline import normalize
 from pipeline.history.render import CONTINUE
 from pipeline.history.results import INTERRUPTED, ORPHAN_MARK
 from pipeline.registry import TARGETS
 
-# More examples for a long run: REKNIT_EXAMPLES=10.
-SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
 NAMES = sorted(TARGETS)
 TEXTS = sorted(name for name, target in TARGETS.items() if target.text)
 STRUCTURED = [name for name in NAMES if name not in TEXTS]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import histories, policies
+from strategies import SCALE, histories, policies
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
 
-# More examples for a long run: REKNIT_EXAMPLES=10.
-SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
 NAMES = sorted(TARGETS)
 ISSUERS = ["anthropic", "bedrock-converse", "gemini", "openai-chat", "openai-responses", "vllm"]
 # Fixes that say of reasoning, or of a signature, that it is somebody else's, or no longer of use.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from build import call, result, said, user
 from click.testing import CliRunner
 
 from pipeline.cli.explain import explain_command
@@ -19,17 +20,11 @@ HEALTHY = {
     "max_tokens": 1024,
     "tools": [{"name": "read_file", "description": "Read a file.", "input_schema": {"type": "object"}}],
     "messages": [
-        {"role": "user", "content": [{"type": "text", "text": "Read the README."}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "text", "text": "I will look."},
-                {"type": "tool_use", "id": "toolu_01", "name": "read_file", "input": {"path": "README.md"}},
-            ],
-        },
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_01", "content": "Hello."}]},
-        {"role": "assistant", "content": [{"type": "text", "text": "It says hello."}]},
-        {"role": "user", "content": [{"type": "text", "text": "Thanks. And the licence?"}]},
+        user("Read the README."),
+        said("I will look.", call("toolu_01", "read_file", path="README.md")),
+        user(result("toolu_01", "Hello.")),
+        said("It says hello."),
+        user("Thanks. And the licence?"),
     ],
 }
 

@@ -5,29 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from build import call, result, said, text, user
 
 from pipeline import Session, normalize
 from pipeline.history.results import INTERRUPTED, PLACEHOLDERS, TEMPLATES
-
-
-def user(*blocks):
-    return {"role": "user", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
-
-
-def said(*blocks):
-    return {"role": "assistant", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
-
-
-def text(words):
-    return {"type": "text", "text": words}
-
-
-def call(call_id, name="ls", **given):
-    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
-
-
-def result(call_id, content="files", **more):
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
 
 
 def missing(call_id):
@@ -43,12 +24,7 @@ def test_a_displaced_result_comes_back_to_its_call():
     messages, codes = mended(
         user("q"), said(call("a")), user("still there?"), said("wait"), user(result("a")), said("so")
     )
-    assert messages == [
-        user("q"),
-        said(call("a")),
-        user(result("a"), "still there?"),
-        said("wait", "so"),
-    ]
+    assert messages == [user("q"), said(call("a")), user(result("a"), "still there?"), said("wait", "so")]
     assert codes == ["result_moved", "turns_merged"]
 
 

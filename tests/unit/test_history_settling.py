@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 
 import pytest
+from build import answered, called, result, text
+from counting import function_calls
 
 from pipeline import Session, normalize
 from pipeline.history import History
@@ -21,14 +22,6 @@ def said(words="well"):
     return {"role": "assistant", "content": words}
 
 
-def call(*ids):
-    return {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "ls", "input": {}} for i in ids]}
-
-
-def result(call_id, content="files"):
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": content}]}
-
-
 def session_of(*messages, **given):
     session = Session(**given)
     for message in messages:
@@ -37,7 +30,7 @@ def session_of(*messages, **given):
 
 
 def test_everything_before_the_last_turn_is_settled():
-    session = session_of(user(), said(), user(), call("a"), result("a"))
+    session = session_of(user(), said(), user(), called("a"), answered("a"))
     done = session.request()
     assert done.body[: done.prefix_bytes].endswith(b'"name":"ls","input":{}}]}')
     session.append(said())
@@ -45,16 +38,16 @@ def test_everything_before_the_last_turn_is_settled():
 
 
 def test_a_call_without_a_real_result_holds_the_boundary():
-    before = session_of(user(), said(), user(), call("a"), user("hm"), said("wait"), user("?"))
+    before = session_of(user(), said(), user(), called("a"), user("hm"), said("wait"), user("?"))
     settled = before.request().prefix_bytes
-    before.append(result("a"))
+    before.append(answered("a"))
     done = before.request()
     assert done.prefix_bytes > settled
     assert b"hm" not in before.request().body[:settled]
 
 
 def test_the_boundary_moves_on_when_the_window_has_passed():
-    session = session_of(user(), call("a"), user("hm"))
+    session = session_of(user(), called("a"), user("hm"))
     held = session.request().prefix_bytes
     for _ in range(3):
         session.append(said())
@@ -77,16 +70,16 @@ def test_nothing_is_promised_until_a_turn_was_taken():
         ([user()], True),
         ([user(""), user(" ")], False),
         ([user(), said()], False),
-        ([user(), call("a")], False),
-        ([user(), call("a"), result("a")], True),
-        ([user(), call("a", "b"), result("a")], False),
-        ([user(), call("a", "b"), result("a"), result("b")], True),
-        ([user(), call("a", "b"), result("a"), user("stop")], True),
-        ([user(), call("a"), user("stop")], True),
-        ([user(), call("a"), result("a", "[Request interrupted by user]")], False),
-        ([user(), call("a"), result("x")], False),
+        ([user(), called("a")], False),
+        ([user(), called("a"), answered("a")], True),
+        ([user(), called("a", "b"), answered("a")], False),
+        ([user(), called("a", "b"), answered("a"), answered("b")], True),
+        ([user(), called("a", "b"), answered("a"), user("stop")], True),
+        ([user(), called("a"), user("stop")], True),
+        ([user(), called("a"), answered("a", "[Request interrupted by user]")], False),
+        ([user(), called("a"), answered("x")], False),
         ([user(), said(), {"role": "system", "content": "note"}], False),
-        ([user(), call("a"), user("hm"), said("wait"), result("a")], True),
+        ([user(), called("a"), user("hm"), said("wait"), answered("a")], True),
     ],
 )
 def test_it_is_the_models_turn_when_everything_is_answered(messages, waiting):
@@ -94,7 +87,7 @@ def test_it_is_the_models_turn_when_everything_is_answered(messages, waiting):
 
 
 def test_leading_turns_go_until_the_user_speaks():
-    done = session_of(said("hi"), call("a"), result("a"), user("q"), said("so"), user("on")).request()
+    done = session_of(said("hi"), called("a"), answered("a"), user("q"), said("so"), user("on")).request()
     assert [fix.code for fix in done.fixes] == ["leading_dropped", "leading_dropped", "result_orphan"]
     assert b"hi" not in done.body
 
@@ -134,26 +127,10 @@ def test_a_history_can_be_used_without_a_session():
     assert [message.role for message in history.open_messages().messages] == ["user"]
 
 
-def function_calls(work):
-    """How many Python functions a piece of work calls: the same on every machine."""
-    count = 0
-
-    def profile(_frame, event, _argument):
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_one_more_turn_costs_the_turn_and_not_the_history():
     def turn(session, number):
-        session.append(call(f"toolu_{number}"))
-        session.append(result(f"toolu_{number}"))
+        session.append(called(f"toolu_{number}"))
+        session.append(answered(f"toolu_{number}"))
         done = session.request()
         assert done.sha256
         assert not done.rejected
@@ -164,13 +141,12 @@ def test_one_more_turn_costs_the_turn_and_not_the_history():
 
 
 def test_a_synthesised_result_gives_way_while_it_can_and_says_where_it_stood():
-    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "a", "content": "r"}
+    late = result("a", "r")
     history = [
-        {"role": "user", "content": "q"},
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [{"type": "text", "text": "go on"}]},
-        {"role": "user", "content": [result]},
+        user("q"),
+        called("a"),
+        {"role": "user", "content": [text("go on")]},
+        {"role": "user", "content": [late]},
     ]
     done = normalize(history, policy={"open_exchanges": 1})
     assert [(fix.code, fix.path) for fix in done.fixes] == [
@@ -178,5 +154,5 @@ def test_a_synthesised_result_gives_way_while_it_can_and_says_where_it_stood():
         ("placeholder_dropped", "messages.2.content.0"),
         ("result_moved", "messages.3.content.0"),
     ]
-    assert json.loads(done.body)["messages"][2]["content"] == [result, {"type": "text", "text": "go on"}]
+    assert json.loads(done.body)["messages"][2]["content"] == [late, text("go on")]
     assert all(entry.path for entry in done.ledger)

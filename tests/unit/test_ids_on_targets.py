@@ -6,6 +6,7 @@ import json
 
 import msgspec
 import pytest
+from build import call, result, said, user
 
 from pipeline import Session, normalize
 from pipeline.history.ids import IdTable, SettledCall
@@ -18,21 +19,18 @@ MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 def rounds(ids):
     """A round for each id: the call, and its result, which names it."""
     history = [{"role": "user", "content": "q"}]
-    for at, call in enumerate(ids):
-        history.append(
-            {"role": "assistant", "content": [{"type": "tool_use", "id": call, "name": "f", "input": {"n": at}}]}
-        )
-        history.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": f"r{at}"}]})
-    return history  # fmt: skip
+    for at, call_id in enumerate(ids):
+        history += [said(call(call_id, "f", n=at)), user(result(call_id, f"r{at}"))]
+    return history
 
 
 def pairs(body):
     """Each call's id with what it asked, and each result's with what it says."""
     asked, told = {}, {}
     for row in json.loads(body)["messages"]:
-        for call in row.get("tool_calls", ()):
-            assert call["id"] not in asked
-            asked[call["id"]] = json.loads(call["function"]["arguments"])["n"]
+        for made in row.get("tool_calls", ()):
+            assert made["id"] not in asked
+            asked[made["id"]] = json.loads(made["function"]["arguments"])["n"]
         if row["role"] == "tool":
             assert row["tool_call_id"] not in told
             told[row["tool_call_id"]] = row["content"]
@@ -120,25 +118,8 @@ def test_both_sides_of_a_call_have_its_id(ids):
 
 ROUND = [
     {"role": "user", "content": "q", "id": "m0"},
-    {
-        "role": "assistant",
-        "id": "m1",
-        "content": [
-            {"type": "text", "text": "so"},
-            {"type": "tool_use", "id": "a", "name": "f", "input": {}},
-            {"type": "tool_use", "id": "b", "name": "f", "input": {}},
-        ],
-    },
-    {
-        "role": "user",
-        "id": "m2",
-        "content": [
-            {"type": "tool_result", "tool_use_id": "a", "content": "ra"},
-            {"type": "tool_result", "tool_use_id": "b", "content": "rb"},
-            {"type": "text", "text": "one"},
-            {"type": "text", "text": "two"},
-        ],
-    },
+    said("so", call("a", "f"), call("b", "f"), id="m1"),
+    user(result("a", "ra"), result("b", "rb"), "one", "two", id="m2"),
 ]
 
 

@@ -7,34 +7,11 @@ import json
 
 import msgspec
 import pytest
+from build import answered, called, rounds, said, text, user
 
 from pipeline import Session, normalize
 from pipeline.errors import InputError, InternalError, PolicyError, UnknownTargetError
 from pipeline.model import Policy, Text, Turn
-
-
-def user(words, **more):
-    return {"role": "user", "content": words, **more}
-
-
-def said(words, **more):
-    return {"role": "assistant", "content": words, **more}
-
-
-def call(call_id):
-    return {"role": "assistant", "content": [{"type": "tool_use", "id": call_id, "name": "ls", "input": {}}]}
-
-
-def result(call_id, content="files"):
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": content}]}
-
-
-def rounds(count):
-    return [
-        message
-        for number in range(count)
-        for message in (user(f"u{number}"), call(f"toolu_{number}"), result(f"toolu_{number}"), said("ok"))
-    ]
 
 
 def session_of(messages, *targets, **given):
@@ -46,7 +23,7 @@ def session_of(messages, *targets, **given):
 
 def test_a_message_is_taken_in_any_form():
     forms = [user("q"), json.dumps(user("q")), json.dumps(user("q")).encode()]
-    forms.append(Turn(role="user", blocks=(Text(text="q"),), index=7, paths=("messages.0.content",)))
+    forms.append(Turn(role="user", blocks=(Text(text="q"),), index=7))
     assert len({session_of([form]).request().body for form in forms}) == 1
 
 
@@ -75,10 +52,10 @@ def test_a_request_is_a_value_that_later_turns_do_not_change():
 def test_append_tells_what_is_certain_and_the_request_what_it_stands_on():
     session = Session()
     assert session.append(user("q")) == []
-    assert session.append(call("a.b"))[0].code == "id_rewritten"
+    assert session.append(called("a.b"))[0].code == "id_rewritten"
     session.append(user("stop"))
     assert [fix.code for fix in session.request().fixes] == ["id_rewritten", "result_synthesised"]
-    moved = session.append(result("a.b"))
+    moved = session.append(answered("a.b"))
     assert [fix.code for fix in moved] == ["result_moved", "id_rewritten"]
     assert "result_synthesised" not in [fix.code for fix in session.request().fixes]
 
@@ -114,10 +91,10 @@ def test_a_target_that_is_added_leaves_the_others_as_they_are():
 
 
 def test_a_policy_that_changes_mends_the_history_anew():
-    session = session_of([user("q"), call("a"), user("stop"), said("ok"), user("on")])
+    session = session_of([user("q"), called("a"), user("stop"), said("ok"), user("on")])
     session.configure(policy={"missing_result": "drop"})
     expected = normalize(
-        [user("q"), call("a"), user("stop"), said("ok"), user("on")], policy={"missing_result": "drop"}
+        [user("q"), called("a"), user("stop"), said("ok"), user("on")], policy={"missing_result": "drop"}
     )
     assert session.request().body == expected.body
 
@@ -231,10 +208,10 @@ def test_a_target_that_does_not_exist_is_the_callers_fault():
 
 
 def test_a_session_says_what_it_was_given():
-    session = session_of([user("q")], model="claude-sonnet-4-5", system=[{"type": "text", "text": "s"}])
+    session = session_of([user("q")], model="claude-sonnet-4-5", system=[text("s")])
     assert session.model == "claude-sonnet-4-5"
     assert session.last_role == "user"
-    assert json.loads(session.request().body)["system"] == [{"type": "text", "text": "s"}]
+    assert json.loads(session.request().body)["system"] == [text("s")]
 
 
 def test_what_nobody_gave_is_a_warning():

@@ -8,6 +8,7 @@ import json
 
 import msgspec
 import pytest
+from build import answered, called, said, user
 
 import pipeline
 from pipeline.stages.base import Record
@@ -17,22 +18,6 @@ from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUES
 
 KEY = b"session-1"
 OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
-
-
-def user(text: str) -> dict:
-    return {"role": "user", "content": [{"type": "text", "text": text}]}
-
-
-def said(text: str) -> dict:
-    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
-
-
-def call(*ids: str) -> dict:
-    return {"role": "assistant", "content": [{"type": "tool_use", "id": i, "name": "ls", "input": {}} for i in ids]}
-
-
-def result(call_id: str, text: str = "files") -> dict:
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": text}]}
 
 
 def appended(message: dict, **fields: object) -> dict:
@@ -74,11 +59,7 @@ def letters(found) -> list[str]:
 def test_a_user_turn_makes_a_request_with_everything_that_a_sender_needs():
     found = run(OPENED, appended(user("hi")))
     (request,) = of(found, PROVIDER_REQUESTS)
-    assert json.loads(request.value) == {
-        "model": "claude-sonnet-4-5",
-        "max_tokens": 100,
-        "messages": [user("hi")],
-    }
+    assert json.loads(request.value) == {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [user("hi")]}
     assert request.key == KEY
     assert header(request, "target") == "anthropic"
     assert header(request, "model") == "claude-sonnet-4-5"
@@ -104,14 +85,16 @@ def test_the_settled_part_of_a_request_starts_the_next_one():
 
 
 def test_a_request_waits_for_every_result_of_parallel_calls():
-    found = run(OPENED, appended(user("go")), appended(call("a", "b")), appended(result("a")))
+    found = run(OPENED, appended(user("go")), appended(called("a", "b")), appended(answered("a")))
     assert len(bodies(found)) == 1
-    found = run(OPENED, appended(user("go")), appended(call("a", "b")), appended(result("a")), appended(result("b")))
+    found = run(
+        OPENED, appended(user("go")), appended(called("a", "b")), appended(answered("a")), appended(answered("b"))
+    )
     assert len(bodies(found)) == 2
 
 
 def test_user_text_over_an_open_call_settles_it_as_interrupted():
-    found = run(OPENED, appended(user("go")), appended(call("a")), appended(user("stop")))
+    found = run(OPENED, appended(user("go")), appended(called("a")), appended(user("stop")))
     last = bodies(found)[-1]["messages"][-1]["content"]
     assert [block["type"] for block in last] == ["tool_result", "text"]
     assert last[0]["is_error"] is True
@@ -174,8 +157,8 @@ def test_recorded_turns_of_an_agent_that_drives_itself_send_nothing():
     found = run(
         OPENED,
         appended(user("go")),
-        appended(call("a"), **recorded),
-        appended(result("a"), **recorded),
+        appended(called("a"), **recorded),
+        appended(answered("a"), **recorded),
         appended(said("done"), **recorded),
     )
     assert len(bodies(found)) == 1
@@ -185,7 +168,7 @@ def test_each_fix_is_told_once_first_with_its_request():
     found = run(
         OPENED,
         appended(user("go")),
-        appended(call("call.1")),
+        appended(called("call.1")),
         appended(user("stop")),
         appended(said("ok")),
         *[appended(message) for n in range(12) for message in (user(f"q{n}"), said(f"a{n}"))],
@@ -303,8 +286,8 @@ def test_any_batching_and_any_restart_give_the_same_outputs():
     for n in range(30):
         events += [
             appended(user(f"q{n}"), id=f"u{n}"),
-            appended(call(f"call_{n % 3}")),
-            appended(result(f"call_{n % 3}")),
+            appended(called(f"call_{n % 3}")),
+            appended(answered(f"call_{n % 3}")),
         ]
         events += [appended(said(f"a{n}"))]
         if n % 7 == 3:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import struct
 
 import msgspec
 import pytest
 from anthropic.types.beta.message_create_params import MessageCreateParamsBase
+from build import call, image, png, result, said, text, user
 
 from pipeline import Session, normalize, validate
 from pipeline.targets.anthropic.parameters import PARAMETERS
@@ -16,36 +15,6 @@ from pipeline.targets.anthropic.parameters import PARAMETERS
 MARK = {"type": "ephemeral"}
 SIGNED = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 REDACTED = {"type": "redacted_thinking", "data": "ZGF0YQ=="}
-
-
-def text(words, **more):
-    return {"type": "text", "text": words, **more}
-
-
-def user(*blocks):
-    return {"role": "user", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
-
-
-def said(*blocks):
-    return {"role": "assistant", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
-
-
-def call(call_id="a", name="ls", **more):
-    return {"type": "tool_use", "id": call_id, "name": name, "input": {}, **more}
-
-
-def result(call_id="a", content="files", **more):
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
-
-
-def png(width=1, height=1):
-    return base64.b64encode(
-        b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + struct.pack(">II", width, height) + bytes(8)
-    ).decode()
-
-
-def image(data=None, media_type="image/png"):
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data or png()}}
 
 
 def made(*messages, policy=None, **head):
@@ -157,12 +126,7 @@ def test_an_images_type_is_what_its_bytes_say():
 
 @pytest.mark.parametrize(
     "bad",
-    [
-        image("SUkqAAAAAAAAAAAA", "image/tiff"),
-        image("not base64!"),
-        image(png()[:16]),
-        image(png() + "A" * 5_242_880),
-    ],
+    [image("SUkqAAAAAAAAAAAA", "image/tiff"), image("not base64!"), image(png()[:16]), image(png() + "A" * 5_242_880)],
 )
 def test_an_image_that_is_refused_becomes_a_line_of_text(bad):
     body, codes = made(user("see", bad))

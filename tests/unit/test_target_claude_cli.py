@@ -5,23 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from build import call, said, text, user
 
 from pipeline import Session, normalize
 from pipeline.text.jsontext import spaced
 
 PICTURE = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
-
-
-def user(*blocks):
-    return {"role": "user", "content": list(blocks)}
-
-
-def said(*blocks):
-    return {"role": "assistant", "content": list(blocks)}
-
-
-def text(words):
-    return {"type": "text", "text": words}
 
 
 def content(messages, **policy):
@@ -38,33 +27,33 @@ def test_no_history_is_no_line():
 
 
 def test_a_single_user_turn_passes_through_with_its_images():
-    assert content([user(text("see"), PICTURE)]) == ([text("see"), PICTURE], [])
+    assert content([user("see", PICTURE)]) == ([text("see"), PICTURE], [])
     assert content([{"role": "user", "content": "  padded "}]) == ("  padded ", [])
 
 
 def test_what_the_command_line_does_not_take_goes_from_a_single_turn():
     hologram = {"type": "hologram", "depth": 3}
-    assert content([user(text("see"), hologram)]) == ([text("see")], ["unknown_dropped"])
+    assert content([user("see", hologram)]) == ([text("see")], ["unknown_dropped"])
     stub = [text("[Nothing of this turn can be shown to this model.]")]
     assert content([user(hologram)]) == (stub, ["unknown_dropped", "turn_stubbed"])
 
 
 def test_the_system_prompt_is_the_first_section():
-    done = normalize({"system": "be brief", "messages": [user(text("q"))]}, to="claude-cli")
+    done = normalize({"system": "be brief", "messages": [user("q")]}, to="claude-cli")
     assert json.loads(done.body)["message"]["content"] == (
         "## Conversation so far\n\n### System\nbe brief\n\n## Current input\nq"
     )
 
 
 def test_a_system_message_inside_the_history_is_a_section_in_its_place():
-    history = [user(text("a")), said(text("b")), {"role": "system", "content": "note"}, user(text("c"))]
+    history = [user("a"), said("b"), {"role": "system", "content": "note"}, user("c")]
     assert content(history)[0] == (
         "## Conversation so far\n\n### User\na\n\n### Assistant\nb\n\n### System\nnote\n\n## Current input\nc"
     )
 
 
 def test_images_of_the_current_turn_are_real_and_older_ones_are_named():
-    history = [user(text("a"), PICTURE), said(text("b")), user(PICTURE, text("c"))]
+    history = [user("a", PICTURE), said("b"), user(PICTURE, "c")]
     shown, codes = content(history)
     assert shown[0] == PICTURE
     assert shown[1]["text"].endswith(
@@ -77,7 +66,7 @@ def test_what_is_not_shown_is_named():
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     paper = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
     nothing = {"type": "document", "source": {}}
-    history = [user(text("a"), paper, nothing), said(thought, text("b")), user(text("c"))]
+    history = [user("a", paper, nothing), said(thought, "b"), user("c")]
     shown, codes = content(history)
     assert shown == (
         "## Conversation so far\n\n### User\na\n[document attachment]\n\n### Assistant\nb\n\n## Current input\nc"
@@ -86,7 +75,7 @@ def test_what_is_not_shown_is_named():
 
 
 def test_a_text_has_no_place_for_a_half_said_answer():
-    history = [user(text("a")), said(text("b"))]
+    history = [user("a"), said("b")]
     for tail in ("continue", "keep", "prefill"):
         shown, codes = content(history, tail=tail)
         assert shown.endswith("### Assistant\nb\n\n## Current input\nContinue.")
@@ -101,7 +90,7 @@ def test_the_flattened_history_of_one_request_begins_the_next():
     session = Session(("claude-cli",))
     before = None
     for number in range(6):
-        for message in (user(text(f"u{number} é\n")), said(text(f"a{number}"))):
+        for message in (user(f"u{number} é\n"), said(f"a{number}")):
             session.append(message)
             done = session.request()
             if before is not None and before.prefix_bytes:
@@ -112,13 +101,13 @@ def test_the_flattened_history_of_one_request_begins_the_next():
 
 def test_an_envelope_of_another_shape_promises_nothing():
     session = Session(("claude-cli",))
-    session.append(user(text("a")))
+    session.append(user("a"))
     assert session.request().prefix_bytes == 0
-    session.append(said(text("b")))
+    session.append(said("b"))
     session.append(user(PICTURE))
     assert session.request().prefix_bytes == 0
-    session.append(said(text("c")))
-    session.append(user(text("d")))
+    session.append(said("c"))
+    session.append(user("d"))
     assert session.request().prefix_bytes > 0
 
 
@@ -128,18 +117,18 @@ def test_json_is_spaced_token_by_token():
 
 
 def test_a_line_is_one_line_whatever_it_holds():
-    done = normalize([user(text("a\u2028b\nc\r\x00"))], to="claude-cli")
+    done = normalize([user("a\u2028b\nc\r\x00")], to="claude-cli")
     assert done.body.count(b"\n") == 1
     assert json.loads(done.body)["message"]["content"][0]["text"] == "a\u2028b\nc\r\x00"
     assert done.body.isascii()
 
 
 def test_a_part_of_a_result_that_the_text_does_not_show_is_recorded():
-    content = [{"type": "text", "text": "seen"}, {"type": "hologram", "x": 1}]
+    content = [text("seen"), {"type": "hologram", "x": 1}]
     messages = [
         {"role": "user", "content": "go"},
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": content}]},
+        said(call("a", "f")),
+        user({"type": "tool_result", "tool_use_id": "a", "content": content}),
     ]
     done = normalize(messages, to="claude-cli")
     assert [(fix.code, fix.path, fix.detail) for fix in done.fixes] == [
@@ -149,7 +138,7 @@ def test_a_part_of_a_result_that_the_text_does_not_show_is_recorded():
 
 
 PAPER = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "dé"}, "title": "t"}
-CALL = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+CALL = call("a", "f")
 
 
 def result(*parts):
@@ -157,7 +146,7 @@ def result(*parts):
 
 
 def test_media_of_the_current_turn_are_real_those_in_its_results_too_and_older_ones_are_named():
-    loop = [user(text("q"), PAPER), said(CALL), user(result(text("two:"), PICTURE, PAPER))]
+    loop = [user("q", PAPER), said(CALL), user(result(text("two:"), PICTURE, PAPER))]
     shown, codes = content(loop)
     assert shown[:2] == [PICTURE, PAPER]
     assert shown[2]["text"] == (
@@ -165,7 +154,7 @@ def test_media_of_the_current_turn_are_real_those_in_its_results_too_and_older_o
         "## Current input\n[Tool result] two:\n[image attachment]\n[document attachment]"
     )
     assert codes == []
-    later, codes = content([*loop, said(text("seen")), user(PAPER, text("and this?"))])
+    later, codes = content([*loop, said("seen"), user(PAPER, "and this?")])
     assert later[0] == PAPER
     assert "### Tool result\n[Tool result] two:\n[image attachment]\n[document attachment]\n\n" in later[1]["text"]
     assert later[1]["text"].endswith("## Current input\n[document attachment]\nand this?")
@@ -174,7 +163,7 @@ def test_media_of_the_current_turn_are_real_those_in_its_results_too_and_older_o
 
 def test_a_medium_without_a_source_is_a_line_of_text_in_a_result_too():
     broken = {"type": "image", "source": {"type": "ftp"}}
-    done = normalize([user(text("q")), said(CALL), user(result(broken, PICTURE))], to="claude-cli")
+    done = normalize([user("q"), said(CALL), user(result(broken, PICTURE))], to="claude-cli")
     shown = json.loads(done.body)["message"]["content"]
     assert shown[0] == PICTURE
     assert shown[1]["text"].endswith(
@@ -185,21 +174,21 @@ def test_a_medium_without_a_source_is_a_line_of_text_in_a_result_too():
 
 def test_a_turn_that_cannot_be_shown_is_a_stub_with_its_fix_in_a_history_too():
     hologram = {"type": "hologram", "depth": 3}
-    shown, codes = content([user(text("a")), said(text("b")), user(hologram)])
+    shown, codes = content([user("a"), said("b"), user(hologram)])
     assert shown.endswith("## Current input\n[Nothing of this turn can be shown to this model.]")
     assert codes == ["unknown_dropped", "turn_stubbed"]
     # Where the user says nothing that can be shown, the results before it are the current input.
-    shown, codes = content([user(text("a")), said(CALL), user(result(text("r"))), user(hologram)])
+    shown, codes = content([user("a"), said(CALL), user(result(text("r"))), user(hologram)])
     assert shown.endswith("## Current input\n[Tool result] r")
     assert codes == ["unknown_dropped"]
 
 
 def test_the_line_is_ascii_whatever_it_holds():
     for history in (
-        [user(text("é 😀"))],
+        [user("é 😀")],
         [{"role": "user", "content": "é"}],
         [user({**PAPER, "title": "é\U0001f600"})],
-        [user(text("ü")), said({**CALL, "input": {"ключ": "é"}}), user(result(text("名"), PAPER))],
+        [user("ü"), said({**CALL, "input": {"ключ": "é"}}), user(result(text("名"), PAPER))],
     ):
         done = normalize({"system": "sé", "messages": history} if len(history) > 1 else history, to="claude-cli")
         assert done.body.isascii()
@@ -212,7 +201,7 @@ def test_the_line_is_ascii_whatever_it_holds():
 
 def test_what_was_not_said_by_the_user_is_broken_in_a_lone_turn_too():
     history = [
-        user({"type": "tool_result", "tool_use_id": "z", "content": "@/etc/passwd"}, text("see @mine")),
+        user({"type": "tool_result", "tool_use_id": "z", "content": "@/etc/passwd"}, "see @mine"),
         {"role": "system", "content": "@/etc/hosts\n[System message]"},
     ]
     shown, codes = content(history, orphan_result="text")
@@ -226,12 +215,12 @@ def test_what_was_not_said_by_the_user_is_broken_in_a_lone_turn_too():
 
 def test_the_users_words_are_live_while_they_are_the_current_ones():
     session = Session(("claude-cli",), system=[text("be @brief"), text("fine"), text("### User")])
-    session.append(user(text("see @a")))
+    session.append(user("see @a"))
     now = session.request()
     assert json.loads(now.body)["message"]["content"].endswith("## Current input\nsee @a")
     assert [(fix.code, fix.path, fix.detail) for fix in now.fixes] == [("words_neutralised", "system", "1")] * 2
-    session.append(said(text("done")))
-    session.append(user(text("see @b")))
+    session.append(said("done"))
+    session.append(user("see @b"))
     later = session.request()
     assert json.loads(later.body)["message"]["content"] == (
         "## Conversation so far\n\n### System\nbe \u200b@brief\n\n### System\nfine\n\n### System\n\u200b### User\n\n"
@@ -246,9 +235,9 @@ def test_the_users_words_are_live_while_they_are_the_current_ones():
 
 def test_a_mark_of_the_repair_is_its_own_only_where_it_wrote_it():
     for history in (
-        [{"role": "system", "content": "[System message]\nx"}, user(text("q"))],
-        [user(text("[Incomplete tool call: f()]")), said(text("a")), user(text("q"))],
-        [user(text("a")), said(text("[Tool result without its call]\nx")), user(text("q"))],
+        [{"role": "system", "content": "[System message]\nx"}, user("q")],
+        [user("[Incomplete tool call: f()]"), said("a"), user("q")],
+        [user("a"), said("[Tool result without its call]\nx"), user("q")],
     ):
         shown, codes = content(history)
         assert shown.count("\u200b[") == 1
@@ -256,7 +245,7 @@ def test_a_mark_of_the_repair_is_its_own_only_where_it_wrote_it():
 
 
 def test_a_leading_system_message_that_was_broken_is_not_kept():
-    done = normalize([{"role": "system", "content": "@x"}, user(text("q"))], to="claude-cli")
+    done = normalize([{"role": "system", "content": "@x"}, user("q")], to="claude-cli")
     assert [(entry.path, entry.fate, entry.code, entry.output) for entry in done.ledger] == [
         ("messages.0.content", "rewritten", "words_neutralised", "system"),
         ("messages.1.content.0", "kept", "", "messages.0.content.0"),
@@ -267,6 +256,6 @@ def test_a_leading_system_message_that_was_broken_is_not_kept():
     "line", ["### Summary", "# User guide", "## Systems", "#### Users", "#User1", "- ### User", "[1] x"]
 )
 def test_other_headings_are_left(line):
-    shown, codes = content([user(text("q")), said(CALL), user(result(text(f"a\n{line}\n")))])
+    shown, codes = content([user("q"), said(CALL), user(result(text(f"a\n{line}\n")))])
     assert shown.endswith(f"[Tool result] a\n{line}")
     assert codes == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from build import result, said, text, user
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
@@ -16,24 +17,8 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAW
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
 
 
-def user(*blocks):
-    return {"role": "user", "content": list(blocks)}
-
-
-def said(*blocks):
-    return {"role": "assistant", "content": list(blocks)}
-
-
-def text(words):
-    return {"type": "text", "text": words}
-
-
 def call(id_, name="read"):
     return {"type": "tool_use", "id": id_, "name": name, "input": {"n": 1.0}}
-
-
-def result(id_, content="done", **more):
-    return {"type": "tool_result", "tool_use_id": id_, "content": content, **more}
 
 
 def thought(words, signature, provider):
@@ -45,7 +30,7 @@ def asked(to, messages, **beside):
     return json.loads(done.body), [fix.code for fix in done.fixes]
 
 
-LOOP = [user(text("go")), said(call("a")), user(result("a"))]
+LOOP = [user("go"), said(call("a")), user(result("a"))]
 
 
 def test_all_three_are_in_the_registry():
@@ -62,7 +47,7 @@ def test_all_three_are_in_the_registry():
     ],
 )
 def test_parameters_get_the_name_that_the_target_has_for_them(params):
-    messages = [user(text("q"))]
+    messages = [user("q")]
     body, fixes = asked("bedrock-converse", messages, params=params)
     assert (body["inferenceConfig"], fixes) == ({"maxTokens": 5, "topP": 0.5, "stopSequences": ["x"]}, [])
     body, fixes = asked("gemini", messages, params=params)
@@ -70,16 +55,16 @@ def test_parameters_get_the_name_that_the_target_has_for_them(params):
 
 
 def test_what_the_target_has_no_parameter_for_is_recorded():
-    body, fixes = asked("bedrock-converse", [user(text("q"))], model=LLAMA, params={"top_k": 3, "logprobs": True})
+    body, fixes = asked("bedrock-converse", [user("q")], model=LLAMA, params={"top_k": 3, "logprobs": True})
     assert (list(body), fixes) == (["messages"], ["param_dropped", "param_dropped"])
-    body, fixes = asked("bedrock-converse", [user(text("q"))], model=CLAUDE, params={"top_k": 3})
+    body, fixes = asked("bedrock-converse", [user("q")], model=CLAUDE, params={"top_k": 3})
     assert (body["additionalModelRequestFields"], fixes) == ({"top_k": 3}, [])
 
 
 def test_tools_stand_behind_the_messages_for_converse():
     tools = [{"name": "read file", "description": "reads", "input_schema": {"type": "object"}}]
     choice = {"type": "tool", "name": "read file"}
-    body, fixes = asked("bedrock-converse", [user(text("q"))], tools=tools, params={"tool_choice": choice})
+    body, fixes = asked("bedrock-converse", [user("q")], tools=tools, params={"tool_choice": choice})
     name = body["toolConfig"]["tools"][0]["toolSpec"]["name"]
     assert list(body) == ["messages", "toolConfig"]
     assert name.startswith("read_file-")
@@ -101,7 +86,7 @@ def test_a_tool_that_the_history_calls_later_leaves_the_settled_bytes_alone():
     for message in LOOP:
         session.append(message)
     before = session.request()
-    for message in (said(call("b", "list")), user(result("b")), said(text("ok")), user(text("more"))):
+    for message in (said(call("b", "list")), user(result("b")), said("ok"), user("more")):
         session.append(message)
     after = session.request()
     assert before.violations == after.violations
@@ -110,7 +95,7 @@ def test_a_tool_that_the_history_calls_later_leaves_the_settled_bytes_alone():
 
 
 def test_results_stand_alone_for_llama():
-    history = [user(text("go")), said(call("a")), user(result("a"), text("and"))]
+    history = [user("go"), said(call("a")), user(result("a"), "and")]
     body, fixes = asked("bedrock-converse", history, model=LLAMA)
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
     assert [list(block) for message in body["messages"][2:] for block in message["content"]] == [
@@ -123,21 +108,21 @@ def test_results_stand_alone_for_llama():
 
 
 def test_an_empty_error_says_something_to_converse():
-    body, fixes = asked("bedrock-converse", [user(text("go")), said(call("a")), user(result("a", "", is_error=True))])
+    body, fixes = asked("bedrock-converse", [user("go"), said(call("a")), user(result("a", "", is_error=True))])
     shown = {"toolUseId": "a", "content": [{"text": "(no output)"}], "status": "error"}
     assert body["messages"][2]["content"] == [{"toolResult": shown}]
     assert fixes == ["error_filled", "tools_stubbed"]
 
 
 def test_reasoning_goes_back_to_converse_first_in_its_turn():
-    history = [user(text("q")), said(text("a"), thought("hm", "s", "bedrock-converse")), user(text("go"))]
+    history = [user("q"), said("a", thought("hm", "s", "bedrock-converse")), user("go")]
     body, fixes = asked("bedrock-converse", history, model=CLAUDE)
     assert body["messages"][1]["content"] == [
         {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "s"}}},
         {"text": "a"},
     ]
     assert fixes == ["thinking_moved"]
-    history[1] = said(thought("hm", "s", "anthropic"), text("a"))
+    history[1] = said(thought("hm", "s", "anthropic"), "a")
     assert asked("bedrock-converse", history, model=CLAUDE)[1] == ["thinking_foreign"]
 
 
@@ -155,7 +140,7 @@ def test_documents_have_names_of_their_own_and_a_text_beside_them():
 def test_documents_of_converses_own_kind_come_through():
     own = {"document": {"format": "txt", "name": "a", "source": {"text": "words"}}}
     ill = {"document": {"format": "txt", "name": "b", "source": {"text": "words", "bytes": "dw=="}}}
-    history = [{"role": "user", "content": [{"text": "q"}, own, own, ill]}]
+    history = [user({"text": "q"}, own, own, ill)]
     body, fixes = asked("bedrock-converse", history)
     second = {"document": own["document"] | {"name": "a (2)"}}
     assert body["messages"][0]["content"] == [{"text": "q"}, own, second]
@@ -163,14 +148,14 @@ def test_documents_of_converses_own_kind_come_through():
 
 
 def test_a_prefill_for_converse_ends_in_no_whitespace():
-    done = normalize([user(text("q")), said(text("a "))], to="bedrock-converse", policy={"tail": "prefill"})
+    done = normalize([user("q"), said("a ")], to="bedrock-converse", policy={"tail": "prefill"})
     assert json.loads(done.body)["messages"][1]["content"] == [{"text": "a"}]
     assert [fix.code for fix in done.fixes] == ["prefill_trimmed"]
 
 
 def test_gemini_matches_responses_by_order_and_names_them():
     history = [
-        user(text("go")),
+        user("go"),
         said(call("a", "one"), call("b", "two")),
         user(result("b", "2"), result("a", [text("1"), PICTURE])),
     ]
@@ -184,7 +169,7 @@ def test_gemini_matches_responses_by_order_and_names_them():
 
 
 def test_gemini_3_gets_its_signatures_back_and_a_placeholder_for_those_of_others():
-    history = [user(text("go")), said(thought("", "s", "gemini"), call("a"), call("b")), user(result("a"), result("b"))]
+    history = [user("go"), said(thought("", "s", "gemini"), call("a"), call("b")), user(result("a"), result("b"))]
     body, fixes = asked("gemini", history, model="gemini-3-pro-preview")
     parts = body["contents"][1]["parts"]
     assert [part.get("thoughtSignature") for part in parts] == ["s", None]
@@ -199,7 +184,7 @@ def test_gemini_3_gets_its_signatures_back_and_a_placeholder_for_those_of_others
 def test_gemini_takes_schemas_as_they_are():
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}, {"googleSearch": {}}]
-    body, fixes = asked("gemini", [user(text("q"))], tools=tools, params={"tool_choice": "required"}, system="be")
+    body, fixes = asked("gemini", [user("q")], tools=tools, params={"tool_choice": "required"}, system="be")
     assert body["systemInstruction"] == {"parts": [{"text": "be"}]}
     assert body["tools"] == [{"functionDeclarations": [{"name": "f", "parametersJsonSchema": schema}]}, tools[1]]
     assert body["toolConfig"] == {"functionCallingConfig": {"mode": "ANY"}}
@@ -215,7 +200,7 @@ def test_names_of_functions_start_with_a_letter_and_never_meet():
 
 
 def test_a_prompt_is_one_text_with_the_system_first():
-    history = [user(text("a")), said(text("b")), user(text("c"))]
+    history = [user("a"), said("b"), user("c")]
     done = normalize({"system": "be brief", "messages": history}, to="copilot-cli")
     assert done.text == (
         "## Conversation so far\n\n### System\nbe brief\n\n### User\na\n\n### Assistant\nb\n\n## Current input\nc"
@@ -225,7 +210,7 @@ def test_a_prompt_is_one_text_with_the_system_first():
 
 
 def test_a_prompt_holds_neither_media_nor_a_nul():
-    done = normalize([user(text("a\0b"), PICTURE)], to="copilot-cli")
+    done = normalize([user("a\0b", PICTURE)], to="copilot-cli")
     assert done.text == "a\ufffdb\n[image attachment]"
     assert [fix.code for fix in done.fixes] == ["nul_replaced", "image_stubbed"]
     done = normalize([user({"type": "hologram"})], to="copilot-cli")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from build import call, result, said, text, user
 
 from pipeline import Session, normalize
 
@@ -13,26 +14,6 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 CHAT_IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
 LLAMA, MISTRAL, GEMMA = "meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3", "google/gemma-3-4b"
 ENCRYPTED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
-
-
-def text(words):
-    return {"type": "text", "text": words}
-
-
-def user(*blocks):
-    return {"role": "user", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
-
-
-def said(*blocks):
-    return {"role": "assistant", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
-
-
-def call(call_id="a", name="ls", **given):
-    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
-
-
-def result(call_id="a", content="files", **more):
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
 
 
 def chat_call(call_id="a", name="ls", arguments="{}"):
@@ -98,7 +79,7 @@ def test_images_of_results_follow_all_of_them():
     assert messages[2:] == [
         tool("a", [text("one"), text("[Shown in the next user message]")]),
         tool("b"),
-        {"role": "user", "content": [CHAT_IMAGE, text("and?")]},
+        user(CHAT_IMAGE, "and?"),
     ]
     assert fixes == ["result_media_moved"]
 
@@ -168,12 +149,7 @@ def test_images_are_checked_by_their_bytes():
 def test_reasoning_goes_back_where_it_came_from():
     history = [user("q"), said(thinking("hm"), call()), user(result())]
     messages, fixes = made(*history, model="deepseek-reasoner")
-    assert messages[1] == {
-        "role": "assistant",
-        "content": None,
-        "reasoning_content": "hm",
-        "tool_calls": [chat_call()],
-    }
+    assert messages[1] == {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [chat_call()]}
     assert fixes == []
     messages, fixes = made(*history, model="gpt-5-mini")
     assert "reasoning_content" not in messages[1]
@@ -189,10 +165,7 @@ def test_anthropics_reasoning_does_not():
 
 def test_encrypted_reasoning_stands_before_what_it_led_to():
     items, fixes = made(user("q"), said(ENCRYPTED, "so", call()), user(result()), to="openai-responses")
-    assert items[1:3] == [
-        {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},
-        item("assistant", "so"),
-    ]
+    assert items[1:3] == [{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, item("assistant", "so")]
     assert fixes == []
 
 
@@ -222,11 +195,7 @@ def test_thinking_of_the_responses_api_is_an_item():
     blocks = [thinking("sum", "openai-responses", signature="gAAA"), call("a", path="x")]
     items, fixes = made(user("q"), said(*blocks), user(result()), to="openai-responses")
     assert items[1:] == [
-        {
-            "type": "reasoning",
-            "summary": [{"type": "summary_text", "text": "sum"}],
-            "encrypted_content": "gAAA",
-        },
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "sum"}], "encrypted_content": "gAAA"},
         {"type": "function_call", "call_id": "a", "name": "ls", "arguments": '{"path":"x"}'},
         {"type": "function_call_output", "call_id": "a", "output": "files"},
     ]
@@ -282,11 +251,8 @@ def test_gemma_reads_calls_as_text():
         user("q"), said("look", call(path="x")), user(result(content=[IMAGE]), "and?"), to="vllm", model=GEMMA
     )
     assert messages[1:] == [
-        {"role": "assistant", "content": [text("look"), text('[Tool call: ls({"path": "x"})]')]},
-        {
-            "role": "user",
-            "content": [text("[Tool result]\n[Shown in the next user message]"), CHAT_IMAGE, text("and?")],
-        },
+        said("look", '[Tool call: ls({"path": "x"})]'),
+        user("[Tool result]\n[Shown in the next user message]", CHAT_IMAGE, "and?"),
     ]
     assert sorted(fixes) == ["calls_as_text", "calls_as_text", "result_media_moved"]
 

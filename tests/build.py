@@ -1,0 +1,69 @@
+"""Messages for tests in the canonical shape. A turn takes blocks; a string stands for a block of text."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+
+def text(words, **more):
+    return {"type": "text", "text": words, **more}
+
+
+def call(call_id="a", name="ls", **given):
+    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
+
+
+def result(call_id="a", content="files", **more):
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
+
+
+def thinking(words="hm", provider=None, **more):
+    issuer = {} if provider is None else {"issuer": {"provider": provider}}
+    return {"type": "thinking", "thinking": words, **more, **issuer}
+
+
+def image(data=None, media_type="image/png"):
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data or png()}}
+
+
+def png(width=1, height=1):
+    """The base64 of as much of a picture as says how large it is."""
+    size = struct.pack(">II", width, height)
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + size + bytes(8)).decode()
+
+
+def user(*blocks, **more):
+    return {"role": "user", "content": _content(blocks), **more}
+
+
+def said(*blocks, **more):
+    """A turn of the assistant."""
+    return {"role": "assistant", "content": _content(blocks), **more}
+
+
+def system(words):
+    return {"role": "system", "content": words}
+
+
+def called(*call_ids):
+    """A turn of the assistant that is calls alone."""
+    return said(*map(call, call_ids))
+
+
+def answered(call_id, content="files"):
+    """A turn of the user that is one result."""
+    return user(result(call_id, content))
+
+
+def rounds(count):
+    """So many questions, each answered after a call."""
+    return [
+        message
+        for at in range(count)
+        for message in (user(f"u{at}"), called(f"toolu_{at}"), answered(f"toolu_{at}"), said("ok"))
+    ]
+
+
+def _content(blocks):
+    return [text(block) if isinstance(block, str) else block for block in blocks]

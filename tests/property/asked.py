@@ -1,0 +1,121 @@
+"""Every target with the models that it writes differently for, and what its promises are made over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+from strategies import TOOLS, beside_spiced, histories, own, reasoned, spiced
+
+CLAUDE, LLAMA = "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "meta-llama/Llama-3.1-8B-Instruct"
+BRIEF = {"system": st.just("Be brief.")}
+
+
+class Provider(NamedTuple):
+    """How one target differs from the others.
+
+    ``models``: each with the fixes that even a healthy history needs for it. ``refusals``: the rules by which an ending
+    is refused that the policy says is to stay. ``root``: where the body has its messages, if each block has a place of
+    its own there. ``shape``: what the body is read as again.
+    """
+
+    models: Mapping[str | None, AbstractSet[str]]
+    refusals: set[str]
+    histories: st.SearchStrategy[list[Any]] = histories
+    beside: Mapping[str, st.SearchStrategy[Any]] = BRIEF
+    root: str = "messages"
+    shape: str | None = None
+    setting: Mapping[str, Any] = {}
+
+
+NOTHING = frozenset()
+INSERTED, SERIAL = {"assistant_inserted"}, {"calls_serialised"}
+MISTRAL = {"id_rewritten", *INSERTED}
+PROVIDERS = {
+    "anthropic": Provider({None: NOTHING, "claude-sonnet-4-5": NOTHING}, {"ANT-01", "ANT-25"}, shape="anthropic"),
+    "claude-cli": Provider({None: NOTHING, "claude-sonnet-4-5": NOTHING}, {"CLI-01", "CLI-05"}, root=""),
+    "copilot-cli": Provider({None: NOTHING}, {"COP-02", "COP-05"}, own, root=""),
+    "bedrock-converse": Provider(
+        {
+            None: {"tools_stubbed"},
+            CLAUDE: {"tools_stubbed"},
+            "us.amazon.nova-pro-v1:0": {"tools_stubbed"},
+            "us.meta.llama3-3-70b-instruct-v1:0": {"tools_stubbed", *INSERTED},
+            "us.mistral.pixtral-large-2502-v1:0": {"tools_stubbed", *INSERTED},
+            "us.deepseek.r1-v1:0": {"tools_stubbed"},
+        },
+        {"BED-01", "BED-11", "BED-11b"},
+        own,
+        shape="bedrock-converse",
+    ),
+    "gemini": Provider(
+        {None: NOTHING, "gemini-2.5-flash": NOTHING, "gemini-3-pro-preview": {"signature_skipped"}},
+        {"GEM-05", "GEM-09"},
+        st.one_of(own, reasoned),
+        root="contents",
+        shape="gemini",
+    ),
+    "openai-chat": Provider(
+        dict.fromkeys((None, "gpt-5-mini", "o1-mini", "deepseek-reasoner", "kimi-k2-thinking"), NOTHING),
+        {"OAI-06", "OAI-22"},
+        reasoned,
+        shape="openai-chat",
+    ),
+    "openai-responses": Provider(
+        {None: NOTHING, "gpt-5-mini": NOTHING}, {"RSP-18", "RSP-23"}, reasoned, root="input", shape="openai-responses"
+    ),
+    "vllm": Provider(
+        {
+            None: NOTHING,
+            "mistralai/Mistral-7B-Instruct-v0.3": MISTRAL,
+            "mistral-small": MISTRAL,
+            "mistralai/Devstral-Small-2507": MISTRAL,
+            LLAMA: SERIAL,
+            "google/gemma-3-27b-it": {"calls_as_text"},
+            "Qwen/Qwen3.5-9B": NOTHING,
+        },
+        {"VLM-OAI-06", "VLM-04", "VLM-09", "OAI-22"},
+        reasoned,
+        shape="openai-chat",
+    ),
+    "cascade": Provider(
+        dict.fromkeys((None, "claude-opus-4-7", "gpt-5"), NOTHING),
+        {"CAS-03", "CAS-07"},
+        spiced,
+        beside_spiced,
+        root="",
+        shape="auto",
+        setting={"tools": TOOLS},
+    ),
+}
+
+
+class Asked(NamedTuple):
+    """A target and a model of its."""
+
+    target: str
+    model: str | None
+
+    @property
+    def provider(self) -> Provider:
+        """What is so of all of the target's models."""
+        return PROVIDERS[self.target]
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The model as a document names it."""
+        return {} if self.model is None else {"model": self.model}
+
+    @property
+    def documents(self) -> st.SearchStrategy[dict[str, Any]]:
+        """Histories for this target, with what may stand beside them."""
+        required = {"messages": self.provider.histories} | {key: st.just(value) for key, value in self.named.items()}
+        return st.fixed_dictionaries(required, optional=self.provider.beside)
+
+    def __str__(self) -> str:
+        return f"{self.target}-{self.model}"
+
+
+ASKED = [Asked(target, model) for target, provider in PROVIDERS.items() for model in provider.models]
