@@ -134,6 +134,14 @@ def test_renderers_share_no_code_with_the_rules():
     assert faults(modules("targets", "history", "text"), judge) == {}
 
 
+def test_decoders_know_nothing_of_recovery():
+    def judge(path):
+        return [name for name in named(path) if within(name, "pipeline.streams.recovery")]
+
+    below = [path for path in modules("streams") if "recovery" not in path.parts]
+    assert faults([path for path in below if path.parent.name != "streams" or path.stem != "__init__"], judge) == {}
+
+
 def test_topics_import_msgspec_only():
     assert faults(modules("topics"), lambda path: offences(path, ["topics"], pure=True)) == {}
 

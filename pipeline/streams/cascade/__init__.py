@@ -96,9 +96,9 @@ class Cascade(PayloadDecoder[CascadeState]):
 
     @property
     def _filters(self) -> Filters:
-        return self._make() if self._made is None else self._made
+        return self._make_filters() if self._made is None else self._made
 
-    def _make(self) -> Filters:
+    def _make_filters(self) -> Filters:
         """The filters as they are to be for this message; the former ones serve where nothing has changed."""
         wanted = (self.speech, self.state.model)
         if self._made is None or self._made_for != wanted:
@@ -114,21 +114,21 @@ class Cascade(PayloadDecoder[CascadeState]):
         """The common events of one event."""
         match wire.read_event(payload):
             case wire.TextDelta(text=text):
-                return self._speak(text)
+                return self._add_words(text)
             case wire.ThinkingDelta(thinking=thinking, text=text):
-                return self._think(thinking or text)
+                return self._add_thinking(thinking or text)
             case wire.Chunk() as chunk:
-                return self._chunk(chunk)
+                return self._read_chunk(chunk)
             case wire.Started(id=message_id, model=model):
-                return [*self._rest(), *self._begin(message_id, model)]
+                return [*self._release_held(), *self._begin_message(message_id, model)]
             case wire.MaxWait(message=message):
                 return self._give_up(f"max_wait: {message}" if message else "max_wait")
             case wire.Done() as done:
-                return self._done(done)
+                return self._finish_message(done)
 
     def done(self) -> list[Event]:
         """``[DONE]`` ends a message, where nothing else has."""
-        return self._done(wire.Done()) if self.state.started else []
+        return self._finish_message(wire.Done()) if self.state.started else []
 
     def odd(self, fields: Fields) -> list[Event]:
         """The events of an object that is none of the known ones."""
@@ -136,10 +136,10 @@ class Cascade(PayloadDecoder[CascadeState]):
             text, thinking = read.text(fields, "text"), read.text(fields, "thinking")
             others = {name: value for name, value in fields.items() if name not in _OF_A_CHUNK}
             beside = [unrecognized("unknown members of a chunk", event=others)] if others else []
-            return [*self._chunk(wire.Chunk(text, thinking, read.flag(fields, "isError"))), *beside]
+            return [*self._read_chunk(wire.Chunk(text, thinking, read.flag(fields, "isError"))), *beside]
         found = super().odd(fields)
         failed = found[0]
-        return self._fail(failed.message, failed.code) if isinstance(failed, Failed) else found
+        return self._fail_attempt(failed.message, failed.code) if isinstance(failed, Failed) else found
 
     def read(self, payload: bytes) -> list[Event]:
         """The events of a payload. What nobody understands is passed on without the paths, too."""
@@ -153,25 +153,25 @@ class Cascade(PayloadDecoder[CascadeState]):
 
     def finish(self) -> list[Event]:
         """What the filters held when the run ended."""
-        return self._rest()
+        return self._release_held()
 
     # Messages.
 
-    def _begin(self, message_id: str | None = None, model: str | None = None) -> list[Event]:
+    def _begin_message(self, message_id: str | None = None, model: str | None = None) -> list[Event]:
         self.state = CascadeState(started=True, model=self.speech.model or model)
-        self._make()
+        self._make_filters()
         return [MessageStarted(message_id, model)]
 
-    def _chunk(self, chunk: wire.Chunk) -> list[Event]:
+    def _read_chunk(self, chunk: wire.Chunk) -> list[Event]:
         if chunk.is_error:
-            return [*self._think(chunk.thinking or ""), *self._fail(chunk.text or "error", "")]
-        return [*self._think(chunk.thinking or ""), *self._speak(chunk.text or "")]
+            return [*self._add_thinking(chunk.thinking or ""), *self._fail_attempt(chunk.text or "error", "")]
+        return [*self._add_thinking(chunk.thinking or ""), *self._add_words(chunk.text or "")]
 
-    def _done(self, done: wire.Done) -> list[Event]:
+    def _finish_message(self, done: wire.Done) -> list[Event]:
         reason = done.reason or "stop"
         if _GIVEN_UP.search(reason):
             return self._give_up(reason)
-        events = [*([] if self.state.started else self._begin()), *self._rest()]
+        events = [*([] if self.state.started else self._begin_message()), *self._release_held()]
         if done.usage is not None:
             events.append(UsageKnown(wire.usage(done.usage)))
         self.state = CascadeState()
@@ -179,29 +179,29 @@ class Cascade(PayloadDecoder[CascadeState]):
 
     def _give_up(self, reason: str) -> list[Event]:
         """The planner went on too long, or stood still: the run ends here, with its diagnosis."""
-        events = self._rest()
+        events = self._release_held()
         self.state = CascadeState()
         told = self._filters.error(reason)
         return [*events, *self._filters.changes_beside(-1), RunEnded(told)]
 
-    def _fail(self, message: str, code: str) -> list[Event]:
-        events = self._rest()
+    def _fail_attempt(self, message: str, code: str) -> list[Event]:
+        events = self._release_held()
         self.state = CascadeState()
         told = self._filters.error(message)
         return [*events, *self._filters.changes_beside(-1), Failed(told, code)]
 
-    def _rest(self) -> list[Event]:
+    def _release_held(self) -> list[Event]:
         """What the filters hold, at the end of a text; a call that had begun stays open."""
         if not self.state.started:
             return []
         events = self._end_thinking()
         begun = self._filters.take_begun_call()
         for output in self._filters.text.each_left():
-            events += self._put(output)
+            events += self._put_output(output)
         events += self._stop_text()
         if begun is not None:
             name, arguments = begun
-            index = self._next()
+            index = self._next_index()
             events += [
                 BlockStarted(index=index, kind="tool_use", name=name),
                 BlockDelta(index, "input_json_delta", arguments),
@@ -211,21 +211,21 @@ class Cascade(PayloadDecoder[CascadeState]):
 
     # Reasoning.
 
-    def _think(self, piece: str) -> list[Event]:
+    def _add_thinking(self, piece: str) -> list[Event]:
         if not piece:
             return []
-        events: list[Event] = [] if self.state.started else self._begin()
+        events: list[Event] = [] if self.state.started else self._begin_message()
         state = self.state
         released = self._filters.text.release()
         if released:
-            events += self._put(released)
+            events += self._put_output(released)
         events += self._stop_text()
         if state.thinking < 0:
-            state.thinking = self._next()
+            state.thinking = self._next_index()
             events.append(BlockStarted(index=state.thinking, kind="thinking"))
-        return [*events, *self._thought(self._filters.think(piece))]
+        return [*events, *self._shown_thinking(self._filters.think(piece))]
 
-    def _thought(self, shown: str) -> list[Event]:
+    def _shown_thinking(self, shown: str) -> list[Event]:
         index = self.state.thinking
         delta = [BlockDelta(index, "thinking_delta", shown)] if shown else []
         return [*delta, *self._filters.changes_beside(index)]
@@ -234,31 +234,31 @@ class Cascade(PayloadDecoder[CascadeState]):
         index = self.state.thinking
         if index < 0:
             return []
-        events = [*self._thought(self._filters.end_thinking()), BlockStopped(index)]
+        events = [*self._shown_thinking(self._filters.end_thinking()), BlockStopped(index)]
         self.state.thinking = -1
         return events
 
     # Text and calls.
 
-    def _speak(self, piece: str) -> list[Event]:
+    def _add_words(self, piece: str) -> list[Event]:
         if not piece:
             return []
-        events: list[Event] = [] if self.state.started else self._begin()
+        events: list[Event] = [] if self.state.started else self._begin_message()
         events += self._end_thinking()
         for output in self._filters.text.each(piece):
-            events += self._put(output)
+            events += self._put_output(output)
         return events
 
-    def _put(self, output: str | ToolCall | Removed) -> list[Event]:
+    def _put_output(self, output: str | ToolCall | Removed) -> list[Event]:
         """What a filter gave, as events of the block that it belongs to."""
         if isinstance(output, ToolCall):
-            return self._call(output)
+            return self._put_call(output)
         if isinstance(output, Removed):
             self.state.removed.append(removed(output))
             return [] if self.state.text < 0 else self._tell_removed(self.state.text)
-        return self._text(output)
+        return self._extend_text(output)
 
-    def _text(self, text: str) -> list[Event]:
+    def _extend_text(self, text: str) -> list[Event]:
         state = self.state
         events: list[Event] = []
         if state.text < 0:
@@ -266,14 +266,14 @@ class Cascade(PayloadDecoder[CascadeState]):
             if text.isspace() and len(text) <= _MOST_BLANKS:
                 state.blanks = text
                 return []
-            state.text, state.blanks = self._next(), ""
+            state.text, state.blanks = self._next_index(), ""
             events.append(BlockStarted(index=state.text, kind="text"))
             events += self._tell_removed(state.text)
         return [*events, BlockDelta(state.text, "text_delta", text), *self._filters.changes(state.text)]
 
-    def _call(self, call: ToolCall) -> list[Event]:
+    def _put_call(self, call: ToolCall) -> list[Event]:
         stopped = self._stop_text()
-        index = self._next()
+        index = self._next_index()
         return [
             *stopped,
             BlockStarted(index=index, kind="tool_use", name=call.name),
@@ -292,6 +292,6 @@ class Cascade(PayloadDecoder[CascadeState]):
         told, self.state.removed = self.state.removed, []
         return [structs.replace(event, index=index) for event in told]
 
-    def _next(self) -> int:
+    def _next_index(self) -> int:
         self.state.blocks += 1
         return self.state.blocks - 1
