@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 
 import click
 
-from pipeline.cli.output import Exit, describe, read_input, say, worst, write_json
-from pipeline.errors import ReknitError
+from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_json
+from pipeline.errors import InputError, ReknitError
 from pipeline.testing.cases import CaseResult, read_case, run_case
 
 
 @click.command("test")
+@click.option("--load", "modules", multiple=True, metavar="MODULE", help="Import it first: it registers your targets.")
 @click.argument("cases", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-def test_command(cases: str) -> None:
+def test_command(modules: tuple[str, ...], cases: str) -> None:
     """Check histories of your own: CASES.jsonl has one case a line, - is stdin.
 
     A case is {"name"?, "history" or "messages", "to": target or targets, "from"?, "policy"?, "system"?, "tools"?,
@@ -23,6 +26,10 @@ def test_command(cases: str) -> None:
     Prints one line a case and target: name, target, passed, fixes, violations, failures. Ends with 0 where all passed,
     4 where one failed, 2 where one cannot be used.
     """
+    try:
+        _load(modules)
+    except ReknitError as error:
+        fail(error)
     codes = [code for number, line in _lines(read_input(cases)) for code in _run(number, line)]
     count = {code: codes.count(code) for code in (Exit.CLEAN, Exit.REJECTED, Exit.UNUSABLE)}
     say(f"{count[Exit.CLEAN]} passed, {count[Exit.REJECTED]} failed, {count[Exit.UNUSABLE]} cannot be used")
@@ -30,6 +37,17 @@ def test_command(cases: str) -> None:
         say("reknit: there are no cases")
         raise SystemExit(int(Exit.UNUSABLE))
     raise SystemExit(int(worst(codes)))
+
+
+def _load(modules: tuple[str, ...]) -> None:
+    """Import modules by name; those in the working directory are found as well, behind all others."""
+    if modules:
+        sys.path.append("")
+    for name in modules:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise InputError("cannot_load", f"module {name!r} cannot be imported: {error}") from error
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -7,7 +7,7 @@ write it. Cache breakpoints, citations and callers are Anthropic's own and go; n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from msgspec import UNSET, structs
 
@@ -15,12 +15,17 @@ from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 from pipeline.targets.marks import without_mark
 
+_NOTHING: Final = frozenset({b"null", b"[]"})
+
 
 class Fitting(ABC):
     """The work on one message: pieces go in by ``add``, and what is to be written stands in ``out`` after ``finish``.
 
     ``dropped`` are the input messages that have lost a block. A subclass says what its provider takes.
     """
+
+    marks: ClassVar[bool] = True
+    """Whether the provider takes cache breakpoints somewhere, so that one which is left behind is a fix."""
 
     def __init__(self, book: Book) -> None:
         self.book = book
@@ -50,7 +55,7 @@ class Fitting(ABC):
 
     def add(self, piece: Piece) -> None:
         """Take the next piece of the message."""
-        piece = self._bare(piece)
+        piece = self._bared(piece)
         block = piece.block
         match block:
             case ToolUse():
@@ -74,20 +79,8 @@ class Fitting(ABC):
             at = sum(isinstance(piece.block, ToolResult) for piece in self.out)
             self.out[at:at] = self._media
 
-    def _bare(self, piece: Piece) -> Piece:
-        """The piece without what only Anthropic has."""
-        piece = without_mark(piece, self.book)
-        block = piece.block
-        if isinstance(block, Text) and block.refusal:
-            piece = self.book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
-            block = piece.block
-        if isinstance(block, Text) and block.citations is not UNSET:
-            bare = structs.replace(block, citations=UNSET)
-            return self.book.change("citations_dropped", piece, bare, bytes(block.citations).decode())
-        if isinstance(block, ToolUse) and block.caller is not UNSET:
-            called = structs.replace(block, caller=UNSET)
-            return self.book.change("caller_dropped", piece, called, bytes(block.caller).decode())
-        return piece
+    def _bared(self, piece: Piece) -> Piece:
+        return bare(piece, self.book, marks=self.marks, empty=True)
 
     def _shown(self, piece: Piece, *, inner: bool) -> Piece | None:
         match piece.block:
@@ -106,7 +99,7 @@ class Fitting(ABC):
         content: list[Any] = []
         for at, part in enumerate(result.content):
             came = Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
-            inner = self._bare(came)
+            inner = self._bared(came)
             code = "" if isinstance(inner.block, Text) else self.moves(part, result)  # type: ignore[arg-type]  # no text
             shown = self._shown(structs.replace(inner, fate="moved", code=code) if code else inner, inner=not code)
             if shown is None:
@@ -118,14 +111,43 @@ class Fitting(ABC):
             else:
                 content.append(shown.block)
                 if shown.fate != "kept":
-                    piece = _lighter(piece, shown.code)
+                    piece = touched(piece, shown.code)
         return structs.replace(piece, block=structs.replace(result, content=content))
 
     def _touched(self, piece: Piece, code: str, detail: str) -> Piece:
         """Record that a part of a result is gone from it; the result itself stays."""
         self.book.change(code, piece, detail=detail)
-        return _lighter(piece, code)
+        return touched(piece, code)
 
 
-def _lighter(piece: Piece, code: str) -> Piece:
+def bare(piece: Piece, book: Book, *, refusals: bool = False, marks: bool = False, empty: bool = False) -> Piece:
+    """The piece without what only Anthropic has a field for, each with its fix.
+
+    Args:
+        piece: a block of a message, or one inside a result.
+        book: where the fixes go.
+        refusals: the target keeps a refusal apart from what else the model says.
+        marks: a cache breakpoint that is left behind is a fix.
+        empty: so are citations and callers that say nothing (``null``, ``[]``); else the writer passes over them.
+    """
+    piece = without_mark(piece, book if marks else None)
+    block = piece.block
+    if isinstance(block, Text) and block.refusal and not refusals:
+        piece = book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
+        block = piece.block
+    if isinstance(block, Text) and block.citations is not UNSET:
+        lost, code = block.citations, "citations_dropped"
+        without: Text | ToolUse = structs.replace(block, citations=UNSET)
+    elif isinstance(block, ToolUse) and block.caller is not UNSET:
+        lost, code = block.caller, "caller_dropped"
+        without = structs.replace(block, caller=UNSET)
+    else:
+        return piece
+    if bytes(lost) in _NOTHING and not empty:
+        return piece
+    return book.change(code, piece, without, detail=bytes(lost).decode())
+
+
+def touched(piece: Piece, code: str) -> Piece:
+    """A result of which a part has changed, or is gone; if nothing graver has happened to it."""
     return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece

@@ -1,8 +1,8 @@
 """Cache breakpoints: a provider takes only so many in one request, those on the head and the newest ones.
 
 A breakpoint is an order to one provider's cache and no part of what a block says. Where a provider has none
-(`WITHOUT_MARKS`) all are left behind, always, so that this is a property of the target and no fix. Where it has them,
-one that the request does not set is a fix.
+(it caches by itself, or is given a text) all are left behind, always, so that this is a property of the target and no
+fix. Where it has them, one that the request does not set is a fix.
 """
 
 from __future__ import annotations
@@ -18,19 +18,16 @@ from pipeline.model import ToolResult, Unknown
 # `A maximum of 4 blocks with cache_control may be provided.` (ANT-28)
 MOST_MARKS: Final = 4
 
-# Providers that cache by themselves, or are given a text.
-WITHOUT_MARKS: Final = frozenset({"openai-chat", "openai-responses", "vllm", "gemini", "claude-cli", "copilot-cli"})
-
 _KEY: Final = b'"cache_control"'
 
 
-def without_mark(piece: Piece, book: Book) -> Piece:
-    """The piece without its cache breakpoint."""
+def without_mark(piece: Piece, book: Book | None) -> Piece:
+    """The piece without its cache breakpoint; a fix says so where there is a ``book``."""
     block = piece.block
     if isinstance(block, Unknown) or block.cache_control is UNSET:
         return piece
     bare = structs.replace(block, cache_control=UNSET)
-    if book.target in WITHOUT_MARKS:
+    if book is None:
         return structs.replace(piece, block=bare)
     return book.change("cache_mark_dropped", piece, bare)
 

@@ -105,6 +105,8 @@ _MOST_INLINE: Final = 20 * 1024 * 1024  # bytes of a whole request with inline d
 class GeminiFitting(Fitting):
     """Fits blocks to Gemini."""
 
+    marks = False
+
     def name(self, name: str) -> str:
         """A function's name (GEM-10)."""
         return function_name(name)

@@ -14,8 +14,9 @@ from msgspec import Struct
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, ToolUse, Turn, Unknown
 from pipeline.targets._openai.rows import encode
-from pipeline.targets._openai.speech import UserTurn, Voice, bare, renamed
+from pipeline.targets._openai.speech import UserTurn, Voice, renamed
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
+from pipeline.targets.fitting import bare
 from pipeline.targets.openai_responses.items import (
     Assistant,
     FunctionCall,
