@@ -85,7 +85,7 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     request_id: Annotated[str, Meta(description="Digest of session, turn and target: a redelivery has the same id.")]
     target: Annotated[str, Meta(description="Whose request this is, such as anthropic or openai-chat.")]
     turn: Annotated[Count, Meta(description="How many turns of the session's log the request has seen.")]
-    fixes: Annotated[Count, Meta(description="How many fixes the body stands on, earlier ones included.")]
+    fixes: Annotated[Count, Meta(description="How many fixes the body stands on, those of earlier requests included.")]
     body_sha256: Digest
     prefix_bytes: Annotated[Count, Meta(description="Leading bytes that are the settled part, unchanged from now on.")]
     reknit_version: str
