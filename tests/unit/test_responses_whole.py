@@ -373,7 +373,7 @@ def test_a_whole_answer_is_a_turn() -> None:
     ]
     assert [(turn.message_id, turn.model, turn.incomplete) for turn in turns] == [("r1", "m", False)]
     assert [(item.stop_reason, item.usage) for item in items if isinstance(item, TurnStop)] == [
-        ("completed", Usage(output_tokens=2**63 - 1))
+        ("completed", Usage(output_tokens=2**53 - 1))
     ]
 
 
