@@ -30,11 +30,9 @@ from pipeline.streams.bytes.framing import (
 __all__ = ["DONE", "named_payloads", "payloads", "payloads_of_each", "values"]
 
 _PUNCTUATION: Final = BEFORE + b"[],"
-_END_OF_EVENT: Final = frozenset({b"\n", b"\n\n"})
 _OF_SSE: Final = frozenset(bytes([byte]) for byte in SSE)
 # What nearly every event is: a line of data, and before it a line that only repeats its type.
 _EVENT: Final = re.compile(rb"^(?:event: (?!error\n)[a-z_.]*+\n)?data: (.*+)(?<!\r)(?:\n\n|\n?\Z)", re.MULTILINE)
-_BEFORE_PAYLOAD: Final = re.compile(rb"(?:event: (?!error\n)[a-z_.]*+\n)?data: ")
 
 
 def payloads(data: bytes) -> list[bytes]:
@@ -42,12 +40,9 @@ def payloads(data: bytes) -> list[bytes]:
 
     An ``event: error`` whose payload does not say that it is an error gives ``{"error": payload}``.
     """
-    before = _BEFORE_PAYLOAD.match(data)
-    if before is not None and b"\r" not in data:
-        start = before.end()
-        end = data.find(b"\n", start)
-        if end < 0 or data[end:] in _END_OF_EVENT:
-            return [data[start:] if end < 0 else data[start:end]]
+    one = _EVENT.fullmatch(data)
+    if one is not None and b"\r" not in data:
+        return [one[1]]
     if data[:1] not in _OF_SSE and LAID_OUT.match(data.lstrip(BEFORE)):
         found = values(data)
         if is_object(found[0]):
@@ -67,15 +62,6 @@ def payloads_of_each(records: Sequence[bytes]) -> list[bytes] | None:
 
 
 def _plain_events(data: bytes) -> list[bytes] | None:
-    """The payloads of nothing but plain events; None where there is anything else."""
-    if data[:6] == b"data: ":
-        # Where no event is named, every other line is blank, which is told many times as fast as a pattern finds it.
-        lines = data.split(b"\n")
-        if len(lines) % 2 and not lines[-1]:
-            lines.pop()
-        bare = [line[6:] for line in lines[::2] if line[:6] == b"data: "]
-        if 2 * len(bare) >= len(lines) and not any(lines[1::2]):
-            return bare
     # What stands between events, and their payloads, by turns.
     parts = _EVENT.split(data)
     return None if b"".join(parts[::2]).strip(b"\n") else parts[1::2]
