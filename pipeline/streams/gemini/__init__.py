@@ -194,12 +194,13 @@ def _plain_part(candidate: Candidate[Part]) -> Part | None:
 
 def _holds_json(candidates: list[Candidate[Part]]) -> bool:
     """Whether anything is taken from these candidates as the JSON that it is, which nobody has looked into yet."""
-    return any(map(is_annotated, candidates)) or any(
-        part.function_call is not None or part.own is not UNSET or part.about is not UNSET
-        for found in candidates
-        if found.content is not None
-        for part in found.content.parts or ()
-    )
+    for found in candidates:
+        for part in (found.content and found.content.parts) or ():
+            if part.function_call is not None or part.own is not UNSET or part.about is not UNSET:
+                return True
+        if is_annotated(found):
+            return True
+    return False
 
 
 def _says_more(candidates: list[Candidate[Part]]) -> bool:

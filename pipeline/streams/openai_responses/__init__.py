@@ -67,7 +67,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         except msgspec.ValidationError:
             return self._other(payload)
         kind = type(event)
-        if kind is not wire.TextDelta:
+        if kind in wire.HOLD_JSON:
             check_strings(payload)
         number = event.sequence_number
         if number is not None and self._is_known(number, payload, event.obfuscation):
@@ -78,7 +78,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
             if at == self.state.growing and not self.state.over:
                 return [BlockDelta(at, "text_delta", event.delta)]
         if kind in _PIECES:
-            return [*self._go_on(), *self.state.piece(event)]
+            return self.state.piece(event) if self._is_on() else [*self._go_on(), *self.state.piece(event)]
         before = self.state
         events = self._take(event, payload)
         if self.state is not before and kind in _HEADS:

@@ -233,6 +233,9 @@ AnyEvent: TypeAlias = Frame | Piece
 # Their types: one of these that cannot be decoded is malformed, and not an event that nobody knows.
 NAMES = frozenset(str(event.__struct_config__.tag) for event in get_args(AnyEvent))
 
+# Events of which something is taken as the JSON that it is, which nobody has looked into yet.
+HOLD_JSON = frozenset({Created, InProgress, Queued, *get_args(Ending), ItemAdded, ItemDone, PartDone})
+
 
 class Other(Struct, gc=False):
     """What is read of any other event."""
