@@ -275,6 +275,8 @@ _READING = (
          "content: Input should be a valid list"),
     _kept("result_as_text", "rewritten", "a tool result that is neither text nor blocks became the text of its JSON",
          "tool_result.content: Input should be a valid list"),
+    _kept("content_as_text", "rewritten", "a content that is neither text nor blocks became the text of its JSON",
+         "messages.N.content: Input should be a valid list"),
     _kept("flag_read", "rewritten", "a flag that was no boolean was read as one by its truth",
          "tool_result.is_error: Input should be a valid boolean", "geny-executor"),
     _lost("refusal_as_text", "rewritten", "a refusal became plain text"),

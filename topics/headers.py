@@ -20,6 +20,7 @@ RUN = "run"
 FRAMING = "framing"
 EXIT = "exit"
 POLICY = "policy"
+CLOSED = "closed"
 
 # provider.requests
 REQUEST_ID = "request-id"
@@ -77,6 +78,12 @@ class PolicyHeaders(Struct, frozen=True, kw_only=True):
     """Headers of the record, with a null value, by which the history side tells the stream side a session's policy."""
 
     policy: Annotated[str, Meta(description="JSON of the fields that the stream side acts on.")]
+
+
+class ClosedHeaders(Struct, frozen=True, kw_only=True):
+    """Headers of the record, with a null value, by which the history side tells the stream side of a session's end."""
+
+    closed: Annotated[str, Meta(description="Where the session's log closed it: topic/partition/offset.")]
 
 
 class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):

@@ -69,6 +69,13 @@ MESSAGES: tuple[Message, ...] = (
         headers=headers.PolicyHeaders,
     ),
     Message(
+        name="SessionEnd",
+        topic=PROVIDER_EVENTS,
+        summary="Written by the worker itself: the session's log closed it, and the stream side forgets it.",
+        null=True,
+        headers=headers.ClosedHeaders,
+    ),
+    Message(
         name="Request",
         topic=PROVIDER_REQUESTS,
         summary="A request body, byte for byte what is to be sent.",

@@ -46,6 +46,8 @@ class History:
         self.number = 0
         self.changed: set[int] = set()
         self.user_spoke_last = False
+        # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
+        self.cut: set[str] = set()
         self._book = Book()
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
@@ -65,6 +67,7 @@ class History:
                     self._user(turn, pieces)
             if turn.role == "assistant":
                 self.user_spoke_last = False
+                self.cut = {block.id for block in turn.blocks if isinstance(block, ToolUse) and block.incomplete}
         self._settle()
         return book.fixes[before:]
 
@@ -155,6 +158,8 @@ class History:
                 said.append(piece)
             elif not self._result(turn, piece, piece.block, spoken=bool(said)):
                 said += self._orphan(piece, piece.block)
+                # The agent has answered it all the same, and waits for the model.
+                self.user_spoke_last = self.user_spoke_last or piece.block.tool_use_id in self.cut
         if said:
             self._say(turn, said, self._last_for_user())
             self.user_spoke_last = True

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from pipeline.errors import InputError, UnknownTargetError
+from pipeline.errors import InputError, InternalError, UnknownTargetError
 from pipeline.fixes import Fix
 from pipeline.history.readers import read, read_message
 from pipeline.model import Policy, Role, Turn
@@ -212,11 +212,19 @@ class Session:
         """A session from its records; it goes on exactly as the one that was saved. Other segments are ignored.
 
         Raises:
-            InternalError: a segment is missing, or is not what was written.
+            InternalError: the head cannot be read, or a segment is missing, or is not what was written.
         """
         session = cls()
-        session._work = WorkingHistory.load(head, segments)
+        try:
+            session._work = WorkingHistory.load(head, segments)
+        except _UNREADABLE as error:
+            raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         return session
+
+
+# What decoding a record that is not what was written can raise, at whatever depth it is noticed.
+_UNREADABLE = (msgspec.MsgspecError, ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError,
+               TypeError, ValueError)  # fmt: skip
 
 
 def normalize(

@@ -82,6 +82,7 @@ class HistoryState(Struct, omit_defaults=True, kw_only=True):
     number: int = 0
     changed: list[int] = []
     user_spoke_last: bool = False
+    cut: list[str] = []
 
 
 class SavedSetting(Struct, omit_defaults=True, kw_only=True):
@@ -181,6 +182,7 @@ def save_history(history: History) -> bytes:
             number=history.number,
             changed=sorted(history.changed),
             user_spoke_last=history.user_spoke_last,
+            cut=sorted(history.cut),
         )
     )
 
@@ -193,6 +195,7 @@ def load_history(data: bytes, policy: Policy, calls: Iterable[SettledCall], imag
     history.system = state.system
     history.messages, history.turns, history.number = state.messages, state.turns, state.number
     history.changed = set(state.changed)
+    history.cut = set(state.cut)
     history.user_spoke_last = state.user_spoke_last
     for settled in calls:
         history.ids.reload(settled)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import structs
 
-from pipeline.errors import InternalError
+from pipeline.errors import InputError, InternalError
 from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
 
@@ -66,6 +66,7 @@ class EventStates:
         self._saved: dict[bytes, bytes] = {}
         self._waiting: dict[bytes, dict[int, bytes]] = {}
         self._entries: dict[bytes, Entry] = {}
+        self._closed: dict[bytes, set[bytes]] = {}
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record, oldest first; a session is decoded when it is next heard of."""
@@ -101,14 +102,25 @@ class EventStates:
         tools = speech.tools if entry.tools is None else entry.tools
         entry.recovery.speak(structs.replace(speech, model=model, tools=tools))
 
+    def close(self, key: bytes) -> None:
+        """Forget a session; its changelog records are deleted with the batch."""
+        entry, saved = self._entries.pop(key, None), self._saved.pop(key, None)
+        waiting = self._waiting.pop(key, {}).keys() | (set() if entry is None else entry.written)
+        gone = self._closed.setdefault(key, set())
+        if entry is not None or saved is not None:
+            gone.add(_SESSION + key)
+        gone.update(_waiting_key(number, key) for number in waiting)
+
     def _load(self, key: bytes) -> Entry:
         try:
-            saved = msgspec.msgpack.decode(self._saved.pop(key), type=_Saved)
-        except msgspec.DecodeError as error:
+            saved = msgspec.msgpack.decode(self._saved[key], type=_Saved)
+            recovery = Recovery.restore(saved.recovery)
+        except (msgspec.DecodeError, InputError) as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
+        del self._saved[key]  # not before: what cannot be read must not pass for a session that is new
         waiting = self._waiting.pop(key, {})
         entry = Entry(
-            recovery=Recovery.restore(saved.recovery),
+            recovery=recovery,
             records=saved.records,
             model=saved.model,
             tools=saved.tools,
@@ -120,13 +132,22 @@ class EventStates:
         return entry
 
     def changes(self, keys: list[bytes]) -> dict[bytes, bytes | None]:
-        """The changelog records of the sessions that a batch touched."""
+        """The changelog records of the sessions that a batch touched, deletions first."""
         changes: dict[bytes, bytes | None] = {}
+        for gone in self._closed.values():
+            changes |= dict.fromkeys(sorted(gone), None)
+        self._closed.clear()
         for key in keys:
-            entry = self._entries[key]
+            entry = self._entries.get(key)
+            if entry is None:
+                continue  # closed
             saved = _Saved(entry.recovery.snapshot(), entry.records, entry.numbered, entry.model, entry.tools)
             changes[_SESSION + key] = msgspec.msgpack.encode(saved)
-            for number in entry.written ^ entry.waiting.keys():
-                changes[_WAITING + number.to_bytes(4, "big") + key] = entry.waiting.get(number)
+            for number in sorted(entry.written ^ entry.waiting.keys()):
+                changes[_waiting_key(number, key)] = entry.waiting.get(number)
             entry.written = set(entry.waiting)
         return changes
+
+
+def _waiting_key(number: int, session: bytes) -> bytes:
+    return _WAITING + number.to_bytes(4, "big") + session

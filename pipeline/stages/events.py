@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
-from pipeline.errors import InputError, ReknitError
+from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.stages.base import Headers, Output, Record, Result, dead_letter
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import Entry, EventStates
@@ -53,8 +54,10 @@ class EventsStage:
             except ReknitError as error:
                 result.outputs += [dead_letter(record, self.topic, error) for record in run]
                 tally["reknit_dead_letters_total", self.topic, error.code] += len(run)
-                if run[0].key and self._states.find(run[0].key) is not None:
-                    items.setdefault(run[0].key, [])  # what was done before it failed is state
+                # What was done before it failed is state; a state that cannot be read stays as it is.
+                with suppress(InternalError):
+                    if run[0].key and self._states.find(run[0].key) is not None:
+                        items.setdefault(run[0].key, [])
         encode = msgspec.json.Encoder().encode
         for key, found in items.items():
             result.outputs.extend([Output(SESSION_ITEMS, key, encode(item)) for item in joined(found)])
@@ -72,6 +75,9 @@ class EventsStage:
         if value is None and names.POLICY in headers:
             self._learn_policy(key, headers[names.POLICY], result)
             items.setdefault(key, [])
+            return
+        if value is None and names.CLOSED in headers:
+            items.setdefault(key, []).extend(self._close(key, tally))
             return
         source = _text(headers.get(names.SOURCE)) or self._defaults.source
         entry = self._entry(key, source)
@@ -95,6 +101,18 @@ class EventsStage:
         if source is not None and entry.recovery.source != source:
             entry.recovery.switch_source(source)
         return entry
+
+    def _close(self, key: bytes, tally: Counter[tuple[str, ...]]) -> list[Item]:
+        """Forget a session that its log has closed; what was open ends, and is not appended to the closed log."""
+        try:
+            entry = self._states.find(key)
+        except InternalError:
+            entry = None  # what cannot be read is forgotten too
+        found = [] if entry is None or not entry.recovery.running else entry.recovery.end_run("session closed")
+        if entry is not None:
+            _count_items(found, entry.recovery.source, tally)
+        self._states.close(key)
+        return found
 
     # Finished turns, for the session's log.
 
@@ -151,7 +169,7 @@ def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes])
     run = _text(headers.get(names.RUN))
     if value is None:
         if names.EXIT not in headers:
-            raise InputError("no_value", "the record has no value, and no header `exit` or `policy`")
+            raise InputError("no_value", "the record has no value, and no header `exit`, `policy` or `closed`")
         if run is not None and recovery.run not in {None, run}:
             return []  # the end of a run that ended when the next one came
         return recovery.end_run(_text(headers[names.EXIT]) or "end of run")

@@ -72,7 +72,8 @@ class Publisher:
         if refused is not None:
             self._reject(done.target, refused)
             return
-        if last is not None and last.sha256 == done.sha256 and not force:
+        # After an answer of which nothing is left, the same body is what the agent waits for.
+        if last is not None and last.sha256 == done.sha256 and not last.answered and not force:
             return
         request_id = self._request_id(done.target)
         self._result.outputs.append(self._output(done, request_id, last))

@@ -87,7 +87,7 @@ class TurnStates:
         self._fresh = fresh
         self._saved: dict[bytes, _Saved] = {}
         self._entries: dict[bytes, Entry] = {}
-        self._closed: dict[bytes, Entry] = {}
+        self._closed: dict[bytes, set[bytes]] = {}
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record, oldest first."""
@@ -117,16 +117,19 @@ class TurnStates:
         return entry
 
     def _load(self, key: bytes) -> Entry | None:
-        saved = self._saved.pop(key)
+        saved = self._saved[key]
         if not saved.head:
+            del self._saved[key]
             return None  # closed: what is left are deletions
         try:
             head = msgspec.msgpack.decode(saved.head, type=_Head)
             ids = {name: msgspec.msgpack.decode(value, type=SeenId) for name, value in saved.ids.items()}
         except msgspec.DecodeError as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
+        session = Session.load(head.session, [saved.segments[number] for number in sorted(saved.segments)])
+        del self._saved[key]  # not before: what cannot be read must not pass for a session that is new
         return Entry(
-            session=Session.load(head.session, [saved.segments[number] for number in sorted(saved.segments)]),
+            session=session,
             turn=head.turn,
             sent=head.sent,
             told=set(head.told),
@@ -136,19 +139,26 @@ class TurnStates:
         )
 
     def close(self, key: bytes) -> None:
-        """Forget a session; its changelog records are deleted with the batch."""
-        entry = self.find(key)
+        """Forget a session, one that cannot be read too; its changelog records are deleted with the batch.
+
+        A session that begins anew in the same batch and is closed again leaves none of either behind.
+        """
+        entry, saved = self._entries.pop(key, None), self._saved.pop(key, None)
+        gone = self._closed.setdefault(key, set())
         if entry is not None:
-            self._closed[key] = entry
-            del self._entries[key]
+            gone.add(_HEAD + key)
+            gone.update(_segment_key(number, key) for number in entry.segments)
+            gone.update(_id_key(name, key) for name in entry.ids.keys() | entry.gone_ids)
+        if saved is not None:
+            gone.add(_HEAD + key)
+            gone.update(_segment_key(number, key) for number in saved.segments)
+            gone.update(_id_key(name, key) for name in saved.ids)
 
     def changes(self, touched: set[bytes]) -> dict[bytes, bytes | None]:
-        """The changelog records of the sessions that a batch touched, deletions first."""
+        """The changelog records of the sessions that a batch touched, deletions first, always in the same order."""
         changes: dict[bytes, bytes | None] = {}
-        for key, entry in self._closed.items():
-            changes[_HEAD + key] = None
-            changes |= dict.fromkeys((_segment_key(number, key) for number in entry.segments), None)
-            changes |= dict.fromkeys((_id_key(name, key) for name in entry.ids.keys() | entry.gone_ids), None)
+        for gone in self._closed.values():
+            changes |= dict.fromkeys(sorted(gone), None)
         self._closed.clear()
         for key in sorted(touched & self._entries.keys()):
             changes |= _changes_of(key, self._entries[key])
@@ -163,9 +173,9 @@ def _changes_of(key: bytes, entry: Entry) -> dict[bytes, bytes | None]:
     # A session that starts anew leaves the segments of its former history behind.
     gone = entry.segments.difference(entry.session.segments)
     entry.segments -= gone
-    changes |= dict.fromkeys((_segment_key(number, key) for number in gone), None)
-    changes |= dict.fromkeys((_id_key(name, key) for name in entry.gone_ids - entry.ids.keys()), None)
-    for name in entry.new_ids & entry.ids.keys():
+    changes |= dict.fromkeys((_segment_key(number, key) for number in sorted(gone)), None)
+    changes |= dict.fromkeys((_id_key(name, key) for name in sorted(entry.gone_ids - entry.ids.keys())), None)
+    for name in sorted(entry.new_ids & entry.ids.keys()):
         changes[_id_key(name, key)] = msgspec.msgpack.encode(entry.ids[name])
     entry.new_ids, entry.gone_ids = set(), set()
     head = _Head(entry.session.head(), entry.turn, entry.sent, sorted(entry.told), entry.quarantined)

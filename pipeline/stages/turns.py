@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import UNSET
 
-from pipeline.errors import ReknitError
+from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.registry import target_named
 from pipeline.session import Session
 from pipeline.stages.base import Output, Record, Result, dead_letter
@@ -66,25 +67,30 @@ class TurnsStage:
                 result.outputs.append(dead_letter(record, self.topic, error))
                 tally["reknit_dead_letters_total", self.topic, error.code] += 1
                 if record.key and self._defaults.quarantine:
-                    self._states.get(record.key).quarantined = True
-                    touched.add(record.key)
+                    # A session whose state cannot be read gives dead letters as it is.
+                    with suppress(InternalError):
+                        self._states.get(record.key).quarantined = True
+                        touched.add(record.key)
         result.changes = self._states.changes(touched)
         result.tally = dict(tally)
         return result
 
     def _take(self, record: Record, result: Result, tally: Counter[tuple[str, ...]]) -> bytes:
         key, event = decoded(record)
-        entry = self._states.get(key)
-        if entry.quarantined and not isinstance(event, HistoryRestored | SessionClosed):
-            raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
         kind = str(type(event).__struct_config__.tag)
         if isinstance(event, SessionClosed):
+            # Not looked at before: one whose state cannot be read can be closed too.
             self._states.close(key)
-        elif seen_before(entry, event):
+            result.outputs.append(_farewell(key, record))
+            tally["reknit_turns_total", kind, "taken"] += 1
+            return key
+        entry = self._states.get(key)
+        if entry.quarantined and not isinstance(event, HistoryRestored):
+            raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
+        if seen_before(entry, event):
             tally["reknit_turns_total", kind, "repeated"] += 1
             return key
-        else:
-            self._apply(entry, event, Publisher(key, entry, record, result, tally))
+        self._apply(entry, event, Publisher(key, entry, record, result, tally))
         if isinstance(event, SessionOpened):
             result.outputs.append(_announcement(key, entry.session))
         tally["reknit_turns_total", kind, "taken"] += 1
@@ -126,6 +132,8 @@ class TurnsStage:
                 session.rewind(event.to if isinstance(event.to, int) else kept_by(entry, event.to))
                 entry.turn += 1
                 forget_behind(entry, session.count)
+            case RequestWanted() if not session.count:
+                raise InputError("nothing_said", "a request was wanted before anything was said")
 
 
 def _drives_itself(event: TurnAppended) -> bool:
@@ -143,3 +151,9 @@ def _announcement(key: bytes, session: Session) -> Output:
         tools=session.tool_names or None if speaks else None,
     )
     return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)),))
+
+
+def _farewell(key: bytes, record: Record) -> Output:
+    """What frees the stream side of a closed session."""
+    place = f"{AGENT_TURNS}/{record.partition}/{record.offset}".encode()
+    return Output(PROVIDER_EVENTS, key, None, ((names.CLOSED, place),))

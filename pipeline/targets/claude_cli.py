@@ -57,7 +57,7 @@ class ClaudeCliDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         book = Book(NAME)
-        pieces = [_GUARD.piece(piece, book) for piece in (*given_system(setting.system), *system)]
+        pieces = [_GUARD.piece(piece, book) for piece in (*given_system(setting.system, NAME, book.fixes), *system)]
         self.fixes: list[Fix] = book.fixes
         self._system = [system_section(piece) for piece in pieces]
         self.prefix = (_OPENING + '"' + _escaped(BETWEEN.join([SO_FAR, *self._system, ""]))).encode()

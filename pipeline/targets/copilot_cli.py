@@ -52,7 +52,8 @@ class CopilotCliDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.fixes: list[Fix] = []
-        self._system = [self._system_section(piece) for piece in (*given_system(setting.system), *system)]
+        pieces = [*given_system(setting.system, NAME, self.fixes), *system]
+        self._system = [self._system_section(piece) for piece in pieces]
         self.prefix = BETWEEN.join([SO_FAR, *self._system, ""]).encode()
 
     def encode(self, message: Message, _state: None) -> Encoded:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import Raw, Struct, structs
 
+from pipeline.fixes import Fix, make
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
@@ -98,15 +99,57 @@ def _last_said(parts: Sequence[Sequence[Piece]]) -> int:
     return next((at for at in reversed(range(len(parts))) if not parts[at][0].system), len(parts) - 1)
 
 
-def given_system(system: str | Raw | None) -> list[Piece]:
-    """The texts of a system prompt that stands beside the messages."""
+class PromptText(Struct, frozen=True):
+    """One text of a system prompt.
+
+    ``text`` is ``""`` where nothing is said; ``keys`` are those of its block, as they were given, and empty where the
+    prompt is one string.
+    """
+
+    text: str
+    keys: Mapping[str, Raw]
+
+
+def prompt_texts(
+    system: str | Raw | None, target: str, fixes: list[Fix], own: Container[frozenset[str]] = ()
+) -> Iterator[PromptText]:
+    """The texts of a system prompt that stands beside the messages, with a fix for each block that is not one.
+
+    A block whose keys are in ``own`` is the target's, and comes without a text.
+    """
     if system is None:
-        return []
+        return
     if isinstance(system, str):
-        texts = [system]
-    else:
-        texts = [block.get("text", "") for block in msgspec.json.decode(system, type=list[dict[str, Any]])]
-    return [Piece(Text(text=text), -1, "system", system=True) for text in texts if text.strip()]
+        yield PromptText("" if not system.strip() else system, {})
+        return
+    for at, keys in enumerate(msgspec.json.decode(system, type=list[dict[str, Raw]])):
+        text = _said(keys)
+        if frozenset(keys) in own or not (text is None or text.strip()):
+            if frozenset(keys) not in own:
+                fixes.append(make("blank_dropped", f"system.{at}", before=keys, target=target))
+            yield PromptText("", keys)
+        elif text is None:
+            fixes.append(make("param_dropped", f"system.{at}", before=keys, target=target, detail="system"))
+        else:
+            if bytes(keys["text"])[:1] != b'"':
+                fixes.append(make("content_as_text", f"system.{at}.text", before=keys["text"], target=target))
+            yield PromptText(text, keys)
+
+
+def _said(keys: Mapping[str, Raw]) -> str | None:
+    """What a block of a system prompt says: null says nothing, a number or an object is its JSON; None for no text."""
+    if "text" not in keys or bytes(keys.get("type", b'"text"')) != b'"text"':
+        return None
+    value = msgspec.json.decode(keys["text"])
+    if isinstance(value, str):
+        return value
+    return "" if value is None else bytes(keys["text"]).decode()
+
+
+def given_system(system: str | Raw | None, target: str, fixes: list[Fix]) -> list[Piece]:
+    """The texts of a system prompt as pieces."""
+    texts = [given.text for given in prompt_texts(system, target, fixes) if given.text]
+    return [Piece(Text(text=text), -1, "system", system=True) for text in texts]
 
 
 def system_section(piece: Piece) -> str:

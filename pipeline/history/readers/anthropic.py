@@ -57,37 +57,52 @@ def read(fields: Fields, notes: Notes) -> list[Placed]:
 def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> list[Placed]:
     """A content's blocks: a string is one text block, strings in a list are too, null is none.
 
+    A number or a boolean becomes its text.
+
     Raises:
-        InputError: any other type, in the content or as one of its items.
+        InputError: an item of a list that is neither a block nor a string.
     """
     if value is None or starts_with(value, b"n"):
         return []
-    if starts_with(value, b'"'):
-        return [(Text(text=as_string(value, path)), path)]
     if starts_with(value, b"{"):
         notes.add("content_wrapped", path)
         return read_one(value, path, notes)
     if not starts_with(value, b"["):
-        raise wrong_type(path, "a string or a list of blocks", value)
+        return [(_plain(value, path, notes), path)]
     placed: list[Placed] = []
     for i, item in enumerate(as_list(value, path)):
         place = f"{path}.{i}"
-        if starts_with(item, b'"'):
-            placed.append((Text(text=as_string(item, place)), place))
-        elif starts_with(item, b"{"):
+        if starts_with(item, b"{"):
             placed += read_one(item, place, notes)
+        elif starts_with(item, b'"'):
+            placed.append((Text(text=as_string(item, place)), place))
         else:
             raise wrong_type(place, "a block or a string", item)
     return placed
 
 
+def _plain(value: Raw, path: str, notes: Notes) -> Text:
+    """What stands for a text: a string, or any other JSON, as the text that it is written as."""
+    if starts_with(value, b'"'):
+        return Text(text=as_string(value, path))
+    notes.add("content_as_text", path, before=bytes(value))
+    return Text(text=bytes(value).decode())
+
+
 def read_block(value: Raw, path: str, notes: Notes) -> list[Placed]:
-    """One block; a type that the model does not know is kept whole."""
+    """One block; a type that the model does not know is kept whole, an object without one is a text or its JSON."""
     typed = decode_block(value)
     if typed is not None:
         return [(typed, path)]
-    kind = kind_named(Fields(value, path, notes))
-    return read_known(_READERS.get(kind, _unreadable), kind, value, path, notes)
+    fields = Fields(value, path, notes)
+    kind = kind_named(fields)
+    if kind or "type" in fields:
+        return read_known(_READERS.get(kind, _unreadable), kind, value, path, notes)
+    text = fields.peek("text")
+    if text is not None and starts_with(text, b'"'):
+        notes.add("field_missing", fields.at("type"), "text")
+        return read_known(_text, kind, value, path, notes)
+    return [(_plain(value, path, notes), path)]
 
 
 def read_known(

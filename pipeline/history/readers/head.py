@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -38,11 +38,22 @@ class Head(Struct, frozen=True, kw_only=True):
 
 class _Part(Struct, frozen=True, forbid_unknown_fields=True):
     text: str
+    thought: Literal[False] | None = None
 
 
 class _Instruction(Struct, frozen=True, forbid_unknown_fields=True):
-    parts: list[_Part]
+    """A content, or a single part in the place of one."""
+
+    parts: list[_Part] | _Part | None = None
     role: str | None = None
+    text: str | None = None
+
+    @property
+    def listed(self) -> list[_Part]:
+        """The parts, in a list."""
+        if self.parts is None:
+            return [] if self.text is None else [_Part(self.text)]
+        return self.parts if isinstance(self.parts, list) else [self.parts]
 
 
 _PLAIN_TOOL: Final = msgspec.json.Decoder(_PlainTool)
@@ -66,7 +77,7 @@ def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
     tools = _tool_items(rest, notes)
     given = rest.pop("params", None)
     return Head(
-        system=None if system is None else _read_system(system),
+        system=None if system is None else _read_system(system, notes),
         tools=tuple(_read_tool(value, path, notes) for value, path in tools),
         model=None if model is None else as_string(model, "model"),
         params=rest if given is None else rest | as_object(given, "params"),
@@ -88,19 +99,29 @@ def _system_of(rest: dict[str, Raw]) -> Raw | None:
 
 
 def _texts_of_content(content: Raw) -> Raw | None:
-    """Gemini's system instruction as text blocks; None where it has anything else in it."""
+    """Gemini's system instruction as text blocks; None where it has anything else in it.
+
+    The API also takes one part where a list of them belongs, and a part or a list of parts for the content.
+    """
     try:
-        texts = msgspec.json.decode(content, type=_Instruction).parts
+        given = msgspec.json.decode(content, type=_Instruction | list[_Part])
+        parts = given if isinstance(given, list) else given.listed
     except msgspec.ValidationError:
         return None
-    return Raw(msgspec.json.encode([{"type": "text", "text": part.text} for part in texts]))
+    return Raw(msgspec.json.encode([{"type": "text", "text": part.text} for part in parts]))
 
 
-def _read_system(value: Raw) -> str | Raw:
-    """A string, or a list of text blocks; Converse's untyped blocks and bare strings become such."""
+def _read_system(value: Raw, notes: Notes) -> str | Raw:
+    """A string, or a list of text blocks; Converse's untyped blocks and bare strings become such.
+
+    A text that is no string is left in its block: each target mends it, and says so.
+    """
     if starts_with(value, b'"'):
         return as_string(value, "system")
-    if not starts_with(value, b"["):
+    if starts_with(value, b"{"):
+        notes.add("content_wrapped", "system")
+        value = Raw(b"[%b]" % bytes(value))
+    elif not starts_with(value, b"["):
         raise wrong_type("system", "a string or a list of blocks", value)
     items = as_list(value, "system")
     if all(starts_with(item, b"{") and "type" in as_object(item, "system") for item in items):

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
-from pipeline.history.readers.anthropic import Placed
+from pipeline.history.readers.anthropic import Placed, kind_named
 from pipeline.history.readers.detect import Shape, shape_of_message
-from pipeline.history.readers.fields import Fields, Notes, as_string, unknown_role
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, unknown_role
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
 from pipeline.model import Block, Role, Turn
 
@@ -33,6 +33,10 @@ _RENAMED: Final[dict[str, str]] = {
     "bot": "assistant",
     "human": "user",
 }
+# What tells of the assistant where no role does: keys of a message, types of its blocks, keys of Converse's blocks.
+_OF_ASSISTANTS: Final = frozenset({"tool_calls", "function_call", "refusal", "reasoning", "reasoning_content"})
+_CALL_TYPES: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking"})
+_CALL_KEYS: Final = frozenset({"toolUse", "reasoningContent"})
 # What AgentCore and event stores put beside a wrapped message.
 _WRAPPER_KEYS: Final = ("role", "created_at", "updated_at", "type", "timestamp")
 
@@ -142,9 +146,27 @@ def _role(fields: Fields) -> tuple[Role, bool]:
 
 
 def _missing_role(fields: Fields) -> tuple[Role, bool]:
-    """A message without a role is taken for the user's, if it looks like a message at all."""
+    """A message without a role is the assistant's where only it says such things, else the user's.
+
+    Raises:
+        InputError: it does not look like a message at all.
+    """
     kind = fields.peek("type")
-    if "content" not in fields or (kind is not None and bytes(kind) != b'"message"'):
+    asks = not _OF_ASSISTANTS.isdisjoint(fields.names())
+    if not (asks or "content" in fields) or (kind is not None and bytes(kind) != b'"message"'):
         raise InputError("missing_role", "expected a message with a role and content", path=fields.path)
-    fields.notes.add("field_missing", fields.at("role"), "user")
-    return "user", False
+    role: Role = "assistant" if asks or _holds_calls(fields.peek("content")) else "user"
+    fields.notes.add("field_missing", fields.at("role"), role)
+    return role, False
+
+
+def _holds_calls(content: Raw | None) -> bool:
+    """Whether a content has blocks that only an assistant writes."""
+    if content is None or not starts_with(content, b"["):
+        return False
+    for item in as_list(content, ""):
+        if starts_with(item, b"{"):
+            block = Fields(item, "", Notes())
+            if kind_named(block) in _CALL_TYPES or not _CALL_KEYS.isdisjoint(block.names()):
+                return True
+    return False

@@ -27,6 +27,8 @@ from pipeline.streams.sources import RewritingDecoder, find_source
 from topics.items import AnyItem, Item
 
 _items = msgspec.json.Decoder(list[AnyItem])
+# What taking back a snapshot that is not what was written can raise, at whatever depth it is noticed.
+_UNREADABLE = (msgspec.MsgspecError, AttributeError, LookupError, TypeError, ValueError, InputError)
 
 
 class _Saved(Struct, array_like=True):
@@ -76,6 +78,11 @@ class Recovery:
     def run(self) -> str | None:
         """The run that is going on, by the name it was fed under; None where it has none, or between runs."""
         return self._run
+
+    @property
+    def running(self) -> bool:
+        """Whether something was fed since the last run ended, or is still due."""
+        return self._fed or bool(self._due) or bool(self._tail.size)
 
     @property
     def turns(self) -> int:
@@ -190,9 +197,12 @@ class Recovery:
             InputError: it is not a snapshot of this version.
         """
         try:
-            saved = msgspec.msgpack.decode(data, type=_Saved)
-        except msgspec.DecodeError as error:
+            return cls._restored(msgspec.msgpack.decode(data, type=_Saved))
+        except _UNREADABLE as error:
             raise InputError("bad_snapshot", f"this is not a snapshot of a recovery: {error}") from error
+
+    @classmethod
+    def _restored(cls, saved: _Saved) -> Recovery:
         recovery = cls(saved.source, records=saved.records, excerpt=saved.excerpt)
         recovery._run, recovery._fed, recovery._tail = saved.run, saved.fed, saved.tail
         recovery._due = list(_items.decode(saved.due))

@@ -64,7 +64,8 @@ class ChatDialect:
         self._voice = voice
         self._model = model
         self._template = template
-        prompt = system_text(setting.system, [piece.block.text for piece in system if isinstance(piece.block, Text)])
+        rows = [piece.block.text for piece in system if isinstance(piece.block, Text)]
+        prompt = system_text(setting.system, rows, voice.target, self.fixes)
         self._system: System | User | None = None
         if prompt:
             self._system = System(prompt) if model.system else User(SYSTEM_MARK + prompt)

@@ -20,6 +20,7 @@ from pipeline.targets._openai.rows import encode
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.names import legal_name
 from pipeline.targets.params import ToolNames
+from pipeline.text.flatten import prompt_texts
 
 # Where other providers keep their sampling parameters together.
 _GROUPS: Final = ("inferenceConfig", "generationConfig")
@@ -94,14 +95,9 @@ def _object(value: Raw | None) -> dict[str, Raw] | None:
         return None
 
 
-def system_text(given: str | Raw | None, rows: list[str]) -> str:
+def system_text(given: str | Raw | None, rows: list[str], target: str, fixes: list[Fix]) -> str:
     """The system prompt and the history's leading system messages as one text, ``""`` where there is none."""
-    if given is None:
-        texts = []
-    elif isinstance(given, str):
-        texts = [given]
-    else:
-        texts = [block.get("text", "") for block in msgspec.json.decode(given, type=list[dict[str, Any]])]
+    texts = [each.text for each in prompt_texts(given, target, fixes)]
     return "\n\n".join(text for text in [*texts, *rows] if text.strip())
 
 

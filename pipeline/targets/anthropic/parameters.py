@@ -19,6 +19,7 @@ from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, raw_unmarked
 from pipeline.targets.names import legal_name
 from pipeline.targets.params import ToolNames, read_choice, sort_params
+from pipeline.text.flatten import prompt_texts
 
 PARAMETERS: Final = frozenset(
     {
@@ -91,7 +92,7 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     keys: dict[str, Raw] = {}
     if setting.model is not None:
         keys["model"] = Raw(_encode(setting.model))
-    prompt = _system(setting.system, system)
+    prompt = _system(setting.system, system, fixes)
     if prompt is not None:
         keys["system"] = prompt
     tools = [Raw(tool) for tool in _tools(setting.tools, fixes)]
@@ -126,17 +127,25 @@ class _Marks:
         return Raw(_encode(items)) if taken else value
 
 
-def _system(given: str | Raw | None, rows: Sequence[Piece]) -> Raw | None:
+def _system(given: str | Raw | None, rows: Sequence[Piece], fixes: list[Fix]) -> Raw | None:
     """The system prompt, followed by the history's leading system messages."""
     texts = [piece.block for piece in rows]
-    if not texts:
-        return None if given is None else Raw(_encode(given))
-    blocks: list[Any] = []
-    if isinstance(given, str):
-        blocks += [{"type": "text", "text": given}] if given.strip() else []
-    elif given is not None:
-        blocks += msgspec.json.decode(given, type=list[Raw])
-    return Raw(_encode([*blocks, *texts]))
+    if isinstance(given, str) and not texts:
+        return Raw(_encode(given))
+    blocks = _system_blocks(given, fixes)
+    return Raw(_encode([*blocks, *texts])) if blocks or texts else None
+
+
+def _system_blocks(given: str | Raw | None, fixes: list[Fix]) -> list[Any]:
+    """The blocks of a system prompt; the breakpoint of one that says nothing goes to the one before it."""
+    blocks: list[dict[str, Any]] = []
+    for block in prompt_texts(given, _NAME, fixes):
+        mark = block.keys.get("cache_control")
+        if block.text:
+            blocks.append({"type": "text", **block.keys, "text": block.text})
+        elif mark is not None and blocks:
+            blocks[-1].setdefault("cache_control", mark)
+    return blocks
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from pipeline.targets.base import Setting
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
 from pipeline.targets.names import legal_name
 from pipeline.targets.params import ToolChoice, ToolNames, read_choice, sort_params
+from pipeline.text.flatten import prompt_texts
 
 NAME: Final = "bedrock-converse"
 
@@ -41,6 +42,8 @@ _CACHED: Final = ("claude", "nova")
 _OF_CLAUDE: Final = ("top_k", "thinking")
 _ELSEWHERE: Final = frozenset({"messages", "model", "modelId", "system", "tools", "toolConfig", "tool_choice"})
 _CACHE_POINT: Final = Raw(b'{"cachePoint":{"type":"default"}}')
+# A block of a system prompt that is the service's own.
+_GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
 # What the readers take from a tool of any shape.
 _READ: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "input_schema", "inputSchema"}
@@ -100,20 +103,12 @@ def _joined(fields: Mapping[str, Raw], given: Raw | None) -> dict[str, Any]:
 
 
 def _given_system(given: str | Raw | None, fixes: list[Fix]) -> Iterator[Any]:
-    if isinstance(given, str):
-        if given.strip():
-            yield {"text": given}
-        return
-    for at, block in enumerate(msgspec.json.decode(given, type=list[dict[str, Raw]]) if given is not None else ()):
-        text = msgspec.json.decode(block.get("text", b"null"))
-        if isinstance(text, str) and text.strip():
-            yield {"text": text}
-        elif block.keys() == {"guardContent"}:
-            yield block
-        elif not isinstance(text, str):
-            fixes.append(make("param_dropped", f"system.{at}", before=block, target=NAME, detail="system"))
-            continue
-        if "cache_control" in block:
+    for block in prompt_texts(given, NAME, fixes, _GUARDED):
+        if block.text:
+            yield {"text": block.text}
+        elif frozenset(block.keys) in _GUARDED:
+            yield block.keys
+        if "cache_control" in block.keys:
             yield _CACHE_POINT
 
 

@@ -77,7 +77,7 @@ def prepare_head(setting: Setting, system: Sequence[Piece]) -> Head:
             fixes.append(_dropped(name, value))
     tools = _tools(setting.tools, fixes)
     choice = _choice(params.rest.get("tool_choice"), fixes) if tools else None
-    words = [*given_system(setting.system), *system]
+    words = [*given_system(setting.system, NAME, fixes), *system]
     prompt = "\n\n".join(piece.block.text for piece in words if isinstance(piece.block, Text))
     line = "" if _forbids(choice) else tool_fallback(tools)
     return Head(keys=keys, tools=tools, choice=choice, prompt=prompt, line=line, fixes=fixes)

@@ -99,6 +99,8 @@ def part_of(block: Unknown) -> dict[str, Raw]:
 # What the API's documentation names (GEM-12); it takes no GIF.
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
 _DOCUMENTS: Final = re.compile(r"text/[a-z0-9.+-]+|application/(pdf|json|xml|rtf)").fullmatch
+# What a note is where there is none; citations are raw JSON.
+_NOTHING_SAID: Final = (None, Raw(b"null"))
 _MOST_INLINE: Final = 20 * 1024 * 1024  # bytes of a whole request with inline data
 
 
@@ -120,7 +122,8 @@ class GeminiFitting(Fitting):
         piece = fit_document(piece, document, self.book, taken=lambda kind: _DOCUMENTS(kind) is not None)
         if not isinstance(piece.block, Document):
             return piece
-        lost = [name for name in ("title", "context", "citations") if getattr(document, name) not in {UNSET, None}]
+        notes = {name: getattr(document, name) for name in ("title", "context", "citations")}
+        lost = [name for name, note in notes.items() if note is not UNSET and note not in _NOTHING_SAID]
         if not lost:
             return piece
         bare = structs.replace(piece.block, title=UNSET, context=UNSET, citations=UNSET)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +15,7 @@ from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.names import legal_name
 from pipeline.targets.params import ToolNames, read_choice, sort_params
+from pipeline.text.flatten import prompt_texts
 
 NAME: Final = "gemini"
 
@@ -78,7 +79,8 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     fixes: list[Fix] = []
     keys: dict[str, Any] = {}
     params = sort_params(setting.params)
-    words = [*_given_system(setting.system, fixes), *(p.block.text for p in system if isinstance(p.block, Text))]
+    given = [each.text for each in prompt_texts(setting.system, NAME, fixes) if each.text]
+    words = [*given, *(piece.block.text for piece in system if isinstance(piece.block, Text))]
     prompt = _instruction(words, params.rest.get("systemInstruction"))
     if prompt is not None:
         keys["systemInstruction"] = prompt
@@ -112,20 +114,6 @@ def _instruction(words: list[str], given: Raw | None) -> Any:  # noqa: ANN401  J
     own = msgspec.json.decode(given)
     before = own.get("parts", []) if isinstance(own, dict) else []
     return {"parts": [*(before if isinstance(before, list) else [before]), *parts]}
-
-
-def _given_system(given: str | Raw | None, fixes: list[Fix]) -> Iterator[str]:
-    if isinstance(given, str):
-        if given.strip():
-            yield given
-        return
-    for at, block in enumerate(msgspec.json.decode(given, type=list[dict[str, Any]]) if given is not None else ()):
-        text = block.get("text")
-        if not isinstance(text, str):
-            fixes.append(make("param_dropped", f"system.{at}", before=block, target=NAME, detail="system"))
-            continue
-        if text.strip():
-            yield text
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[list[dict[str, Any]], list[Any]]:

@@ -53,7 +53,7 @@ def write_head(setting: Setting, system: list[str]) -> WrittenHead:
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     given = params.pop("instructions", None)
     first = [] if given is None else [msgspec.json.decode(given, type=str)]
-    prompt = "\n\n".join(text for text in [*first, system_text(setting.system, system)] if text)
+    prompt = "\n\n".join(text for text in [*first, system_text(setting.system, system, NAME, fixes)] if text)
     if prompt:
         keys["instructions"] = prompt
     tools = write_tools(setting.tools, NAME, _tool, _is_own, fixes)

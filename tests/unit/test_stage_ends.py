@@ -1,0 +1,321 @@
+"""Sessions that end, that cannot be read, or that have nothing to say: each leaves no state and no silence behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pipeline import Session
+from pipeline.errors import InputError, InternalError
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+from pipeline.streams import Recovery
+from pipeline.targets import TARGETS
+from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+
+KEY = b"session-1"
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+CLOSED = {"type": "session.closed"}
+
+
+def user(text: str) -> dict:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+
+def said(text: str) -> dict:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def call(call_id: str) -> dict:
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": call_id, "name": "ls", "input": {}}]}
+
+
+def result(call_id: str) -> dict:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": "files"}]}
+
+
+def appended(message: dict, **fields: object) -> dict:
+    return {"type": "turn.appended", "message": message, **fields}
+
+
+def records(events: list, first: int = 0) -> list[Record]:
+    values = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
+    return [Record(partition=2, offset=first + i, key=KEY, value=value) for i, value in enumerate(values)]
+
+
+def run(*events: object):
+    return TurnsStage().process(records(list(events)))
+
+
+def of(found, topic: str) -> list:
+    return [output for output in found.outputs if output.topic == topic]
+
+
+def sent(found) -> list[bytes]:
+    return [output.value for output in of(found, PROVIDER_REQUESTS)]
+
+
+def bodies(found) -> list[dict]:
+    return [json.loads(body) for body in sent(found)]
+
+
+def event(kind: str, **fields: object) -> bytes:
+    return json.dumps({"type": "stream_event", "event": {"type": kind, **fields}}).encode()
+
+
+LONG = [appended(m, id=f"{n}{m['role']}") for n in range(40) for m in (user("q" * 900), said("a"))]
+
+
+def kept(*batches, stage=None, first=0):
+    """What a stage's changelog holds after batches, and the last batch's result."""
+    stage = stage or TurnsStage()
+    state: dict[bytes, bytes] = {}
+    found = None
+    for batch in batches:
+        found = stage.process(batch)
+        for key, value in found.changes.items():
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+    return state, found
+
+
+def error_of(output) -> tuple[str, str]:
+    headers = dict(output.headers)
+    return headers["reknit.error.code"].decode(), headers["reknit.error.message"].decode()
+
+
+def test_a_session_closed_begun_anew_and_closed_in_one_batch_leaves_nothing_behind():
+    twice = [CLOSED, appended(user("again"), id="0user"), CLOSED]
+    state, _ = kept(records([OPENED, *LONG]), records(twice, first=100))
+    assert state == {}
+
+
+def test_a_session_closed_twice_takes_the_turns_that_come_under_the_same_ids_again():
+    stage = TurnsStage()
+    stage.process(records([OPENED, *LONG]))
+    found = stage.process(records([CLOSED, LONG[0], CLOSED, OPENED, LONG[0]], first=100))
+    assert [body["messages"][0]["content"] for body in bodies(found)][-1] == user("q" * 900)["content"]
+    # The one in between has no model, which its worker's defaults would give.
+    assert [output.value for output in of(found, DEAD_LETTERS)] == [json.dumps(LONG[0]).encode()]
+
+
+def test_a_session_that_was_never_decoded_is_closed_with_all_its_records():
+    state, _ = kept(records([OPENED, *LONG]))
+    fresh = TurnsStage()
+    for key, value in state.items():
+        fresh.restore(key, value)
+    found = fresh.process(records([CLOSED], first=100))
+    assert found.changes == dict.fromkeys(state)
+    assert all(value is None for value in found.changes.values())
+
+
+def test_closing_a_session_tells_the_stream_side_where_its_log_closed_it():
+    (told,) = of(run(CLOSED), PROVIDER_EVENTS)
+    assert (told.key, told.value, told.headers) == (KEY, None, (("closed", b"agent.turns.v1/2/0"),))
+
+
+def closing(offset: int) -> Record:
+    return Record(partition=0, offset=offset, key=KEY, value=None, headers=(("closed", b"agent.turns.v1/2/0"),))
+
+
+def opened_answer(words: str) -> list[bytes]:
+    message = {"id": "msg_1", "model": "m", "role": "assistant", "content": []}
+    return [
+        event("message_start", message=message),
+        event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        event("content_block_delta", index=0, delta={"type": "text_delta", "text": words}),
+    ]
+
+
+def streamed(values: list[bytes], first: int = 0) -> list[Record]:
+    return [
+        Record(partition=0, offset=first + i, key=KEY, value=value, headers=(("source", b"claude-cli"),))
+        for i, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize("decoded", [True, False], ids=["in memory", "read back"])
+def test_a_closed_session_frees_the_stream_side(decoded):
+    stage = EventsStage()
+    state, _ = kept(streamed(opened_answer("half")), stage=stage)
+    assert state
+    if not decoded:
+        stage = EventsStage()
+        for key, value in state.items():
+            stage.restore(key, value)
+    found = stage.process([closing(9), closing(10)])
+    assert {key: value for key, value in found.changes.items() if value is not None} == {}
+    assert found.changes.keys() >= state.keys()
+    items = [json.loads(output.value) for output in found.outputs if output.topic == SESSION_ITEMS]
+    assert [item["incomplete"] for item in items if item["type"] == "item/completed"] == [True]
+    again = stage.process(streamed(opened_answer("new"), first=20))
+    assert any(value is not None for value in again.changes.values())
+
+
+def test_closing_a_session_that_the_stream_side_never_heard_of_does_nothing():
+    found = EventsStage().process([closing(1)])
+    assert (found.outputs, found.changes) == ([], {})
+
+
+def test_turns_that_waited_for_the_policy_go_with_the_closed_session():
+    stage = EventsStage()
+    message = {"id": "msg_1", "role": "assistant", "model": "m", "content": [{"type": "text", "text": "done"}]}
+    lines = [
+        json.dumps({"type": "assistant", "message": message, "parent_tool_use_id": None}).encode(),
+        json.dumps({"type": "result", "subtype": "success", "is_error": False, "result": "done"}).encode(),
+    ]
+    state, _ = kept(streamed(lines), stage=stage)
+    assert len(state) > 1
+    found = stage.process([closing(9)])
+    assert found.changes == dict.fromkeys(state)
+    assert not [output for output in found.outputs if output.topic == AGENT_TURNS]
+
+
+CUT = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": "t1", "name": "ls", "input": "{", "incomplete": True}],
+}
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("policy", ["drop", "text"])
+@pytest.mark.parametrize(
+    "words", [[], [{"type": "text", "text": "Let me look."}]], ids=["call alone", "call and words"]
+)
+def test_a_result_of_a_call_that_was_cut_is_followed_by_a_request(target: str, policy: str, words: list):
+    opened = OPENED | {"targets": [target], "policy": {"incomplete_call": policy}, "params": {"max_tokens": 100}}
+    cut = CUT | {"content": [*words, *CUT["content"]]}
+    stage = TurnsStage()
+    asked = stage.process(records([opened, appended(user("go")), appended(cut)]))
+    # The state is read back, so that what was cut is known after a restart too.
+    fresh = TurnsStage()
+    for key, value in asked.changes.items():
+        fresh.restore(key, value)
+    found = fresh.process(records([appended(result("t1"))], first=3))
+    assert len(sent(asked)) == 1
+    assert len(sent(found)) == 1
+
+
+def test_a_result_of_no_call_at_all_still_sends_nothing():
+    found = run(OPENED, appended(user("go")), appended(said("done")), appended(result("nobody")))
+    assert len(bodies(found)) == 1
+
+
+def test_the_other_call_of_a_cut_turn_is_waited_for():
+    both = {"role": "assistant", "content": [*CUT["content"], *call("t2")["content"]]}
+    found = run(OPENED, appended(user("go")), appended(both), appended(result("t1")), appended(result("t2")))
+    assert len(bodies(found)) == 2
+    assert [block["type"] for block in bodies(found)[1]["messages"][2]["content"]] == ["tool_result"]
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_a_request_that_is_wanted_before_anything_was_said_is_a_dead_letter(target: str):
+    opened = {"type": "session.opened", "targets": [target], "model": "m", "params": {"max_tokens": 100}}
+    stage = TurnsStage()
+    found = stage.process(records([opened, {"type": "request.wanted", "id": "w1"}]))
+    assert not sent(found)
+    assert [error_of(output) for output in of(found, DEAD_LETTERS)] == [
+        ("nothing_said", "a request was wanted before anything was said")
+    ]
+    # Wanted again under the same id, once there is something to say, it is sent.
+    later = stage.process(records([appended(said("I began.")), {"type": "request.wanted", "id": "w1"}], first=2))
+    assert "nothing_said" not in [error_of(output)[0] for output in of(later, DEAD_LETTERS)]
+
+
+# State that is not what was written.
+
+
+def damaged_heads(head: bytes) -> list[bytes]:
+    return [head[:at] for at in range(0, len(head), 7)] + [
+        head[:at] + bytes([head[at] ^ flip]) + head[at + 1 :] for at in range(len(head)) for flip in (0x01, 0x80)
+    ]
+
+
+def test_a_damaged_head_is_a_typed_error_or_a_session():
+    session = Session(["anthropic", "gemini", "cascade"], system=[{"type": "text", "text": "Be kind."}])
+    for message in (user("go"), call("t1"), result("t1"), said("done"), user("on"), call("t2")):
+        session.append(json.dumps(message).encode())
+    session.request()
+    refused = 0
+    for damaged in damaged_heads(session.head()):
+        try:
+            Session.load(damaged, [])
+        except (InternalError, InputError):
+            refused += 1
+    assert refused > 100
+
+
+def test_a_damaged_snapshot_is_a_typed_error_or_a_recovery():
+    recovery = Recovery("anthropic")
+    recovery.feed(b"\n\n".join(opened_answer("half")) + b"\n\n")
+    refused = 0
+    for damaged in damaged_heads(recovery.snapshot()):
+        try:
+            Recovery.restore(damaged)
+        except InputError:
+            refused += 1
+    assert refused > 20
+
+
+@pytest.mark.parametrize("quarantine", [False, True])
+def test_a_session_that_cannot_be_read_never_passes_for_a_new_one(quarantine):
+    stage = TurnsStage(Defaults(quarantine=quarantine))
+    stage.restore(b"h" + KEY, b"\xc1 not a head")
+    for at in range(3):
+        found = stage.process(records([appended(user("hi")), b"not json"], first=2 * at))
+        assert [error_of(output)[0] for output in found.outputs] == ["state_unreadable", "not_json"]
+        assert found.changes == {}
+    found = stage.process(records([CLOSED, appended(user("hi"))], first=9))
+    assert found.changes[b"h" + KEY] is not None
+    assert not of(found, DEAD_LETTERS) or error_of(of(found, DEAD_LETTERS)[0])[0] == "rejected"
+
+
+def test_a_stream_that_cannot_be_read_never_passes_for_a_new_one():
+    stage = EventsStage()
+    stage.restore(b"e" + KEY, b"\xc1 not a state")
+    for at in range(2):
+        found = stage.process(streamed(opened_answer("x"), first=3 * at))
+        assert {error_of(output)[0] for output in found.outputs} == {"state_unreadable"}
+    found = stage.process([closing(9)])
+    assert found.changes == {b"e" + KEY: None}
+
+
+# The order of changelog records.
+
+_ORDER = """
+import json
+from pipeline.stages.base import Record
+from pipeline.stages.turns import TurnsStage
+
+def records(events):
+    return [Record(partition=2, offset=i, key=b"s", value=json.dumps(e).encode()) for i, e in enumerate(events)]
+
+said = [{"role": role, "content": "q" * 900} for role in ("user", "assistant")]
+turns = [{"type": "turn.appended", "message": m, "id": f"{n}{m['role']}"} for n in range(30) for m in said]
+stage = TurnsStage()
+first = stage.process(records(turns))
+second = stage.process(records([{"type": "history.rewound", "to": 3}]))
+third = stage.process(records([{"type": "session.closed"}]))
+print([[key.hex() for key in found.changes] for found in (first, second, third)])
+"""
+
+
+def test_the_order_of_changelog_records_does_not_depend_on_the_hash_seed():
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", _ORDER],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(runs) == 1
