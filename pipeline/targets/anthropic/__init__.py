@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
+from pipeline.fixes import make
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
 from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown, on_the_wire
 from pipeline.targets.anthropic.blocks import Projection, are_citations
-from pipeline.targets.anthropic.fitness import unfit_reasoning, untaken
+from pipeline.targets.anthropic.fitness import left_open, unfit_reasoning, untaken
 from pipeline.targets.anthropic.parameters import write_head
 from pipeline.targets.base import Encoded, Ending, Row, Setting, stub_for
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
@@ -25,10 +26,12 @@ LONGEST_NAME: Final = 128
 
 
 class ImageCount(Struct, frozen=True, array_like=True):
-    """How many images the messages so far hold, and whether one of them is large (ANT-30b)."""
+    """How many images the messages so far hold, whether one of them is large (ANT-30b), and what is still open."""
 
     images: int = 0
     large: bool = False
+    # Provider-run calls whose results are still to come.
+    opened: tuple[str, ...] = ()
 
 
 class _Wire(Struct, frozen=True):
@@ -88,7 +91,21 @@ class AnthropicDialect:
             else:
                 parts.append(self.encode(message, state))
             state = parts[-1].state
-        return Ending(parts=parts, suffix=b"]}")
+        return Ending(parts=self._with_newest_marks(parts), suffix=b"]}")
+
+    def _with_newest_marks(self, parts: list[Encoded]) -> list[Encoded]:
+        """The open messages with as many of their breakpoints as there is room for, the newest ones (ANT-28)."""
+        room = self.marks_left
+        for at in reversed(range(len(parts))):
+            part = parts[at]
+            if part.marks > room:
+                path = part.rows[0][0]
+                dropped = make("cache_control_dropped", path, target=NAME)
+                parts[at] = structs.replace(part, marked=b"", marks=0, fixes=[*part.fixes, dropped])
+                room = 0  # none that is older than one that went
+            else:
+                room -= part.marks
+        return parts
 
     def name(self, name: str) -> str:
         """A tool's name as this API takes it."""
@@ -117,7 +134,8 @@ class AnthropicDialect:
 
     def _project(self, came: Message, state: ImageCount, *, prefill: bool = False) -> Encoded:
         book = Book(NAME)
-        message = _taken(came, book, paused=prefill)
+        message = _taken(came, book, state.opened, paused=prefill)
+        opened = left_open(message.pieces, state.opened) if message.role == "assistant" else state.opened
         unfit = unfit_reasoning(message, self.model)
         if prefill and not self._thinks:
             # An answer that the model is to go on with holds no reasoning, unless thinking is on (ANT-23b).
@@ -146,7 +164,7 @@ class AnthropicDialect:
             data=_encode(_Wire(message.role, content)),
             marked=_encode(_Wire(message.role, blocks)) if marks else b"",
             marks=marks,
-            state=ImageCount(work.images, work.large),
+            state=ImageCount(work.images, work.large, opened),
             rows=rows,
             fixes=book.fixes,
             gone=book.gone,
@@ -167,9 +185,9 @@ def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block,
     return blocks
 
 
-def _taken(message: Message, book: Book, *, paused: bool) -> Message:
+def _taken(message: Message, book: Book, opened: Sequence[str], *, paused: bool) -> Message:
     """The message without the blocks that this API has no place for; a turn that loses one is changed."""
-    codes = untaken(message, paused=paused)
+    codes = untaken(message, opened, paused=paused)
     if not codes:
         return message
     for at, code in sorted(codes.items()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
@@ -14,6 +14,9 @@ from pipeline.targets.media import MEDIA_TYPES, inspect, stubbed_image, with_own
 
 # Block types beyond the model's own that the API takes inside a tool's result.
 _TAKEN_IN_RESULTS: Final = frozenset({"search_result", "tool_reference"})
+
+# Those of them that may stand beside an error result, which holds text only.
+_TAKEN_IN_ERRORS: Final = frozenset({"search_result"})
 
 _MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text (ANT-30)
 _MANY_IMAGES: Final = 20  # beyond this many, no side of any image may be longer than (ANT-30b)
@@ -36,6 +39,31 @@ def are_citations(citations: Raw) -> bool:
     return all(one.type.endswith("_location") for one in found or ())
 
 
+class _CacheMark(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+_mark = msgspec.json.Decoder(_CacheMark | None)
+
+
+def is_mark(mark: Raw) -> bool:
+    """Whether this is a cache breakpoint as the API takes them."""
+    try:
+        _mark.decode(mark)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _with_mark_taken(piece: Piece, book: Book) -> Piece:
+    """The piece without a cache breakpoint that the API would refuse."""
+    block = piece.block
+    if isinstance(block, Unknown) or block.cache_control is UNSET or is_mark(block.cache_control):
+        return piece
+    return book.change("cache_mark_dropped", piece, structs.replace(block, cache_control=UNSET))
+
+
 class Projection:
     """The work on one message: pieces go in by ``add``, and what is sent stands in ``out`` after ``finish``."""
 
@@ -49,6 +77,7 @@ class Projection:
 
     def add(self, piece: Piece) -> None:
         """Take the next piece of the message."""
+        piece = _with_mark_taken(piece, self._book)
         block = piece.block
         match block:
             case ToolUse():
@@ -93,7 +122,10 @@ class Projection:
         content: list[Any] = []
         for at, part in enumerate(result.content):
             inner = Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
-            if isinstance(part, Unknown) and part.kind not in _TAKEN_IN_RESULTS:
+            inner = _with_mark_taken(inner, self._book)
+            if isinstance(part, Unknown) and part.kind not in (
+                _TAKEN_IN_ERRORS if result.is_error else _TAKEN_IN_RESULTS
+            ):
                 piece = self._book.change("unknown_dropped", piece, detail=f"content.{at}: {part.kind}")
                 piece = structs.replace(piece, fate="rewritten")
             elif result.is_error and not isinstance(part, Text):

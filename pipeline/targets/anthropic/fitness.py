@@ -8,7 +8,7 @@ somebody else does not count as part of the turn.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -46,10 +46,11 @@ class _Ids(Struct, frozen=True):
     tool_use_id: str = ""
 
 
-def untaken(message: Message, *, paused: bool) -> dict[int, str]:
+def untaken(message: Message, opened: Collection[str], *, paused: bool) -> dict[int, str]:
     """The pieces of a message that the API does not take, each with the code of the fix that says why.
 
-    ``paused`` says that the message is the last one and the model goes on with it: its own calls may still be open.
+    ``opened`` are the provider-run calls that earlier messages left open. ``paused`` says that the message
+    is the last one and the model goes on with it: its own calls may still be open.
     """
     unknown = [at for at, piece in enumerate(message.pieces) if isinstance(piece.block, Unknown)]
     if not unknown:
@@ -57,34 +58,44 @@ def untaken(message: Message, *, paused: bool) -> dict[int, str]:
     taken = _TAKEN[message.role]
     codes = {at: "unknown_dropped" for at in unknown if _kind(message.pieces[at]) not in taken}
     if message.role == "assistant":
-        halves = _halves(message.pieces)
+        halves = _halves(message.pieces, opened)
         if paused:
             halves = {at for at in halves if _kind(message.pieces[at]) in _RESULTS}
         codes |= dict.fromkeys(halves, "server_tool_unpaired")
     return codes
 
 
-def _halves(pieces: Sequence[Piece]) -> set[int]:
-    """Provider-run calls without their result, and results without their call (ANT-17).
+def _halves(pieces: Sequence[Piece], opened: Collection[str]) -> set[int]:
+    """Provider-run calls without their result, and results without their call (ANT-17)."""
+    calls, orphans = _unpaired(pieces, opened)
+    return orphans if _calls_from_code(pieces) else orphans | {at for at in calls.values() if at >= 0}
+
+
+def left_open(pieces: Sequence[Piece], opened: Collection[str]) -> tuple[str, ...]:
+    """The provider-run calls whose results are still to come behind a message.
 
     Where a client's call was made by provider-run code, that code's result comes in a later turn.
     """
-    if any(isinstance(piece.block, ToolUse) and piece.block.caller is not UNSET for piece in pieces):
-        return set()
-    calls: dict[str, int] = {}
-    halves: set[int] = set()
+    calls, _ = _unpaired(pieces, opened)
+    from_code = _calls_from_code(pieces)
+    return tuple(call for call, at in calls.items() if at < 0 or from_code)
+
+
+def _unpaired(pieces: Sequence[Piece], opened: Collection[str]) -> tuple[dict[str, int], set[int]]:
+    """The calls without a result by their ids (place -1 where an earlier message has it), results without one."""
+    calls = dict.fromkeys(opened, -1)
+    orphans: set[int] = set()
     for at, piece in enumerate(pieces):
         kind = _kind(piece)
         if kind in _CALLS:
             calls[_ids(piece).id] = at
-            halves.add(at)
-        elif kind in _RESULTS:
-            call = calls.pop(_ids(piece).tool_use_id, None)
-            if call is None:
-                halves.add(at)
-            else:
-                halves.discard(call)
-    return halves
+        elif kind in _RESULTS and calls.pop(_ids(piece).tool_use_id, None) is None:
+            orphans.add(at)
+    return calls, orphans
+
+
+def _calls_from_code(pieces: Sequence[Piece]) -> bool:
+    return any(isinstance(piece.block, ToolUse) and piece.block.caller is not UNSET for piece in pieces)
 
 
 def _kind(piece: Piece) -> str:

@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Tool
+from pipeline.targets.anthropic.blocks import is_mark
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, raw_unmarked
 from pipeline.targets.names import legal_name
@@ -119,7 +120,11 @@ class _Marks:
         taken = False
         for at, item in enumerate(items):
             bare, marks = raw_unmarked(item)
-            if self.count + marks > MOST_MARKS:
+            mark = msgspec.json.decode(item, type=dict[str, Raw]).get("cache_control")
+            if mark is not None and not is_mark(mark):
+                items[at], taken = bare, True
+                self._fixes.append(make("cache_mark_dropped", f"{path}.{at}", target=_NAME))
+            elif self.count + marks > MOST_MARKS:
                 items[at], taken = bare, True
                 self._fixes.append(make("cache_control_dropped", f"{path}.{at}", target=_NAME))
             else:
