@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.rules import _media
 from pipeline.rules._fold import Walk
-from pipeline.rules._shape import Misfit, Spot, fit
+from pipeline.rules._json import Misfit, Spot, fit
 from pipeline.rules.base import Rule
 
 NOT_JSON = (

@@ -1,7 +1,11 @@
-"""Tool names and ids in the alphabet and the length of a target: the same one gives the same result.
+"""Names as a target takes them: of tools and calls, of parameters, and the choice of a tool in any of the shapes.
 
-Two names never give one. That two ids never do is seen to before they come here: the structure repair gives no id to a
-call that a target of the session would write like another's (``pipeline.history.ids.IdTable``).
+Tool names and ids come in the alphabet and the length of a target: the same one gives the same result. Two names never
+give one. That two ids never do is seen to before they come here: the structure repair gives no id to a call that a
+target of the session would write like another's (``pipeline.history.ids.IdTable``).
+
+A parameter's name of another provider is translated without a word, as a reader translates a shape; what the target has
+no place for is a fix of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +13,15 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from typing import Final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from pipeline.fixes import Fix, make
+from pipeline.model import Tool
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -50,3 +62,132 @@ def nine(call_id: str) -> str:
         number, digit = divmod(number, len(_ALPHANUMERIC))
         digits.append(_ALPHANUMERIC[digit])
     return "".join(digits)
+
+
+# Anthropic's names, in which the parameters meet, by those of the others.
+_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "max_tokens": "max_tokens",
+        "max_completion_tokens": "max_tokens",
+        "max_output_tokens": "max_tokens",
+        "maxTokens": "max_tokens",
+        "maxOutputTokens": "max_tokens",
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "topP": "top_p",
+        "top_k": "top_k",
+        "topK": "top_k",
+        "stop": "stop_sequences",
+        "stop_sequences": "stop_sequences",
+        "stopSequences": "stop_sequences",
+        "seed": "seed",
+        "n": "n",
+        "candidate_count": "n",
+        "candidateCount": "n",
+        "presence_penalty": "presence_penalty",
+        "presencePenalty": "presence_penalty",
+        "frequency_penalty": "frequency_penalty",
+        "frequencyPenalty": "frequency_penalty",
+    }
+)
+# Objects that hold such parameters.
+_GROUPS: Final = MappingProxyType(
+    {
+        "inferenceConfig": "inferenceConfig",
+        "generationConfig": "generationConfig",
+        "generation_config": "generationConfig",
+    }
+)
+
+Choice: TypeAlias = Literal["auto", "any", "tool", "none"]
+_CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
+    {"auto": "auto", "any": "any", "required": "any", "none": "none", "tool": "tool", "function": "tool"}
+)
+
+
+class Params(Struct, frozen=True):
+    """``common`` are the parameters that have a name of Anthropic's, ``rest`` the others as they came.
+
+    A member of a group that has no such name is in ``rest`` under a name with a dot (``generationConfig.seed``).
+    """
+
+    common: dict[str, Raw]
+    rest: dict[str, Raw]
+
+
+class ToolNames:
+    """The names of a request's tools as a target takes them; of two that come out the same, only the first is sent."""
+
+    def __init__(self, target: str, legal: Callable[[str], str], fixes: list[Fix]) -> None:
+        self._target = target
+        self._legal = legal
+        self._fixes = fixes
+        self._seen: set[str] = set()
+
+    def declare(self, tool: Tool, given: Mapping[str, Any] | None, path: str) -> str | None:
+        """The name under which a tool is sent, with a fix where it is another; None where it is not sent."""
+        name = self._legal(tool.name)
+        if name in self._seen:
+            self._fixes.append(make("tool_repeated", path, before=given or tool, target=self._target))
+            return None
+        self._seen.add(name)
+        if name != tool.name:
+            detail = f"{tool.name} -> {name}"
+            self._fixes.append(make("tool_name_rewritten", path, target=self._target, detail=detail))
+        return name
+
+
+class ToolChoice(Struct, frozen=True):
+    """Which tool the model is to call: ``tool`` names one in ``name``."""
+
+    kind: Choice
+    name: str = ""
+
+
+def sort_params(params: Mapping[str, Raw]) -> Params:
+    """Sort a request's parameters; one in a group wins over its namesake beside it, null is absent."""
+    common: dict[str, Raw] = {}
+    rest: dict[str, Raw] = {}
+    grouped: dict[str, Raw] = {}
+    for key, value in params.items():
+        members = _members(value) if key in _GROUPS else None
+        if members is not None:
+            for name, member in members.items():
+                if name in _NAMES:
+                    grouped[_NAMES[name]] = member
+                else:
+                    rest[f"{_GROUPS[key]}.{name}"] = member
+        elif key in _NAMES:
+            common.setdefault(_NAMES[key], value)
+        else:
+            rest[key] = value
+    common |= grouped
+    if bytes(common.get("stop_sequences", b"")).startswith(b'"'):
+        common["stop_sequences"] = Raw(b"[%b]" % bytes(common["stop_sequences"]))
+    return Params(
+        {name: value for name, value in common.items() if bytes(value) != b"null"},
+        {name: value for name, value in rest.items() if bytes(value) != b"null"},
+    )
+
+
+def read_choice(value: Raw) -> ToolChoice | None:
+    """The tool choice of Anthropic's or OpenAI's shape; None where it is neither."""
+    choice = msgspec.json.decode(value)
+    if isinstance(choice, str):
+        kind = _CHOICES.get(choice)
+        return ToolChoice(kind) if kind and kind != "tool" else None
+    if not isinstance(choice, dict):
+        return None
+    kind = _CHOICES.get(str(choice.get("type")))
+    inner = choice.get("function")
+    name = (inner if isinstance(inner, dict) else choice).get("name")
+    if kind == "tool":
+        return ToolChoice(kind, name) if isinstance(name, str) and name else None
+    return ToolChoice(kind) if kind else None
+
+
+def _members(value: Raw) -> dict[str, Raw] | None:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        return None

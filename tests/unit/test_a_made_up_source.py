@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 from msgspec import structs
 
+from pipeline.registry import TARGETS
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
@@ -124,8 +125,8 @@ def test_turns_of_a_source_that_drives_itself_say_so(monkeypatch):
     assert [json.loads(o.value)["self_driving"] for o in outputs if o.topic == AGENT_TURNS] == [True]
 
 
-def test_a_session_that_is_sent_to_a_target_that_rewrites_tells_its_stream_side(monkeypatch):
-    """What is announced to the stream side depends on the entry of the source that the target answers as."""
+def test_a_session_with_a_target_whose_words_are_filtered_tells_its_stream_side(monkeypatch):
+    """What is announced to the stream side depends on the target's entry, for it answers as the source of its name."""
     opened = json.dumps({"type": "session.opened", "targets": ["anthropic"], "model": "m"}).encode()
     record = Record(partition=0, offset=0, key=b"s", value=opened)
 
@@ -135,5 +136,5 @@ def test_a_session_that_is_sent_to_a_target_that_rewrites_tells_its_stream_side(
         return json.loads(policy).get("model")
 
     assert announced() is None
-    monkeypatch.setitem(SOURCES, "anthropic", structs.replace(SOURCES["anthropic"], rewrites=True))
+    monkeypatch.setitem(TARGETS, "anthropic", structs.replace(TARGETS["anthropic"], speaks=True))
     assert announced() == "m"

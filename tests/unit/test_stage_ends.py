@@ -11,12 +11,12 @@ import pytest
 
 from pipeline import Session
 from pipeline.errors import InputError, InternalError
+from pipeline.registry import TARGETS
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
 from pipeline.streams import Recovery
-from pipeline.targets import TARGETS
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 KEY = b"session-1"

@@ -10,8 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pipeline.rules._fold import Fold
-from pipeline.rules._json import BadJSON
-from pipeline.rules._shape import Misfit, Report, Spot, fit, fit_with_items
+from pipeline.rules._json import BadJSON, Misfit, Report, Spot, fit, fit_with_items
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.blocks import judge_blank, judge_messages
 from pipeline.rules.anthropic.catalogue import RULES, rule

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import UNSET
 
+from pipeline.rules._json import Hole
 from pipeline.rules._media import look
-from pipeline.rules._shape import Hole
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.turns import Turns
 from pipeline.rules.anthropic.wire import (

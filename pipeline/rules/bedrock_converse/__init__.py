@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pipeline.rules._fold import Fold
-from pipeline.rules._shape import Misfit, Report, Spot, fit_with_items, without_holes
+from pipeline.rules._json import Misfit, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.catalogue import RULES, member, rule
 from pipeline.rules.bedrock_converse.families import family_of

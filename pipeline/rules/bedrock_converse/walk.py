@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from pipeline.rules._fold import Walk
-from pipeline.rules._shape import Hole
+from pipeline.rules._json import Hole
 from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.catalogue import member

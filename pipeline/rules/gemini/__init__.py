@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pipeline.rules._fold import Fold
-from pipeline.rules._shape import Misfit, Report, Spot, fit_with_items, without_holes
+from pipeline.rules._json import Misfit, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.gemini import catalogue as rules
 from pipeline.rules.gemini.catalogue import RULES, rule
 from pipeline.rules.gemini.walk import LEGAL_NAME, Turns

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import UNSET, Struct
 
 from pipeline.rules._fold import Walk
-from pipeline.rules._shape import Hole
+from pipeline.rules._json import Hole
 from pipeline.rules.gemini import catalogue as rules
 from pipeline.rules.gemini.catalogue import GeminiFamily
 from pipeline.rules.gemini.wire import DATA, Blob, Content, FileData, FunctionCall, FunctionResponse, Part, place, snake

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import UNSET
 
 from pipeline.rules._fold import Walk
+from pipeline.rules._json import Hole
 from pipeline.rules._openai import bracketed, legal_name, unsupported_image
-from pipeline.rules._shape import Hole
 from pipeline.rules.base import Rule, Severity
 from pipeline.rules.openai_chat import catalogue as rules
 from pipeline.rules.openai_chat.catalogue import UNKNOWN, ChatFamily

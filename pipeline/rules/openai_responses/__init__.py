@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from pipeline.rules._fold import Fold
+from pipeline.rules._json import Hole
 from pipeline.rules._openai import Misfits, kind, listing
-from pipeline.rules._shape import Hole
 from pipeline.rules.openai_responses import catalogue as rules
 from pipeline.rules.openai_responses.catalogue import RULES
 from pipeline.rules.openai_responses.walk import Items, judge_name

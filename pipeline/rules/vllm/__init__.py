@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pipeline.rules._fold import Fold, Walk
-from pipeline.rules._shape import Hole
+from pipeline.rules._json import Hole
 from pipeline.rules.base import Catalogue, Rule, Severity, Violation
 from pipeline.rules.openai_chat import OpenAIChat
 from pipeline.rules.openai_chat import Turns as Chat

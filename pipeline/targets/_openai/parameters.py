@@ -18,8 +18,7 @@ from pipeline.model import Tool
 from pipeline.targets._openai.families import Chat
 from pipeline.targets._openai.rows import encode
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import legal_name
-from pipeline.targets.params import ToolNames
+from pipeline.targets.names import ToolNames, legal_name
 from pipeline.text.flatten import prompt_texts
 
 # Where other providers keep their sampling parameters together.

@@ -18,8 +18,7 @@ from pipeline.model import Tool
 from pipeline.targets.anthropic.blocks import is_mark
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, raw_unmarked
-from pipeline.targets.names import legal_name
-from pipeline.targets.params import ToolNames, read_choice, sort_params
+from pipeline.targets.names import ToolNames, legal_name, read_choice, sort_params
 from pipeline.text.flatten import prompt_texts
 
 PARAMETERS: Final = frozenset(

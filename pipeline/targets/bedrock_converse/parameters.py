@@ -13,8 +13,7 @@ from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
-from pipeline.targets.names import legal_name
-from pipeline.targets.params import ToolChoice, ToolNames, read_choice, sort_params
+from pipeline.targets.names import ToolChoice, ToolNames, legal_name, read_choice, sort_params
 from pipeline.text.flatten import prompt_texts
 
 NAME: Final = "bedrock-converse"

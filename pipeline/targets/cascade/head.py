@@ -12,7 +12,7 @@ from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
-from pipeline.targets.params import read_choice, sort_params
+from pipeline.targets.names import read_choice, sort_params
 from pipeline.text.flatten import given_system
 from pipeline.text.preamble import tool_fallback, tool_preamble
 

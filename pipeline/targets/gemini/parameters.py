@@ -13,8 +13,7 @@ from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import legal_name
-from pipeline.targets.params import ToolNames, read_choice, sort_params
+from pipeline.targets.names import ToolNames, legal_name, read_choice, sort_params
 from pipeline.text.flatten import prompt_texts
 
 NAME: Final = "gemini"
