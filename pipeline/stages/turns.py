@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import UNSET
 
-from pipeline.errors import InputError, InternalError, ReknitError
+from pipeline.errors import InternalError, ReknitError
 from pipeline.registry import target_named
 from pipeline.session import Session
 from pipeline.stages.base import Output, Record, Result, dead_letter
@@ -132,8 +132,6 @@ class TurnsStage:
                 session.rewind(event.to if isinstance(event.to, int) else kept_by(entry, event.to))
                 entry.turn += 1
                 forget_behind(entry, session.count)
-            case RequestWanted() if not session.count:
-                raise InputError("nothing_said", "a request was wanted before anything was said")
 
 
 def _drives_itself(event: TurnAppended) -> bool:

@@ -131,7 +131,7 @@ def test_another_history_takes_the_place_of_the_old():
 def test_a_replacement_that_cannot_be_read_changes_nothing():
     session = session_of([user("q")])
     with pytest.raises(InputError):
-        session.replace([user("new"), {"role": "user", "content": 7}])
+        session.replace([user("new"), 7])
     assert session.request().body == normalize([user("q")]).body
 
 
