@@ -83,7 +83,28 @@ _ASSISTANT: Final = either(
         _words("assistant"),
     ),
 )
-_ABOUT: Final = either(_MADE_BY, _ASSISTANT)
+# Who made the assistant, which goes with the name even behind what kind of assistant it is.
+_KIND_MADE_BY: Final = sequence(
+    literal(","),
+    _GAP,
+    _ARTICLE,
+    maybe(sequence(_GAP, _words("AI"))),
+    maybe(sequence(_GAP, _words("coding"))),
+    _GAP,
+    _words("assistant"),
+    _GAP,
+    either(_words("made"), _words("developed"), _words("created"), _words("built")),
+    _GAP,
+    _words("by"),
+    _GAP,
+    _VENDOR,
+)
+_MADE: Final = either(_MADE_BY, _KIND_MADE_BY)
+_ABOUT: Final = either(_MADE, _ASSISTANT)
+# Behind "As Cascade" nobody else is spoken of: "As Cascade layers are ordered" is about something else.
+_NO_OTHER: Final = Part(
+    r"(?![A-Za-z0-9_]|[ \t\xa0]{1,4}(?!I(?![A-Za-z0-9_]))[A-Za-z0-9_])", r"(?:[ \t\xa0]{1,4}I?)?\Z", 6
+)
 
 
 def _phrase(*parts: Part) -> Part:
@@ -91,14 +112,14 @@ def _phrase(*parts: Part) -> Part:
 
 
 # In the order in which they are tried at one place; what says more comes first.
-_CLAIM: Final = sequence(either(_words("I am"), _words("I'm"), _words("my name is")), _GAP, _NAME)
+_CLAIM: Final = sequence(either(_words("I am"), _words("I'm"), _words("I\u2019m"), _words("my name is")), _GAP, _NAME)
 _ROLE: Final = sequence(either(_exactly("As"), _exactly("Acting as")), _GAP, _CASCADE)
 _OWNED: Final = sequence(_OWN_VENDOR, _CASCADE)
 _PHRASES: Final = either(
-    _phrase(_CLAIM, _MADE_BY),
+    _phrase(_CLAIM, _MADE),
     _phrase(_CLAIM),
     _phrase(_ROLE, _ABOUT),
-    _phrase(_ROLE),
+    sequence(_ROLE, _NO_OTHER),
     _phrase(_OWNED, _ABOUT),
     _phrase(_OWNED),
     _phrase(

@@ -174,3 +174,13 @@ def test_errors_say_whose_fault_it_is_and_survive_pickling():
     assert faults == ["caller", "caller", "caller", "provider", "us"]
     with pytest.raises(TypeError):
         ReknitError("x", "y")
+
+
+@pytest.mark.parametrize("redaction", [b"true", b"7"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_redaction_that_cannot_be_read_never_lets_the_message_through(wrapped, redaction):
+    message = b'"role":"user","content":"SECRET"'
+    given = b'[{"message":{%b},"redactMessage":%b}]' if wrapped else b'[{%b,"redactMessage":%b}]'
+    with pytest.raises(InputError) as caught:
+        read(given % (message, redaction))
+    assert (caught.value.code, caught.value.path) == ("wrong_type", "messages.0.redactMessage")

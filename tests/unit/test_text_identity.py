@@ -31,6 +31,19 @@ def renamed(text, model=MODEL):
         ("你好I am Cascade吗", "你好I am claude-x吗"),
         ("Windsurf'I am Cascade", "Windsurf'I am claude-x"),
         ("I  am\tCascade", "I  am\tclaude-x"),
+        ("I\u2019m Cascade", "I\u2019m claude-x"),
+        (
+            "I am Cascade, an AI coding assistant made by Windsurf.",
+            "I am claude-x, an AI coding assistant made by Anthropic.",
+        ),
+        (
+            "I\u2019m Cascade, a coding assistant built by Codeium",
+            "I\u2019m claude-x, a coding assistant built by Anthropic",
+        ),
+        ("I am Cascade, an AI coding assistant made by you.", "I am claude-x, an AI coding assistant made by you."),
+        ("As Cascade, I see", "As claude-x, I see"),
+        ("As Cascade I'd", "As claude-x I'd"),
+        ("As Cascade", "As claude-x"),
     ],
 )
 def test_a_phrase_becomes_the_models(text, expected):
@@ -46,7 +59,8 @@ def test_a_phrase_becomes_the_models(text, expected):
         "CSS Cascade layers",
         "ON DELETE CASCADE",
         "Windsurf is an editor",
-        "I\u2019m Cascade",
+        "As Cascade layers are ordered, so are colours.",
+        "As Cascade Iron is",
         "as cascade",
         "XI am Cascadey",
         "I am Cascaded",

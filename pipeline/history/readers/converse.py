@@ -87,8 +87,11 @@ def read_member(value: Raw, path: str, notes: Notes) -> list[Placed]:
     """One content block. One that has several members, as a union must not, is read as one block for each."""
     fields = Fields(value, path, notes)
     members = [key for key in fields.names() if key in BLOCK_KEYS]
-    if "type" in fields or not members:
+    if "type" in fields:
         return read_block(value, path, notes)
+    if not members:
+        # A member that is not known yet is the service's own.
+        return [(Unknown(kind="", raw=value), path)]
     placed: list[Placed] = []
     for key in members:
         member = fields.take(key)
@@ -144,7 +147,19 @@ def _source_bytes(fields: Fields) -> str | None:
     source = fields.take_object("source")
     if source is None or source.names() != ["bytes"]:
         return None
-    return source.take_string("bytes")
+    return _bytes(source, "bytes")
+
+
+def _bytes(fields: Fields, key: str) -> str | None:
+    """Bytes in base64, as JSON has them; Strands keeps them in an object that says so."""
+    value = fields.peek(key)
+    if value is None or not starts_with(value, b"{"):
+        return fields.take_string(key)
+    kept = Fields(value, fields.at(key), fields.notes)
+    if not kept.take_flag("__bytes_encoded__"):
+        return fields.take_string(key)
+    fields.ignore(key)
+    return kept.take_string("data")
 
 
 def _tool_use(fields: Fields) -> ToolUse | None:
@@ -193,7 +208,7 @@ def _result_parts(value: Raw, path: str, notes: Notes) -> list[Inner]:
 
 
 def _reasoning(fields: Fields) -> Thinking | RedactedThinking | None:
-    redacted = fields.take_string("redactedContent")
+    redacted = _bytes(fields, "redactedContent")
     if redacted is not None:
         return RedactedThinking(data=redacted, issuer=ISSUER)
     inner = fields.take_object("reasoningText")

@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
 from pipeline.history.readers.anthropic import Placed, kind_named
 from pipeline.history.readers.detect import Shape, shape_of_message
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, unknown_role
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, unknown_role
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
 from pipeline.model import Block, Role, Turn
 
@@ -100,18 +100,49 @@ def place(placed: list[Placed], role: Role, index: int, turn_id: str | None) -> 
 
 
 def _unwrap(fields: Fields) -> tuple[Fields, str | None]:
-    """The message inside a wrapper and the wrapper's id for it; a redaction takes the message's place."""
+    """The message inside a wrapper and the wrapper's id for it; a redaction takes the message's place.
+
+    Raises:
+        InputError: a redaction that is neither a message nor a content: what it hides must not come out.
+    """
+    redaction = _redaction(fields)
     message = fields.peek("message")
     if message is None or not starts_with(message, b"{") or "content" in fields:
-        return fields, None
+        if redaction is None:
+            return fields, None
+        hidden = fields.peek("content") or fields.peek("parts")
+        turn_id, role = _id(fields), fields.peek("role")
+        fields.notes.add("message_redacted", fields.path, before=b"" if hidden is None else bytes(hidden))
+        return _in_place_of(role, redaction, fields), turn_id
     turn_id = _id(fields)
-    redaction = fields.take_object("redact_message")
-    inner = redaction or Fields(message, fields.at("message"), fields.notes)
+    inner = Fields(message, fields.at("message"), fields.notes)
+    redaction = redaction or _redaction(inner)
     if redaction is not None:
         fields.notes.add("message_redacted", fields.at("message"), before=bytes(message))
+        inner = _in_place_of(inner.peek("role"), redaction, fields)
     fields.ignore("message", *_WRAPPER_KEYS)
     fields.drop_rest()
     return inner, turn_id
+
+
+def _redaction(fields: Fields) -> tuple[str, Raw] | None:
+    """What stands for a message that is not to be shown, with its key, however the key is spelt; null is none."""
+    for key in fields.names():
+        if key.replace("_", "").replace("-", "").lower() == "redactmessage" and (value := fields.take(key)) is not None:
+            return key, value
+    return None
+
+
+def _in_place_of(role: Raw | None, redaction: tuple[str, Raw], fields: Fields) -> Fields:
+    """The redaction as a message, which has the role of the one that it hides if it has none of its own."""
+    key, value = redaction
+    if starts_with(value, b'"') or starts_with(value, b"["):
+        value = Raw(b'{"content":%b}' % bytes(value))
+    elif not starts_with(value, b"{"):
+        raise wrong_type(fields.at(key), "a message or its content", value)
+    if role is not None and "role" not in Fields(value, fields.at(key), fields.notes):
+        value = Raw(msgspec.json.encode(as_object(value, fields.at(key)) | {"role": role}))
+    return Fields(value, fields.at(key), fields.notes)
 
 
 def _id(fields: Fields) -> str | None:
