@@ -172,6 +172,8 @@ _STRUCTURE = (
          "tool_use.input: Input should be a valid dictionary", "anthropics/claude-code#6696"),
     _kept("input_wrapped", "rewritten", "a call's input was not an object and was put into one",
          "tool_use.input: Input should be a valid dictionary", "prism-php/prism#659"),
+    _kept("media_data_mended", "rewritten", "an image's or document's data became plain base64 of the same bytes",
+         "Could not process image", "anthropics/claude-code#4083"),
     _kept("id_rewritten", "rewritten", "a tool id used twice, or refused by providers, was rewritten on both sides",
          f"{_ID_PATTERN}; {_NOT_UNIQUE}", "maximhq/bifrost#5097; HKUDS/nanobot#4356; anthropics/claude-code#20901"),
     _lost("tools_stripped", "dropped", "a tool block was left out by policy (strip_tools)",

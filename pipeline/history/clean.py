@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, structs
 
 from pipeline.history.exchanges import is_reasoning
+from pipeline.history.media import with_plain_data
 from pipeline.history.pieces import Book, Piece, Speaker, block_path
 from pipeline.model import (
     Document,
@@ -197,15 +198,36 @@ def _result(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piec
             # Only the model refuses.
             said = [structs.replace(part, refusal=False) if isinstance(part, Text) else part for part in kept]
             piece = book.change("refusal_as_text", piece, structs.replace(result, content=said))
+        piece = _with_plain_media(piece, book)
     return piece
+
+
+def _with_plain_media(piece: Piece, book: Book) -> Piece:
+    """A result whose images and documents hold plain base64."""
+    result = piece.block
+    assert isinstance(result, ToolResult)  # noqa: S101  the caller knows
+    content = result.content if isinstance(result.content, list) else []
+    mended = {
+        at: structs.replace(part, source=source)
+        for at, part in enumerate(content)
+        if isinstance(part, (Image, Document)) and (source := with_plain_data(part.source)) is not None
+    }
+    if not mended:
+        return piece
+    parts = [mended.get(at, part) for at, part in enumerate(content)]
+    places = ", ".join(f"content.{at}" for at in mended)
+    return book.change("media_data_mended", piece, structs.replace(result, content=parts), detail=places)
 
 
 def _unknown(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
     return _reasoning(piece, speaker, policy, book) if is_reasoning(piece) else piece
 
 
-def _as_is(piece: Piece, _speaker: Speaker, _policy: Policy, _book: Book) -> Piece | None:
-    return piece
+def _medium(piece: Piece, _speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
+    medium = piece.block
+    assert isinstance(medium, (Image, Document))  # noqa: S101  the table dispatches on the type
+    source = with_plain_data(medium.source)
+    return piece if source is None else book.change("media_data_mended", piece, structs.replace(medium, source=source))
 
 
 _Cleaner: TypeAlias = Callable[[Piece, Speaker, Policy, Book], Piece | None]
@@ -216,7 +238,7 @@ _CLEANERS: dict[type[Any], _Cleaner] = {
     RedactedThinking: _reasoning,
     ToolUse: _call,
     ToolResult: _result,
-    Image: _as_is,
-    Document: _as_is,
+    Image: _medium,
+    Document: _medium,
     Unknown: _unknown,
 }

@@ -29,6 +29,13 @@ _MAGIC: Final[Mapping[bytes, str]] = MappingProxyType(
         b"GIF89a": "image/gif",
     }
 )
+# The brands of the container that phones write, at the beginning of its first box.
+_HEIF: Final[Mapping[bytes, str]] = MappingProxyType(
+    dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"), "image/heic")
+    | dict.fromkeys((b"mif1", b"msf1"), "image/heif")
+    | {b"avif": "image/avif"}
+)
+_MARKUP_LOOK: Final = 64  # bytes
 # Enough for the frame header of most JPEG files behind their EXIF data; a multiple of four base64 characters.
 _LOOK: Final = 64 * 1024
 
@@ -91,7 +98,7 @@ def inspect(source: Raw) -> Facts | None:
     sniffed = _sniff(head)
     if len(head) < _HEADERS.get(sniffed, 1):
         return Facts(found.media_type, sniffed, len(found.data), broken=True)
-    width, height = _SIDES[sniffed](head) if sniffed else (0, 0)
+    width, height = _SIDES[sniffed](head) if sniffed in _SIDES else (0, 0)
     return Facts(found.media_type, sniffed, len(found.data), width=width, height=height)
 
 
@@ -106,6 +113,16 @@ def _sniff(head: bytes) -> str:
     for magic, media_type in _MAGIC.items():
         if head.startswith(magic):
             return media_type
+    if head[:5] == b"%PDF-":
+        return "application/pdf"
+    # What a server sends where it was asked for an image: a drawing as text, or a page.
+    text = head[:_MARKUP_LOOK].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if text.startswith((b"<!doctype html", b"<html")):
+        return "text/html"
+    if text.startswith((b"<svg", b"<?xml", b"<!doctype svg")):
+        return "image/svg+xml"
+    if head[4:8] == b"ftyp" and head[8:12] in _HEIF:
+        return _HEIF[head[8:12]]
     return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else ""
 
 

@@ -102,12 +102,13 @@ def _last_said(parts: Sequence[Sequence[Piece]]) -> int:
 class PromptText(Struct, frozen=True):
     """One text of a system prompt.
 
-    ``text`` is ``""`` where nothing is said; ``keys`` are those of its block, as they were given, and empty where the
-    prompt is one string.
+    ``text`` is ``""`` where nothing is said. ``keys`` are those of its block, as they were given, and ``at`` its place;
+    a prompt that is one string has neither.
     """
 
     text: str
     keys: Mapping[str, Raw]
+    at: int = 0
 
 
 def prompt_texts(
@@ -125,15 +126,16 @@ def prompt_texts(
     for at, keys in enumerate(msgspec.json.decode(system, type=list[dict[str, Raw]])):
         text = _said(keys)
         if frozenset(keys) in own or not (text is None or text.strip()):
-            if frozenset(keys) not in own:
+            # A blank string is what says nothing in the first place; null is no text at all.
+            if frozenset(keys) not in own and bytes(keys["text"]) == b"null":
                 fixes.append(make("blank_dropped", f"system.{at}", before=keys, target=target))
-            yield PromptText("", keys)
+            yield PromptText("", keys, at)
         elif text is None:
             fixes.append(make("param_dropped", f"system.{at}", before=keys, target=target, detail="system"))
         else:
             if bytes(keys["text"])[:1] != b'"':
                 fixes.append(make("content_as_text", f"system.{at}.text", before=keys["text"], target=target))
-            yield PromptText(text, keys)
+            yield PromptText(text, keys, at)
 
 
 def _said(keys: Mapping[str, Raw]) -> str | None:

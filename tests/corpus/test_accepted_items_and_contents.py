@@ -58,6 +58,7 @@ MENDED = {
         "result_synthesised",  # a call whose result came as plain text
         "result_moved",  # results in another order than their calls
         "image_stubbed",  # an image whose data was taken out of the recording
+        "media_data_mended",  # data in the URL-safe alphabet, for which an image was stubbed before
         "signature_joined",  # a thought without words
         "signature_skipped",  # a call without a signature
     },

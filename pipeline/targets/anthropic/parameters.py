@@ -147,7 +147,11 @@ def _system_blocks(given: str | Raw | None, fixes: list[Fix]) -> list[Any]:
         mark = block.keys.get("cache_control")
         if block.text:
             blocks.append({"type": "text", **block.keys, "text": block.text})
-        elif mark is not None and blocks:
+            continue
+        if bytes(block.keys.get("text", b"null")) != b"null":
+            # This API refuses a request for an empty one.
+            fixes.append(make("blank_dropped", f"system.{block.at}", before=block.keys, target=_NAME))
+        if mark is not None and blocks:
             blocks[-1].setdefault("cache_control", mark)
     return blocks
 
