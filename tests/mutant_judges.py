@@ -23,7 +23,7 @@ NO_JUDGES = (
     *("test_explain", "test_public_name", "test_sdk_types", "test_text", "test_topics", "test_upstream"),
 )
 # Of one function with more cases than that, about so many are judges.
-MOST_CASES = 20
+MOST_CASES = 200
 EXAMPLES, ALL_EXAMPLES = 25, 1000
 OPTIONS = ["-q", "-p", "no:cacheprovider", "--tb=no", "--assert=plain", "-o", "addopts=--import-mode=importlib"]
 
