@@ -53,7 +53,7 @@ from mutant_judges import (  # noqa: E402  found by now
     read_map,
     run_tests,
 )
-from mutant_sites import sites  # noqa: E402
+from mutant_sites import sites  # noqa: E402  as above
 
 PACKAGES = ("pipeline/history", "pipeline/session", "pipeline/streams/recovery", "pipeline/rules")
 # Files whose tests judge what a fresh import changes: each one is collected anew.
