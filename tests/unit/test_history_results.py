@@ -187,3 +187,17 @@ def test_text_behind_a_call_comes_before_it():
     messages, codes = mended(user("q"), said(call("a"), "let me see", call("b")), user(result("a"), result("b")))
     assert messages[1] == said("let me see", call("a"), call("b"))
     assert codes == ["call_moved"]
+
+
+def test_a_result_that_says_more_than_a_placeholder_is_real():
+    content = [text(min(PLACEHOLDERS)), text("and then the files")]
+    messages, codes = mended(user("q"), said(call("a")), user(result("a", content)), user(result("a", "late")))
+    assert messages[2] == user(result("a", content))
+    assert codes == ["result_duplicate"]
+
+
+def test_a_late_result_names_the_last_of_several_calls_that_were_left_out():
+    chatter = [message for _ in range(4) for message in (said("wait"), user("and now?"))]
+    history = [user("q"), said("one moment", call("a"), call("b")), user(result("a")), *chatter, user(result("b"))]
+    _, codes = mended(*history, missing_result="drop", orphan_result="drop")
+    assert codes == ["call_unanswered", "result_late"]

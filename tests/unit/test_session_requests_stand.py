@@ -1,0 +1,62 @@
+"""A request says the same however its session goes on, and a session that is read back says what it still had to."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline import Session, normalize
+
+
+def user(*blocks):
+    return {"role": "user", "content": [*blocks]}
+
+
+def said(*blocks):
+    return {"role": "assistant", "content": [*blocks]}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+def rounds(count):
+    """Rounds of which each has a text without words, which is left out, and a result of a call that nobody made."""
+    return [
+        message
+        for number in range(count)
+        for message in (
+            user(text(f"u{number}"), text("")),
+            said(text("ok"), {"type": "tool_use", "id": f"toolu_{number}", "name": "ls", "input": {}}),
+            user(
+                {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "files"},
+                {"type": "tool_result", "tool_use_id": f"toolu_none_{number}", "content": "files"},
+            ),
+            said(text("done")),
+        )
+    ]
+
+
+@pytest.mark.parametrize("target", ["anthropic", "openai-chat", "gemini", "claude-cli"])
+def test_the_account_of_a_request_does_not_grow_with_its_session(target):
+    session = Session((target,))
+    requests = []
+    for message in rounds(8):
+        session.append(message)
+        requests.append(session.request())
+    for count, request in enumerate(requests, 1):
+        whole = normalize(rounds(8)[:count], to=target)
+        assert sorted(map(str, request.ledger)) == sorted(map(str, whole.ledger))
+        assert request.fixes == whole.fixes
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_why_the_prefix_is_another_is_said_once_also_by_a_session_that_is_read_back(kept):
+    session = Session(("anthropic",))
+    for message in rounds(4):
+        session.append(message)
+    session.request()
+    session.rewind(12)
+    assert kept or session.request().reset == "rewound"
+    segments = [record for _, record in session.take_segments(flush=True)]
+    resumed = Session.load(session.head(), segments)
+    assert [resumed.request().reset, resumed.request().reset] == ["rewound" if kept else "", ""]
