@@ -69,7 +69,9 @@ def records(events: list[bytes], way: str) -> Iterator[tuple[bytes, list[tuple[s
         case "cut":
             yield from ((event, []) for event in events[:half])
         case "retried":
-            yield from ((event, []) for event in [*events[:half], *events])
+            # A chat that is asked for again is answered under another id: one id is one message.
+            again = [event.replace(b'"id":"chatcmpl-', b'"id":"chatcmpl-again-') for event in events]
+            yield from ((event, []) for event in [*events[:half], *again])
 
 
 def turn(words: str) -> bytes:
