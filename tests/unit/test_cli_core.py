@@ -193,13 +193,22 @@ def test_recover_takes_noise_as_items():
     assert [item["type"] for item in lines(done)] == ["agent/unrecognized"] * 4
 
 
+# As a terminal starts it: where the tests themselves run in the background, SIGINT is ignored, and that is inherited.
+IN_A_TERMINAL = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from reknit.__main__ import main
+main()
+"""
+
+
 def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
     events = [
         {"type": "message_start", "message": {"id": "m1", "model": "m"}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
     ]
-    command = [sys.executable, "-m", "reknit", "recover"]
+    command = [sys.executable, "-c", IN_A_TERMINAL, "recover"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         for event in events:
             process.stdin.write(json.dumps({"type": "stream_event", "event": event}).encode() + b"\n")
