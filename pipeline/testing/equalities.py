@@ -137,9 +137,15 @@ def in_camel_case(node: Node) -> Node:
     return Node(node.path, camel)
 
 
-def without_model(node: Node) -> Node:
-    """The body without the model's name, which the request's address has."""
-    return Node(node.path, {name: each for name, each in node.value.items() if name not in {"model", "modelId"}})
+def without_members(*names: str) -> Rewrite:
+    """Members that say nothing here, whatever they are, are left out."""
+
+    def rewrite(node: Node) -> Node:
+        if not isinstance(node.value, dict):
+            return node
+        return Node(node.path, {name: member for name, member in node.value.items() if name not in names})
+
+    return rewrite
 
 
 def json_text(node: Node) -> Node:
@@ -213,19 +219,21 @@ _GEMINI = (
     Equality("either spelling of a name", "tools.*.*.*", in_camel_case),
     Equality("a part is no thought unless it says so", "contents.*.parts.*", without(thought=False)),
     Equality("a content without a role is the user's", "contents.*", without(role="user")),
-    Equality("the system's instruction has no role", "systemInstruction", without(role="user")),
-    Equality("the system's instruction has no role", "system_instruction", without(role="user")),
+    Equality("the role of the system's instruction says nothing", "systemInstruction", without_members("role")),
+    Equality("the role of the system's instruction says nothing", "system_instruction", without_members("role")),
+    Equality("a part is no thought unless it says so", "systemInstruction.parts.*", without(thought=False)),
+    Equality("a part is no thought unless it says so", "system_instruction.parts.*", without(thought=False)),
     Equality("a schema has either member", "tools.*.*.*", renamed(parametersJsonSchema="parameters")),
     Equality("an empty description says nothing", "tools.*.*.*", without_empty("description")),
     Equality("a call without arguments has an empty object", "contents.*.parts.*.*", without_empty("args")),
     Equality("functions stand in one list or in several", "tools", one_declaration_list),
-    Equality("the model is named by the address", "", without_model),
+    Equality("the model is named by the address", "", without_members("model", "modelId")),
     Equality("an empty list, object or text beside the contents says nothing", "", without_empty()),
 )  # fmt: skip
 _CONVERSE = (
     Equality("a result is a success unless it says otherwise", "messages.*.content.*.toolResult",
              without(status="success")),
-    Equality("the model is named by the address", "", without_model),
+    Equality("the model is named by the address", "", without_members("model", "modelId")),
     Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
 )  # fmt: skip
 
