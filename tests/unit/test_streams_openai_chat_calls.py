@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from types import FrameType
 from typing import Any
 
 import msgspec
 import pytest
+from counting import lines
 
 from pipeline.streams import Recovery
 from topics.items import Item, ItemStarted
@@ -153,22 +152,8 @@ def test_state_of_calls_that_was_saved_before_calls_waited_goes_on() -> None:
 
 def lines_run(records: list[bytes]) -> int:
     """How many lines of Python it takes to read these records."""
-    count = 0
-
-    def step(_frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return step
-
     recovery = Recovery("openai-chat", records=False)
-    before = sys.gettrace()
-    sys.settrace(step)
-    try:
-        for record in records:
-            recovery.feed(record)
-    finally:
-        sys.settrace(before)
-    return count
+    return lines(lambda: [recovery.feed(record) for record in records])
 
 
 @pytest.mark.parametrize("kind", ["by index", "by nothing", "side by side"])
