@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from recorded_streams import Row, arguments, events, needs_corpus, recordings, sse
-from stream_lab import CORPUS, fed
+from stream_lab import CORPUS, fed, strings
 
 from pipeline.streams import Recovery
 from topics.items import AgentError, AgentUnrecognized, Item, ItemStarted, TurnStop
@@ -36,18 +36,6 @@ def beside(value: Any, name: str = "") -> Iterator[str]:
         for inner in value:
             yield from beside(inner, name)
     elif isinstance(value, str) and (name == "title" or value.startswith("http")):
-        yield value
-
-
-def strings(value: Any) -> Iterator[str]:
-    """Every string in an item; what is JSON in a string counts as JSON, too."""
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from strings(inner)
-    elif isinstance(value, str):
         yield value
 
 

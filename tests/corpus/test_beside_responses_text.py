@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from recorded_streams import events, needs_corpus, payloads, recordings
-from stream_lab import fed, sse
+from stream_lab import fed, sse, strings
 
 from topics.items import AgentUnrecognized
 
@@ -60,15 +60,3 @@ def plain(item: Any) -> dict[str, Any]:
     """An item as its consumers read it."""
     decoded: dict[str, Any] = json.loads(msgspec.json.encode(item))
     return decoded
-
-
-def strings(value: Any) -> Iterator[str]:
-    """Every string in a value."""
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from strings(inner)
-    elif isinstance(value, str):
-        yield value
