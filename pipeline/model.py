@@ -49,11 +49,16 @@ class Unknown(Struct, frozen=True, tag_field="type", tag="reknit.unknown", kw_on
 
 
 class Text(_Block, frozen=True, tag="text", gc=False):
-    """Plain text; citations are kept raw. ``refusal``: it is the model's refusal, which some providers keep apart."""
+    """Plain text; citations are kept raw.
+
+    ``refusal``: it is the model's refusal, which some providers keep apart. ``structured``: in a result, it is the JSON
+    of an object that the tool returned as such, which some providers keep apart too.
+    """
 
     text: str
     citations: Raw | UnsetType = UNSET
     refusal: bool = False
+    structured: bool = False
 
 
 class Image(_Block, frozen=True, tag="image", gc=False):
@@ -175,6 +180,8 @@ def on_the_wire(block: Block) -> Any:  # noqa: ANN401  a block's struct, or raw 
         return block.raw
     if block.issuer is not UNSET:
         block = structs.replace(block, issuer=UNSET)
+    if isinstance(block, Text) and block.structured:
+        block = structs.replace(block, structured=False)
     if isinstance(block, ToolResult) and isinstance(block.content, list):
         return structs.replace(block, content=[on_the_wire(part) for part in block.content])
     return block

@@ -82,7 +82,11 @@ def _calls(turn: Turn, known: set[str], harmless: Callable[[bytes], bool]) -> di
             # Text behind a call is moved.
             if calls or not block.text or block.text.isspace():
                 return None
-            if block.refusal or not (block.cache_control is block.issuer is block.citations is UNSET):
+            if (
+                block.refusal
+                or block.structured
+                or not (block.cache_control is block.issuer is block.citations is UNSET)
+            ):
                 return None
         elif type(block) is ToolUse:
             call, name, data = block.id, block.name, bytes(block.input)
@@ -122,7 +126,11 @@ def _user_says(turn: Turn, calls: dict[str, str]) -> bool | None:
         elif type(block) is Text:
             if not block.text or block.text.isspace():
                 return None
-            if block.refusal or not (block.cache_control is block.issuer is block.citations is UNSET):
+            if (
+                block.refusal
+                or block.structured
+                or not (block.cache_control is block.issuer is block.citations is UNSET)
+            ):
                 return None
             said = True
         else:
@@ -137,6 +145,6 @@ def _are_texts(content: object) -> bool:
     for part in content:
         if type(part) is not Text or not part.text or part.text.isspace():
             return False
-        if part.refusal or not (part.cache_control is part.issuer is part.citations is UNSET):
+        if part.refusal or part.structured or not (part.cache_control is part.issuer is part.citations is UNSET):
             return False
     return bool(content)

@@ -1,4 +1,8 @@
-"""Input that crashed a target, was refused, or vanished without a fix: what comes of it on each target, and why."""
+"""What comes of single histories on each target, and why.
+
+One file holds what crashed a target, was refused, or vanished without a fix; the others what a provider accepts and is
+to come out as it went in, and what only nearly is such.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ import pytest
 from pipeline.testing.cases import read_case, run_case
 
 HERE = Path(__file__).parent
+FILES = ("lost_or_crashed.jsonl", "harmless_anthropic_converse.jsonl")
 
 
 def vectors():
-    for line in (HERE / "lost_or_crashed.jsonl").read_text(encoding="utf-8").splitlines():
+    lines = [line for name in FILES for line in (HERE / name).read_text(encoding="utf-8").splitlines()]
+    for line in lines:
         case = json.loads(line)
         why = case.pop("why")
         for target in [case["to"]] if isinstance(case["to"], str) else case["to"]:
@@ -21,7 +27,7 @@ def vectors():
 
 
 @pytest.mark.parametrize(("vector", "target", "why"), list(vectors()))
-def test_what_was_lost_or_crashed_comes_out_as_it_should(vector, target, why):
+def test_what_comes_of_a_history_is_what_should(vector, target, why):
     case = read_case(json.dumps(vector).encode())
     found = run_case(case, target)
     assert found.failures == [], why

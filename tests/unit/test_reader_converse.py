@@ -66,7 +66,7 @@ def test_results_and_their_parts():
             is_error=True,
             content=[
                 Text(text="a"),
-                Text(text='{"k": 1.0}'),
+                Text(text='{"k": 1.0}', structured=True),
                 Image(source=Raw(b'{"type":"base64","media_type":"image/gif","data":"AAAA"}')),
                 Unknown(kind="video", raw=Raw(b'{"video":{"format":"mp4"}}')),
             ],

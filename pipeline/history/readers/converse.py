@@ -193,14 +193,14 @@ def _tool_result(fields: Fields) -> ToolResult | None:
 
 
 def _result_parts(value: Raw, path: str, notes: Notes) -> list[Inner]:
-    """The parts of a result; JSON becomes the text of it, which is what a model reads."""
+    """The parts of a result; JSON becomes the text of it, which is what a model reads; an object is known for one."""
     if not starts_with(value, b"{"):
         raise wrong_type(path, "a part of a tool result", value)
     fields = Fields(value, path, notes)
     structured = fields.take("json")
     if structured is not None:
         fields.drop_rest()
-        return [Text(text=bytes(structured).decode())]
+        return [Text(text=bytes(structured).decode(), structured=starts_with(structured, b"{"))]
     parts: list[Inner] = []
     for block, _ in read_member(value, path, notes):
         parts.append(block if isinstance(block, INNER) else Unknown(kind="", raw=value))
@@ -357,7 +357,9 @@ def _result(result: _ToolResult) -> ToolResult | None:
 def _structured(data: Raw) -> Text | None:
     """JSON in a result is the text of it."""
     whole = bytes(data)
-    return Text(text=whole.decode()) if whole != b"null" and is_harmless(whole) else None
+    if whole == b"null" or not is_harmless(whole):
+        return None
+    return Text(text=whole.decode(), structured=starts_with(data, b"{"))
 
 
 def _rare_block(member: _Member | _Part) -> Block | None:

@@ -120,7 +120,7 @@ class AnthropicDialect:
         if kind is Text:
             if block.citations is not UNSET and not are_citations(block.citations):  # type: ignore[union-attr]  # see kind
                 return False
-            return block.cache_control is UNSET and block.issuer is UNSET and not block.refusal  # type: ignore[union-attr]  # see kind
+            return block.cache_control is block.issuer is UNSET and not (block.refusal or block.structured)  # type: ignore[union-attr]  # see kind
         if isinstance(block, ToolUse):
             return block.cache_control is UNSET and block.issuer is UNSET and self.name(block.name) == block.name
         if isinstance(block, ToolResult):
@@ -128,7 +128,8 @@ class AnthropicDialect:
                 return False
             content = block.content
             return not isinstance(content, list) or all(
-                isinstance(part, Text) and part.cache_control is UNSET and part.issuer is UNSET for part in content
+                isinstance(part, Text) and part.cache_control is part.issuer is UNSET and not part.structured
+                for part in content
             )
         return False
 

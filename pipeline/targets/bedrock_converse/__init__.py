@@ -19,7 +19,7 @@ from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.base import Encoded, Ending, Setting, before_list, stub_for
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME, ConverseFitting, is_document, written, written_plain
-from pipeline.targets.bedrock_converse.fitness import MARKERS, fit_reasoning
+from pipeline.targets.bedrock_converse.fitness import MARKERS, fit_reasoning, unpaired_halves
 from pipeline.targets.bedrock_converse.parameters import NAME, stub_tools, write_head
 from pipeline.targets.names import legal_name
 
@@ -64,8 +64,13 @@ class ConverseDialect:
     def _write(self, message: Message, state: ConverseState, *, final: bool) -> Encoded:
         book = Book(NAME)
         fitting = ConverseFitting(book, self._model, state.documents)
-        for piece in message.pieces:
-            fitting.add(piece)
+        halves = unpaired_halves(message, self._model) if "nova" in self._model else set()
+        for at, piece in enumerate(message.pieces):
+            if at in halves:
+                book.drop("server_tool_unpaired", piece)
+                fitting.dropped.add(piece.turn)
+            else:
+                fitting.add(piece)
         fitting.finish()
         fitted = structs.replace(message, pieces=fitting.out, changed=message.changed | fitting.dropped)
         pieces = fit_reasoning(fitted, self._model, book)

@@ -145,7 +145,19 @@ def written(block: Block) -> Any:  # noqa: ANN401  JSON
 def _parts(result: ToolResult) -> list[Any]:
     if isinstance(result.content, str):
         return [{"text": result.content}] if result.content.strip() else []
-    return [written(part) for part in result.content or ()]
+    return [_structured(part) or written(part) for part in result.content or ()]
+
+
+def _structured(part: Block) -> dict[str, Raw] | None:
+    """A part that a tool returned as an object, as Converse has it; None where it is none."""
+    if not isinstance(part, Text) or not part.structured:
+        return None
+    data = part.text.encode("utf-8", "replace")
+    try:
+        msgspec.json.decode(data, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        return None
+    return {"json": Raw(data)}
 
 
 def _document(document: Document) -> dict[str, Any]:

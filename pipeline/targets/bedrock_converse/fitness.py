@@ -70,7 +70,8 @@ class _Source(_Exact, frozen=True, omit_defaults=True):
 
 
 class _Video(_Exact, frozen=True):
-    format: Literal["mkv", "mov", "mp4", "webm", "flv", "mpeg", "mpg", "wmv", "three_gp"]
+    # Nova was recorded to take the media type as well.
+    format: Annotated[str, Meta(pattern=r"^(video/)?(mkv|mov|mp4|webm|flv|mpeg|mpg|wmv|three_gp)$")]
     source: _Source
 
 
@@ -109,6 +110,24 @@ class _SearchResult(_Exact, frozen=True):
     citations: _Switch = _Switch(enabled=False)
 
 
+class _ServerCall(_Exact, frozen=True):
+    """A call of a tool that the service runs."""
+
+    tool_use_id: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,64}$")]
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    input: dict[str, Raw]
+    type: Literal["server_tool_use"]
+
+
+class _ServerResult(_Exact, frozen=True):
+    """What such a tool returned, in the same turn."""
+
+    tool_use_id: str
+    content: list[dict[str, Raw]]
+    type: str
+    status: Literal["success", "error"] = "success"
+
+
 _IN_MESSAGES: Final[Mapping[str, type[Struct]]] = MappingProxyType(
     {
         "cachePoint": _CachePoint,
@@ -118,10 +137,14 @@ _IN_MESSAGES: Final[Mapping[str, type[Struct]]] = MappingProxyType(
         "document": _Document,
         "citationsContent": _Citations,
         "searchResult": _SearchResult,
+        "toolUse": _ServerCall,
+        "toolResult": _ServerResult,
     }
 )
 _IN_RESULTS: Final = frozenset({"image", "document", "searchResult"})
-_NOT_FOR_CLAUDE: Final = frozenset({"image", "video"})  # by S3 location (BED-23), and videos at all (BED-24)
+# Images by S3 location (BED-23), videos at all (BED-24), and tools that the service runs.
+_OF_SERVED_TOOLS: Final = frozenset({"toolUse", "toolResult"})
+_ONLY_FOR_NOVA: Final = _OF_SERVED_TOOLS | {"image", "video"}
 # Not content by itself: a turn of nothing else says nothing.
 MARKERS: Final = frozenset({"cachePoint"})
 
@@ -131,7 +154,7 @@ def own_member(block: Unknown, *, inner: bool, model: str) -> bool:
     shape = _IN_MESSAGES.get(block.kind)
     if shape is None or (inner and block.kind not in _IN_RESULTS):
         return False
-    if block.kind in _NOT_FOR_CLAUDE and "nova" not in model:
+    if block.kind in _ONLY_FOR_NOVA and "nova" not in model:
         return False
     try:
         keys = msgspec.json.decode(block.raw, type=dict[str, Raw])
@@ -139,6 +162,36 @@ def own_member(block: Unknown, *, inner: bool, model: str) -> bool:
     except msgspec.DecodeError:
         return False
     return not keys and _whole(member)
+
+
+class _Id(Struct, frozen=True, rename="camel"):
+    tool_use_id: str
+
+
+class _Half(Struct, frozen=True, rename="camel"):
+    """Half of what a tool that the service runs leaves in a turn."""
+
+    tool_use: _Id | UnsetType = UNSET
+    tool_result: _Id | UnsetType = UNSET
+
+
+def unpaired_halves(message: Message, model: str) -> set[int]:
+    """The pieces that are a call of the service's own tool without its result in this turn, or the other half alone."""
+    halves: set[int] = set()
+    waiting: dict[str, int] = {}
+    for at, piece in enumerate(message.pieces):
+        block = piece.block
+        if not isinstance(block, Unknown) or block.kind not in _OF_SERVED_TOOLS:
+            continue
+        halves.add(at)
+        if message.role == "user" or not own_member(block, inner=False, model=model):
+            continue
+        half = msgspec.json.decode(block.raw, type=_Half)
+        if half.tool_use is not UNSET:
+            waiting[half.tool_use.tool_use_id] = at
+        elif half.tool_result is not UNSET and half.tool_result.tool_use_id in waiting:
+            halves -= {at, waiting.pop(half.tool_result.tool_use_id)}
+    return halves
 
 
 def _whole(member: Struct) -> bool:
