@@ -5,7 +5,7 @@ give one. That two ids never do is seen to before they come here: the structure 
 target of the session would write like another's (``pipeline.history.ids.IdTable``).
 
 A parameter's name of another provider is translated without a word, as a reader translates a shape; what the target has
-no place for is a fix of its own.
+no place for, and a number that it has no room for, are fixes.
 """
 
 from __future__ import annotations
@@ -168,6 +168,26 @@ def sort_params(params: Mapping[str, Raw]) -> Params:
         {name: value for name, value in common.items() if bytes(value) != b"null"},
         {name: value for name, value in rest.items() if bytes(value) != b"null"},
     )
+
+
+def clamped(
+    params: Mapping[str, Raw], bounds: Mapping[str, tuple[float, float]], target: str, fixes: list[Fix]
+) -> dict[str, Raw]:
+    """The parameters with each number inside the bounds that a target has for it, the least and the most."""
+    kept = dict(params)
+    for name in params.keys() & bounds.keys():
+        given = msgspec.json.decode(params[name])
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            continue  # of the wrong type, which the rules tell
+        least, most = bounds[name]
+        near = min(max(given, least), most)
+        if near != given:
+            kept[name] = Raw(msgspec.json.encode(near))
+            detail = f"{bytes(params[name]).decode()} -> {near}"
+            fixes.append(
+                make("parameter_clamped", f"params.{name}", before=given, after=near, target=target, detail=detail)
+            )
+    return kept
 
 
 def read_choice(value: Raw) -> ToolChoice | None:

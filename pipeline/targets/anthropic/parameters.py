@@ -7,6 +7,7 @@ What the API has no name for is left out, and recorded. Parameters that are all 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from pipeline.model import Tool
 from pipeline.targets.anthropic.blocks import is_mark
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, raw_unmarked
-from pipeline.targets.names import ToolNames, legal_name, read_choice, sort_params
+from pipeline.targets.names import ToolNames, clamped, legal_name, read_choice, sort_params
 from pipeline.text.flatten import prompt_texts
 
 PARAMETERS: Final = frozenset(
@@ -32,6 +33,8 @@ PARAMETERS: Final = frozenset(
 )  # fmt: skip
 """The parameters that the API's documentation names, those of betas, Bedrock and Vertex included."""
 
+# `temperature: range: 0..1` (ANT-39); OpenAI's and Gemini's goes up to 2.
+_BOUNDS: Final = MappingProxyType({"temperature": (0, 1)})
 # They stand elsewhere in the request.
 _ELSEWHERE: Final = frozenset({"messages", "model", "system", "tools"})
 
@@ -51,7 +54,7 @@ def written_params(given: Mapping[str, Raw], target: str, longest_name: int, fix
             kept[name] = written
         else:
             fixes.append(make("param_dropped", f"params.{name}", before=value, target=target, detail=name))
-    return kept
+    return clamped(kept, _BOUNDS, target, fixes)
 
 
 def _choice(value: Raw, longest_name: int) -> Raw | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +15,7 @@ from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
-from pipeline.targets.names import ToolChoice, ToolNames, legal_name, read_choice, sort_params
+from pipeline.targets.names import ToolChoice, ToolNames, clamped, legal_name, read_choice, sort_params
 from pipeline.text.flatten import prompt_texts
 
 NAME: Final = "bedrock-converse"
@@ -24,6 +26,8 @@ _INFERENCE: Final = (
     ("top_p", "topP"),
     ("stop_sequences", "stopSequences"),
 )
+# Beyond these the service refuses a request (BED-34).
+_BOUNDS: Final = MappingProxyType({"max_tokens": (1, math.inf), "temperature": (0, 1), "top_p": (0, 1)})
 # The service's own parameters besides, in the order in which they are written.
 _OWN: Final = (
     "guardrailConfig",
@@ -70,7 +74,8 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     if prompt:
         keys["system"] = prompt
     params = sort_params(setting.params)
-    inference = {own: params.common[name] for name, own in _INFERENCE if name in params.common}
+    common = clamped(params.common, _BOUNDS, NAME, fixes)
+    inference = {own: common[name] for name, own in _INFERENCE if name in common}
     if inference:
         keys["inferenceConfig"] = inference
     more: dict[str, Any] = params.common | params.rest
