@@ -82,6 +82,13 @@ def _deleted(days: int, why: str, *, largest: int) -> tuple[Setting, ...]:
     )
 
 
+# A clock that is wrong at one of many producers must neither delete its records at once nor keep them for ever, and a
+# replay of a stretch of time means what the broker saw then.
+_BROKERS_TIME = Setting(
+    "message.timestamp.type", "LogAppendTime", "Age is counted by one clock, not by the producers'."
+)
+
+
 # The changelogs are read from start to end whenever a partition moves: they are kept short.
 _COMPACTED = (
     Setting("cleanup.policy", "compact", "State: only the newest record of a key counts."),
@@ -118,14 +125,17 @@ TOPICS: tuple[Topic, ...] = (
         direction="in",
         summary="The one log that orders a session: what was said, restored, rewound and asked for.",
         content_type="application/json",
-        settings=_deleted(30, _REPLAY, largest=LARGEST_INPUT),
+        settings=(*_deleted(30, _REPLAY, largest=LARGEST_INPUT), _BROKERS_TIME),
     ),
     Topic(
         name=PROVIDER_EVENTS,
         direction="in",
         summary="A provider's stream events as received, one or several complete events separated by newlines.",
         content_type="application/octet-stream",
-        settings=_deleted(7, _REPLAY + " The bulkiest topic: one record for every few tokens.", largest=LARGEST_INPUT),
+        settings=(
+            *_deleted(7, _REPLAY + " The bulkiest topic: one record for every few tokens.", largest=LARGEST_INPUT),
+            _BROKERS_TIME,
+        ),
     ),
     Topic(
         name=PROVIDER_REQUESTS,

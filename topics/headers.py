@@ -21,6 +21,9 @@ FRAMING = "framing"
 EXIT = "exit"
 POLICY = "policy"
 CLOSED = "closed"
+FORGOTTEN = "forgotten"
+STATUS = "status"
+ORIGIN = "origin"
 
 # provider.requests
 REQUEST_ID = "request-id"
@@ -33,6 +36,14 @@ PREFIX_BYTES = "prefix-bytes"
 REKNIT_VERSION = "reknit-version"
 SUPERSEDES = "supersedes"
 DATAREF = "dataref"
+CAUSE = "cause"
+REASON = "reason"
+FIRST = "first"
+PREFIX_RESET = "prefix-reset"
+
+# any topic
+PRODUCER = "producer"
+TRACEPARENT = "traceparent"
 
 # pipeline.dead-letters
 ERROR_PREFIX = "reknit.error."
@@ -48,9 +59,17 @@ ERROR_VALUE_SHA256 = ERROR_PREFIX + "value-sha256"
 
 Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256, hexadecimal.")]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Status: TypeAlias = Annotated[int, Meta(ge=100, le=599)]
+Place: TypeAlias = Annotated[str, Meta(description="A record: topic without prefix, partition, offset, as a/0/17.")]
+Producer: TypeAlias = Annotated[str, Meta(description="The program that wrote the input, as name/version.")]
+Traceparent: TypeAlias = Annotated[str, Meta(description="W3C Trace Context, passed on unchanged.")]
+WorkersOwn: TypeAlias = Annotated[
+    Literal["recorded", "reknit"],
+    Meta(description="The worker wrote this record to its own input; a replay reads it and never writes it."),
+]
 
 
-class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
     """Headers of a record of provider events."""
 
     source: Annotated[
@@ -64,6 +83,12 @@ class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Literal["events", "bytes"],
         Meta(description="events: a record holds whole events. bytes: it may end inside one, the next record goes on."),
     ] = "events"
+    request_id: Annotated[
+        str | UnsetType, Meta(description="The published request that this is the provider's answer to.")
+    ] = UNSET
+    status: Annotated[Status | UnsetType, Meta(description="The HTTP status of that answer.")] = UNSET
+    producer: Producer | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
 
 
 class EndOfRunHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,32 +103,94 @@ class PolicyHeaders(Struct, frozen=True, kw_only=True):
     """Headers of the record, with a null value, by which the history side tells the stream side a session's policy."""
 
     policy: Annotated[str, Meta(description="JSON of the fields that the stream side acts on.")]
+    origin: WorkersOwn | UnsetType = UNSET
 
 
 class ClosedHeaders(Struct, frozen=True, kw_only=True):
     """Headers of the record, with a null value, by which the history side tells the stream side of a session's end."""
 
-    closed: Annotated[str, Meta(description="Where the session's log closed it: topic/partition/offset.")]
+    closed: Annotated[Place, Meta(description="The record of the session's log that closed it.")]
+    origin: WorkersOwn | UnsetType = UNSET
+
+
+class ForgottenHeaders(Struct, frozen=True, kw_only=True):
+    """Headers of the record, with a null value, by which the history side has the stream side forget a session."""
+
+    forgotten: Annotated[Place, Meta(description="The record of the session's log that had it forgotten.")]
+    origin: WorkersOwn | UnsetType = UNSET
+
+
+class TurnHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Headers of a record of agent turns; all may be left out."""
+
+    producer: Producer | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
+
+
+class ItemHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
+    """Headers of an item."""
+
+    run: Annotated[
+        str | UnsetType, Meta(description="The run of the source that it came from, if that has a name.")
+    ] = UNSET
+    request_id: Annotated[
+        str | UnsetType, Meta(description="The request that the provider answered so, where the events said it.")
+    ] = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
+
+
+class FixHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Headers of a fix."""
+
+    producer: Producer | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
 
 
 class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
     """Headers of a request; its value is the body."""
 
-    request_id: Annotated[str, Meta(description="Digest of session, turn and target: a redelivery has the same id.")]
+    request_id: Annotated[
+        str,
+        Meta(
+            description="Digest of session, `first`, turn, target and how many requests were asked for since that "
+            "turn: a redelivery has the same id."
+        ),
+    ]
     target: Annotated[str, Meta(description="Whose request this is, such as anthropic or openai-chat.")]
     turn: Annotated[Count, Meta(description="How many turns of the session's log the request has seen.")]
     fixes: Annotated[Count, Meta(description="How many fixes the body stands on, those of earlier requests included.")]
     body_sha256: Digest
     prefix_bytes: Annotated[Count, Meta(description="Leading bytes that are the settled part, unchanged from now on.")]
     reknit_version: str
+    cause: Annotated[Place | UnsetType, Meta(description="The record that made it due.")] = UNSET
+    reason: Annotated[
+        Literal["turn", "interrupted", "wanted"] | UnsetType,
+        Meta(
+            description="turn: the conversation waits for the model. interrupted: it does, and the user spoke over a "
+            "call that has no result. wanted: it was asked for."
+        ),
+    ] = UNSET
+    first: Annotated[
+        Count | UnsetType,
+        Meta(description="The offset in agent.turns with which this life of the session began; unset if not known."),
+    ] = UNSET
     model: str | UnsetType = UNSET
     supersedes: Annotated[
         str | UnsetType, Meta(description="The id of an earlier request that no assistant turn has answered.")
     ] = UNSET
     dataref: Annotated[
         str | UnsetType,
-        Meta(description="Where the body is, if it is too large for the topic; the value is then null."),
+        Meta(
+            description="The body's key in the configured object store, never a URL or a path, where it is too large "
+            "for the topic; the value is then null."
+        ),
     ] = UNSET
+    prefix_reset: Annotated[
+        str | UnsetType,
+        Meta(description="Why the body does not begin with the settled part of the request before it."),
+    ] = UNSET
+    producer: Producer | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
 
 
 class DeadLetterHeaders(

@@ -39,15 +39,15 @@ def summary_of(struct: type[Struct]) -> str:
     return (struct.__doc__ or "").partition("\n")[0]
 
 
-def _of_union(topic: str, union: object) -> tuple[Message, ...]:
+def _of_union(topic: str, union: object, headers: type[Struct]) -> tuple[Message, ...]:
     return tuple(
-        Message(name=struct.__name__, topic=topic, summary=summary_of(struct), payload=struct)
+        Message(name=struct.__name__, topic=topic, summary=summary_of(struct), payload=struct, headers=headers)
         for struct in get_args(union)
     )
 
 
 MESSAGES: tuple[Message, ...] = (
-    *_of_union(AGENT_TURNS, TurnRecord),
+    *_of_union(AGENT_TURNS, TurnRecord, headers.TurnHeaders),
     Message(
         name="ProviderEvents",
         topic=PROVIDER_EVENTS,
@@ -76,13 +76,26 @@ MESSAGES: tuple[Message, ...] = (
         headers=headers.ClosedHeaders,
     ),
     Message(
+        name="SessionForgetting",
+        topic=PROVIDER_EVENTS,
+        summary="Written by the worker itself: the session is to be forgotten, and the stream side forgets it.",
+        null=True,
+        headers=headers.ForgottenHeaders,
+    ),
+    Message(
         name="Request",
         topic=PROVIDER_REQUESTS,
         summary="A request body, byte for byte what is to be sent.",
         headers=headers.RequestHeaders,
     ),
-    *_of_union(SESSION_ITEMS, AnyItem),
-    Message(name="FixRecord", topic=HISTORY_FIXES, summary=summary_of(FixRecord), payload=FixRecord),
+    *_of_union(SESSION_ITEMS, AnyItem, headers.ItemHeaders),
+    Message(
+        name="FixRecord",
+        topic=HISTORY_FIXES,
+        summary=summary_of(FixRecord),
+        payload=FixRecord,
+        headers=headers.FixHeaders,
+    ),
     Message(
         name="DeadLetter",
         topic=DEAD_LETTERS,

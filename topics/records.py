@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
-from topics.headers import Count
+from topics.headers import Count, Status
 
 # Raw JSON has no shape of its own in a schema, so each use says what is accepted.
 _Message: TypeAlias = Annotated[
@@ -48,8 +48,13 @@ _Id: TypeAlias = Annotated[
     ),
 ]
 
-# The origin of a turn that the worker itself appended.
+_Origin: TypeAlias = Annotated[
+    str, Meta(description="recorded, reknit: written by the worker. Other values are the producer's own.")
+]
+
+# Where a record that the worker itself wrote to an input comes from: a stream's finished turn, or its own decision.
 RECORDED = "recorded"
+REKNIT = "reknit"
 
 
 class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -112,9 +117,7 @@ class TurnAppended(_TurnRecord, frozen=True, tag="turn.appended"):
 
     message: _Message
     id: _Id | UnsetType = UNSET
-    origin: Annotated[
-        str | UnsetType, Meta(description="recorded: appended by the worker. Other values are the producer's own.")
-    ] = UNSET
+    origin: _Origin | UnsetType = UNSET
     source: Annotated[
         str | UnsetType, Meta(description="The source of the provider events that a recorded turn came from.")
     ] = UNSET
@@ -147,7 +150,44 @@ class SessionClosed(_TurnRecord, frozen=True, tag="session.closed"):
     """Nothing more will come; the session's state may go."""
 
 
-TurnRecord: TypeAlias = SessionOpened | TurnAppended | HistoryRestored | HistoryRewound | RequestWanted | SessionClosed
+class SessionReleased(_TurnRecord, frozen=True, tag="session.released"):
+    """A parked session goes on: with ``record`` in place of the one that it was parked for, or without it."""
+
+    record: Annotated[
+        Raw | UnsetType,
+        Meta(description="A record of this topic, mended.", extra_json_schema={"type": "object"}),
+    ] = UNSET
+    id: _Id | UnsetType = UNSET
+    origin: _Origin | UnsetType = UNSET
+
+
+class SessionForgotten(_TurnRecord, frozen=True, tag="session.forgotten"):
+    """The session is to be forgotten, wherever something of it is kept."""
+
+    origin: _Origin | UnsetType = UNSET
+
+
+class ProviderAnswered(_TurnRecord, frozen=True, tag="provider.answered"):
+    """How a provider answered a published request. It triggers none."""
+
+    request_id: Annotated[str, Meta(min_length=1, description="The header of the request.")]
+    status: Annotated[Status, Meta(description="The HTTP status.")]
+    body: Annotated[str, Meta(description="The answer's body as received, cut where it is long.")] = ""
+    id: _Id | UnsetType = UNSET
+    origin: _Origin | UnsetType = UNSET
+
+
+TurnRecord: TypeAlias = (
+    SessionOpened
+    | TurnAppended
+    | HistoryRestored
+    | HistoryRewound
+    | RequestWanted
+    | SessionClosed
+    | SessionReleased
+    | SessionForgotten
+    | ProviderAnswered
+)
 TURN_RECORDS: Decoder[TurnRecord] = Decoder(TurnRecord)
 
 

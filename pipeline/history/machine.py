@@ -90,7 +90,12 @@ class History:
         if not self.user_spoke_last or not self.exchanges:
             return False
         spoken = any(not piece.system for piece in self.exchanges[-1].user)
-        return spoken or all(exchange.answered for exchange in self.exchanges)
+        return spoken or not self.interrupted
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a call of an open exchange has no real result yet."""
+        return not all(exchange.answered for exchange in self.exchanges)
 
     def open_messages(self, tail: str | None = None) -> Rendered:
         """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""

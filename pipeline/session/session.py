@@ -90,6 +90,11 @@ class Session:
         """
         return self._work.history.waiting
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether a call among the open ones has no real result: what follows it was said over it."""
+        return self._work.history.interrupted
+
     def append(self, message: GivenMessage, source: str = "auto") -> list[Fix]:
         """Take the next message, in any shape that the readers know; the fixes that are now certain.
 

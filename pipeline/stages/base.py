@@ -20,6 +20,8 @@ from topics import headers as names
 
 Headers = tuple[tuple[str, bytes], ...]
 
+_PASSED_ON = frozenset({names.PRODUCER, names.TRACEPARENT})
+
 
 class Record(Struct, frozen=True, kw_only=True):
     """One source record as the broker holds it. ``timestamp`` is in milliseconds since the epoch."""
@@ -32,6 +34,11 @@ class Record(Struct, frozen=True, kw_only=True):
     timestamp: int = 0
 
 
+def place_of(record: Record, topic: str) -> str:
+    """A record as headers name it: topic without prefix, partition, offset."""
+    return f"{topic}/{record.partition}/{record.offset}"
+
+
 class Output(Struct, frozen=True):
     """One record to publish. ``topic`` is the contract's name, without prefix; the partition is the source's."""
 
@@ -39,6 +46,12 @@ class Output(Struct, frozen=True):
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+
+
+def passed_on(record: Record) -> Headers:
+    """The headers that all outputs of a record carry as they came: who wrote it, and the trace that it belongs to."""
+    found = {name: value for name, value in record.headers if name in _PASSED_ON}
+    return tuple(found.items())
 
 
 class Result(Struct, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeAlias
 
 import msgspec
 
@@ -28,6 +29,9 @@ from topics.items import (
 )
 from topics.records import RECORDED, StreamPolicy, TurnAppended
 
+# What a batch shows of each session: items in their order, those together whose records carry the same headers.
+_Shown: TypeAlias = dict[bytes, list[tuple[Headers, list[Item]]]]
+
 
 class EventsStage:
     """The stream side of the sessions of one partition."""
@@ -47,7 +51,7 @@ class EventsStage:
         """Feed records to their sessions. What cannot be used becomes a dead letter, and the session goes on."""
         result = Result()
         tally: Counter[tuple[str, ...]] = Counter()
-        items: dict[bytes, list[Item]] = {}
+        items: _Shown = {}
         for run in runs(records, self._defaults.source):
             try:
                 self._take(run, items, result, tally)
@@ -57,36 +61,40 @@ class EventsStage:
                 # What was done before it failed is state; a state that cannot be read stays as it is.
                 with suppress(InternalError):
                     if run[0].key and self._states.find(run[0].key) is not None:
-                        items.setdefault(run[0].key, [])
+                        _show(items, run[0].key, (), [])
         encode = msgspec.json.Encoder().encode
-        for key, found in items.items():
-            result.outputs.extend([Output(SESSION_ITEMS, key, encode(item)) for item in joined(found)])
+        for key, groups in items.items():
+            for headers, found in groups:
+                result.outputs.extend([Output(SESSION_ITEMS, key, encode(item), headers) for item in joined(found)])
         result.changes = self._states.changes(list(items))
         result.tally = dict(tally)
         return result
 
-    def _take(
-        self, run: list[Record], items: dict[bytes, list[Item]], result: Result, tally: Counter[tuple[str, ...]]
-    ) -> None:
+    def _take(self, run: list[Record], items: _Shown, result: Result, tally: Counter[tuple[str, ...]]) -> None:
         key, value = run[0].key, run[0].value
         if not key:
             raise InputError("no_key", "the record has no key; the key is the session's id")
         headers = dict(run[0].headers)
         if value is None and names.POLICY in headers:
             self._learn_policy(key, headers[names.POLICY], result)
-            items.setdefault(key, [])
+            _show(items, key, (), [])
             return
-        if value is None and names.CLOSED in headers:
-            items.setdefault(key, []).extend(self._close(key, tally))
+        if value is None and (names.CLOSED in headers or names.FORGOTTEN in headers):
+            described = _item_headers(self._run_of(key))
+            _show(items, key, described, self._close(key, tally))
             return
         source = _text(headers.get(names.SOURCE)) or self._defaults.source
-        entry = self._entry(key, source)
+        former, entry = self._run_of(key), self._entry(key, source)
+        name = _text(headers.get(names.RUN))
+        ended = entry.recovery.end_former_run(name) if value is not None else []
+        _show(items, key, _item_headers(former), ended)
+        described = _item_headers(name or entry.recovery.run, run[0])
         if len(run) > 1:
-            found = entry.recovery.feed_each([record.value or b"" for record in run], _text(headers.get(names.RUN)))
+            found = entry.recovery.feed_each([record.value or b"" for record in run], name)
         else:
             found = _feed(entry.recovery, value, headers)
-        _count_items(found, source, tally)
-        items.setdefault(key, []).extend(found)
+        _count_items([*ended, *found], source, tally)
+        _show(items, key, described, found)
         fixes = entry.recovery.take_fixes()
         if fixes:
             tell_of_stream(fixes, run[0], entry.recovery.turns, result, tally)
@@ -101,6 +109,13 @@ class EventsStage:
         if source is not None and entry.recovery.source != source:
             entry.recovery.switch_source(source)
         return entry
+
+    def _run_of(self, key: bytes) -> str | None:
+        """The run that is going on in a session, if it has a name; one whose state cannot be read has none."""
+        with suppress(InternalError):
+            entry = self._states.find(key)
+            return None if entry is None else entry.recovery.run
+        return None
 
     def _close(self, key: bytes, tally: Counter[tuple[str, ...]]) -> list[Item]:
         """Forget a session that its log has closed; what was open ends, and is not appended to the closed log."""
@@ -134,6 +149,24 @@ class EventsStage:
         elif records is None:
             for turn in turns:
                 entry.wait(turn)
+
+
+def _show(items: _Shown, key: bytes, headers: Headers, found: list[Item]) -> None:
+    """Put more items of a session behind those before them; without any, the session has just been touched."""
+    groups = items.setdefault(key, [])
+    if groups and groups[-1][0] == headers:
+        groups[-1][1].extend(found)
+    elif found:
+        groups.append((headers, list(found)))
+
+
+def _item_headers(run: str | None, record: Record | None = None) -> Headers:
+    """What the items of a record say of their run, and of the request that it answers."""
+    found = () if run is None else ((names.RUN, run.encode()),)
+    if record is None or not record.headers:
+        return found
+    passed = dict(record.headers)
+    return (*found, *((name, passed[name]) for name in (names.REQUEST_ID, names.TRACEPARENT) if name in passed))
 
 
 def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:

@@ -16,7 +16,7 @@ from pipeline._version import __version__
 from pipeline.errors import InputError
 from pipeline.fixes import Fix
 from pipeline.history.readers.surrogates import Mask, find_mask
-from pipeline.stages.base import Output, Record, Result
+from pipeline.stages.base import Output, Record, Result, passed_on
 from topics import HISTORY_FIXES
 from topics.records import TURN_RECORDS, FixRecord, HistoryRestored, TurnAppended, TurnRecord
 
@@ -93,7 +93,9 @@ class Teller(Struct):
             id=fix.id,
         )
         self.numbered += 1
-        self.result.outputs.append(Output(HISTORY_FIXES, self.record.key, msgspec.json.encode(told)))
+        self.result.outputs.append(
+            Output(HISTORY_FIXES, self.record.key, msgspec.json.encode(told), passed_on(self.record))
+        )
         self.tally["reknit_fixes_total", fix.code, fix.target] += 1
         if not fix.lossless:
             self.tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1

@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from pipeline._version import __version__
 from pipeline.errors import ReknitError
 from pipeline.fixes import Fix
 from pipeline.rules import RULES, Violation
 from pipeline.session import Normalized
-from pipeline.stages.base import Output, Record, Result, dead_letter
+from pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
 from pipeline.stages.records import Teller
 from pipeline.stages.turn_state import Entry, Sent
 from topics import AGENT_TURNS, PROVIDER_REQUESTS, headers
+
+# Why a request is due; `headers.RequestHeaders` says what each means.
+Reason: TypeAlias = Literal["turn", "interrupted", "wanted"]
 
 
 class RejectedError(ReknitError):
@@ -57,51 +61,61 @@ class Publisher:
         sent = self._entry.sent
         self._entry.sent = {target: structs.replace(last, answered=True) for target, last in sent.items()}
 
-    def requests(self, *, force: bool = False) -> None:
-        """Publish a request for each target whose body has changed, or for each if that is forced."""
+    def requests(self, reason: Reason) -> None:
+        """Publish a request for each target whose body has changed, or for each that was asked for."""
         still_open: set[str] = set()
         for target in self._entry.session.targets:
             done = self._entry.session.request(target)
-            self._request(done, force=force)
+            self._request(done, reason)
             still_open.update(map(_identity, done.open_fixes))
         self._entry.told &= still_open
 
-    def _request(self, done: Normalized, *, force: bool) -> None:
+    def _request(self, done: Normalized, reason: Reason) -> None:
         last = self._entry.sent.get(done.target)
         refused = _refused(done)
         if refused is not None:
             self._reject(done.target, refused)
             return
         # After an answer of which nothing is left, the same body is what the agent waits for.
-        if last is not None and last.sha256 == done.sha256 and not last.answered and not force:
+        same = last is not None and last.sha256 == done.sha256 and not last.answered
+        if same and reason != "wanted":
             return
         request_id = self._request_id(done.target)
-        self._result.outputs.append(self._output(done, request_id, last))
+        self._result.outputs.append(self._output(done, request_id, reason, last))
         self._entry.sent[done.target] = Sent(request_id, done.sha256, own_fixes=done.own_fix_count)
         self._tell_of(done, request_id, 0 if last is None or done.reset else last.own_fixes)
         self._count(done)
 
-    def _output(self, done: Normalized, request_id: str, last: Sent | None) -> Output:
+    def _output(self, done: Normalized, request_id: str, reason: Reason, last: Sent | None) -> Output:
         """The request as a record. Its body is joined here and nowhere else."""
-        model = self._entry.session.model
+        entry, record = self._entry, self._record
+        model = entry.session.model
         superseded = last is not None and not last.answered and last.request_id != request_id
         described = headers.RequestHeaders(
             request_id=request_id,
             target=done.target,
-            turn=self._entry.turn,
+            turn=entry.turn,
             fixes=done.fix_count,
             body_sha256=done.sha256,
             prefix_bytes=done.prefix_bytes,
             reknit_version=__version__,
-            model=msgspec.UNSET if model is None else model,
-            supersedes=last.request_id if last is not None and superseded else msgspec.UNSET,
+            cause=place_of(record, AGENT_TURNS),
+            reason=reason,
+            first=UNSET if entry.first is None else entry.first,
+            prefix_reset=done.reset if done.reset and last is not None else UNSET,
+            model=UNSET if model is None else model,
+            supersedes=last.request_id if last is not None and superseded else UNSET,
         )
-        return Output(PROVIDER_REQUESTS, self._key, done.body, headers.encode(described))
+        return Output(PROVIDER_REQUESTS, self._key, done.body, (*headers.encode(described), *passed_on(record)))
 
     def _request_id(self, target: str) -> str:
         """The same for a record that is processed again, and for no other request."""
-        place = msgspec.msgpack.encode((self._key, self._entry.turn, target))
-        return hashlib.sha256(place).hexdigest()[:32]
+        entry = self._entry
+        place: tuple[object, ...] = (self._key, entry.first, entry.turn, target, entry.wanted)
+        if entry.first is None and not entry.wanted:
+            # A session of 0.1.0 keeps the ids that it had, so that a redelivery after the upgrade is seen as one.
+            place = (self._key, entry.turn, target)
+        return hashlib.sha256(msgspec.msgpack.encode(place)).hexdigest()[:32]
 
     def _reject(self, target: str, violation: Violation) -> None:
         self._result.outputs.append(dead_letter(self._record, AGENT_TURNS, RejectedError(target, violation)))

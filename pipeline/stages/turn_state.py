@@ -50,11 +50,15 @@ class SeenId(msgspec.Struct, frozen=True, array_like=True):
 class Entry(msgspec.Struct, kw_only=True):
     """One session in memory. ``turn`` counts the records of the log that the session has taken.
 
-    ``told`` are the identities of fixes that were published with a request and are not yet certain.
+    ``first`` is the offset with which this life of the session began, None where an earlier version did not note it;
+    ``wanted`` counts the requests that were asked for since the last turn. ``told`` are the identities of fixes that
+    were published with a request and are not yet certain.
     """
 
     session: Session
+    first: int | None = None
     turn: int = 0
+    wanted: int = 0
     sent: dict[str, Sent] = {}
     told: set[str] = set()
     quarantined: bool = False
@@ -63,6 +67,11 @@ class Entry(msgspec.Struct, kw_only=True):
     new_ids: set[str] = set()
     gone_ids: set[str] = set()
 
+    def count_turn(self) -> None:
+        """Count one more record that the session has taken."""
+        self.turn += 1
+        self.wanted = 0
+
 
 class _Head(msgspec.Struct, array_like=True):
     session: bytes
@@ -70,6 +79,8 @@ class _Head(msgspec.Struct, array_like=True):
     sent: dict[str, Sent]
     told: list[str]
     quarantined: bool
+    first: int | None = None
+    wanted: int = 0
 
 
 class _Saved(msgspec.Struct):
@@ -109,11 +120,11 @@ class TurnStates:
                 self._entries[key] = entry
         return entry
 
-    def get(self, key: bytes) -> Entry:
-        """The session of a key; one that nobody has heard of yet is made from the defaults."""
+    def get(self, key: bytes, offset: int) -> Entry:
+        """The session of a key; one that nobody has heard of yet begins with the record at ``offset``."""
         entry = self.find(key)
         if entry is None:
-            entry = self._entries[key] = Entry(session=self._fresh())
+            entry = self._entries[key] = Entry(session=self._fresh(), first=offset)
         return entry
 
     def _load(self, key: bytes) -> Entry | None:
@@ -130,7 +141,9 @@ class TurnStates:
         del self._saved[key]  # not before: what cannot be read must not pass for a session that is new
         return Entry(
             session=session,
+            first=head.first,
             turn=head.turn,
+            wanted=head.wanted,
             sent=head.sent,
             told=set(head.told),
             quarantined=head.quarantined,
@@ -178,7 +191,9 @@ def _changes_of(key: bytes, entry: Entry) -> dict[bytes, bytes | None]:
     for name in sorted(entry.new_ids & entry.ids.keys()):
         changes[_id_key(name, key)] = msgspec.msgpack.encode(entry.ids[name])
     entry.new_ids, entry.gone_ids = set(), set()
-    head = _Head(entry.session.head(), entry.turn, entry.sent, sorted(entry.told), entry.quarantined)
+    head = _Head(
+        entry.session.head(), entry.turn, entry.sent, sorted(entry.told), entry.quarantined, entry.first, entry.wanted
+    )
     changes[_HEAD + key] = msgspec.msgpack.encode(head)
     return changes
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 import msgspec
 from msgspec import UNSET
 
-from pipeline.errors import InternalError, ReknitError
+from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.registry import target_named
 from pipeline.session import Session
-from pipeline.stages.base import Output, Record, Result, dead_letter
+from pipeline.stages.base import Output, Record, Result, dead_letter, place_of
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
@@ -24,15 +24,21 @@ from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from topics import headers as names
 from topics.records import (
     RECORDED,
+    REKNIT,
     HistoryRestored,
     HistoryRewound,
     RequestWanted,
     SessionClosed,
+    SessionForgotten,
     SessionOpened,
+    SessionReleased,
     StreamPolicy,
     TurnAppended,
     TurnRecord,
 )
+
+# Marks what the worker writes to an input by its own decision.
+_OURS = (names.ORIGIN, REKNIT.encode())
 
 
 class QuarantinedError(ReknitError):
@@ -69,7 +75,7 @@ class TurnsStage:
                 if record.key and self._defaults.quarantine:
                     # A session whose state cannot be read gives dead letters as it is.
                     with suppress(InternalError):
-                        self._states.get(record.key).quarantined = True
+                        self._states.get(record.key, record.offset).quarantined = True
                         touched.add(record.key)
         result.changes = self._states.changes(touched)
         result.tally = dict(tally)
@@ -78,13 +84,14 @@ class TurnsStage:
     def _take(self, record: Record, result: Result, tally: Counter[tuple[str, ...]]) -> bytes:
         key, event = decoded(record)
         kind = str(type(event).__struct_config__.tag)
-        if isinstance(event, SessionClosed):
+        if isinstance(event, (SessionClosed, SessionForgotten)):
             # Not looked at before: one whose state cannot be read can be closed too.
             self._states.close(key)
-            result.outputs.append(_farewell(key, record))
+            header = names.CLOSED if isinstance(event, SessionClosed) else names.FORGOTTEN
+            result.outputs.append(_farewell(key, record, header))
             tally["reknit_turns_total", kind, "taken"] += 1
             return key
-        entry = self._states.get(key)
+        entry = self._states.get(key, record.offset)
         if entry.quarantined and not isinstance(event, HistoryRestored):
             raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
         if seen_before(entry, event):
@@ -104,34 +111,39 @@ class TurnsStage:
             if (name := getattr(event, "id", UNSET)) is not UNSET:
                 forget(entry, name)  # sent again with content that can be used, it is welcome
             raise
+        session = entry.session
         if isinstance(event, RequestWanted):
-            publisher.requests(force=True)
-        elif isinstance(event, TurnAppended) and entry.session.waiting and not _drives_itself(event):
-            publisher.requests()
+            publisher.requests("wanted")
+        elif isinstance(event, TurnAppended) and session.waiting and not _drives_itself(event):
+            publisher.requests("interrupted" if session.interrupted else "turn")
 
     def _change(self, entry: Entry, event: TurnRecord, publisher: Publisher) -> None:
         session = entry.session
         match event:
             case TurnAppended():
                 fixes = session.append(bytes(event.message))
-                entry.turn += 1
+                entry.count_turn()
                 publisher.certain(fixes)
                 if session.last_role == "assistant":
                     publisher.answered()
             case SessionOpened():
                 session.configure(**self._defaults.changes(event, session.policy))
-                entry.turn += 1
+                entry.count_turn()
             case HistoryRestored():
                 fixes = session.replace(bytes(event.messages))
-                entry.turn += 1
+                entry.count_turn()
                 entry.quarantined = False
                 entry.told.clear()
                 forget_behind(entry, 0)
                 publisher.certain(fixes)
             case HistoryRewound():
                 session.rewind(event.to if isinstance(event.to, int) else kept_by(entry, event.to))
-                entry.turn += 1
+                entry.count_turn()
                 forget_behind(entry, session.count)
+            case RequestWanted():
+                entry.wanted += 1
+            case SessionReleased():
+                raise InputError("not_parked", "the session is not parked")
 
 
 def _drives_itself(event: TurnAppended) -> bool:
@@ -148,10 +160,9 @@ def _announcement(key: bytes, session: Session) -> Output:
         model=session.model if speaks else None,
         tools=session.tool_names or None if speaks else None,
     )
-    return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)),))
+    return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)), _OURS))
 
 
-def _farewell(key: bytes, record: Record) -> Output:
-    """What frees the stream side of a closed session."""
-    place = f"{AGENT_TURNS}/{record.partition}/{record.offset}".encode()
-    return Output(PROVIDER_EVENTS, key, None, ((names.CLOSED, place),))
+def _farewell(key: bytes, record: Record, header: str) -> Output:
+    """What frees the stream side of a session that is closed or forgotten, as the header says."""
+    return Output(PROVIDER_EVENTS, key, None, ((header, place_of(record, AGENT_TURNS).encode()), _OURS))

@@ -119,7 +119,8 @@ def test_a_session_that_was_never_decoded_is_closed_with_all_its_records():
 
 def test_closing_a_session_tells_the_stream_side_where_its_log_closed_it():
     (told,) = of(run(CLOSED), PROVIDER_EVENTS)
-    assert (told.key, told.value, told.headers) == (KEY, None, (("closed", b"agent.turns.v1/2/0"),))
+    said = (("closed", b"agent.turns.v1/2/0"), ("origin", b"reknit"))
+    assert (told.key, told.value, told.headers) == (KEY, None, said)
 
 
 def closing(offset: int) -> Record:

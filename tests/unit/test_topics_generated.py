@@ -45,10 +45,13 @@ def test_every_schema_is_a_json_schema():
 def test_every_public_topic_has_its_schemas():
     assert set(generate.schema_files()) == {
         "schemas/agent.turns.v1.json",
+        "schemas/agent.turns.v1.headers.json",
         "schemas/provider.events.v1.headers.json",
         "schemas/provider.requests.v1.headers.json",
         "schemas/session.items.v1.json",
+        "schemas/session.items.v1.headers.json",
         "schemas/history.fixes.v1.json",
+        "schemas/history.fixes.v1.headers.json",
         "schemas/pipeline.dead-letters.v1.headers.json",
     }
 

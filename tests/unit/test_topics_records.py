@@ -32,7 +32,7 @@ def test_what_v1_wrote_decodes(row):
     if message.payload is not None:
         record = msgspec.json.decode(row["value"], type=message.payload)
         assert json.loads(msgspec.json.encode(record)) == row["decoded"]
-    if message.headers is not None:
+    if message.headers is not None and "headers" in row:
         found = headers.encode(headers.decode(pairs(row), message.headers))
         assert {name: value.decode() for name, value in found} == row["decoded_headers"]
 
@@ -44,7 +44,7 @@ def test_what_v1_wrote_is_valid_by_the_published_schema(row):
     if message.payload is not None:
         schema = json.loads(files[f"schemas/{row['topic']}.json"])
         Draft202012Validator(schema).validate(json.loads(row["value"]))
-    if message.headers is not None:
+    if message.headers is not None and "headers" in row:
         schema = json.loads(files[f"schemas/{row['topic']}.headers.json"])
         # Headers are text; the schema speaks of what the text says.
         typed = msgspec.to_builtins(headers.decode(pairs(row), message.headers))

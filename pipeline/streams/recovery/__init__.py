@@ -109,9 +109,7 @@ class Recovery:
 
     def _feed_with_care(self, data: bytes, run: str | None, framing: str) -> list[Item]:
         """Feed when it is not just the next events of the same run."""
-        items, self._due = self._due, []
-        if run is not None and self._fed and run != self._run:
-            items += self.end_run("next run")
+        items = self.end_former_run(run)
         self._run = self._run if run is None else run
         self._fed = True
         if framing == "bytes":
@@ -131,6 +129,13 @@ class Recovery:
         """
         items = self.feed(records[0], run)
         return items + self._steps(self._decoder.feed_each(records[1:])) if len(records) > 1 else items
+
+    def end_former_run(self, run: str | None) -> list[Item]:
+        """The last items of the run before ``run``, if that is another one; None goes on with it."""
+        items, self._due = self._due, []
+        if run is not None and self._fed and run != self._run:
+            items += self.end_run("next run")
+        return items
 
     def end_run(self, reason: str = "end of run") -> list[Item]:
         """Nothing more comes in this run: what is open stays, marked as incomplete for this reason."""

@@ -1,0 +1,161 @@
+"""What outputs say beside their values: which record they are from, why, whose it was, and what belongs together."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from build import called, said, user
+
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+
+KEY = b"session-1"
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+WANTED = {"type": "request.wanted"}
+PASSED = (("producer", b"crew/1.4"), ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+
+
+def turn(message: dict) -> dict:
+    return {"type": "turn.appended", "message": message}
+
+
+def records(events: list[dict], headers: tuple = (), first: int = 0) -> list[Record]:
+    values = [json.dumps(event).encode() for event in events]
+    return [Record(partition=2, offset=first + i, key=KEY, value=v, headers=headers) for i, v in enumerate(values)]
+
+
+def told(stage, events: list[dict], topic: str, headers: tuple = (), first: int = 0) -> list[dict[str, str]]:
+    """The headers of what a stage writes to a topic."""
+    outputs = stage.process(records(events, headers, first)).outputs
+    return [{k: v.decode() for k, v in each.headers} for each in outputs if each.topic == topic]
+
+
+def requests(*events: dict, first: int = 0) -> list[dict[str, str]]:
+    return told(TurnsStage(), list(events), PROVIDER_REQUESTS, first=first)
+
+
+def test_a_request_names_the_record_that_made_it_due_and_where_its_session_began():
+    first, second = requests(OPENED, turn(user("hi")), turn(said("yes?")), turn(user("go")), first=40)
+    assert (first["cause"], first["reason"], first["first"]) == ("agent.turns.v1/2/41", "turn", "40")
+    assert (second["cause"], second["first"]) == ("agent.turns.v1/2/43", "40")
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([turn(user("hi"))], "turn"),
+        ([turn(user("hi")), turn(called("call_1", "ls")), turn(user("never mind"))], "interrupted"),
+        ([turn(user("hi")), WANTED], "wanted"),
+    ],
+)
+def test_a_request_says_why_it_was_written(events, reason: str):
+    assert requests(OPENED, *events)[-1]["reason"] == reason
+
+
+def test_each_request_that_is_asked_for_has_an_id_of_its_own():
+    found = requests(OPENED, turn(user("hi")), WANTED, WANTED, turn(said("yes?")), turn(user("go")), WANTED)
+    ids = [each["request-id"] for each in found]
+    assert len(set(ids)) == len(ids) == 5
+    assert [each.get("supersedes") for each in found] == [None, ids[0], ids[1], None, ids[3]]
+
+
+def test_a_session_that_begins_anew_makes_other_ids():
+    life = [OPENED, turn(user("hi")), {"type": "session.closed"}]
+    first, second = requests(*life, *life)
+    assert first["request-id"] != second["request-id"]
+    assert (first["first"], second["first"]) == ("0", "3")
+
+
+def test_ids_and_counts_survive_a_restart():
+    events = [OPENED, turn(user("hi")), WANTED, WANTED]
+    whole = requests(*events)
+    stage, found = TurnsStage(), []
+    for at, event in enumerate(events):
+        result = stage.process(records([event], first=at))
+        found += [
+            dict(each.headers)["request-id"].decode() for each in result.outputs if each.topic == PROVIDER_REQUESTS
+        ]
+        resumed = TurnsStage()
+        for key, value in result.changes.items():
+            resumed.restore(key, value)
+        stage = resumed
+    assert found == [each["request-id"] for each in whole]
+
+
+def test_a_request_says_why_it_does_not_begin_like_the_one_before():
+    restored = {"type": "history.restored", "messages": [user("other"), said("history"), user("and")]}
+    first, second, third = requests(OPENED, turn(user("hi")), restored, WANTED, turn(said("ok")), turn(user("go")))
+    assert "prefix-reset" not in first
+    assert second["prefix-reset"] == "history restored"
+    assert "prefix-reset" not in third
+
+
+def test_who_wrote_a_turn_and_its_trace_go_on_to_requests_and_fixes():
+    broken = turn({"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": " "}]})
+    for topic in (PROVIDER_REQUESTS, HISTORY_FIXES):
+        found = told(TurnsStage(), [OPENED, broken], topic, PASSED)
+        assert found
+        for each in found:
+            assert {name: each[name].encode() for name, _ in PASSED} == dict(PASSED)
+
+
+def test_a_release_of_a_session_that_is_not_parked_is_a_dead_letter():
+    mended = {"type": "session.released", "record": turn(user("mended"))}
+    (letter,) = told(TurnsStage(), [mended], DEAD_LETTERS)
+    assert letter["reknit.error.code"] == "not_parked"
+
+
+def test_an_answer_of_a_provider_sends_nothing_and_changes_nothing():
+    answered = {"type": "provider.answered", "request_id": "r", "status": 400, "body": "no"}
+    calm = requests(OPENED, turn(user("hi")), WANTED)
+    assert requests(OPENED, turn(user("hi")), answered)[:1] == calm[:1]
+    assert len(requests(OPENED, turn(user("hi")), answered)) == 1
+
+
+def test_a_forgotten_session_is_forgotten_on_both_sides():
+    stage = TurnsStage()
+    found = stage.process(records([OPENED, turn(user("hi")), {"type": "session.forgotten"}]))
+    assert set(found.changes.values()) <= {None}
+    (*_, last) = [each for each in found.outputs if each.topic == PROVIDER_EVENTS]
+    assert last.headers == (("forgotten", b"agent.turns.v1/2/2"), ("origin", b"reknit"))
+    events = EventsStage()
+    kept = events.process([event_record(b"{}", {"source": "anthropic"})]).changes
+    gone = events.process([Record(partition=2, offset=1, key=KEY, value=None, headers=last.headers)]).changes
+    assert dict.fromkeys(kept) == gone
+
+
+def event_record(value: bytes | None, headers: dict[str, str], offset: int = 0) -> Record:
+    encoded = tuple((name, text.encode()) for name, text in headers.items())
+    return Record(partition=2, offset=offset, key=KEY, value=value, headers=encoded)
+
+
+def begun(name: str) -> bytes:
+    message = {"id": name, "type": "message", "role": "assistant", "model": "m", "content": []}
+    return b"data: " + json.dumps({"type": "message_start", "message": message}).encode() + b"\n\n"
+
+
+def block() -> bytes:
+    start = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "well"}}
+    return b"data: " + json.dumps(start).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("batch", [1, 4], ids=["one by one", "in one batch"])
+def test_items_name_their_run_and_the_request_that_they_answer(batch: int):
+    """The last items of a run are the run's, though only the next one tells that it is over."""
+    first = {"source": "anthropic", "run": "r1", "request-id": "q1"}
+    second = {"source": "anthropic", "run": "r2", "request-id": "q2"}
+    given = [(begun("m1"), first), (block(), first), (begun("m2"), second), (block(), second)]
+    fed = [event_record(value, headers, at) for at, (value, headers) in enumerate(given)]
+    stage, found = EventsStage(Defaults()), []
+    for at in range(0, len(fed), batch):
+        found += [each for each in stage.process(fed[at : at + batch]).outputs if each.topic == SESSION_ITEMS]
+    said_of = [(json.loads(each.value)["type"], {k: v.decode() for k, v in each.headers}) for each in found]
+    assert [headers for kind, headers in said_of if kind == "item/started"] == [
+        {"run": "r1", "request-id": "q1"},
+        {"run": "r2", "request-id": "q2"},
+    ]
+    assert [headers for kind, headers in said_of if kind == "item/completed"] == [{"run": "r1"}]
