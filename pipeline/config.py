@@ -4,7 +4,9 @@ Keys are the same everywhere. ``session.policy.tail`` is ``[session.policy] tail
 ``REKNIT_SESSION__POLICY__TAIL`` in the environment (two underscores go down a level) and the key
 ``"session.policy.tail"`` among the options. A variable or option is text: numbers and booleans are read from it, lists
 and tables as JSON, a list of names also with commas. An empty variable counts as not set. Tables merge key by key, down
-to a parameter of ``session.params``, which is replaced whole.
+to a parameter of ``session.params``, which is replaced whole. After ``REKNIT_KAFKA`` one
+underscore goes down too, as other programs name these settings. Secrets stand in the environment or in files of their
+own.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from msgspec import Meta, Raw, Struct, ValidationError
 from msgspec.inspect import DictType, LiteralType, StructType, Type, type_info
 
 from pipeline.errors import InputError
+from pipeline.kafka import SECRETS, KafkaSettings
 from pipeline.model import Policy
 from pipeline.text import MARKER, SOURCE_ROOTS
 from topics.declarations import DEFAULT_PARTITIONS
@@ -30,6 +33,8 @@ PREFIX = "REKNIT_"
 Key: TypeAlias = tuple[str, ...]
 # Variables of the same prefix that are not configuration: where the file is, and what the tests are told.
 OTHER_VARIABLES = frozenset({"REKNIT_CONFIG", "REKNIT_CORPUS", "REKNIT_REQUIRE_KAFKA"})
+
+HIDDEN = "(hidden)"
 
 _MIB = 1024 * 1024
 
@@ -67,6 +72,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name."""
 
     bootstrap_servers: Annotated[str, Meta(pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")] = "localhost:9092"
+    kafka: KafkaSettings = KafkaSettings()
     # Before every topic, group and transactional id: two pipelines on one broker differ in nothing else.
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] = ""
     partitions: Annotated[int, Meta(ge=1)] = DEFAULT_PARTITIONS
@@ -119,12 +125,52 @@ def load_config(
     Raises:
         ConfigError: a key does not exist, a value does not fit, or the file cannot be read. It says which source.
     """
-    path = toml_path if toml_path is not None else env.get("REKNIT_CONFIG") or None
     merged: dict[str, Any] = {}
-    for setting in chain(_from_file(path), _from_env(env), _from_options(overrides or {})):
-        for key, value in _leaves(setting.key, setting.checked()):
-            _put(merged, key, value)
+    for key, value, _ in _every(toml_path, env, overrides or {}):
+        _put(merged, key, value)
     return _decode(merged)
+
+
+class Origin(Struct, frozen=True):
+    """A key's value as it holds, and where it comes from. A secret's value is not shown, only that there is one."""
+
+    key: str
+    value: object
+    source: str
+
+
+def origins(
+    toml_path: str | Path | None = None,
+    env: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, object] | None = None,
+) -> Iterator[Origin]:
+    """Say of every key what ``load_config`` makes of the same sources, in the order of the configuration.
+
+    Raises:
+        ConfigError: as ``load_config``.
+    """
+    sources = {key: source for key, _, source in _every(toml_path, env, overrides or {})}
+    config = load_config(toml_path, env, overrides)
+    for key, kind in _TYPES.items():
+        if isinstance(kind, StructType):
+            continue
+        value: object = config
+        for name in key:
+            value = getattr(value, name)
+        given = [source for place, source in sources.items() if place[: len(key)] == key]
+        if key[-1] in SECRETS and value is not None:
+            value = HIDDEN
+        yield Origin(".".join(key), value, ", ".join(dict.fromkeys(given)) or "default")
+
+
+def _every(
+    toml_path: str | Path | None, env: Mapping[str, str], overrides: Mapping[str, object]
+) -> Iterator[tuple[Key, object, str]]:
+    """Every value that a source gives, with its key and the source; of two for one key the later one holds."""
+    path = toml_path if toml_path is not None else env.get("REKNIT_CONFIG") or None
+    for setting in chain(_from_file(path), _from_env(env), _from_options(overrides)):
+        for key, value in _leaves(setting.key, setting.checked()):
+            yield key, value, setting.source
 
 
 class _Setting(Struct, frozen=True):
@@ -138,6 +184,8 @@ class _Setting(Struct, frozen=True):
     def checked(self) -> object:
         """The value, once it is known that the configuration takes it under its key."""
         problem = self._misspelt()
+        if self._exposed():
+            raise ConfigError("config_secret", f"{self.source}: {self._exposed()}", path=".".join(self.key))
         for value in _readings(self.value) if isinstance(self.value, str) and self.text else (self.value,):
             try:
                 _decode(_nested(self.key, value))
@@ -154,8 +202,20 @@ class _Setting(Struct, frozen=True):
         near = get_close_matches(".".join(self.key), [".".join(key) for key in _TYPES], n=1, cutoff=0.5)
         if not near:
             return "there is no such key"
-        spelt = PREFIX + near[0].replace(".", "__").upper() if self.source.startswith("variable ") else near[0]
+        spelt = variable_of(near[0]) if self.source.startswith("variable ") else near[0]
         return f"there is no such key; did you mean {spelt}?"
+
+    def _exposed(self) -> str:
+        """What to say of a secret where others can read it: among the options, or in the file of all settings."""
+        if self.key[-1:] not in [(name,) for name in SECRETS] or self.source.startswith("variable "):
+            return ""
+        name = ".".join(self.key)
+        return f"a secret does not stand here; set {variable_of(name)}, or name a file in {name}_file"
+
+
+def variable_of(key: str) -> str:
+    """The environment variable of a dotted key."""
+    return PREFIX + key.replace("kafka.", "kafka_").replace(".", "__").upper()
 
 
 def _from_file(path: str | Path | None) -> Iterator[_Setting]:
@@ -176,7 +236,10 @@ def _from_file(path: str | Path | None) -> Iterator[_Setting]:
 def _from_env(env: Mapping[str, str]) -> Iterator[_Setting]:
     for name in sorted(env):
         if name.startswith(PREFIX) and name not in OTHER_VARIABLES and env[name]:
-            key = tuple(name.removeprefix(PREFIX).lower().split("__"))
+            spelt = name.removeprefix(PREFIX).lower()
+            if spelt.startswith("kafka_") and not spelt.startswith("kafka__"):
+                spelt = spelt.replace("_", "__", 1)
+            key = tuple(spelt.split("__"))
             yield _Setting(key, env[name], f"variable {name}", text=True)
 
 

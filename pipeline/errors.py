@@ -61,6 +61,16 @@ class PolicyError(ReknitError):
     fault: ClassVar[Fault] = "caller"
 
 
+class BrokerError(ReknitError):
+    """A Kafka cluster refuses a client or a request: who it is, what it may do, or what it asked for."""
+
+    fault: ClassVar[Fault] = "caller"
+
+
+class BrokerDownError(BrokerError):
+    """No broker answers, which may pass."""
+
+
 class StreamError(ReknitError):
     """A provider's stream broke its own protocol."""
 

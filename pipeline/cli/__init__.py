@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pipeline.cli.inspect:inspect_command",
         "Show what the topics and the state hold of a session.",
     ),
+    "config": ("pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),
     "topics": ("pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
 }
 
@@ -61,7 +62,7 @@ def main() -> None:
     """The stream pipeline between agents and model providers.
 
     Commands read stdin or files and write JSON lines to stdout; words for people go to stderr.
-    Exit codes: 0 clean, 2 unusable input or arguments, 3 mended, 4 rejected.
+    Exit codes: 0 clean, 2 unusable input or arguments, 3 mended, 4 rejected, 75 what may pass (no broker answers).
     """
     # The client logs each refused connection; commands say once, in their own words, that the broker is away.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

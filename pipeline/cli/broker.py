@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -21,7 +21,8 @@ from msgspec import Struct
 
 from pipeline.cli.output import fail
 from pipeline.config import Config, load_config
-from pipeline.errors import Fault, InputError, ReknitError
+from pipeline.errors import BrokerDownError, BrokerError, InputError, ReknitError
+from pipeline.kafka import Cluster, connection, explained
 from topics import LARGEST_INPUT, LARGEST_OUTPUT, qualified
 from topics.plan import Difference, Found, Wanted, altered, by_topic
 
@@ -55,12 +56,6 @@ _ON_THE_TOPIC = 1
 # A change is made by the controller and read from a broker, which hears of it a moment later.
 _LOOK_AGAIN_SECONDS = 0.1
 _HEARD_OF_SECONDS = 5.0
-
-
-class BrokerError(ReknitError):
-    """The cluster cannot be reached, or refuses what it was asked; the caller named the cluster and the request."""
-
-    fault: ClassVar[Fault] = "caller"
 
 
 class Topics:
@@ -106,24 +101,24 @@ class Topics:
 
 
 @asynccontextmanager
-async def connected(bootstrap_servers: str, timeout_seconds: float = 30.0) -> AsyncIterator[Topics]:
-    """The topics of the cluster at ``bootstrap_servers`` (``host:port,…``).
+async def connected(cluster: Cluster, timeout_seconds: float = 30.0) -> AsyncIterator[Topics]:
+    """The topics of a cluster.
 
     Raises:
         BrokerError: the cluster cannot be reached, refuses a request, or has not answered within the time, which covers
             all that is done inside.
     """
-    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers, request_timeout_ms=int(timeout_seconds * 1000))
+    client = AIOKafkaAdminClient(**connection(cluster), request_timeout_ms=int(timeout_seconds * 1000))
     try:
         async with asyncio.timeout(timeout_seconds):
             await client.start()
             yield Topics(client)
     except TimeoutError as error:
-        raise BrokerError(
-            "broker_timeout", f"{bootstrap_servers} has not answered within {timeout_seconds:g} s"
+        raise BrokerDownError(
+            "broker_timeout", f"{cluster.bootstrap_servers} has not answered within {timeout_seconds:g} s"
         ) from error
     except KafkaError as error:
-        raise BrokerError("broker_unreachable", f"{bootstrap_servers}: {_words(error)}") from error
+        raise await explained(cluster, error) from error
     finally:
         await client.close()
 
@@ -219,10 +214,6 @@ def _refused(what: str, code: int, message: str | None) -> None:
         raise BrokerError("broker_refused", f"{what}: {message or kind.description or kind.message}")
 
 
-def _words(error: KafkaError) -> str:
-    return str(error).removeprefix(f"{type(error).__name__}: ")
-
-
 # What may be on its way at once. Delivery stays in order: aiokafka has one batch in flight for each partition.
 OUTSTANDING = 500
 # How long a broker may take to answer before the command says that it is down.
@@ -265,10 +256,11 @@ async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Send
     """A sender for one session; everything is delivered when the block ends.
 
     Raises:
-        InputError: no broker answers, or the topic does not exist.
+        BrokerError: no broker answers, or it refuses.
+        InputError: the topic does not exist.
     """
     producer = AIOKafkaProducer(
-        bootstrap_servers=config.bootstrap_servers,
+        **connection(config),
         acks="all",
         max_request_size=LARGEST_INPUT,
         request_timeout_ms=ANSWER_SECONDS * 1000,
@@ -284,10 +276,7 @@ async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Send
         yield sending
         await sending.delivered()
     except (KafkaError, TimeoutError) as error:
-        reason = str(error) or "no answer"
-        raise InputError(
-            "broker_unreachable", f"{config.bootstrap_servers} does not take records ({reason}); is the broker up?"
-        ) from error
+        raise await explained(config, error) from error
     finally:
         await producer.stop()
 
@@ -301,10 +290,10 @@ async def reader(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer without a group that sees only what is committed.
 
     Raises:
-        InputError: no broker answers.
+        BrokerError: no broker answers, or it refuses.
     """
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=config.bootstrap_servers,
+        **connection(config),
         isolation_level="read_committed" if config.delivery == "exactly-once" else "read_uncommitted",
         # With the default, assign() starts at the end and wins over seek_to_beginning().
         auto_offset_reset="earliest",
@@ -315,9 +304,7 @@ async def reader(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
         await consumer.start()
         yield consumer
     except KafkaError as error:
-        raise InputError(
-            "broker_unreachable", f"{config.bootstrap_servers} does not answer ({error}); is the broker up?"
-        ) from error
+        raise await explained(config, error) from error
     finally:
         await consumer.stop()
 

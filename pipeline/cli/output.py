@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from pipeline.errors import ReknitError
+from pipeline.errors import BrokerDownError, ReknitError
 
 
 class Exit(IntEnum):
@@ -20,10 +20,12 @@ class Exit(IntEnum):
     UNUSABLE = 2
     MENDED = 3
     REJECTED = 4
+    # What may pass (EX_TEMPFAIL): a broker that is down.
+    DOWN = 75
 
 
 # From best to worst: where many documents were read, the worst decides.
-_SEVERITY = (Exit.CLEAN, Exit.MENDED, Exit.REJECTED, Exit.UNUSABLE)
+_SEVERITY = (Exit.CLEAN, Exit.MENDED, Exit.REJECTED, Exit.UNUSABLE, Exit.DOWN)
 
 
 def worst(codes: list[Exit]) -> Exit:
@@ -61,6 +63,6 @@ def describe(error: ReknitError) -> dict[str, str]:
 
 
 def fail(error: ReknitError) -> NoReturn:
-    """Say what is wrong and end with the code for unusable input."""
+    """Say what is wrong and end: with the code for what may pass where it may, else with that for unusable input."""
     say(f"reknit: {error}")
-    raise SystemExit(int(Exit.UNUSABLE))
+    raise SystemExit(int(Exit.DOWN if isinstance(error, BrokerDownError) else Exit.UNUSABLE))

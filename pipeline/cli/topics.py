@@ -122,7 +122,7 @@ def _on_cluster(
     declared = wanted(prefix=config.prefix, partitions=config.partitions, replication_factor=config.replication_factor)
 
     async def run() -> list[Outcome]:
-        async with connected(config.bootstrap_servers, timeout) as cluster:
+        async with connected(config, timeout) as cluster:
             return await work(cluster, declared)
 
     try:

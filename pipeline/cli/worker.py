@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 def worker_command(config_file: str | None, **options: str | int | None) -> None:
     """Run a worker until it is stopped.
 
-    Exit codes: 0 after SIGTERM or SIGINT, 2 where it cannot start, 75 where it was fenced, got stuck or failed; what
-    was in flight then is not committed and will be processed again.
+    Exit codes: 0 after SIGTERM or SIGINT, 2 where only a person can change why it does not run, 75 where no broker
+    answers at the start, or where it was fenced, got stuck or failed; what was in flight then is not committed and will
+    be processed again.
     """
     config = configured(config_file, **options)
     try:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from pipeline.config import Config
 from pipeline.demo.recordings import Input, Recording, Wait, inputs
+from pipeline.kafka import connection
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -56,7 +57,7 @@ async def feed(
     ``clients`` are the sessions by the key that they have on the broker; ``recorded`` says how many turns the worker
     has appended to a session's log, ``on_sent`` is called after each record.
     """
-    producer = AIOKafkaProducer(bootstrap_servers=config.bootstrap_servers, acks="all", max_request_size=LARGEST_INPUT)
+    producer = AIOKafkaProducer(**connection(config), acks="all", max_request_size=LARGEST_INPUT)
     await producer.start()
     try:
         one_each = [_Client(key, inputs(recording)) for key, recording in clients.items()]
@@ -158,7 +159,7 @@ class Watch:
 async def watching(config: Config) -> AsyncIterator[Watch]:
     """A watch on the pipeline of this configuration; it sees what is committed and nothing else."""
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=config.bootstrap_servers,
+        **connection(config),
         isolation_level="read_committed" if config.delivery == "exactly-once" else "read_uncommitted",
         # The worker's own, to be told what it has committed; assigned by hand, the consumer does not join it.
         group_id=f"{config.prefix}reknit",

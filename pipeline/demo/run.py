@@ -136,7 +136,7 @@ class Demo:
 
     async def _make_topics(self, config: Config) -> None:
         declared = wanted(prefix=config.prefix, partitions=config.partitions, replication_factor=1)
-        async with connected(config.bootstrap_servers) as cluster:
+        async with connected(config) as cluster:
             outcomes = await apply(cluster, declared)
         if foreign := [outcome.topic for outcome in outcomes if outcome.status in {"drift", "missing"}]:
             raise InputError("topics_differ", f"{foreign[0]} is there and is not the demo's own: use another --prefix")

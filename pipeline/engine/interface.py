@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
+from pipeline.kafka import Cluster
 from pipeline.stages.base import Result, Stage
 
 Delivery = Literal["exactly-once", "at-least-once"]
@@ -16,12 +17,8 @@ Delivery = Literal["exactly-once", "at-least-once"]
 StageFactory = Callable[[int], Stage]
 
 
-class EngineConfig(Protocol):
+class EngineConfig(Cluster, Protocol):
     """The part of the configuration that the engine reads."""
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """``host:port``, several separated by commas."""
 
     @property
     def prefix(self) -> str:

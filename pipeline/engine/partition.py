@@ -211,7 +211,7 @@ class Partition:
         runtime = self._runtime
         async with runtime.recoveries:
             restored = await restore(
-                runtime.bootstrap,
+                runtime.connection,
                 runtime.prefix + self._stage.state_topic,
                 self.number,
                 self._stage.restore,

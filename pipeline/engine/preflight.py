@@ -12,6 +12,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from pipeline.engine.errors import StartupError
+from pipeline.kafka import explained
 
 if TYPE_CHECKING:
     from pipeline.engine.runtime import Runtime
@@ -23,10 +24,10 @@ async def check(runtime: Runtime, topics: Collection[str]) -> None:
     """Look at the broker and at the topics (contract names) that this worker reads and writes.
 
     Raises:
-        StartupError: ``broker_unreachable``, ``topics_missing``, ``partitions_mismatch`` or
-            ``transactions_unsupported``, within ``start_seconds``.
+        BrokerError: no broker answers within ``start_seconds``, or it does not let this worker in.
+        StartupError: ``topics_missing``, ``partitions_mismatch`` or ``transactions_unsupported``.
     """
-    client = AIOKafkaClient(bootstrap_servers=runtime.bootstrap, request_timeout_ms=5_000)
+    client = AIOKafkaClient(**runtime.connection, request_timeout_ms=5_000)
     try:
         async with asyncio.timeout(runtime.tuning.start_seconds):
             await client.bootstrap()
@@ -34,11 +35,7 @@ async def check(runtime: Runtime, topics: Collection[str]) -> None:
             if runtime.exactly_once:
                 await _check_transactions(client, runtime.bootstrap)
     except (KafkaError, OSError, TimeoutError) as error:
-        raise StartupError(
-            "broker_unreachable",
-            f"no Kafka broker answers at {runtime.bootstrap} ({type(error).__name__}). "
-            "Is it running, and is --bootstrap-servers right?",
-        ) from error
+        raise await explained(runtime.cluster, error) from error
     finally:
         await client.close()
 

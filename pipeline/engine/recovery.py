@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import Struct
@@ -33,7 +34,7 @@ class Restored(Struct, frozen=True):
 
 
 async def restore(
-    bootstrap: str,
+    connection: Mapping[str, Any],
     topic: str,
     partition: int,
     apply: Callable[[bytes, bytes | None], None],
@@ -49,7 +50,7 @@ async def restore(
     """
     changelog = TopicPartition(topic, partition)
     reader = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
+        **connection,
         isolation_level="read_committed" if committed_only else "read_uncommitted",
         # With "latest", the default, a consumer without a group goes to the end as soon as it is assigned, and
         # seek_to_beginning() does not bring it back: recovery would read nothing.

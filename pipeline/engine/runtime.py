@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.engine.errors import EngineError, StartupError
 from pipeline.errors import ReknitError
+from pipeline.kafka import Cluster, connection
 
 if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Metrics, StageFactory, Tuning
@@ -41,7 +42,9 @@ class Runtime:
             raise StartupError(
                 "delivery_unknown", f"delivery is {config.delivery!r}; it must be one of {', '.join(DELIVERIES)}"
             )
+        self.cluster: Cluster = config
         self.bootstrap = config.bootstrap_servers
+        self.connection = connection(config)
         self.prefix = config.prefix
         self.partitions = config.partitions
         self.exactly_once = config.delivery == "exactly-once"

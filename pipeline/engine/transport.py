@@ -97,8 +97,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         tuning = runtime.tuning
         self._assignor = self.app.assignor
         return aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=runtime.bootstrap,
-            client_id=self.app.conf.broker_client_id,
+            **runtime.connection,
             group_id=runtime.group,
             partition_assignment_strategy=[self._assignor],
             enable_auto_commit=False,

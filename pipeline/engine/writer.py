@@ -138,7 +138,7 @@ class ExactlyOnceWriter:
         self._state_topic = state_topic
         self._source = f"{runtime.prefix}{topic} partition {partition}"
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=runtime.bootstrap,
+            **runtime.connection,
             transactional_id=f"{runtime.group}-{topic}-{partition}",
             transaction_timeout_ms=int(tuning.transaction_seconds * 1000),
             compression_type=tuning.compression,
@@ -194,7 +194,7 @@ class AtLeastOnceWriter:
         self._state_topic = state_topic
         self._session_seconds = tuning.session_seconds
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=runtime.bootstrap,
+            **runtime.connection,
             acks="all",
             compression_type=tuning.compression,
             max_batch_size=tuning.send_batch_bytes,

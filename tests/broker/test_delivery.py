@@ -249,7 +249,9 @@ async def test_two_hundred_thousand_state_records_are_read_back_and_nothing_abor
     await producer.abort_transaction()
     await producer.stop()
     state = {}
-    restored = await restore(broker.bootstrap, prefix + STATES[0], 0, state.__setitem__, committed_only=True)
+    restored = await restore(
+        {"bootstrap_servers": broker.bootstrap}, prefix + STATES[0], 0, state.__setitem__, committed_only=True
+    )
     assert restored.position == 41
     assert restored.records == count + 1
     assert len(state) == count

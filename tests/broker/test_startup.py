@@ -16,7 +16,7 @@ STATES = [source.replace(".v1", "-state.v1") for source in toy_stage.SOURCES]
 TOPICS = [*toy_stage.SOURCES, *STATES, toy_stage.OUT, "pipeline.dead-letters.v1"]
 
 
-async def start_and_fail(bootstrap, directory, free_port, **more):
+async def start_and_fail(bootstrap, directory, free_port, *, status=2, **more):
     options = {
         "bootstrap_servers": bootstrap,
         "prefix": "",
@@ -29,7 +29,7 @@ async def start_and_fail(bootstrap, directory, free_port, **more):
     try:
         began = time.monotonic()
         worker = fleet.start()
-        assert await worker.wait(20) == 2
+        assert await worker.wait(20) == status
         assert time.monotonic() - began < 15
         return worker.tail()
     finally:
@@ -37,9 +37,9 @@ async def start_and_fail(bootstrap, directory, free_port, **more):
 
 
 async def test_no_broker(tmp_path, free_port):
-    said = await start_and_fail(f"127.0.0.1:{free_port()}", tmp_path, free_port)
+    said = await start_and_fail(f"127.0.0.1:{free_port()}", tmp_path, free_port, status=75)
     assert "ERROR broker_unreachable: no Kafka broker answers at 127.0.0.1:" in said
-    assert "is --bootstrap-servers right?" in said
+    assert "is --bootstrap-servers right, and does it speak PLAINTEXT?" in said
 
 
 async def test_missing_topics_are_named_and_not_created(broker, prefix, tmp_path, free_port):

@@ -10,23 +10,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parent))
+import msgspec
 import toy_stage
 
 from pipeline.engine import Tuning, run_worker
-from pipeline.errors import ReknitError
+from pipeline.errors import BrokerDownError, ReknitError
+from pipeline.kafka import KafkaSettings
 
 
 def main() -> int:
     options = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     tuning = Tuning(**options.pop("tuning", {}))
-    config = SimpleNamespace(**options)
+    config = SimpleNamespace(kafka=msgspec.convert(options.pop("kafka", {}), KafkaSettings), **options)
     stages = {topic: partial(toy_stage.ToyStage, topic) for topic in toy_stage.SOURCES}
     try:
         return run_worker(config, stages, outputs=[toy_stage.OUT], tuning=tuning)
     except ReknitError as error:
         sys.stderr.write(f"ERROR {error.code}: {error.message}\n")
-        return 2
+        return 75 if isinstance(error, BrokerDownError) else 2
 
 
 if __name__ == "__main__":

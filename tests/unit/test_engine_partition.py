@@ -14,6 +14,7 @@ from pipeline.engine.interface import NoMetrics, Tuning
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.recovery import Restored
 from pipeline.engine.runtime import Runtime
+from pipeline.kafka import KafkaSettings
 from pipeline.stages.base import Output, Record, Result
 
 
@@ -78,7 +79,7 @@ class Broker:
     async def close(self):
         self.closed += 1
 
-    async def restore(self, bootstrap, topic, number, apply, *, committed_only, patience):
+    async def restore(self, connection, topic, number, apply, *, committed_only, patience):
         for key, value in self.state.items():
             apply(key, value)
         return Restored(self.position, len(self.state), 0.0)
@@ -104,7 +105,13 @@ class Recording(NoMetrics):
 
 
 def config(**more):
-    values = {"bootstrap_servers": "", "prefix": "p.", "partitions": 1, "delivery": "exactly-once"}
+    values = {
+        "bootstrap_servers": "",
+        "kafka": KafkaSettings(),
+        "prefix": "p.",
+        "partitions": 1,
+        "delivery": "exactly-once",
+    }
     return SimpleNamespace(**values | {"state_dir": "/nowhere", "metrics_port": 0} | more)
 
 

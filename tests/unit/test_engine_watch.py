@@ -20,10 +20,17 @@ from pipeline.engine.partition import State
 from pipeline.engine.recovery import POSITION
 from pipeline.engine.runtime import Runtime
 from pipeline.engine.writer import Batch, side_by_side
+from pipeline.kafka import KafkaSettings
 from pipeline.stages.base import Output
 
 CONFIG = SimpleNamespace(
-    bootstrap_servers="", prefix="p.", partitions=1, delivery="at-least-once", state_dir="/nowhere", metrics_port=0
+    bootstrap_servers="",
+    kafka=KafkaSettings(),
+    prefix="p.",
+    partitions=1,
+    delivery="at-least-once",
+    state_dir="/nowhere",
+    metrics_port=0,
 )
 
 

@@ -1,0 +1,279 @@
+"""The way to a Kafka cluster: addresses, TLS and SASL, and what to say when it does not answer or refuses.
+
+Everything that connects (the worker's consumers and producers, changelog readers, every command) takes its client's
+arguments from ``connection``, so that what is secured is secured everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import msgspec
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.conn import create_conn
+from aiokafka.errors import (
+    BrokerResponseError,
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
+from msgspec import Meta, Struct
+
+from pipeline.errors import BrokerDownError, BrokerError, InputError
+
+# Settings that hold a secret. Each has a twin ``…_file``; none is ever read from an option or shown.
+SECRETS = ("sasl_password", "sasl_oauth_client_secret", "ssl_password")
+
+File = Annotated[str, Meta(min_length=1)]
+# How long one attempt may take that only finds out why no broker answers.
+_LOOK_SECONDS = 5.0
+# Of a token's life, the part in which it is used again for another connection.
+_TOKEN_USED = 0.8
+
+
+class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How clients connect, by Kafka's own names. Secrets come from the environment or from a file of their own."""
+
+    client_id: str = "reknit"
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    sasl_password_file: File | None = None
+    # OAUTHBEARER: a file that something else keeps fresh, read for each connection, or an endpoint that gives tokens
+    # for client credentials (RFC 6749, 4.4).
+    sasl_oauth_token_file: File | None = None
+    sasl_oauth_token_endpoint: File | None = None
+    sasl_oauth_client_id: str | None = None
+    sasl_oauth_client_secret: str | None = None
+    sasl_oauth_client_secret_file: File | None = None
+    sasl_oauth_scope: str | None = None
+    # PEM. Without a CA file the system's are trusted; certificate and key are for brokers that want to see one.
+    ssl_cafile: File | None = None
+    ssl_certfile: File | None = None
+    ssl_keyfile: File | None = None
+    ssl_password: str | None = None
+    ssl_password_file: File | None = None
+    ssl_check_hostname: bool = True
+
+    def __repr__(self) -> str:
+        """Read like any struct, without the secrets."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in SECRETS}
+        return f"KafkaSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def secret(self, name: str) -> str | None:
+        """Return a secret, from its file where one is named; a line break at the file's end is not part of it.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        file = getattr(self, f"{name}_file")
+        value: str | None = _read(f"{name}_file", file).rstrip("\r\n") if file else getattr(self, name)
+        return value
+
+
+class Cluster(Protocol):
+    """The part of a configuration that says where the cluster is and how to connect."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port``, several separated by commas."""
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """TLS, SASL and the name that the brokers see."""
+
+
+def connection(cluster: Cluster) -> dict[str, Any]:
+    """Return what each aiokafka client takes to connect: addresses, client id, TLS and SASL.
+
+    Raises:
+        InputError: the settings contradict each other, or a file that they name cannot be read.
+    """
+    settings = cluster.kafka
+    protocol, mechanism = settings.security_protocol, settings.sasl_mechanism
+    found: dict[str, Any] = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "client_id": settings.client_id,
+        "security_protocol": protocol,
+    }
+    if protocol.endswith("SSL"):
+        found["ssl_context"] = _ssl_context(settings)
+    elif settings.ssl_cafile or settings.ssl_certfile or settings.ssl_keyfile:
+        raise _contradiction("security_protocol", f"{protocol} uses no certificates, but ssl_… files are named")
+    if not protocol.startswith("SASL"):
+        if mechanism:
+            raise _contradiction("security_protocol", f"{protocol} uses no SASL, but sasl_mechanism is {mechanism}")
+        return found
+    if mechanism is None:
+        raise _contradiction("sasl_mechanism", f"{protocol} needs one, such as SCRAM-SHA-512")
+    found["sasl_mechanism"] = mechanism
+    if mechanism == "OAUTHBEARER":
+        found["sasl_oauth_token_provider"] = _token_provider(settings)
+        return found
+    password = settings.secret("sasl_password")
+    if not settings.sasl_username or not password:
+        raise _contradiction(
+            "sasl_username",
+            f"{mechanism} needs sasl_username and a password in REKNIT_KAFKA_SASL_PASSWORD or a sasl_password_file",
+        )
+    return found | {"sasl_plain_username": settings.sasl_username, "sasl_plain_password": password}
+
+
+def _contradiction(key: str, message: str) -> InputError:
+    return InputError("kafka_settings", message, path=f"kafka.{key}")
+
+
+def _read(key: str, file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("kafka_file", f"cannot read {file}: {_reason(error)}", path=f"kafka.{key}") from error
+
+
+def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
+    key = "ssl_cafile"
+    try:
+        context = ssl.create_default_context(cafile=settings.ssl_cafile)
+        context.check_hostname = settings.ssl_check_hostname
+        key = "ssl_certfile"
+        if settings.ssl_certfile:
+            # Without a password OpenSSL would ask the terminal for that of an encrypted key.
+            password = settings.secret("ssl_password") or ""
+            context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, password)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "kafka_file", f"cannot use {getattr(settings, key)}: {_reason(error)}", path=f"kafka.{key}"
+        ) from error
+    return context
+
+
+def _token_provider(settings: KafkaSettings) -> AbstractTokenProvider:
+    file, endpoint = settings.sasl_oauth_token_file, settings.sasl_oauth_token_endpoint
+    if file:
+        _read("sasl_oauth_token_file", file)
+        return _Provider(lambda: _of_file(file))
+    if not endpoint or not settings.sasl_oauth_client_id or not settings.secret("sasl_oauth_client_secret"):
+        raise _contradiction(
+            "sasl_mechanism",
+            "OAUTHBEARER needs sasl_oauth_token_file, or sasl_oauth_token_endpoint with sasl_oauth_client_id and a "
+            "secret in REKNIT_KAFKA_SASL_OAUTH_CLIENT_SECRET or a sasl_oauth_client_secret_file",
+        )
+    return _Provider(_Endpoint(settings).token)
+
+
+class _Provider(AbstractTokenProvider):  # type: ignore[misc] # aiokafka has no types here
+    def __init__(self, token: Callable[[], Awaitable[str]]) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        """Return a token that is valid now; called for each connection."""
+        return await self._token()
+
+
+async def _of_file(file: str) -> str:
+    return _read("sasl_oauth_token_file", file).strip()
+
+
+class _Token(Struct, frozen=True):
+    access_token: str
+    expires_in: float = 0.0
+
+
+class _Endpoint:
+    """Gives the tokens of an endpoint; one is used for all connections made in most of its life."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._token = ""
+        self._until = 0.0
+        self._lock = asyncio.Lock()
+
+    async def token(self) -> str:
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                self._token, seconds = await self._ask()
+                self._until = time.monotonic() + seconds * _TOKEN_USED
+            return self._token
+
+    async def _ask(self) -> tuple[str, float]:
+        settings, endpoint = self._settings, self._settings.sasl_oauth_token_endpoint or ""
+        form = {"grant_type": "client_credentials", "scope": settings.sasl_oauth_scope}
+        body = urlencode({name: value for name, value in form.items() if value}).encode()
+        who = f"{settings.sasl_oauth_client_id}:{settings.secret('sasl_oauth_client_secret')}"
+        headers = {"Authorization": f"Basic {base64.b64encode(who.encode()).decode()}", "Accept": "application/json"}
+        trusted = ssl.create_default_context()
+        if settings.ssl_cafile:
+            trusted.load_verify_locations(settings.ssl_cafile)
+
+        def post() -> bytes:
+            request = Request(endpoint, body, headers)  # noqa: S310  the operator's own address
+            with urlopen(request, timeout=_LOOK_SECONDS, context=trusted) as answer:  # noqa: S310  as above
+                given: bytes = answer.read()
+            return given
+
+        try:
+            given = msgspec.json.decode(await asyncio.to_thread(post), type=_Token)
+        except (OSError, ValueError, HTTPException, msgspec.MsgspecError) as error:
+            # The client reports an OSError as a broker that cannot be reached, and tries again.
+            raise ConnectionError(f"{endpoint} gives no token ({type(error).__name__})") from error
+        return given.access_token, given.expires_in
+
+
+async def why_down(cluster: Cluster) -> BrokerError:
+    """Return the error that says why no client can connect: asked of the first address, once."""
+    given = connection(cluster)
+    servers = given.pop("bootstrap_servers")
+    host, _, port = servers.partition(",")[0].rpartition(":")
+    try:
+        (await create_conn(host.strip("[]"), int(port), request_timeout_ms=int(_LOOK_SECONDS * 1000), **given)).close()
+    except (SaslAuthenticationFailed, UnsupportedSaslMechanismError, IllegalSaslStateError) as error:
+        who = given.get("sasl_plain_username")
+        return BrokerError(
+            "not_authenticated",
+            f"the brokers at {servers} do not let {repr(who) if who else 'the client'} in: {words_of(error)}",
+        )
+    except ssl.SSLCertVerificationError as error:
+        return BrokerError(
+            "not_trusted",
+            f"the certificate of {host}:{port} is not trusted: {error.verify_message}. "
+            "Is kafka.ssl_cafile the CA that signed it, and is the host's name in it?",
+        )
+    except Exception as error:  # noqa: BLE001  whatever it is, no broker answers
+        reason = _reason(error)
+    else:
+        reason = "no metadata"
+    return BrokerDownError(
+        "broker_unreachable",
+        f"no Kafka broker answers at {servers} ({reason}). "
+        "Is it running, is --bootstrap-servers right, and does it speak "
+        f"{given['security_protocol']}?",
+    )
+
+
+async def explained(cluster: Cluster, error: Exception) -> BrokerError:
+    """Return what a command says of a client's error: what the broker refuses, or why none answers."""
+    if isinstance(error, BrokerResponseError) and not error.retriable:
+        return BrokerError("broker_refused", f"{cluster.bootstrap_servers} refuses: {words_of(error)}")
+    return await why_down(cluster)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "TLS failed"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+def words_of(error: KafkaError) -> str:
+    """Return a client's error without the name of its class in front."""
+    return str(error).removeprefix(f"{type(error).__name__}: ") or type(error).__name__

@@ -1,0 +1,225 @@
+"""How clients are told to connect: which settings make which arguments, what contradicts, and what is never shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+from msgspec import structs
+
+from pipeline.cli import main
+from pipeline.config import Config, ConfigError, load_config
+from pipeline.errors import BrokerDownError, InputError
+from pipeline.kafka import KafkaSettings, connection, why_down
+
+MARK = "hunter2-planted"
+
+
+def given(**settings):
+    found = connection(SimpleNamespace(bootstrap_servers="a:1", kafka=KafkaSettings(**settings)))
+    assert (found.pop("bootstrap_servers"), found.pop("client_id")) == ("a:1", "reknit")
+    return found
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate of 127.0.0.1 signed by itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_names_and_passwords(mechanism, tmp_path):
+    (tmp_path / "password").write_text(MARK + "\n")
+    wanted = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "u",
+        "sasl_plain_password": MARK,
+    }
+    settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism, "sasl_username": "u"}
+    assert given(**settings, sasl_password=MARK) == wanted
+    assert given(**settings, sasl_password_file=str(tmp_path / "password")) == wanted
+
+
+def test_certificates(certificate):
+    assert given() == {"security_protocol": "PLAINTEXT"}
+    files = {"ssl_certfile": str(certificate / "cert.pem"), "ssl_keyfile": str(certificate / "key.pem")}
+    found = given(security_protocol="SSL", ssl_cafile=str(certificate / "cert.pem"), **files)
+    context = found.pop("ssl_context")
+    assert found == {"security_protocol": "SSL"}
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert [dict(pair for (pair,) in one["subject"]) for one in context.get_ca_certs()] == [{"commonName": "localhost"}]
+    assert given(security_protocol="SSL", ssl_check_hostname=False)["ssl_context"].check_hostname is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({"sasl_mechanism": "PLAIN"}, "security_protocol"),
+        ({"ssl_cafile": "/ca.pem"}, "security_protocol"),
+        ({"security_protocol": "SASL_SSL"}, "sasl_mechanism"),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "u"}, "sasl_username"),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_password": MARK}, "sasl_username"),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}, "sasl_mechanism"),
+        ({"security_protocol": "SSL", "ssl_cafile": "/nowhere.pem"}, "ssl_cafile"),
+        ({"security_protocol": "SSL", "ssl_certfile": "/nowhere.pem"}, "ssl_certfile"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_password_file": "/nowhere"},
+            "sasl_password_file",
+        ),
+        (
+            {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_oauth_token_file": "/nowhere",
+            },
+            "sasl_oauth_token_file",
+        ),
+    ],
+)
+def test_settings_that_contradict_or_name_no_file(settings, path):
+    with pytest.raises(InputError) as caught:
+        given(**settings)
+    assert caught.value.path == f"kafka.{path}"
+    assert MARK not in str(caught.value)
+
+
+OAUTH = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+
+
+async def test_a_token_file_is_read_for_each_connection(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    provider = given(**OAUTH, sasl_oauth_token_file=str(file))["sasl_oauth_token_provider"]
+    assert await provider.token() == "one"
+    file.write_text("two")
+    assert await provider.token() == "two"
+
+
+async def test_an_endpoint_is_asked_again_once_its_token_has_aged():
+    asked = []
+
+    async def answer(request):
+        asked.append((request.headers["Authorization"], dict(await request.post())))
+        return web.json_response({"access_token": f"t{len(asked)}", "expires_in": 3600 if len(asked) > 1 else 0})
+
+    app = web.Application()
+    app.router.add_post("/token", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+        provider = given(
+            **OAUTH,
+            sasl_oauth_token_endpoint=f"http://127.0.0.1:{port}/token",
+            sasl_oauth_client_id="me",
+            sasl_oauth_client_secret=MARK,
+            sasl_oauth_scope="kafka",
+        )["sasl_oauth_token_provider"]
+        assert [await provider.token() for _ in range(3)] == ["t1", "t2", "t2"]
+        assert [form for _, form in asked] == [{"grant_type": "client_credentials", "scope": "kafka"}] * 2
+    finally:
+        await runner.cleanup()
+    gone = given(
+        **OAUTH,
+        sasl_oauth_token_endpoint=f"http://127.0.0.1:{port}/token",
+        sasl_oauth_client_id="me",
+        sasl_oauth_client_secret=MARK,
+    )["sasl_oauth_token_provider"]
+    with pytest.raises(OSError, match="gives no token") as caught:
+        await gone.token()
+    assert MARK not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "no Kafka broker answers at 127.0.0.1:"),
+        ({"security_protocol": "SSL"}, "and does it speak SSL?"),
+    ],
+)
+async def test_a_port_where_nobody_listens_may_pass(settings, said):
+    port = (probe := await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)).sockets[0].getsockname()[1]
+    probe.close()
+    cluster = SimpleNamespace(bootstrap_servers=f"127.0.0.1:{port}", kafka=KafkaSettings(**settings))
+    error = await why_down(cluster)
+    assert isinstance(error, BrokerDownError)
+    assert said in error.message
+
+
+async def test_a_certificate_that_nobody_trusts_is_named(certificate):
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        settings = KafkaSettings(security_protocol="SSL")
+        error = await why_down(SimpleNamespace(bootstrap_servers=f"127.0.0.1:{port}", kafka=settings))
+    assert error.code == "not_trusted"
+    assert f"the certificate of 127.0.0.1:{port} is not trusted" in error.message
+
+
+def test_the_environment_names_kafkas_settings_as_others_do():
+    env = {
+        "REKNIT_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "REKNIT_KAFKA__SASL_USERNAME": "u",
+        "REKNIT_KAFKA_SASL_PASSWORD": "12345",
+        "REKNIT_KAFKA_SASL_PASSWORD_FILE": "/run/secret",
+    }
+    read = load_config(env=env).kafka
+    assert (read.security_protocol, read.sasl_username, read.sasl_password) == ("SASL_SSL", "u", "12345")
+    assert read.sasl_password_file == "/run/secret"  # noqa: S105  a path
+
+
+@pytest.mark.parametrize("options", [{}, {"kafka.sasl_password": MARK}], ids=["file", "option"])
+def test_a_secret_among_the_options_or_in_the_common_file_is_refused(options, tmp_path):
+    file = tmp_path / "reknit.toml"
+    file.write_text("" if options else f'[kafka]\nsasl_password = "{MARK}"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, {}, options)
+    assert (caught.value.code, caught.value.path) == ("config_secret", "kafka.sasl_password")
+    assert "set REKNIT_KAFKA_SASL_PASSWORD, or name a file in kafka.sasl_password_file" in caught.value.message
+    assert MARK not in str(caught.value)
+
+
+def test_config_show_names_every_value_with_its_source_and_hides_secrets(tmp_path):
+    file = tmp_path / "reknit.toml"
+    file.write_text('partitions = 3\n[kafka]\nsasl_username = "u"\n[session.params]\ntop_k = 5\n')
+    env = {
+        "REKNIT_KAFKA_SASL_PASSWORD": MARK,
+        "REKNIT_PARTITIONS": "4",
+        "REKNIT_SESSION__PARAMS__TOP_P": "0.5",
+        "REKNIT_KAFKA_SSL_PASSWORD": "",
+    }
+    done = CliRunner().invoke(main, ["config", "show", "--config", str(file), "--prefix", "p."], env=env)
+    assert done.exit_code == 0
+    assert MARK not in done.output
+    shown = {row["key"]: (row["value"], row["source"]) for row in map(json.loads, done.stdout.splitlines())}
+    assert shown["prefix"] == ("p.", "option prefix")
+    assert shown["partitions"] == (4, "variable REKNIT_PARTITIONS")
+    assert shown["kafka.sasl_username"] == ("u", f"file {file}")
+    assert shown["kafka.sasl_password"] == ("(hidden)", "variable REKNIT_KAFKA_SASL_PASSWORD")
+    assert shown["kafka.ssl_password"] == (None, "default")
+    assert shown["session.params"] == (
+        {"top_k": 5, "top_p": 0.5},
+        f"file {file}, variable REKNIT_SESSION__PARAMS__TOP_P",
+    )
+    assert {name.partition(".")[0] for name in shown} == {field.name for field in structs.fields(Config)}
+
+
+def test_a_struct_that_is_logged_shows_no_secret():
+    settings = KafkaSettings(sasl_password=MARK, sasl_oauth_client_secret=MARK, ssl_password=MARK, sasl_username="u")
+    assert MARK not in repr(Config(kafka=settings))
+    assert "sasl_username='u'" in repr(settings)
