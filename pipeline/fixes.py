@@ -207,6 +207,8 @@ _DIALECT = (
          "all content must be type `text` if `is_error` is true"),
     _kept("tool_name_rewritten", "rewritten", "a tool name that the target refuses was rewritten",
          "tools.N.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'", "home-assistant/core#147760"),
+    _kept("schema_types_mapped", "rewritten", "types in a tool's schema were spelt as JSON Schema spells them",
+         "tools.N.custom.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12"),
     _lost("tool_repeated", "dropped", "a second tool of the same name was left out",
          "tools: Tool names must be unique.", "danny-avila/LibreChat#13162"),
     _lost("tool_foreign", "dropped", "another provider's own tool was left out"),

@@ -18,9 +18,10 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, structs
 
 from pipeline.fixes import Fix, make
+from pipeline.history.readers.gemini import DECLARED_SCHEMAS, json_schema
 from pipeline.model import Tool
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -115,8 +116,20 @@ class Params(Struct, frozen=True):
     rest: dict[str, Raw]
 
 
+# A schema's type as Gemini spells it: in capitals, or as the number that its libraries have for it.
+_GEMINI_TYPE: Final = re.compile(rb'"type":\s*[\["]*\s*"?(?:[A-Z]{4,7}"|[1-7]\b)').search
+# A tool's inner object, by shape, and what the readers read in it and beside it.
+_WRAPPERS: Final = ("function", "toolSpec")
+_READ: Final = frozenset(
+    {"type", *_WRAPPERS, "name", "description", "parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS
+)
+
+
 class ToolNames:
-    """The names of a request's tools as a target takes them; of two that come out the same, only the first is sent."""
+    """The names of a request's tools as a target takes them; of two that come out the same, only the first is sent.
+
+    A schema whose types are spelt as Gemini spells them is sent as JSON Schema.
+    """
 
     def __init__(self, target: str, legal: Callable[[str], str], fixes: list[Fix]) -> None:
         self._target = target
@@ -124,9 +137,9 @@ class ToolNames:
         self._fixes = fixes
         self._seen: set[str] = set()
 
-    def declare(self, tool: Tool, given: Mapping[str, Any] | None, path: str) -> str | None:
-        """The name under which a tool is sent, with a fix where it is another; None where it is not sent."""
-        name = self._legal(tool.name)
+    def declare(self, tool: Tool, given: Mapping[str, Any] | None, path: str) -> Tool | None:
+        """The tool under the name and with the schema that are sent, each with its fix; None where it is not sent."""
+        name, schema = self._legal(tool.name), tool.input_schema
         if name in self._seen:
             self._fixes.append(make("tool_repeated", path, before=given or tool, target=self._target))
             return None
@@ -134,7 +147,21 @@ class ToolNames:
         if name != tool.name:
             detail = f"{tool.name} -> {name}"
             self._fixes.append(make("tool_name_rewritten", path, target=self._target, detail=detail))
-        return name
+        if _GEMINI_TYPE(schema):
+            schema = Raw(msgspec.json.encode(json_schema(msgspec.json.decode(schema))))
+            if schema != tool.input_schema:
+                fix = make("schema_types_mapped", path, before=tool.input_schema, after=schema, target=self._target)
+                self._fixes.append(fix)
+        return structs.replace(tool, name=name, input_schema=schema)
+
+
+def unread_keys(given: Mapping[str, Raw] | None, *taken: str) -> str:
+    """The keys of a tool of any shape that no reader reads and the target has not ``taken``; ``""`` where none is."""
+    if given is None:
+        return ""
+    inner = next((given[key] for key in _WRAPPERS if key in given), None)
+    keys = given.keys() if inner is None else given.keys() | msgspec.json.decode(inner, type=dict[str, Raw]).keys()
+    return ", ".join(sorted(keys - _READ - {*taken}))
 
 
 class ToolChoice(Struct, frozen=True):

@@ -21,11 +21,15 @@ Rewrite: TypeAlias = Callable[[Node], Node]
 
 
 class Equality(NamedTuple):
-    """Two ways to say the same thing. ``at`` is a pattern of places, in which ``*`` is any member or element."""
+    """Two ways to say the same thing. ``at`` is a pattern of places, in which ``*`` is any member or element.
+
+    ``outer`` ones are rewritten before what is in them, so that this is found at one place.
+    """
 
     summary: str
     at: str
     rewrite: Rewrite
+    outer: bool = False
 
 
 def read_body(body: bytes, provider: str) -> Node:
@@ -45,15 +49,18 @@ def plain(node: Node) -> Any:  # noqa: ANN401  any JSON
     return [plain(member) for member in node.value] if isinstance(node.value, list) else node.value
 
 
-_Compiled: TypeAlias = Sequence[tuple[re.Pattern[str], Rewrite]]
+_Compiled: TypeAlias = Sequence[tuple[re.Pattern[str], Equality]]
 
 
 def _compiled(equalities: Sequence[Equality]) -> _Compiled:
-    return [(re.compile(re.escape(each.at).replace(r"\*", r"[^.]+") + r"\Z"), each.rewrite) for each in equalities]
+    return [(re.compile(re.escape(each.at).replace(r"\*", r"[^.]+") + r"\Z"), each) for each in equalities]
 
 
 def _read(value: object, path: str, place: str, equalities: _Compiled) -> Node:
     """A value as nodes, inner ones first; ``place`` is where it stands, whatever stood there before a rewrite."""
+    here = [each for pattern, each in equalities if pattern.match(place)]
+    for each in here:
+        value = each.rewrite(Node(path, value)).value if each.outer else value
     below, there = (f"{path}." if path else ""), (f"{place}." if place else "")
     if isinstance(value, dict):
         members = {name: _read(member, below + name, there + name, equalities) for name, member in value.items()}
@@ -65,9 +72,8 @@ def _read(value: object, path: str, place: str, equalities: _Compiled) -> Node:
         )
     else:
         node = Node(path, value)
-    for pattern, rewrite in equalities:
-        if pattern.match(place):
-            node = rewrite(node)
+    for each in here:
+        node = node if each.outer else each.rewrite(node)
     return node
 
 
@@ -159,6 +165,11 @@ def json_text(node: Node) -> Node:
     return _read(value, node.path, node.path, ())
 
 
+def list_of_one(node: Node) -> Node:
+    """An object as a list of it."""
+    return Node(node.path, [node.value]) if isinstance(node.value, dict) else node
+
+
 def message_list(node: Node) -> Node:
     """A string as a list of one user's message."""
     if not isinstance(node.value, str):
@@ -211,10 +222,14 @@ _RESPONSES = (
     Equality("an empty list, object or text beside the input says nothing", "", without_empty()),
 )  # fmt: skip
 _GEMINI = (
+    *(Equality("one object may stand where a list of it belongs", at, list_of_one, outer=True)
+      for at in ("tools", "contents", "contents.*.parts", "systemInstruction.parts", "system_instruction.parts")),
     Equality("either spelling of a name", "", in_camel_case),
     Equality("either spelling of a name", "*", in_camel_case),
     Equality("either spelling of a name", "contents.*.parts.*", in_camel_case),
     Equality("either spelling of a name", "contents.*.parts.*.*", in_camel_case),
+    Equality("either spelling of a name", "contents.*.parts.*.*.parts.*", in_camel_case),
+    Equality("either spelling of a name", "contents.*.parts.*.*.parts.*.*", in_camel_case),
     Equality("either spelling of a name", "tools.*", in_camel_case),
     Equality("either spelling of a name", "tools.*.*.*", in_camel_case),
     Equality("a part is no thought unless it says so", "contents.*.parts.*", without(thought=False)),

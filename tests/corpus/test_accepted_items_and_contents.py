@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +15,8 @@ import msgspec
 import pytest
 
 from pipeline import Session, normalize
+from pipeline.testing.equalities import plain as as_said
+from pipeline.testing.equalities import read_body
 
 CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
 ROOTS = {"openai-responses": "input", "gemini": "contents"}
@@ -143,33 +144,8 @@ def plain(part):
 
 
 def of_contents(contents):
-    """What contents say, as a list; either spelling, ids and flags that are false left out."""
-    return [
-        (content.get("role") if content.get("role") == "model" else "user", of_part(part))
-        for content in contents
-        for part in content["parts"]
-    ]
-
-
-def in_camel(name):
-    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
-
-
-def of_part(part):
-    camel = {in_camel(key): value for key, value in part.items()}
-    for key in ("toolCall", "toolResponse", "fileData", "videoMetadata"):
-        if key in camel:
-            camel[key] = {in_camel(name): value for name, value in camel[key].items()}
-    kept = {key: value for key, value in camel.items() if value not in (None, False)}
-    for key in ("functionCall", "functionResponse"):
-        if key in kept:
-            kept[key] = {name: value for name, value in kept[key].items() if name != "id"}
-    if "functionCall" in kept:
-        kept["functionCall"]["args"] = kept["functionCall"].get("args") or {}
-    if "inlineData" in kept:
-        data = kept["inlineData"]
-        kept["inlineData"] = data.get("mimeType", data.get("mime_type")), data["data"]
-    return kept
+    said = as_said(read_body(json.dumps({"contents": contents}).encode(), "gemini"))
+    return [(content.get("role"), part) for content in said["contents"] for part in content["parts"]]
 
 
 SAID = {"openai-responses": of_items, "gemini": of_contents}

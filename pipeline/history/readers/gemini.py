@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.ids import made_id
 from pipeline.history.readers.anthropic import INNER, Inner, Placed, read_content
@@ -79,8 +79,10 @@ class _Parts:
         block = self._block(fields, thought=thought)
         if isinstance(block, ToolUse) and signature == UNSIGNED.provider:
             block, signature = msgspec.structs.replace(block, issuer=UNSIGNED), ""
-        if block is None or (fields.names() and isinstance(block, (Image, Document))):
-            # What the model has no block for, or has members beside its own such as a video's offsets, is kept whole.
+        sealed = thought and signature and isinstance(block, Text)
+        if block is None or sealed or (fields.names() and isinstance(block, (Image, Document))):
+            # What the model has no block for, such as a seal on no words at all, or has members beside its own such as
+            # a video's offsets, is kept whole.
             kind = next((_MEMBERS[name] for name in as_object(value, path) if name in _MEMBERS), "")
             return [(Unknown(kind=kind, raw=_spelt_alike(value, path)), path)]
         fields.drop_rest()
@@ -195,8 +197,11 @@ def _media(fields: Fields) -> Image | Document | None:
 
 
 _DECLARATIONS: Final = ("functionDeclarations", "function_declarations")
-_SCHEMAS: Final = ("parametersJsonSchema", "parameters_json_schema")
-_TYPES: Final = frozenset({"STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL"})
+DECLARED_SCHEMAS: Final = frozenset({"parametersJsonSchema", "parameters_json_schema"})
+"""Where a declaration has its schema as JSON Schema; ``parameters`` is of the API's own dialect."""
+# The types of that dialect, in the order of their numbers, which begin at 1.
+_TYPES: Final = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
+_INNER_SCHEMAS: Final = frozenset({"items", "anyOf", "allOf", "oneOf", "not", "prefixItems", "additionalProperties"})
 # Limits that the API writes as text, because they are 64-bit integers.
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
 _CHOICES: Final = {"AUTO": "auto", "ANY": "any", "NONE": "none"}
@@ -207,10 +212,13 @@ def declares_functions(value: Raw) -> bool:
     return starts_with(value, b"{") and not as_object(value, "tools").keys().isdisjoint(_DECLARATIONS)
 
 
-def single_tools(item: Raw, path: str) -> Iterator[tuple[Raw, str]]:
-    """The tools in one entry of ``tools``, with their places: each declared function, then what else it holds."""
+def single_tools(item: Raw, path: str) -> Iterator[tuple[Raw, str, Raw | UnsetType]]:
+    """The tools in one entry of ``tools``: each declared function, then what else it holds.
+
+    With the place of each, and a declaration as it came, which goes back as it is.
+    """
     if not starts_with(item, b"{"):
-        yield item, path
+        yield item, path, UNSET
         return
     keys = {key: value for key, value in as_object(item, path).items() if not starts_with(value, b"n")}
     for name in _DECLARATIONS:
@@ -219,11 +227,11 @@ def single_tools(item: Raw, path: str) -> Iterator[tuple[Raw, str]]:
         declared = as_list(keys.pop(name), f"{path}.{name}")
         for at, declaration in enumerate(declared):
             place = f"{path}.{name}.{at}"
-            yield Raw(msgspec.json.encode(_function(as_object(declaration, place)))), place
+            yield Raw(msgspec.json.encode(_function(as_object(declaration, place)))), place, declaration
         if not keys:
             return
         item = Raw(msgspec.json.encode(keys))
-    yield item, path
+    yield item, path, UNSET
 
 
 def choice_of(config: Raw) -> Raw | None:
@@ -253,29 +261,29 @@ class _Config(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _function(keys: dict[str, Raw]) -> dict[str, Any]:
     """A declaration with its schema, in whichever of the two dialects, as JSON Schema."""
-    found: dict[str, Any] = {key: value for key, value in keys.items() if key not in _SCHEMAS}
-    for name in _SCHEMAS:
-        if name in keys:
-            found["parameters"] = keys[name]
-    if "parameters" in found and found["parameters"] is keys.get("parameters"):
-        found["parameters"] = _json_schema(msgspec.json.decode(keys["parameters"]))
+    found: dict[str, Any] = {key: value for key, value in keys.items() if key not in DECLARED_SCHEMAS}
+    own = found.get("parameters")
+    for name in DECLARED_SCHEMAS & keys.keys():
+        found["parameters"] = keys[name]
+    if own is not None and found["parameters"] is own:
+        found["parameters"] = json_schema(msgspec.json.decode(own))
     return found
 
 
-def _json_schema(schema: Any) -> Any:  # noqa: ANN401  any JSON
-    """A schema of the API's own dialect, which has its types in capitals, as JSON Schema."""
+def json_schema(schema: Any) -> Any:  # noqa: ANN401  any JSON
+    """A schema of the API's own dialect, which has its types in capitals or as numbers, as JSON Schema."""
     if isinstance(schema, list):
-        return [_json_schema(item) for item in schema]
+        return [json_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     out: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties" and isinstance(value, dict):
-            out[key] = {name: _json_schema(inner) for name, inner in value.items()}
-        elif key in {"items", "anyOf", "prefixItems", "additionalProperties"}:
-            out[key] = _json_schema(value)
-        elif key == "type" and isinstance(value, str) and value in _TYPES:
-            out[key] = value.lower()
+            out[key] = {name: json_schema(inner) for name, inner in value.items()}
+        elif key in _INNER_SCHEMAS:
+            out[key] = json_schema(value)
+        elif key == "type":
+            out[key] = [_json_type(each) for each in value] if isinstance(value, list) else _json_type(value)
         elif key in _COUNTS and isinstance(value, str) and value.isdecimal():
             out[key] = int(value)
         else:
@@ -284,3 +292,9 @@ def _json_schema(schema: Any) -> Any:  # noqa: ANN401  any JSON
         del out["nullable"]
         out["type"] = [out["type"], "null"]
     return out
+
+
+def _json_type(name: Any) -> Any:  # noqa: ANN401  any JSON
+    if isinstance(name, int) and not isinstance(name, bool) and 1 <= name <= len(_TYPES):
+        name = _TYPES[name - 1]
+    return name.lower() if isinstance(name, str) and name in _TYPES else name

@@ -78,7 +78,7 @@ def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
     given = rest.pop("params", None)
     return Head(
         system=None if system is None else _read_system(system, notes),
-        tools=tuple(_read_tool(value, path, notes) for value, path in tools),
+        tools=tuple(_read_tool(value, path, notes, came) for value, path, came in tools),
         model=None if model is None else as_string(model, "model"),
         params=rest if given is None else rest | as_object(given, "params"),
     )
@@ -146,9 +146,12 @@ def _add_system_block(blocks: list[dict[str, object]], item: Raw, path: str) -> 
         blocks.append(dict(keys))
 
 
-def _tool_items(rest: dict[str, Raw], notes: Notes) -> list[tuple[Raw, str]]:
-    """The tools of ``tools``, of the older ``functions`` and of Converse's ``toolConfig``, with their places."""
-    found: list[tuple[Raw, str]] = []
+def _tool_items(rest: dict[str, Raw], notes: Notes) -> list[tuple[Raw, str, Raw | UnsetType]]:
+    """The tools of ``tools``, of the older ``functions`` and of Converse's ``toolConfig``, with their places.
+
+    Beside a declaration of Gemini's, which is read in words that all shapes share, stands what came.
+    """
+    found: list[tuple[Raw, str, Raw | UnsetType]] = []
     for key in ("tools", "functions"):
         value = rest.pop(key, None)
         if value is not None:
@@ -165,7 +168,8 @@ def _tool_items(rest: dict[str, Raw], notes: Notes) -> list[tuple[Raw, str]]:
         config = Fields(value, "toolConfig", notes)
         items = config.take("tools")
         if items is not None:
-            found += [(item, f"toolConfig.tools.{i}") for i, item in enumerate(as_list(items, "toolConfig.tools"))]
+            listed = enumerate(as_list(items, "toolConfig.tools"))
+            found += [(item, f"toolConfig.tools.{i}", UNSET) for i, item in listed]
         choice = config.take_object("toolChoice")
         if choice is not None:
             rest["tool_choice"] = _tool_choice(choice)
@@ -181,11 +185,11 @@ def _tool_choice(fields: Fields) -> Raw:
     return Raw(msgspec.json.encode({"type": "any" if "any" in fields else "auto"}))
 
 
-def _read_tool(value: Raw, path: str, notes: Notes) -> Tool:
-    """A tool of any shape.
+def _read_tool(value: Raw, path: str, notes: Notes, came: Raw | UnsetType = UNSET) -> Tool:
+    """A tool of any shape; ``came`` is what it was where ``value`` says it in other words.
 
-    ``raw`` is the whole of a tool that has more than a name, a description and a schema, for its issuer to take
-    back. A provider's own tool, which has no schema, has null for one.
+    ``raw`` is the whole of a tool that has more than a name, a description and a schema, or other words for them, for
+    its issuer to take back. A provider's own tool, which has no schema, has null for one.
     """
     if not starts_with(value, b"{"):
         raise wrong_type(path, "a tool", value)
@@ -207,7 +211,7 @@ def _read_tool(value: Raw, path: str, notes: Notes) -> Tool:
         name=name or "",
         description=UNSET if description is None else description,
         input_schema=_NO_SCHEMA if schema is None else schema,
-        raw=value if extras else UNSET,
+        raw=value if came is UNSET and extras else came,
     )
 
 

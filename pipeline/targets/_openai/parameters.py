@@ -18,7 +18,7 @@ from pipeline.model import Tool
 from pipeline.targets._openai.families import Chat
 from pipeline.targets._openai.rows import encode
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import ToolNames, legal_name
+from pipeline.targets.names import ToolNames, legal_name, unread_keys
 from pipeline.text.flatten import prompt_texts
 
 # Where other providers keep their sampling parameters together.
@@ -102,11 +102,6 @@ def system_text(given: str | Raw | None, rows: list[str], target: str, fixes: li
 
 LONGEST_NAME: Final = 64  # characters (OAI-04b, RSP-11)
 _NULL: Final = b"null"
-# What is read from a tool of any shape, or says nothing that these APIs could use.
-_READ_KEYS: Final = frozenset(
-    {"type", "function", "toolSpec", "name", "description", "parameters", "inputSchema", "input_schema", "strict"}
-    | {"cache_control"}
-)
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
 
 
@@ -138,15 +133,15 @@ def write_tools(
         if bytes(tool.input_schema) == _NULL:
             fixes.append(make("tool_foreign", path, before=keys or tool, target=target))
             continue
-        name = names.declare(tool, keys, path)
-        if name is None:
+        declared = names.declare(tool, keys, path)
+        if declared is None:
             continue
         inner = _inner(keys)
-        extras = sorted((keys.keys() | inner.keys()) - _READ_KEYS)
+        extras = unread_keys(keys, "strict", "cache_control")
         if extras:
-            fixes.append(make("field_dropped", path, before=keys, target=target, detail=", ".join(extras)))
+            fixes.append(make("field_dropped", path, before=keys, target=target, detail=extras))
         strict = inner.get("strict", keys.get("strict", UNSET))
-        written.append(form(Function(name, tool.input_schema, tool.description, strict)))
+        written.append(form(Function(declared.name, declared.input_schema, tool.description, strict)))
     return written
 
 

@@ -19,7 +19,7 @@ from pipeline.model import Tool
 from pipeline.targets.anthropic.blocks import is_mark
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, raw_unmarked
-from pipeline.targets.names import ToolNames, clamped, legal_name, read_choice, sort_params
+from pipeline.targets.names import ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
 from pipeline.text.flatten import prompt_texts
 
 PARAMETERS: Final = frozenset(
@@ -78,8 +78,6 @@ _LONGEST_NAME: Final = 128
 _FOREIGN: Final = frozenset(
     {"web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "image_generation", "local_shell"}
 )
-# What the readers take from a tool of any shape.
-_READ_KEYS: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "inputSchema"}
 
 
 class _ClientTool(Struct, frozen=True, omit_defaults=True):
@@ -167,28 +165,22 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
         if given is not None and _foreign(given):
             fixes.append(make("tool_foreign", path, before=given, target=_NAME))
             continue
-        name = names.declare(tool, given, path)
-        if name is None:
+        declared = names.declare(tool, given, path)
+        if declared is None:
             continue
         if given is not None and ("input_schema" in given or bytes(tool.input_schema) == b"null"):
-            yield _encode(given | {"name": name} if "name" in given and name != tool.name else given)
+            changed: dict[str, Any] = {"name": declared.name} if declared.name != tool.name else {}
+            if declared.input_schema != tool.input_schema:
+                changed["input_schema"] = declared.input_schema
+            yield _encode(given | {key: value for key, value in changed.items() if key in given})
         else:
-            if given is not None:
-                fixes.append(make("field_dropped", path, before=given, target=_NAME, detail=_extras(given)))
-            yield _encode(_ClientTool(name, tool.description, tool.input_schema))
+            if extras := unread_keys(given):
+                fixes.append(make("field_dropped", path, before=given, target=_NAME, detail=extras))
+            yield _encode(_ClientTool(declared.name, declared.description, declared.input_schema))
 
 
 def _keys(tool: Tool) -> dict[str, Any] | None:
     return None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
-
-
-def _extras(keys: dict[str, Any]) -> str:
-    """The keys of a tool in another shape that this one has no place for."""
-    inner = next((keys[key] for key in ("function", "toolSpec") if key in keys), None)
-    named = keys.keys() if inner is None else msgspec.json.decode(inner, type=dict[str, Raw]).keys() | keys.keys()
-    return ", ".join(
-        sorted(named - {"type", "function", "toolSpec", "name", "description", "parameters", "inputSchema"})
-    )
 
 
 def _foreign(keys: dict[str, Any]) -> bool:

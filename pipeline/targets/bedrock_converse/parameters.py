@@ -15,7 +15,7 @@ from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
-from pipeline.targets.names import ToolChoice, ToolNames, clamped, legal_name, read_choice, sort_params
+from pipeline.targets.names import ToolChoice, ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
 from pipeline.text.flatten import prompt_texts
 
 NAME: Final = "bedrock-converse"
@@ -48,8 +48,6 @@ _CACHE_POINT: Final = Raw(b'{"cachePoint":{"type":"default"}}')
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
-# What the readers take from a tool of any shape.
-_READ: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "input_schema", "inputSchema"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -135,14 +133,11 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
             else:
                 fixes.append(make("tool_foreign", path, before=given, target=NAME))
             continue
-        name = names.declare(tool, given, path)
-        if name is None:
+        declared = names.declare(tool, given, path)
+        if declared is None:
             continue
-        yield _encode(
-            _specified(name, tool.description, tool.input_schema)
-            if given is None
-            else _with_extras(name, tool, given, path, fixes)
-        )
+        made = _specified(declared.name, declared.description, declared.input_schema)
+        yield _encode(made if given is None else _with_extras(made, given, path, fixes))
         if given is not None and "cache_control" in given:
             yield bytes(_CACHE_POINT)
 
@@ -155,16 +150,15 @@ def _unmarked(items: list[Any], path: str, fixes: list[Fix]) -> list[Any]:
     return kept
 
 
-def _with_extras(name: str, tool: Tool, given: dict[str, Raw], path: str, fixes: list[Fix]) -> Any:  # noqa: ANN401  JSON
-    """A tool that has more than a name, a description and a schema; ``strict`` is Converse's too."""
+def _with_extras(made: dict[str, Any], given: dict[str, Raw], path: str, fixes: list[Fix]) -> dict[str, Any]:
+    """A tool that was given in more or other words; ``strict`` is Converse's too."""
     spec = next((given[key] for key in ("toolSpec", "function") if key in given), None)
     inner = given if spec is None else msgspec.json.decode(spec, type=dict[str, Raw])
-    made = _specified(name, tool.description, tool.input_schema)
     if "strict" in inner:
         made["toolSpec"]["strict"] = inner["strict"]
-    extras = sorted((inner.keys() | given.keys()) - _READ - {"strict", "cache_control"})
+    extras = unread_keys(given, "strict", "cache_control")
     if extras:
-        fixes.append(make("field_dropped", path, before=given, target=NAME, detail=", ".join(extras)))
+        fixes.append(make("field_dropped", path, before=given, target=NAME, detail=extras))
     return made
 
 

@@ -12,7 +12,7 @@ from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
-from pipeline.targets.names import read_choice, sort_params
+from pipeline.targets.names import ToolNames, read_choice, sort_params, unread_keys
 from pipeline.text.flatten import given_system
 from pipeline.text.preamble import tool_fallback, tool_preamble
 
@@ -20,21 +20,6 @@ NAME: Final = "cascade"
 
 _PASSED: Final = frozenset({"metadata", "stream", "user"})
 _ELSEWHERE: Final = frozenset({"cache_control", "messages", "model", "system", "tool_choice", "tools"})
-# Keys of a tool that the preamble tells, or that say nothing to a text.
-_TOLD: Final = frozenset(
-    {
-        "cache_control",
-        "description",
-        "function",
-        "inputSchema",
-        "input_schema",
-        "name",
-        "parameters",
-        "toolSpec",
-        "type",
-    }
-)
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -85,29 +70,21 @@ def prepare_head(setting: Setting, system: Sequence[Piece]) -> Head:
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[Tool, ...]:
     """The tools that the model can be told of; the others are recorded."""
-    told: dict[str, Tool] = {}
+    told: list[Tool] = []
+    names = ToolNames(NAME, str, fixes)
     for at, tool in enumerate(tools):
         path = f"tools.{at}"
         given = None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
         if bytes(tool.input_schema) == b"null":
             fixes.append(make("tool_foreign", path, before=given or tool, target=NAME))
             continue
-        if tool.name in told:
-            fixes.append(make("tool_repeated", path, before=given or tool, target=NAME))
+        declared = names.declare(tool, given, path)
+        if declared is None:
             continue
-        told[tool.name] = tool
-        if untold := _untold(given or {}):
-            fixes.append(make("field_dropped", path, before=given, target=NAME, detail=", ".join(untold)))
-    return tuple(told.values())
-
-
-def _untold(given: Mapping[str, Raw]) -> list[str]:
-    """The keys of a tool that a text does not show, those of its inner object included."""
-    keys = set(given)
-    for wrapper in ("function", "toolSpec"):
-        if wrapper in given:
-            keys |= msgspec.json.decode(given[wrapper], type=dict[str, Raw]).keys()
-    return sorted(keys - _TOLD)
+        told.append(declared)
+        if untold := unread_keys(given, "cache_control"):
+            fixes.append(make("field_dropped", path, before=given, target=NAME, detail=untold))
+    return tuple(told)
 
 
 def _choice(value: Raw | None, fixes: list[Fix]) -> Any:  # noqa: ANN401  any shape of it

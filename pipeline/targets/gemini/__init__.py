@@ -1,7 +1,8 @@
 """Gemini's generateContent: a turn is a content, a block a part of it.
 
-Calls and responses are matched by their order and number, so responses come in the order of their calls. Ids are sent
-to the models that write them themselves, Gemini 3 and later; some older surfaces refuse them (GEM-11).
+Calls and responses are matched by their order and number, so responses come in the order of their calls. Ids that came
+in this shape go back; those of other shapes are sent to the models that write ids themselves, Gemini 3 and later, as
+some older surfaces refuse them (GEM-11). Ids that reading made up are never sent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Thinking, ToolUse, Turn
 from pipeline.targets.base import Encoded, Ending, Setting, stub_for
-from pipeline.targets.gemini.blocks import GeminiFitting, in_order, written
+from pipeline.targets.gemini.blocks import GeminiFitting, in_order, shows_id, written
 from pipeline.targets.gemini.parameters import NAME, write_head
 from pipeline.targets.gemini.signatures import signed, unfit_reasoning, wants_signatures
 
@@ -22,10 +23,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class GeminiState(Struct, frozen=True, array_like=True):
-    """How many contents there are, and the calls of the last one: the function's name by the call's id."""
+    """How many contents there are, and the calls of the last one: the function's name by the call's id.
+
+    ``unnamed`` are the ids of those calls that were written without their id.
+    """
 
     count: int = 0
     calls: dict[str, str] = {}
+    unnamed: frozenset[str] = frozenset()
 
 
 class GeminiDialect:
@@ -46,7 +51,7 @@ class GeminiDialect:
     def encode(self, message: Message, state: GeminiState) -> Encoded:
         """Write one message."""
         book = Book(NAME)
-        fitting = GeminiFitting(book)
+        fitting = GeminiFitting(book, media_in_results=self._newer)
         unfit = unfit_reasoning(message, self._model)
         for at, piece in enumerate(message.pieces):
             if at in unfit:
@@ -59,16 +64,21 @@ class GeminiDialect:
             for piece in pieces:
                 book.drop("reasoning_alone", piece)
             pieces = [stub_for(message, book)]
-        calls = state.calls
+        calls, unnamed = state.calls, state.unnamed
         if message.role == "assistant":
-            calls = {piece.block.id: piece.block.name for piece in pieces if isinstance(piece.block, ToolUse)}
+            called = {piece.block.id: piece for piece in pieces if isinstance(piece.block, ToolUse)}
+            calls = {call_id: piece.block.name for call_id, piece in called.items()}  # type: ignore[union-attr]  # calls
+            unnamed = frozenset(
+                call_id for call_id, piece in called.items() if not shows_id(piece, calls[call_id], always=self._newer)
+            )
         else:
             pieces = in_order(pieces, calls, book)
         parts = signed(pieces, state.count, book, placeholders=self._newer)
         role = "model" if message.role == "assistant" else "user"
+        shown = [written(part, calls, unnamed, always=self._newer) for part in parts]
         return Encoded(
-            data=_encode({"role": role, "parts": [written(part, calls, ids=self._newer) for part in parts]}),
-            state=GeminiState(state.count + 1, calls),
+            data=_encode({"role": role, "parts": shown}),
+            state=GeminiState(state.count + 1, calls, unnamed),
             rows=[
                 (part.piece.path, part.piece.fate, part.piece.code, f"contents.{state.count}.parts.{at}")
                 for at, part in enumerate(parts)

@@ -6,13 +6,14 @@ Gemini's own parts, for which the canonical form has no place, go back only if t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, structs
 
+from pipeline.history.ids import made_id
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Issuer, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.fitting import Fitting
@@ -68,20 +69,27 @@ _MEMBERS: Final[Mapping[str, type[Struct]]] = MappingProxyType(
         "toolResponse": _ServerCall,
     }
 )
-# What may stand beside a part's member.
+# What may stand beside a part's member, or be a part by itself.
 _BESIDE: Final[Mapping[str, type]] = MappingProxyType(
-    {"thoughtSignature": str, "thought": bool, "videoMetadata": dict[str, Any], "mediaResolution": dict[str, Any]}
+    {
+        "thoughtSignature": str,
+        "thought": bool,
+        "videoMetadata": dict[str, Any],
+        "mediaResolution": dict[str, Any],
+        "partMetadata": dict[str, Any],
+    }
 )
+_IN_RESULTS: Final = frozenset({"inlineData", "fileData"})
 
 
 def own_part(block: Unknown) -> bool:
     """Whether a block is a well-formed part of Gemini's, as the API wrote it or would."""
     shape = _MEMBERS.get(block.kind)
-    if shape is None:
-        return False
     try:
         keys = part_of(block)
-        member = msgspec.json.decode(keys.pop(block.kind, b""), type=shape)
+        if (block.kind and shape is None) or not keys:
+            return False
+        member = msgspec.json.decode(keys.pop(block.kind, b""), type=shape) if shape else None
         for key, value in keys.items():
             msgspec.json.decode(value, type=_BESIDE[key])
     except (msgspec.DecodeError, KeyError):
@@ -109,6 +117,10 @@ class GeminiFitting(Fitting):
 
     marks = False
 
+    def __init__(self, book: Book, *, media_in_results: bool) -> None:
+        super().__init__(book)
+        self._media_in_results = media_in_results
+
     def name(self, name: str) -> str:
         """A function's name (GEM-10)."""
         return function_name(name)
@@ -131,11 +143,13 @@ class GeminiFitting(Fitting):
 
     def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> Piece | None:
         """Gemini's own parts that the canonical form has no block for."""
-        return piece if own_part(unknown) and not inner else None
+        if inner and not (self._media_in_results and unknown.kind in _IN_RESULTS):
+            return None
+        return piece if own_part(unknown) else None
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  in every result
-        """A response is an object of JSON: media follow it."""
-        return "" if isinstance(part, Unknown) else "result_media_moved"
+        """A response is an object of JSON; media stand in it for the models that read them there, else follow it."""
+        return "" if isinstance(part, Unknown) or self._media_in_results else "result_media_moved"
 
 
 def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[Piece]:
@@ -150,31 +164,52 @@ def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[
     return [*moved, *(piece for piece in pieces if not isinstance(piece.block, ToolResult))]
 
 
-def written(part: Signed, calls: Mapping[str, str], *, ids: bool) -> dict[str, Any]:
-    """A part; ``calls`` are the names of the functions called, by the calls' ids."""
-    shown = _shown(part, calls, ids=ids)
+def shows_id(piece: Piece, name: str, *, always: bool) -> bool:
+    """Whether a call of the function ``name``, or its response, is written with its id."""
+    return piece.tool_id != made_id(name) and (always or piece.path.startswith("contents."))
+
+
+def written(part: Signed, calls: Mapping[str, str], unnamed: Container[str], *, always: bool) -> dict[str, Any]:
+    """A part.
+
+    Args:
+        part: what is to be written.
+        calls: the names of the functions called, by the calls' ids.
+        unnamed: the ids of calls that were written without their id.
+        always: ids of any shape are written, but for those that were made up.
+    """
+    shown = _shown(part, calls, unnamed, always=always)
     return shown | {"thoughtSignature": part.signature} if part.signature else shown
 
 
-def _shown(part: Signed, calls: Mapping[str, str], *, ids: bool) -> dict[str, Any]:
+def _shown(part: Signed, calls: Mapping[str, str], unnamed: Container[str], *, always: bool) -> dict[str, Any]:
     match part.piece.block:
         case Text(text=text):
             return {"text": text}
         case Thinking(thinking=text):
             return {"text": text, "thought": True} if text.strip() else {"text": ""}
         case ToolUse() as call:
-            named = {"id": call.id} if ids else {}
+            named = {} if call.id in unnamed else {"id": call.id}
             return {"functionCall": {**named, "name": call.name, "args": call.input}}
         case ToolResult() as result:
-            named = {"id": result.tool_use_id} if ids else {}
-            return {"functionResponse": {**named, "name": calls[result.tool_use_id], "response": _response(result)}}
-        case Image() | Document() as media:
-            data: Any = inline(media.source)
-            return {"inlineData": {"mimeType": data.media_type, "data": data.data}}
-        case Unknown() as own:
-            return dict(part_of(own))
+            name = calls[result.tool_use_id]
+            is_named = result.tool_use_id not in unnamed and shows_id(part.piece, name, always=always)
+            named = {"id": result.tool_use_id} if is_named else {}
+            content = result.content if isinstance(result.content, list) else ()
+            media = [_medium(each) for each in content if not isinstance(each, Text)]
+            said = {"response": _response(result)} if len(media) < len(content) or not media else {}
+            return {"functionResponse": {**named, "name": name, **said, **({"parts": media} if media else {})}}
+        case Image() | Document() | Unknown() as medium:
+            return _medium(medium)
         case other:
             raise TypeError(f"not a fitted block: {type(other).__name__}")
+
+
+def _medium(medium: Image | Document | Unknown) -> dict[str, Any]:
+    if isinstance(medium, Unknown):
+        return dict(part_of(medium))
+    data: Any = inline(medium.source)
+    return {"inlineData": {"mimeType": data.media_type, "data": data.data}}
 
 
 def _response(result: ToolResult) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from msgspec import UNSET, Raw
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
+from pipeline.history.readers.gemini import DECLARED_SCHEMAS
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import ToolNames, legal_name, read_choice, sort_params
-from pipeline.text.flatten import prompt_texts
+from pipeline.targets.names import ToolNames, legal_name, read_choice, sort_params, unread_keys
+from pipeline.text.flatten import PromptText, prompt_texts
 
 NAME: Final = "gemini"
 
@@ -58,9 +59,9 @@ _OWN_TOOLS: Final = frozenset(
 )  # fmt: skip
 _MODES: Final = {"auto": "AUTO", "any": "ANY", "tool": "ANY", "none": "NONE"}
 # What only a declaration of Gemini's says, as it is.
-_OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "behavior")
-# What the readers take from a tool of any shape.
-_READ: Final = {"type", "function", "toolSpec", "name", "description", "parameters", "input_schema", "inputSchema"}
+_OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "response_json_schema", "behavior")
+_OPEN: Final = b'"additionalProperties"'
+_DECLARATION: Final = frozenset({"name", "description", "parameters", *_OF_DECLARATIONS} | DECLARED_SCHEMAS)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -78,8 +79,9 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     fixes: list[Fix] = []
     keys: dict[str, Any] = {}
     params = sort_params(setting.params)
-    given = [each.text for each in prompt_texts(setting.system, NAME, fixes) if each.text]
-    words = [*given, *(piece.block.text for piece in system if isinstance(piece.block, Text))]
+    given = [_text_of(each) for each in prompt_texts(setting.system, NAME, fixes)]
+    words = [text for text in given if text is not None]
+    words += [piece.block.text for piece in system if isinstance(piece.block, Text)]
     prompt = _instruction(words, params.rest.get("systemInstruction"))
     if prompt is not None:
         keys["systemInstruction"] = prompt
@@ -101,6 +103,14 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     if generation:
         keys["generationConfig"] = generation
     return WrittenHead(_encode(keys), fixes)
+
+
+def _text_of(said: PromptText) -> str | None:
+    """A text, a blank one as it was given, which this API takes; None where there is none."""
+    if said.text or "text" not in said.keys:
+        return said.text or None
+    blank = msgspec.json.decode(said.keys["text"])
+    return blank if isinstance(blank, str) else None
 
 
 def _instruction(words: list[str], given: Raw | None) -> Any:  # noqa: ANN401  JSON
@@ -129,26 +139,20 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[list[dict[str, Any]
             else:
                 fixes.append(make("tool_foreign", path, before=given, target=NAME))
             continue
-        name = names.declare(tool, given, path)
-        if name is None:
+        declared = names.declare(tool, given, path)
+        if declared is None:
             continue
-        extras = _extras(given)
+        extras = unread_keys(given, "cache_control", *_OF_DECLARATIONS)
         if extras:
             fixes.append(make("field_dropped", path, before=given, target=NAME, detail=extras))
+        # The field `parameters` knows only a part of JSON Schema (GEM-20).
+        if given is not None and given.keys() <= _DECLARATION and _OPEN not in bytes(given.get("parameters", b"")):
+            functions.append(given | {"name": declared.name})
+            continue
         said = {} if tool.description is UNSET else {"description": tool.description}
-        # The other field, `parameters`, knows only a part of JSON Schema (GEM-20).
         more: dict[str, Any] = {key: given[key] for key in _OF_DECLARATIONS if key in given} if given else {}
-        functions.append({"name": name, **said, "parametersJsonSchema": tool.input_schema, **more})
+        functions.append({"name": declared.name, **said, "parametersJsonSchema": declared.input_schema, **more})
     return functions, own
-
-
-def _extras(given: dict[str, Raw] | None) -> str:
-    """The keys of a tool that a function here has no place for."""
-    if given is None:
-        return ""
-    spec = next((given[key] for key in ("toolSpec", "function") if key in given), None)
-    inner = given if spec is None else msgspec.json.decode(spec, type=dict[str, Raw])
-    return ", ".join(sorted((inner.keys() | given.keys()) - _READ - {"cache_control", *_OF_DECLARATIONS}))
 
 
 def _choice(value: Raw | None, fixes: list[Fix], *, any_tool: bool) -> dict[str, Any] | None:
