@@ -20,6 +20,9 @@ KEYS = [
     "source", "data", "media_type", "base64", "image", "document", "thinking", "signature", "system", "tools",
     "cache_control", "ephemeral", "ttl", "model", "max_tokens", "user", "assistant", "message", "server_tool_use",
     "input_schema", "tool_choice", "temperature", "budget_tokens", "enabled", "fallback", "from", "to",
+    "contents", "parts", "functionCall", "function_call", "functionResponse", "args", "response", "inline_data",
+    "mimeType", "thoughtSignature", "functionDeclarations", "generationConfig", "toolUse", "toolResult", "toolUseId",
+    "json", "bytes", "toolConfig", "toolSpec", "inputSchema", "inferenceConfig", "modelId", "format",
 ]  # fmt: skip
 leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(KEYS))
 values = st.recursive(
@@ -28,10 +31,17 @@ values = st.recursive(
     max_leaves=25,
 )
 objects = st.dictionaries(st.sampled_from(KEYS), values, max_size=8)
+places = st.sampled_from(["messages", "contents", "input"])
 bodies = st.one_of(
     objects,
-    st.builds(lambda head, messages: {**head, "messages": messages}, objects, st.lists(objects, max_size=4)),
-    st.builds(lambda role, content: {"messages": [{"role": role, "content": content}]}, values, st.lists(objects)),
+    st.builds(lambda head, key, messages: {**head, key: messages}, objects, places, st.lists(objects, max_size=4)),
+    st.builds(
+        lambda key, role, inner, content: {key: [{"role": role, inner: content}]},
+        places,
+        values,
+        st.sampled_from(["content", "parts"]),
+        st.lists(objects),
+    ),
 )
 
 
@@ -43,7 +53,7 @@ def well_formed(found: list[Violation], target: str) -> None:
         assert msgspec.json.decode(msgspec.json.encode(violation), type=Violation) == violation
 
 
-@settings(max_examples=300)
+@settings(max_examples=600)
 @given(bodies, st.sampled_from(TARGETS))
 def test_arbitrary_json(body, target):
     well_formed(validate(body, target), target)
@@ -66,6 +76,7 @@ def test_arbitrary_bytes_and_text(data, text, target):
         b'{"messages":[{"role":"user","content":"\xed\xa0\x80"}]}', b'{"messages":NaN}', b"\x00",
         b'{"messages":[' + b"[" * 3000 + b"]" * 3000 + b"]}", b'{"max_tokens":1e999,"messages":[]}',
         b'{"messages":[],"max_tokens":' + b"9" * 5000 + b"}",
+        *(b'{"%b":%b}' % (key, value) for key in (b"messages", b"contents", b"input") for value in (b"5", b"{}")),
         {"messages": {1, 2}}, {"messages": [object()]}, {1: 2}, {"x": float("nan")}, {"messages": "\ud800"},
     ],
 )  # fmt: skip
