@@ -1,150 +1,244 @@
-"""The healthy beginning of a history, found in one pass.
+"""The healthy stretches of a history, each found in one pass.
 
-Most histories have nothing to mend. What the machine would take turn by turn and hand out unchanged is found here
-by a few comparisons a block; where the least thing is unusual, the stretch ends and the machine takes over. Both give
-the same, which a property checks.
+Most of most histories has nothing to mend. What the machine would take turn by turn and hand out unchanged is found
+here by a few comparisons a block; where the least thing is unusual, a stretch ends, the machine takes over, and the
+next stretch begins behind it. Both give the same, which a property checks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from pipeline.history.ids import LONGEST_ID, is_legal
+from pipeline.history.media import with_plain_data
 from pipeline.history.results import LONGEST_PLACEHOLDER, is_placeholder
-from pipeline.model import Policy, Text, ToolResult, ToolUse, Turn
-
-# A user turn, an answer and another user turn: less is no work for the machine either.
-_SHORTEST = 3
+from pipeline.model import Document, Image, Policy, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 
 # Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
 _SHORT = 256
 
 
-class Stretch(Struct, frozen=True):
-    """The settled turns at the beginning of a history.
+class Stretch(Struct, frozen=True, kw_only=True):
+    """Turns of a history that have nothing to mend and are settled where the machine has settled what stands before.
 
-    ``turns`` counts them, ``number`` their exchanges as the machine does; ``ids`` are their calls' ids, all answered,
-    and ``names`` the tools that are called.
+    Attributes:
+        start: the place of the first among the turns. The turn behind the last is an assistant's that has nothing to
+            mend either.
+        opens: whether the history begins here, with a user turn; else the first is an assistant's.
+        turns: how many there are.
+        counted: before each assistant's turn, and behind the last turn, how many turns of the assistant and of the user
+            beside results the machine would count, and how many calls there were.
+        ids: the ids of the calls, all answered.
+        names: the tools that are called.
+        special: the places, from ``start``, of turns that hold more than plain text, calls, and results of text.
+        reasons: whether they hold thinking.
     """
 
+    start: int
+    opens: bool
     turns: int
-    number: int
+    counted: list[tuple[int, int]]
     ids: list[str]
     names: set[str]
+    special: list[int]
+    reasons: bool
+
+    @property
+    def number(self) -> int:
+        """How many turns the machine would count."""
+        return self.counted[-1][0]
+
+    def without(self, pairs: int) -> Stretch:
+        """What is left without the first pairs of an answer and a user turn; not for a stretch that opens."""
+        if not pairs:
+            return self
+        number, calls = self.counted[pairs]
+        return structs.replace(
+            self,
+            start=self.start + 2 * pairs,
+            turns=self.turns - 2 * pairs,
+            counted=[(later - number, more - calls) for later, more in self.counted[pairs:]],
+            ids=self.ids[calls:],
+            special=[at - 2 * pairs for at in self.special if at >= 2 * pairs],
+        )
 
     def holds(self, policy: Policy) -> bool:
-        """Whether the machine would let these turns be under a policy: no calls stripped, none left out."""
-        return not policy.strip_tools and policy.missing_result == "synthesise"
+        """Whether the machine would let these turns be under a policy: nothing stripped, no calls left out."""
+        return (
+            not policy.strip_tools
+            and policy.missing_result == "synthesise"
+            and not (self.reasons and policy.reasoning == "strip")
+        )
 
 
-def healthy_stretch(turns: Sequence[Turn], harmless: Callable[[bytes], bool]) -> Stretch | None:
-    """A beginning that is plain and settled, as far as whole pairs of an answer and a user turn go, or None.
+class _Scan:
+    """What is found in the turns of one stretch. No call may have an id that is ``known`` from an earlier turn."""
 
-    Plain is text, calls and results that are text or texts, without breakpoints and issuers, and with no free-form
-    JSON but inputs; ``harmless`` says of one that is long or not ASCII that it can stay as it is. The stretch ends
-    before an assistant turn that is healthy too, so that the machine goes on from there.
+    __slots__ = ("_is_harmless", "_known", "ids", "names", "reasons", "special")
+
+    def __init__(self, known: set[str], is_harmless: Callable[[bytes], bool]) -> None:
+        self._known = known
+        self._is_harmless = is_harmless
+        self.ids: list[str] = []
+        self.names: set[str] = set()
+        self.special: list[int] = []
+        self.reasons = False
+
+    def calls(self, turn: Turn, at: int) -> dict[str, str] | None:
+        """The names of a healthy assistant turn's calls, by id; None if it is not one. ``at`` is its place."""
+        if turn.role != "assistant":
+            return None
+        calls: dict[str, str] = {}
+        special, says = False, False
+        for block in turn.blocks:
+            kind = type(block)
+            if kind is Text:
+                # Text behind a call is moved.
+                if calls or not block.text or block.text.isspace():  # type: ignore[union-attr]  # see kind
+                    return None
+                says = True
+                if block.refusal or block.structured or block.citations is not UNSET:  # type: ignore[union-attr]  # see kind
+                    special = True
+            elif kind is ToolUse:
+                call, name, data = block.id, block.name, bytes(block.input)  # type: ignore[union-attr]  # see kind
+                if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:  # type: ignore[union-attr]  # see kind
+                    return None
+                # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
+                if not (len(call) <= LONGEST_ID and call.isascii() and call.isidentifier()) and not is_legal(call):
+                    return None
+                if not (len(data) <= _SHORT and data.isascii()) and not self._is_harmless(data):
+                    return None
+                if block.caller is not UNSET:  # type: ignore[union-attr]  # see kind
+                    special = True
+                self._known.add(call)
+                calls[call] = name
+            elif kind is Thinking or kind is RedactedThinking:
+                special = self.reasons = True
+            else:
+                return None
+            if not (block.cache_control is block.issuer is UNSET):  # type: ignore[union-attr]  # no unknown block
+                special = True
+        if special:
+            self.special.append(at)
+        return calls if says or calls else None
+
+    def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
+        """Whether a healthy user turn says something besides its results.
+
+        None if it is not such a turn, or does not begin with one real result for each of ``calls``, which are used up.
+        """
+        if turn.role != "user" or not turn.blocks or turn.synthetic:
+            return None
+        special, said = False, False
+        for block in turn.blocks:
+            kind = type(block)
+            if kind is ToolResult:
+                content, name = block.content, calls.pop(block.tool_use_id, None)  # type: ignore[union-attr]  # see kind
+                if name is None or said:
+                    return None
+                if type(content) is list:
+                    if not _are_fit(content):
+                        return None
+                    special = special or not _are_plain(content)
+                elif type(content) is not str:
+                    return None
+                if len(content) <= LONGEST_PLACEHOLDER and is_placeholder(block, name, block.tool_use_id):  # type: ignore[arg-type, union-attr]  # str or list
+                    return None
+            elif kind is Text:
+                if not block.text or block.text.isspace() or block.refusal:  # type: ignore[union-attr]  # see kind
+                    return None
+                said = True
+                if block.structured or block.citations is not UNSET:  # type: ignore[union-attr]  # see kind
+                    special = True
+            elif kind is Image or kind is Document:
+                if with_plain_data(block.source) is not None:  # type: ignore[union-attr]  # see kind
+                    return None
+                special = said = True
+            else:
+                return None
+            if not (block.cache_control is block.issuer is UNSET):  # type: ignore[union-attr]  # no unknown block
+                special = True
+        if special:
+            self.special.append(at)
+        return None if calls else said
+
+
+def healthy_stretches(turns: Sequence[Turn], is_harmless: Callable[[bytes], bool]) -> list[Stretch]:
+    """The stretches of a history, as far as whole pairs of an answer and a user turn go.
+
+    ``is_harmless`` says of a call's input that is long or not ASCII that it can stay as it is.
     """
-    if len(turns) < _SHORTEST or _user_says(turns[0], {}) is None:
-        return None
+    found: list[Stretch] = []
     known: set[str] = set()
-    names: set[str] = set()
-    ids: list[str] = []
-    number = 1
-    end, at, ends_number, ends_ids = 0, 1, 0, 0
-    for assistant, user in zip(turns[1::2], turns[2::2], strict=False):
-        calls = _calls(assistant, known, harmless)
+    at = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
+    opens = True
+    while at < len(turns):
+        stretch, at = _stretch_from(turns, at, _Scan(known, is_harmless), opens=opens)
+        if stretch is not None:
+            found.append(stretch)
+        opens = False
+        while at < len(turns) and turns[at].role != "assistant":
+            at += 1
+    return found
+
+
+def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) -> tuple[Stretch | None, int]:
+    """The stretch that begins at a place, if one does, and the place behind what was looked at.
+
+    ``opens`` says that it begins with the history, and so with a user turn.
+    """
+    at, number = start, 0
+    if opens:
+        if scan.user_says(turns[start], {}, 0) is None:
+            return None, start + 1
+        at, number = start + 1, 1
+    counted: list[tuple[int, int]] = []
+    while at < len(turns):
+        calls = scan.calls(turns[at], at - start)
         if calls is None:
             break
-        end, ends_number, ends_ids = at, number, len(ids)
+        counted.append((number, len(scan.ids)))
         if calls:
-            ids += calls
-            names.update(calls.values())
-        said = _user_says(user, calls)
+            scan.ids += calls
+            scan.names.update(calls.values())
+        said = scan.user_says(turns[at + 1], calls, at + 1 - start) if at + 1 < len(turns) else None
         if said is None:
             break
         number += 2 if said else 1
         at += 2
-    return Stretch(end, ends_number, ids[:ends_ids], names) if end else None
+    # The last answer is the machine's, whatever follows it.
+    count = 2 * len(counted) - (1 if opens else 2)
+    if count < 1:
+        return None, at + 1
+    stretch = Stretch(
+        start=start,
+        opens=opens,
+        turns=count,
+        counted=counted,
+        ids=scan.ids[: counted[-1][1]],
+        names=scan.names,
+        special=[place for place in scan.special if place < count],
+        reasons=scan.reasons,
+    )
+    return stretch, at + 1
 
 
-def _calls(turn: Turn, known: set[str], harmless: Callable[[bytes], bool]) -> dict[str, str] | None:
-    """The names of a plain, healthy assistant turn's calls, by id; None if it is not one.
-
-    Their ids are added to those that are ``known``, of which no call may have one.
-    """
-    if turn.role != "assistant" or not turn.blocks:
-        return None
-    calls: dict[str, str] = {}
-    for block in turn.blocks:
-        if type(block) is Text:
-            # Text behind a call is moved.
-            if calls or not block.text or block.text.isspace():
-                return None
-            if (
-                block.refusal
-                or block.structured
-                or not (block.cache_control is block.issuer is block.citations is UNSET)
-            ):
-                return None
-        elif type(block) is ToolUse:
-            call, name, data = block.id, block.name, bytes(block.input)
-            if call in known or not name or name.isspace() or data[:1] != b"{":
-                return None
-            # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
-            if not (len(call) <= LONGEST_ID and call.isascii() and call.isidentifier()) and not is_legal(call):
-                return None
-            if block.incomplete or not (block.cache_control is block.issuer is block.caller is UNSET):
-                return None
-            if not (len(data) <= _SHORT and data.isascii()) and not harmless(data):
-                return None
-            known.add(call)
-            calls[call] = name
-        else:
-            return None
-    return calls
-
-
-def _user_says(turn: Turn, calls: dict[str, str]) -> bool | None:
-    """Whether a plain, healthy user turn says something besides its results.
-
-    None if it is not such a turn, or does not begin with one real result for each of ``calls``, which are used up.
-    """
-    if turn.role != "user" or not turn.blocks:
-        return None
-    said = False
-    for block in turn.blocks:
-        if type(block) is ToolResult:
-            content, name = block.content, calls.pop(block.tool_use_id, None)
-            if name is None or said or not (block.cache_control is block.issuer is UNSET):
-                return None
-            if type(content) is not str and not _are_texts(content):
-                return None
-            if len(content) <= LONGEST_PLACEHOLDER and is_placeholder(block, name, block.tool_use_id):  # type: ignore[arg-type]  # str or list
-                return None
-        elif type(block) is Text:
-            if not block.text or block.text.isspace():
-                return None
-            if (
-                block.refusal
-                or block.structured
-                or not (block.cache_control is block.issuer is block.citations is UNSET)
-            ):
-                return None
-            said = True
-        else:
-            return None
-    return None if calls else said
-
-
-def _are_texts(content: object) -> bool:
-    """Whether a result's content is texts that stay as they are, one at least."""
-    if type(content) is not list:
-        return False
+def _are_fit(content: list[Text | Image | Document | Unknown]) -> bool:
+    """Whether a result's content is texts, images and documents that stay as they are, one at least."""
     for part in content:
-        if type(part) is not Text or not part.text or part.text.isspace():
-            return False
-        if part.refusal or part.structured or not (part.cache_control is part.issuer is part.citations is UNSET):
+        if type(part) is Text:
+            if not part.text or part.text.isspace() or part.refusal:
+                return False
+        elif not isinstance(part, (Image, Document)) or with_plain_data(part.source) is not None:
             return False
     return bool(content)
+
+
+def _are_plain(content: Sequence[object]) -> bool:
+    """Whether a result's content is text and nothing beside it."""
+    return all(
+        type(part) is Text and not part.structured and part.cache_control is part.issuer is part.citations is UNSET
+        for part in content
+    )

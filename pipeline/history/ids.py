@@ -68,11 +68,14 @@ class IdTable:
         return final
 
     def admits(self, ids: Sequence[str]) -> bool:
-        """Whether legal, unused ids are different for each of the session's targets."""
-        return all(len({image(final) for final in ids}) == len(set(ids)) for image, _ in self._images)
+        """Whether legal ids that are different can all stay as they are, for each of the session's targets."""
+        return self._used.isdisjoint(ids) and all(
+            len(images := set(map(image, ids))) == len(ids) and taken.isdisjoint(images)
+            for image, taken in self._images
+        )
 
     def claim_answered(self, ids: Sequence[str]) -> None:
-        """Take ids that are known to be legal, unused, admitted and answered."""
+        """Take legal ids that are admitted, of calls that are answered."""
         self._used.update(ids)
         for image, taken in self._images:
             taken.update(map(image, ids))

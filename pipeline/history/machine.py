@@ -71,15 +71,25 @@ class History:
         self._settle()
         return book.fixes[before:]
 
-    def begin(self, stretch: Stretch) -> None:
-        """Begin behind a healthy stretch, as if its turns had been taken and settled one by one."""
+    @property
+    def rests(self) -> bool:
+        """Whether an assistant's turn that comes next settles all that stands before it."""
+        return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed
+
+    def skip(self, stretch: Stretch) -> None:
+        """Go on behind a healthy stretch, as if its turns had come and settled one by one.
+
+        It opens the history or comes where the machine rests, and the table of ids admits its ids.
+        """
+        for exchange in self.exchanges:
+            self._emit(user_message(exchange, self.changed))
         self.turns += stretch.turns
         self.messages += stretch.turns
         self.ids.claim_answered(stretch.ids)
         self._calls += [SettledCall(each, each, answered=True) for each in stretch.ids]
-        self.number = stretch.number + 1
+        self.number += stretch.number + 1
         # The assistant turn that comes next is this exchange's.
-        self.exchanges.append(Exchange(number=self.number))
+        self.exchanges = [Exchange(number=self.number)]
 
     @property
     def waiting(self) -> bool:

@@ -251,7 +251,7 @@ def normalize(
     setting = Setting(system=given.system, tools=given.tools, model=given.model, params=given.params)
     work = WorkingHistory((target,), mended_by, setting)
     work.note(found.fixes)
-    work.begin(given.turns, found.stretch)
+    work.begin(given.turns, found.stretches)
     return work.request(to)
 
 

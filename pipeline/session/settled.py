@@ -20,7 +20,7 @@ from pipeline.registry import Target
 from pipeline.rules import RuleSet, Violation
 from pipeline.rules.base import WholeBody
 from pipeline.targets import Ending, Setting
-from pipeline.targets.base import Row
+from pipeline.targets.base import Row, Run, run_encoder
 
 # So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
 _LITTLE = 4096
@@ -72,6 +72,7 @@ class SettledPart:
     def __init__(self, target: Target, setting: Setting, system: Sequence[Piece]) -> None:
         self.target = target
         self.dialect = target.writer.prepare(setting, system)
+        self._encode_run = run_encoder(self.dialect)
         self.model = setting.model
         self.state: Any = self.dialect.state
         self.chunks: list[bytes] = []
@@ -109,15 +110,22 @@ class SettledPart:
         self.chunks.append(part.data)
         return len(part.data)
 
-    def settle_run(self, turns: Sequence[Turn], names: set[str]) -> int:
-        """Write turns of a healthy stretch for good, in one go where the target takes them as they are."""
-        run = self.dialect.encode_run(turns, names)
-        if run is None:
-            return sum(self.settle(message_of(turn)) for turn in turns)
-        self.state = run.state
-        self.chunks.append(run.data)
-        self.rows += turns
-        return len(run.data)
+    def settle_run(self, run: Run) -> int:
+        """Write the messages of a healthy stretch for good, as many in one go as the target takes as they are."""
+        length, at = 0, 0
+        while at < len(run.turns):
+            written = self._encode_run(run, at, self.state) if self._encode_run is not None else None
+            if written is None:
+                length += self.settle(message_of(run.turns[at]))
+                at += 1
+                continue
+            part, end = written
+            self.state = part.state
+            self.chunks.append(part.data)
+            self.rows += run.turns[at:end]
+            length += len(part.data)
+            at = end
+        return length
 
     def lit(self, ending: Ending) -> tuple[Mark, ...]:
         """The settled breakpoints that there is room for behind those of the open messages; the newest ones."""

@@ -30,7 +30,7 @@ from pipeline.session.state import (
     save_setting,
 )
 from pipeline.targets import Setting, Writer
-from pipeline.targets.base import images_of
+from pipeline.targets.base import Run, images_of
 
 # A segment is written when this much has settled: few enough for a small head, enough for few segments.
 _SEGMENT_MESSAGES = 16
@@ -63,40 +63,59 @@ class WorkingHistory:
             self.archive.log.append(list(fixes))
             self.shared.fixes += fixes
 
-    def begin(self, turns: Sequence[Turn], stretch: Stretch | None) -> None:
-        """Take the first turns: the stretch that is known to be healthy in one go, the rest one by one."""
-        leading = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
-        self.take(turns[:leading])
-        rest = turns[leading:]
-        if stretch is not None and stretch.holds(self.policy) and self.history.ids.admits(stretch.ids):
-            healthy, rest = rest[: stretch.turns], rest[stretch.turns :]
-            self.history.begin(stretch)
-            self.archive.log += healthy
-            self.shared.ids += [turn.id for turn in healthy]
-            self._settled += len(healthy)
-            for part in self.parts.values():
-                self._settled_bytes += part.settle_run(healthy, stretch.names)
-        self.take(rest)
+    def begin(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:
+        """Take the first turns: those of stretches that are known to be healthy in one go, the rest one by one."""
+        at = 0
+        for stretch in stretches:
+            self.take(turns[at : stretch.start])
+            at, pairs = stretch.start, 0
+            if not stretch.holds(self.policy):
+                continue
+            while not (stretch.opens or self.history.rests) and at < stretch.start + stretch.turns:
+                # An earlier call still waits for its result, say.
+                self.take(turns[at : at + 2])
+                at, pairs = at + 2, pairs + 1
+            left = stretch.without(pairs)
+            if left.turns and self.history.ids.admits(left.ids):
+                self._skip(turns[at : at + left.turns], left)
+                at += left.turns
+        self.take(turns[at:])
 
     def take(self, turns: Iterable[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain."""
         certain: list[Fix] = []
-        history, shared = self.history, self.shared
+        history = self.history
         for turn in turns:
             self.archive.log.append(turn)
             certain += history.append(turn)
             if len(history.system) != self._system_rows:
                 self._reopen_parts()
-            messages, fixes, gone, calls = history.take_settled()
-            shared.fixes += fixes
-            shared.gone += gone
-            self.calls += calls
-            for message in messages:
-                shared.ids.append(message.id)
-                self._settled += 1
-                for part in self.parts.values():
-                    self._settled_bytes += part.settle(message)
+            self._settle()
         return certain
+
+    def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
+        """Take the turns of a healthy stretch, each of which is one message."""
+        self.history.skip(stretch)
+        self._settle()
+        self.archive.log += turns
+        self.shared.ids += [turn.id for turn in turns]
+        self._settled += len(turns)
+        run = Run(turns, stretch.names, frozenset(stretch.special))
+        for part in self.parts.values():
+            self._settled_bytes += part.settle_run(run)
+
+    def _settle(self) -> None:
+        """Write for every target what the machine has settled."""
+        shared = self.shared
+        messages, fixes, gone, calls = self.history.take_settled()
+        shared.fixes += fixes
+        shared.gone += gone
+        self.calls += calls
+        for message in messages:
+            shared.ids.append(message.id)
+            self._settled += 1
+            for part in self.parts.values():
+                self._settled_bytes += part.settle(message)
 
     def request(self, target: str) -> Normalized:
         """The request for one of the targets, as it stands."""

@@ -8,7 +8,7 @@ settled is encoded once and kept, the open end anew for each request. A body is
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import UNSET, Raw, Struct
 
@@ -113,18 +113,35 @@ class Dialect(Protocol):
     def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
         """Write a message for good. A message that this target shows nothing of has empty ``data``."""
 
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> Encoded | None:
-        """Write the plain turns of a healthy stretch in one go; ``names`` are the tools they call.
-
-        They are the first of the request, and each is one message; the data are theirs joined by the separator, the
-        rows are left out. None where they are not to be written just as they are.
-        """
-
     def end(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the target's own
         """Write the open messages, the last ones of a request that has ``settled`` messages before them.
 
         ``final`` says that an assistant turn at the end stays the last one (a prefill).
         """
+
+
+class Run(Struct, frozen=True):
+    """The turns of a healthy stretch, each of which is one message.
+
+    ``names`` are the tools that they call; ``special`` are the places of those that hold more than plain text, calls,
+    and results of text.
+    """
+
+    turns: Sequence[Turn]
+    names: Collection[str]
+    special: Collection[int]
+
+
+EncodeRun: TypeAlias = Callable[[Run, int, Any], tuple[Encoded, int] | None]
+"""Writes the messages of a run from a place on that are written just as they are, behind a state, and says where they
+end. The data are theirs joined by the separator; the rows are left out. None where already the first is not written as
+it is."""
+
+
+def run_encoder(dialect: Dialect) -> EncodeRun | None:
+    """How a dialect writes healthy messages in one go: its method ``encode_run``, if it has one."""
+    encode: EncodeRun | None = getattr(dialect, "encode_run", None)
+    return encode
 
 
 class Writer(Protocol):
@@ -143,14 +160,13 @@ class Writer(Protocol):
         """Get ready for a session; ``system`` are the texts of leading system messages."""
 
 
-@runtime_checkable
-class WritesIds(Protocol):
-    """A writer that makes ids of its own making where it does not take them as they are."""
-
-    def call_id(self, model: str | None) -> Callable[[str], str]:
-        """How it writes an id for a model. The structure repair keeps ids apart that it would write alike."""
-
-
 def images_of(writers: Iterable[Writer], model: str | None) -> list[Callable[[str], str]]:
-    """How the writers write ids, each way once."""
-    return list(dict.fromkeys(writer.call_id(model) for writer in writers if isinstance(writer, WritesIds)))
+    """How the writers write ids for a model, each way once.
+
+    A writer that makes ids of its own where it does not take them as they are says how by a method ``call_id``. The
+    structure repair keeps ids apart that it would write alike.
+    """
+    ways: Iterable[Callable[[str | None], Callable[[str], str]] | None] = (
+        getattr(writer, "call_id", None) for writer in writers
+    )
+    return list(dict.fromkeys(way(model) for way in ways if way is not None))

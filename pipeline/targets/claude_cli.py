@@ -17,7 +17,7 @@ from msgspec import structs
 
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Document, Image, Text, ToolResult, Turn, Unknown, on_the_wire
+from pipeline.model import Document, Image, Text, ToolResult, Unknown, on_the_wire
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (
@@ -67,9 +67,6 @@ class ClaudeCliDialect:
         book = Book(NAME)
         message = quiet(_fitted(message, book), _GUARD, book)
         return _encoded(_escaped(BETWEEN.join(sections(message))), message, book)
-
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
-        """Nothing is written as it is."""
 
     def end(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  this target has no prefill
         """Write the last turns: all but the final one are history, that one is the current input."""

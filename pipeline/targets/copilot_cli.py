@@ -15,7 +15,7 @@ from msgspec import structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
 from pipeline.text.flatten import (
     BETWEEN,
@@ -61,9 +61,6 @@ class CopilotCliDialect:
         book = Book(NAME)
         message = quiet(_shown(message, book), _GUARD, book)
         return _encoded(message, book, sections)
-
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
-        """Nothing is written as it is."""
 
     def end(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  this target has no prefill
         """Write the last turns: all but the final one are history, that one is the current input."""

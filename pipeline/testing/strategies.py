@@ -203,10 +203,32 @@ def _perturbed_block(draw: st.DrawFn, block: JSON, earlier: list[str]) -> list[J
 
 
 @st.composite
+def _rich_healthy_histories(draw: st.DrawFn) -> list[JSON]:
+    """Healthy histories that also have signed thinking, images, documents and cache breakpoints in them."""
+    history = draw(healthy_histories())
+    media = [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "d"}, "title": "notes"},
+    ]
+    for turn in history:
+        more = draw(st.sampled_from(["", "", "more", "mark"]))
+        blocks = turn["content"]
+        if more == "mark":
+            blocks[-1] = blocks[-1] | {"cache_control": MARK}
+        elif more and turn["role"] == "assistant":
+            blocks.insert(0, {"type": "thinking", "thinking": "hm", "signature": "c2ln"})
+        elif more and blocks[-1]["type"] == "text":
+            blocks.append(draw(st.sampled_from(media)))
+        elif more:
+            blocks[-1] = blocks[-1] | {"content": [{"type": "text", "text": "r"}, draw(st.sampled_from(media))]}
+    return history
+
+
+@st.composite
 def perturbed_histories(draw: st.DrawFn) -> list[JSON]:
     """Long healthy histories in which one thing is not as it should be: a block, or a message's role or content."""
-    history = [*draw(healthy_histories()), {"role": "assistant", "content": [{"type": "text", "text": "well"}]}]
-    history += draw(healthy_histories().filter(lambda more: len(more) > 2))
+    history = [*draw(_rich_healthy_histories()), {"role": "assistant", "content": [{"type": "text", "text": "well"}]}]
+    history += draw(_rich_healthy_histories().filter(lambda more: len(more) > 2))
     for number, turn in enumerate(history):
         # Both halves number their calls from 0; ids stay unique, as in a history that is one.
         for block in turn["content"]:

@@ -41,7 +41,10 @@ HEAD = {
 }
 TARGETS = ("anthropic", "bedrock-converse")
 PEERS = ("LiteLLM", "pydantic-ai", "LangChain", "Strands")
-BUDGETS = {("anthropic", "LiteLLM"): 5.0}
+BUDGETS = {("anthropic", "LiteLLM"): 3.0}
+MOST_OF_PLAIN = dict.fromkeys(("thinking", "images", "parallel calls", "cache marks"), 1.4)
+# What the peers' shapes can say too, as they are written here.
+OF_PEERS = ("parallel calls", "long results")
 
 
 class Text(msgspec.Struct, tag_field="type", tag="text"):
@@ -156,6 +159,36 @@ def whole_history(options: argparse.Namespace, target: str) -> None:
         against(f"{what}, from canonical", took["canonical"], name, took[side], None)
 
 
+def kinds(options: argparse.Namespace, target: str) -> None:
+    """The same history with thinking, images and more in it, each against the plain one."""
+    plain = histories.canonical(ROUNDS_OF_EIGHT)
+    made = {kind: histories.of_kind(plain, kind) for kind in histories.KINDS}
+    sides = {
+        kind: ours(json.dumps(HEAD | {"messages": messages}).encode(), target)
+        for kind, messages in ({"plain": plain} | made).items()
+    }
+    took = measure.medians(sides, options.rounds)
+    for kind, messages in made.items():
+        what = f"normalise + validate for {target}, with {kind}"
+        ratio = took[kind] / took["plain"]
+        most = MOST_OF_PLAIN.get(kind)
+        measure.report(
+            measure.Finding(
+                what=what,
+                ours=measure.duration(took[kind]),
+                theirs=f"plain {measure.duration(took['plain'])}",
+                ratio=f"{ratio:.2f} times as long",
+                budget=f"at most {most:g} times" if most else "",
+                met=ratio <= most if most else None,
+            )
+        )
+        if kind in OF_PEERS:
+            with peers(options.peers, target, messages) as there:
+                theirs = measure.medians({name: once for name, (_, once) in there.items()}, options.rounds)
+            for name, (version, _) in there.items():
+                against(what, took[kind], f"{name} {version}", theirs[name], None)
+
+
 def ours(data: bytes, target: str) -> Side:
     """What measures one history of ours."""
     return lambda: measure.seconds_a_call(lambda: pipeline.normalize(data, to=target).body)
@@ -183,6 +216,7 @@ def main() -> None:
     options = parser.parse_args()
     for target in TARGETS:
         whole_history(options, target)
+        kinds(options, target)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import base64
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any, Final
 
 Message = dict[str, Any]
 
 _PROSE = "The build fails in the second step, since the cache key names a file that the first step has moved. "
+_SCREENSHOT: Final = {
+    "type": "base64",
+    "media_type": "image/png",
+    "data": base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\4\0\0\0\3\0\10\2\0\0\0" + b"\0" * 1500).decode(),
+}
 _OUTPUT = "{:4d}  src/pipeline/worker.py  def process(self, records): return self.stage.process(records)\n"
 
 
@@ -27,6 +34,68 @@ def one_round(number: int) -> Iterator[Message]:
         output = "".join(_OUTPUT.format(line) for line in range(8))
         yield {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": output}]}
     yield {"role": "assistant", "content": [{"type": "text", "text": _PROSE * 4}]}
+
+
+def with_thinking(history: list[Message]) -> None:
+    """Signed thinking before every answer."""
+    for message in history[1::2]:
+        message["content"].insert(0, {"type": "thinking", "thinking": _PROSE, "signature": "c2lnbmVk" * 40})
+
+
+def with_images(history: list[Message]) -> None:
+    """A screenshot with each question."""
+    for message in history[::8]:
+        message["content"].append({"type": "image", "source": _SCREENSHOT})
+
+
+def with_blanks(history: list[Message]) -> None:
+    """An answer in each round that begins with a blank text, as streams leave them behind."""
+    for message in history[3::8]:
+        message["content"].insert(0, {"type": "text", "text": ""})
+
+
+def with_parallel_calls(history: list[Message]) -> None:
+    """Three calls at once, and their results in one turn."""
+    for asked, answered in zip(history[1:-1:2], history[2::2], strict=True):
+        for block in [block for block in asked["content"] if block["type"] == "tool_use"]:
+            (result,) = answered["content"]
+            for number in (1, 2):
+                other = f"{block['id']}_{number}"
+                asked["content"].append(block | {"id": other})
+                answered["content"].append(result | {"tool_use_id": other, "content": result["content"][:80]})
+            result["content"] = result["content"][:-160]
+
+
+def with_cache_marks(history: list[Message]) -> None:
+    """A breakpoint at each end of a round and at the last question, as agents leave them that never take one off."""
+    for message in history[::8]:
+        message["content"][-1]["cache_control"] = {"type": "ephemeral"}
+
+
+def with_long_results(history: list[Message]) -> None:
+    """Results of 8 KB."""
+    for message in history:
+        for block in message["content"]:
+            if block["type"] == "tool_result":
+                block["content"] *= 10
+
+
+KINDS: Final[dict[str, Callable[[list[Message]], None]]] = {
+    "thinking": with_thinking,
+    "images": with_images,
+    "blanks": with_blanks,
+    "parallel calls": with_parallel_calls,
+    "cache marks": with_cache_marks,
+    "long results": with_long_results,
+}
+"""What else a history may hold, by name."""
+
+
+def of_kind(history: list[Message], kind: str) -> list[Message]:
+    """The same history with what a kind has more."""
+    made = deepcopy(history)
+    KINDS[kind](made)
+    return made
 
 
 def openai_chat(history: list[Message]) -> list[Message]:

@@ -12,6 +12,7 @@ from strategies import perturbed_histories, policies
 from pipeline import normalize
 from pipeline.history.healthy import Stretch
 from pipeline.registry import TARGETS
+from pipeline.session.working import WorkingHistory
 from pipeline.testing import Kit
 
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
@@ -42,9 +43,24 @@ def test_whole_and_turn_by_turn_are_the_same(messages, policy):
     Kit("anthropic", policy).incremental(messages)
 
 
-def test_the_quick_path_is_taken(monkeypatch):
-    taken = []
-    monkeypatch.setattr(Stretch, "holds", lambda stretch, _: taken.append(stretch.turns) or True)
-    history = [{"role": role, "content": "hello"} for role in ("user", "assistant") * 4]
-    normalize([*history, {"role": "user", "content": ""}])
-    assert taken == [7]
+HELLO = [{"role": role, "content": "hello"} for role in ("user", "assistant") * 4]
+CALL = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
+
+
+@pytest.mark.parametrize(
+    ("between", "taken"),
+    [
+        ([{"role": "user", "content": ""}], [7, 4]),
+        ([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}], [7, 6]),
+        # A call without its result is waited for through eight exchanges, that is four pairs.
+        ([{"role": "user", "content": "one"}, {"role": "assistant", "content": [CALL]}, *HELLO[:7]], [9, 4]),
+    ],
+)
+def test_the_quick_path_is_taken_again_behind_what_was_mended(monkeypatch, between, taken):
+    skipped = []
+    skip = WorkingHistory._skip
+    monkeypatch.setattr(
+        WorkingHistory, "_skip", lambda work, turns, stretch: skipped.append(len(turns)) or skip(work, turns, stretch)
+    )
+    normalize([*HELLO, *between, *HELLO[1:]])
+    assert skipped == taken

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
+from pipeline.history.healthy import healthy_stretches
 from pipeline.history.readers.anthropic import INNER, Inner, Placed, read_block, read_content
 from pipeline.history.readers.calls import read_input
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
@@ -24,7 +25,6 @@ from pipeline.history.readers.typed import (
     decoded,
     is_harmless,
     messages_of,
-    stretch_of,
     string_blocks,
 )
 from pipeline.model import (
@@ -292,7 +292,7 @@ def read_document(text: bytes, shape: str | None) -> Healthy | None:
     if turns is None:
         return None
     shown = any(type(message.content) is tuple and message.content for message in messages)
-    return Healthy(turns, keys, "bedrock-converse" if shown else "anthropic", stretch_of(turns)[0])
+    return Healthy(turns, keys, "bedrock-converse" if shown else "anthropic", healthy_stretches(turns, is_harmless))
 
 
 def read_message(value: Raw | bytes, index: int, shape: str | None) -> Healthy | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, cast, get_args
 
 import msgspec
@@ -38,15 +39,14 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     """A history as it was read.
 
     ``shape`` is the shape that was named or found; ``skipped`` counts, for transcripts only, the lines that are no
-    part of the conversation, by type. ``stretch`` is the beginning, behind leading system messages, that is known to
-    have nothing to mend.
+    part of the conversation, by type. ``stretches`` are known to have nothing to mend.
     """
 
     conversation: Conversation
     fixes: tuple[Fix, ...]
     shape: str
     skipped: dict[str, int] = {}
-    stretch: Stretch | None = None
+    stretches: Sequence[Stretch] = ()
 
 
 _SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
@@ -181,7 +181,7 @@ def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
     keys = {key: Raw(to_utf8(bytes(value))) for key, value in healthy.keys.items()}
     head = read_head(keys, notes)
     found: Shape = shape_of_head(keys) if healthy.shape == _CANONICAL else healthy.shape
-    return msgspec.structs.replace(_result(healthy.turns, head, notes, shape or found), stretch=healthy.stretch)
+    return msgspec.structs.replace(_result(healthy.turns, head, notes, shape or found), stretches=healthy.stretches)
 
 
 def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:

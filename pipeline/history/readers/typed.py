@@ -7,13 +7,13 @@ return None, and the message is read tolerantly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.history.healthy import Stretch, healthy_stretch
+from pipeline.history.healthy import Stretch, healthy_stretches
 from pipeline.history.readers.calls import arguments_object
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
 from pipeline.model import (
@@ -95,14 +95,13 @@ _BESIDE: Final = tuple(zip(WholeDocument.__struct_fields__, WholeDocument.__stru
 class Healthy(Struct, frozen=True):
     """What a typed reader gives: the turns, the keys beside the messages, and the shape that they show.
 
-    ``shape`` is ``anthropic`` where nothing shows that it is another. ``stretch`` is the beginning that has nothing to
-    mend either, behind leading system messages.
+    ``shape`` is ``anthropic`` where nothing shows that it is another. ``stretches`` have nothing to mend either.
     """
 
     turns: list[Turn]
     keys: dict[str, Raw]
     shape: TypedShape
-    stretch: Stretch | None = None
+    stretches: Sequence[Stretch] = ()
 
 
 def decoded(decoder: msgspec.json.Decoder[_T], value: Raw | bytes) -> _T | None:
@@ -130,14 +129,6 @@ def messages_of(
 def string_blocks(text: str, index: int) -> tuple[tuple[Text], tuple[str]]:
     """The block of a message that is a string, and its place."""
     return (Text(text=text),), (f"messages.{index}.content",)
-
-
-def stretch_of(turns: Sequence[Turn]) -> tuple[Stretch | None, int]:
-    """The stretch behind leading system messages that has nothing to mend, and the number of those."""
-    leading = 0
-    while leading < len(turns) and turns[leading].role == "system":
-        leading += 1
-    return healthy_stretch(turns[leading:] if leading else turns, is_harmless), leading
 
 
 def is_harmless(data: bytes) -> bool:
@@ -207,16 +198,15 @@ def read_document(text: bytes, shape: str | None) -> Healthy | None:
         if found is not None:
             messages, keys = found
             turns = _canonical_turns(messages)
-            stretch, leading = stretch_of(turns)
-            rest = turns if stretch is None else turns[:leading] + turns[leading + stretch.turns :]
-            return Healthy(turns, keys, "anthropic", stretch) if _are_sound(rest) else None
+            stretches = healthy_stretches(turns, is_harmless)
+            return Healthy(turns, keys, "anthropic", stretches) if _are_sound(_unseen(turns, stretches)) else None
     if shape in (None, "openai-chat"):
         other = messages_of(_OPENAI_LIST, _OPENAI_DOCUMENT, text)
         if other is not None:
             rows, keys = other
             spoken = _openai_turns(rows)
             if spoken is not None:
-                return Healthy(spoken, keys, _shape(rows), stretch_of(spoken)[0])
+                return Healthy(spoken, keys, _shape(rows), healthy_stretches(spoken, is_harmless))
     return None
 
 
@@ -263,6 +253,16 @@ def _canonical_turns(messages: Sequence[Message], first: int = 0) -> list[Turn]:
 def _string_turn(message: Message, index: int) -> Turn:
     blocks, paths = string_blocks(str(message.content), index)
     return Turn(role=message.role, blocks=blocks, index=index, id=message.id, paths=paths)
+
+
+def _unseen(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:
+    """The turns of which nobody has seen yet whether their free-form JSON is sound: all but the plain ones."""
+    at = 0
+    for stretch in stretches:
+        yield from turns[at : stretch.start]
+        yield from (turns[stretch.start + special] for special in stretch.special)
+        at = stretch.start + stretch.turns
+    yield from turns[at:]
 
 
 def _are_sound(turns: Iterable[Turn]) -> bool:

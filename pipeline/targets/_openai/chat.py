@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, Thinking, ToolUse, Turn
+from pipeline.model import Text, Thinking, ToolUse
 from pipeline.targets._openai.families import Chat, Template
 from pipeline.targets._openai.parameters import system_text
 from pipeline.targets._openai.rows import Answer, Assistant, System, User, call, encode
@@ -73,9 +73,6 @@ class ChatDialect:
     def encode(self, message: Message, state: Sent) -> Encoded:
         """Write one turn."""
         return self._write(message, state, final=False)
-
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
-        """Nothing is written as it is."""
 
     def end(self, messages: Sequence[Message], state: Sent, _settled: int, *, final: bool) -> Ending:
         """Write the open turns; a system prompt stays where there is nothing else."""

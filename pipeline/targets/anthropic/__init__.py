@@ -11,11 +11,11 @@ from msgspec import UNSET, Struct, structs
 from pipeline.fixes import make
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
-from pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown, on_the_wire
-from pipeline.targets.anthropic.blocks import Projection, are_citations
+from pipeline.model import Block, Text, ToolResult, ToolUse, Unknown, on_the_wire
+from pipeline.targets.anthropic.blocks import Projection, are_citations, as_it_is
 from pipeline.targets.anthropic.fitness import left_open, unfit_reasoning, untaken
 from pipeline.targets.anthropic.parameters import write_head
-from pipeline.targets.base import Encoded, Ending, Row, Setting, stub_for
+from pipeline.targets.base import Encoded, Ending, Row, Run, Setting, stub_for
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
 from pipeline.targets.names import legal_name
 
@@ -73,14 +73,24 @@ class AnthropicDialect:
         rows = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> Encoded | None:
-        """Write plain turns as they are, if their tools' names can stay."""
-        if any(self.name(name) != name for name in names):
+    def encode_run(self, run: Run, start: int, state: ImageCount) -> tuple[Encoded, int] | None:
+        """Write healthy messages as they are, if their tools' names can stay."""
+        if any(self.name(name) != name for name in run.names):
             return None
-        run = [
-            _Run(turn.role, turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)) for turn in turns
-        ]
-        return Encoded(data=_encode(run)[1:-1], state=self.state)
+        turns = run.turns
+        messages: list[_Run] = []
+        for at in range(start, len(turns)):
+            turn = turns[at]
+            if at in run.special:
+                behind = as_it_is(turn, state.images, large=state.large)
+                if behind is None:
+                    break
+                state = ImageCount(*behind, state.opened) if behind[0] != state.images else state
+            content = turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)
+            messages.append(_Run(turn.role, content))
+        if not messages:
+            return None
+        return Encoded(data=_encode(messages)[1:-1], state=state), start + len(messages)
 
     def end(self, messages: Sequence[Message], state: ImageCount, _settled: int, *, final: bool) -> Ending:
         """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""

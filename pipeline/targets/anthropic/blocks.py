@@ -9,8 +9,16 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
-from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets.media import MEDIA_TYPES, inspect, stubbed_image, with_own_type, with_source
+from pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from pipeline.targets.media import (
+    MEDIA_TYPES,
+    Facts,
+    has_source,
+    inspect,
+    stubbed_image,
+    with_own_type,
+    with_source,
+)
 
 # Block types beyond the model's own that the API takes inside a tool's result.
 _TAKEN_IN_RESULTS: Final = frozenset({"search_result", "tool_reference"})
@@ -147,12 +155,62 @@ class Projection:
         facts = inspect(image.source)
         if facts is None:
             return with_source(piece, self._book)
-        large = facts.longest_side > _MANY_IMAGES_SIDE
-        fault = facts.fault(MEDIA_TYPES.__contains__, _MOST_IMAGE_BYTES)
-        if not fault and self.images >= _MANY_IMAGES and (large or self.large):
-            fault = f"a side over {_MANY_IMAGES_SIDE} pixels in a request of more than {_MANY_IMAGES} images"
+        fault = _fault(facts, self.images, large=self.large)
         if fault:
             return stubbed_image(piece, self._book, fault, mark=image.cache_control)
         self.images += 1
-        self.large = self.large or large
+        self.large = self.large or facts.longest_side > _MANY_IMAGES_SIDE
         return with_own_type(piece, image, facts, self._book)
+
+
+def _fault(facts: Facts, images: int, *, large: bool) -> str:
+    """Why the API would refuse an image behind so many others, one of them ``large``; ``""`` where it takes it."""
+    fault = facts.fault(MEDIA_TYPES.__contains__, _MOST_IMAGE_BYTES)
+    if not fault and images >= _MANY_IMAGES and (large or facts.longest_side > _MANY_IMAGES_SIDE):
+        return f"a side over {_MANY_IMAGES_SIDE} pixels in a request of more than {_MANY_IMAGES} images"
+    return fault
+
+
+def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None:
+    """The count of images behind a healthy turn, and whether one is large, if the turn is written just as it is.
+
+    None where it is not, or where that takes more than a look.
+    """
+    if isinstance(turn.blocks[-1], (Thinking, RedactedThinking)):
+        return None
+    for block in turn.blocks:
+        if not _stays(block):
+            return None
+        inner = block.content if isinstance(block, ToolResult) and isinstance(block.content, list) else ()
+        for part in inner or (block,):
+            if isinstance(part, (Image, Document)):
+                facts = inspect(part.source) if isinstance(part, Image) else None
+                if facts is None:
+                    fits = has_source(part)
+                else:
+                    fits = facts.media_type == facts.declared and not _fault(facts, images, large=large)
+                    images, large = images + 1, large or facts.longest_side > _MANY_IMAGES_SIDE
+                if not fits:
+                    return None
+    return images, large
+
+
+def _stays(block: Block) -> bool:
+    """Whether a block, media apart, has nothing in or beside it that the API does not take."""
+    if isinstance(block, Unknown) or not (block.cache_control is block.issuer is UNSET):
+        return False
+    match block:
+        case Thinking():
+            return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
+        case RedactedThinking():
+            return bool(block.data)
+        case Text():
+            return not (block.refusal or block.structured) and (
+                block.citations is UNSET or are_citations(block.citations)
+            )
+        case ToolUse():
+            return block.caller is UNSET
+        case ToolResult(content=list(parts)):
+            return all(_stays(part) and not (block.is_error and not isinstance(part, Text)) for part in parts)
+        case _:
+            return True

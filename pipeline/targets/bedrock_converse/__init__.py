@@ -16,9 +16,15 @@ from msgspec import Struct, structs
 
 from pipeline.fixes import make
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, ToolResult, ToolUse, Turn, Unknown
-from pipeline.targets.base import Encoded, Ending, Setting, before_list, stub_for
-from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME, ConverseFitting, is_document, written, written_plain
+from pipeline.model import Text, ToolResult, ToolUse, Unknown
+from pipeline.targets.base import Encoded, Ending, Run, Setting, before_list, stub_for
+from pipeline.targets.bedrock_converse.blocks import (
+    LONGEST_NAME,
+    ConverseFitting,
+    is_document,
+    written,
+    written_as_they_are,
+)
 from pipeline.targets.bedrock_converse.fitness import MARKERS, fit_reasoning, unpaired_halves
 from pipeline.targets.bedrock_converse.parameters import NAME, stub_tools, write_head
 from pipeline.targets.names import legal_name
@@ -95,12 +101,13 @@ class ConverseDialect:
             gone=book.gone,
         )
 
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> Encoded | None:
-        """Write plain turns, if their tools' names can stay and nothing is put between or into them."""
-        if self._results_alone or not self._tools or any(legal_name(name, LONGEST_NAME) != name for name in names):
+    def encode_run(self, run: Run, start: int, state: ConverseState) -> tuple[Encoded, int] | None:
+        """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
+        if self._results_alone or not self._tools or any(legal_name(name, LONGEST_NAME) != name for name in run.names):
             return None
-        data = written_plain(turns)
-        return None if data is None else Encoded(data=data, state=ConverseState(len(turns)))
+        data, count = written_as_they_are(run, start, self._model)
+        behind = structs.replace(state, count=state.count + count)
+        return (Encoded(data=data, state=behind), start + count) if count else None
 
     def end(self, messages: Sequence[Message], state: ConverseState, _settled: int, *, final: bool) -> Ending:
         """Write the open messages and, behind them, the tools; an answer to go on with ends in no whitespace."""

@@ -27,7 +27,8 @@ from pipeline.model import (
     Turn,
     Unknown,
 )
-from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member
+from pipeline.targets.base import Run
+from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member, reasoning_stays
 from pipeline.targets.fitting import Fitting
 from pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from pipeline.targets.media import fit_document, fit_image, inline
@@ -215,31 +216,56 @@ _Member: TypeAlias = _Said | _Called | _Answered
 
 class _Message(Struct, frozen=True, gc=False):
     role: str
-    content: list[_Member]
+    content: Sequence[_Member | dict[str, Any] | None]
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def written_plain(turns: Sequence[Turn]) -> bytes | None:
-    """The messages of plain turns, joined by commas; None if a block of them is not written as it is."""
+def written_as_they_are(run: Run, start: int, model: str) -> tuple[bytes, int]:
+    """The healthy messages from ``start`` on that are written as they are, joined by commas; and how many they are."""
     messages: list[_Message] = []
-    for turn in turns:
-        content: list[_Member] = []
-        for block in turn.blocks:
-            if type(block) is Text:
-                content.append(_Said(block.text))
-            elif type(block) is ToolUse:
-                content.append(_Called(_Use(block.id, block.name, block.input)))
-            elif type(block) is ToolResult:
-                parts = _texts(block.content)
-                if parts is None or (block.is_error and not parts):
-                    return None
-                content.append(_Answered(_Result(block.tool_use_id, parts, "error" if block.is_error else "success")))
-            else:
-                return None
+    for at in range(start, len(run.turns)):
+        turn = run.turns[at]
+        if at in run.special and not (_says_nothing_more(turn) and reasoning_stays(turn, model)):
+            break
+        content = [_member(block) for block in turn.blocks]
+        if None in content:
+            break
         messages.append(_Message(turn.role, content))
-    return _encode(messages)[1:-1]
+    return _encode(messages)[1:-1], len(messages)
+
+
+def _says_nothing_more(turn: Turn) -> bool:
+    """Whether a turn's texts, calls and results have nothing beside them for which Converse has no place."""
+    for block in turn.blocks:
+        parts = block.content if isinstance(block, ToolResult) and type(block.content) is list else ()
+        for part in (block, *parts):
+            if isinstance(part, Unknown) or part.cache_control is not UNSET:
+                return False
+            if isinstance(part, Text) and (part.refusal or part.structured or part.citations is not UNSET):
+                return False
+            if isinstance(part, ToolUse) and part.caller is not UNSET:
+                return False
+    return True
+
+
+def _member(block: Block) -> _Member | dict[str, Any] | None:
+    """A block that is written as it is; None for one that may not be."""
+    kind = type(block)
+    if kind is Text:
+        return _Said(block.text)  # type: ignore[union-attr]  # see kind
+    if kind is ToolUse:
+        return _Called(_Use(block.id, block.name, block.input))  # type: ignore[union-attr]  # see kind
+    if isinstance(block, ToolResult):
+        parts = _texts(block.content)
+        if parts is None or (block.is_error and not parts):
+            return None
+        return _Answered(_Result(block.tool_use_id, parts, "error" if block.is_error else "success"))
+    if isinstance(block, (Thinking, RedactedThinking)):
+        told: dict[str, Any] = written(block)
+        return told
+    return None
 
 
 def _texts(content: object) -> list[_Said] | None:

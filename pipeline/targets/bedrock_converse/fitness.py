@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Issuer, RedactedThinking, Thinking, Unknown
+from pipeline.model import Block, Issuer, RedactedThinking, Thinking, Turn, Unknown
 from pipeline.targets.media import decodes
 
 
@@ -231,7 +231,7 @@ def fit_reasoning(message: Message, model: str, book: Book) -> list[Piece]:
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
     if not reasoning:
         return pieces
-    unfit = {at: code for at in reasoning if (code := _fault(pieces[at], message, model))}
+    unfit = {at: code for at in reasoning if (code := _fault_in(message, pieces[at], model))}
     broken = {pieces[at].turn for at in unfit}
     for at in reasoning:
         if pieces[at].turn in broken:
@@ -248,21 +248,30 @@ def fit_reasoning(message: Message, model: str, book: Book) -> list[Piece]:
     return [*first, *(pieces[at] for at in rest)]
 
 
-def _fault(piece: Piece, message: Message, model: str) -> str:
-    block = piece.block
-    assert isinstance(block, (Thinking, RedactedThinking))  # noqa: S101  the caller looked
+def reasoning_stays(turn: Turn, model: str) -> bool:
+    """Whether all reasoning of a healthy turn stands first in it, and is fit."""
+    reasoning = [isinstance(block, (Thinking, RedactedThinking)) for block in turn.blocks]
+    count = sum(reasoning)
+    return count < len(reasoning) and all(reasoning[:count]) and not any(_fault(b, model) for b in turn.blocks[:count])
+
+
+def _fault_in(message: Message, piece: Piece, model: str) -> str:
+    return _fault(piece.block, model) or ("thinking_of_changed_turn" if piece.turn in message.changed else "")
+
+
+def _fault(block: Block, model: str) -> str:
+    """Why reasoning cannot go back, as the code of a fix; ``""`` where it can."""
+    assert isinstance(block, (Thinking, RedactedThinking))  # noqa: S101  the callers looked
     if "deepseek" in model:
         return "thinking_dropped"
     if not isinstance(block.issuer, Issuer) or block.issuer.provider != NAME or not _same(block.issuer.model, model):
         return "thinking_foreign"
     if isinstance(block, RedactedThinking):
-        if not block.data or not decodes(block.data):
-            return "thinking_unsigned"
-    elif not block.thinking.strip():
+        return "" if block.data and decodes(block.data) else "thinking_unsigned"
+    if not block.thinking.strip():
         return "thinking_empty"
-    elif (block.signature is UNSET or not block.signature) and not any(name in model for name in _UNSIGNED):
-        return "thinking_unsigned"
-    return "thinking_of_changed_turn" if piece.turn in message.changed else ""
+    signed = block.signature is not UNSET and bool(block.signature)
+    return "" if signed or any(name in model for name in _UNSIGNED) else "thinking_unsigned"
 
 
 def _same(issuer: str | None, model: str) -> bool:

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, Turn
+from pipeline.model import Text
 from pipeline.targets.base import Encoded, Ending, Setting
 from pipeline.targets.cascade.head import NAME, prepare_head
 from pipeline.targets.cascade.turns import passes_for_result, write_turn
@@ -93,9 +93,6 @@ class CascadeDialect:
             written.append(_written("assistant", text))
             state = structs.replace(state, held=None)
         return Encoded(data=b",".join(written), state=state, rows=rows, fixes=book.fixes, gone=book.gone)
-
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
-        """Nothing is written as it is."""
 
     def end(self, messages: Sequence[Message], state: Heard, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  written as any other
         """Write the open turns, with the fallback on the latest one of the user's, be it a settled one."""

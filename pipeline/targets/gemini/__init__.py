@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Thinking, ToolUse, Turn
+from pipeline.model import Thinking, ToolUse
 from pipeline.targets.base import Encoded, Ending, Setting, stub_for
 from pipeline.targets.gemini.blocks import GeminiFitting, in_order, shows_id, written
 from pipeline.targets.gemini.parameters import NAME, write_head
@@ -86,9 +86,6 @@ class GeminiDialect:
             fixes=book.fixes,
             gone=book.gone,
         )
-
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
-        """Nothing is written as it is."""
 
     def end(self, messages: Sequence[Message], state: GeminiState, _settled: int, *, final: bool) -> Ending:  # noqa: ARG002  an answer to go on with is written as any
         """Write the open messages."""

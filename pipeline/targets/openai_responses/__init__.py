@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, ToolUse, Turn, Unknown
+from pipeline.model import Text, ToolUse, Unknown
 from pipeline.targets._openai.rows import encode
 from pipeline.targets._openai.speech import UserTurn, Voice, renamed
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
@@ -64,9 +64,6 @@ class ResponsesDialect:
         after = Sent(state.count + len(items))
         data = b",".join(map(encode, items))
         return Encoded(data=data, state=after, rows=out, fixes=book.fixes, gone=book.gone)
-
-    def encode_run(self, turns: Sequence[Turn], names: set[str]) -> None:
-        """Nothing is written as it is."""
 
     def end(self, messages: Sequence[Message], state: Sent, _settled: int, *, final: bool) -> Ending:  # noqa: ARG002  the API goes on with an answer as with anything else
         """Write the open turns."""
