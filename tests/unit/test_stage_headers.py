@@ -90,7 +90,7 @@ def test_a_request_says_why_it_does_not_begin_like_the_one_before():
     restored = {"type": "history.restored", "messages": [user("other"), said("history"), user("and")]}
     first, second, third = requests(OPENED, turn(user("hi")), restored, WANTED, turn(said("ok")), turn(user("go")))
     assert "prefix-reset" not in first
-    assert second["prefix-reset"] == "history restored"
+    assert second["prefix-reset"] == "replaced"
     assert "prefix-reset" not in third
 
 
