@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 
 def schema_files() -> dict[str, bytes]:
     """Every schema file by its path, relative to this package: ``schemas/<topic>.json``, ``….headers.json``."""
-    files: dict[str, bytes] = {}
+    found: dict[str, bytes] = {}
     for topic in dict.fromkeys(message.topic for message in MESSAGES):
         messages = [message for message in MESSAGES if message.topic == topic]
         for part, kinds in (
@@ -29,15 +29,25 @@ def schema_files() -> dict[str, bytes]:
             (".headers", [message.headers for message in messages if message.headers is not None]),
         ):
             if kinds:
-                files[f"schemas/{topic}{part}.json"] = pretty(_schema(topic + part, kinds))
-    return files
+                found[f"schemas/{topic}{part}.json"] = pretty(_schema(topic + part, kinds))
+    return found
 
 
-def asyncapi_file() -> dict[str, bytes]:
-    """The AsyncAPI document by its path, relative to this package."""
+def asyncapi_file(examples: bytes) -> dict[str, bytes]:
+    """The AsyncAPI document by its path, relative to this package.
+
+    Args:
+        examples: a record of each kind, one a line (``examples.jsonl``): ``message``, the kind's name; ``payload``, and
+            ``headers`` where it has some.
+    """
     types = [kind for message in MESSAGES for kind in _types(message)]
     _, components = json.schema_components(types, ref_template="#/components/schemas/{name}")
-    return {ASYNCAPI_FILE: pretty(document(_tidy(components)))}
+    schemas = _tidy(components)
+    for message in MESSAGES:
+        if message.payload is not None and (told_by := message.payload.__struct_config__.tag_field):
+            schemas[message.payload.__name__]["discriminator"] = told_by
+    shown = {row.pop("message"): row for row in map(json.decode, examples.splitlines())}
+    return {ASYNCAPI_FILE: pretty(document(schemas, shown))}
 
 
 def pretty(value: object) -> bytes:

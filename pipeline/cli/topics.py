@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import msgspec
 from pipeline.cli.broker import Outcome, Topics, apply, broker_options, compare, configured, connected
 from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
 from pipeline.config import Config
-from pipeline.errors import ReknitError
-from topics import TOPICS, generate, qualified
+from pipeline.errors import InputError, ReknitError
+from topics import TOPICS, compat, generate, qualified
 from topics.plan import Wanted, wanted
 
 _LAYOUT = (
@@ -109,11 +110,33 @@ def schemas_command(directory: Path | None) -> None:
 @_WRITE
 def asyncapi_command(directory: Path | None) -> None:
     """Print the AsyncAPI document, or write it as a file."""
-    files = generate.asyncapi_file()
+    files = _asyncapi()
     if directory is None:
         write_bytes(files[generate.ASYNCAPI_FILE])
     else:
         _write(directory, files)
+
+
+@topics.command("compat")
+@click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def compat_command(old: Path) -> None:
+    """Say what breaks programs that were written for OLD, an AsyncAPI document of an earlier release.
+
+    Ends with 0 where nothing does, 4 where something would.
+    """
+    try:
+        before = msgspec.json.decode(old.read_bytes(), type=dict[str, Any])
+        found = compat.breaches(before, msgspec.json.decode(_asyncapi()[generate.ASYNCAPI_FILE]))
+    except (msgspec.DecodeError, KeyError) as error:
+        fail(InputError("not_asyncapi", f"{old} is not an AsyncAPI document of Reknit: {error}"))
+    for breach in found:
+        write_json(breach)
+    if found:
+        raise SystemExit(int(Exit.REJECTED))
+
+
+def _asyncapi() -> dict[str, bytes]:
+    return generate.asyncapi_file((resources.files("topics") / "examples.jsonl").read_bytes())
 
 
 def _on_cluster(

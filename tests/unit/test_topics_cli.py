@@ -7,15 +7,19 @@ import socket
 import subprocess
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import pipeline.cli.broker
+import topics
 from pipeline.cli.broker import apply, compare
 from pipeline.cli.topics import topics as command
 from topics import TOPICS, generate
 from topics.plan import Difference, Found, Wanted
+
+EXAMPLES = (Path(topics.__file__).parent / "examples.jsonl").read_bytes()
 
 DECLARED = [
     Wanted("a", 3, 1, {"retention.ms": "1000"}),
@@ -129,7 +133,7 @@ def test_schemas_are_printed_one_a_line():
 
 
 def test_files_are_written_where_asked(tmp_path):
-    for name, files in (("schemas", generate.schema_files()), ("asyncapi", generate.asyncapi_file())):
+    for name, files in (("schemas", generate.schema_files()), ("asyncapi", generate.asyncapi_file(EXAMPLES))):
         result = CliRunner().invoke(command, [name, "--write", str(tmp_path)])
         assert (result.exit_code, result.stdout) == (0, "")
         assert {path: (tmp_path / path).read_bytes() for path in files} == files
@@ -137,7 +141,7 @@ def test_files_are_written_where_asked(tmp_path):
 
 def test_the_asyncapi_document_is_printed_whole():
     result = CliRunner().invoke(command, ["asyncapi"])
-    assert result.stdout_bytes == generate.asyncapi_file()[generate.ASYNCAPI_FILE]
+    assert result.stdout_bytes == generate.asyncapi_file(EXAMPLES)[generate.ASYNCAPI_FILE]
 
 
 @pytest.mark.parametrize("name", ["diff", "apply"])
