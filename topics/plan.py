@@ -52,7 +52,6 @@ class Difference(Struct, frozen=True):
 def wanted(
     *, prefix: str, partitions: int, replication_factor: int, topics: Sequence[Topic] = TOPICS
 ) -> tuple[Wanted, ...]:
-    """The declared topics as one cluster is to have them."""
     return tuple(
         Wanted(
             qualified(topic.name, prefix),
@@ -86,7 +85,6 @@ def altered(topic: Wanted, found: Found) -> dict[str, str]:
 
 
 def by_topic(topics: Sequence[Wanted], found: Mapping[str, Found]) -> dict[str, list[Difference]]:
-    """The differences of every topic, those without any included."""
     return {topic.name: differences(topic, found.get(topic.name)) for topic in topics}
 
 

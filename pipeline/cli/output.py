@@ -41,12 +41,10 @@ def read_input(file: str) -> bytes:
 
 
 def write_json(value: Any) -> None:  # noqa: ANN401  anything that msgspec encodes
-    """One JSON line to stdout."""
     write_bytes(msgspec.json.encode(value) + b"\n")
 
 
 def write_bytes(data: bytes) -> None:
-    """Bytes to stdout as they are."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

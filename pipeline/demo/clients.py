@@ -34,15 +34,12 @@ _LOOK_SECONDS = 0.02
 
 
 class _Client(Struct):
-    """One session on its way."""
-
     key: str
     rest: Iterator[Input | Wait]
     waits_for: int = 0
 
 
-def total(recordings: Sequence[Recording]) -> int:
-    """How many records the fleet has."""
+def count_records(recordings: Sequence[Recording]) -> int:
     return sum(isinstance(record, Input) for recording in recordings for record in inputs(recording))
 
 

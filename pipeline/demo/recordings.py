@@ -66,7 +66,6 @@ class Input(Struct, frozen=True):
 
 
 def fleet() -> list[Recording]:
-    """All sessions, histories first."""
     decoder = msgspec.json.Decoder(Recording)
     folder = files("pipeline.demo").joinpath("fleet")
     return [decoder.decode(line) for name in FILES for line in folder.joinpath(name).read_bytes().splitlines()]

@@ -181,8 +181,8 @@ class Gathered:
         """How many turns the worker has appended to the session's log."""
         return len(self._recorded)
 
-    def add(self, topic: str, value: bytes | None, headers: Headers) -> None:
-        """Take one record; ``topic`` is the contract's name."""
+    def add_record(self, topic: str, value: bytes | None, headers: Headers) -> None:
+        """Keep one record; ``topic`` is the contract's name."""
         said = dict(headers)
         if topic == DEAD_LETTERS:
             self._add_letter(said)
@@ -222,7 +222,6 @@ class Gathered:
             self._recorded.add(record["id"])
 
     def report(self, recording: Recording) -> SessionReport:
-        """The story so far."""
         fixes = list(self._fixes.values())
         letters = list(self._letters.values())
         shown = [entry for entry in self._view.entries if entry.item_type in _SHOWN]

@@ -20,7 +20,7 @@ from msgspec import Struct
 from pipeline.cli.broker import apply, connected
 from pipeline.cli.output import write_json
 from pipeline.config import Config, load_config
-from pipeline.demo.clients import Watch, feed, total, watching
+from pipeline.demo.clients import Watch, count_records, feed, watching
 from pipeline.demo.recordings import fleet
 from pipeline.demo.report import Gathered
 from pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
@@ -69,29 +69,29 @@ async def _until_signal(demo: Demo) -> int:
     try:
         await work
     except asyncio.CancelledError:
-        return 0 if demo.told else INTERRUPTED
+        return 0 if demo.reported else INTERRUPTED
     return 0
 
 
 class Demo:
-    """One run. ``told`` says that every session has been reported."""
+    """One run. ``reported`` says that every session has been reported."""
 
     def __init__(self, options: Options) -> None:
-        self.told = False
+        self.reported = False
         self._options = options
         self._embedded = options.bootstrap_servers is None
         self._progress = Progress()
         self._recordings = fleet()
-        self._records = total(self._recordings)
+        self._records = count_records(self._recordings)
         self._sent = 0
         self._counts = Counter[str]()
         self._gathered: dict[str, Gathered] = {}
 
     async def run(self) -> None:
         """All of it; what it started has ended when it returns or raises."""
-        self._progress.lines([f"reknit demo: {len(self._recordings)} recorded sessions through a real worker", ""])
+        self._progress.show_lines([f"reknit demo: {len(self._recordings)} recorded sessions through a real worker", ""])
         with ExitStack() as started:
-            started.callback(self._progress.clear)
+            started.callback(self._progress.clear_line)
             config = self._configured(started)
             try:
                 await self._run(config, started)
@@ -103,11 +103,11 @@ class Demo:
         async with watching(config) as watch:
             worker = await self._start_worker(config, started)
             await self._feed(config, watch, worker)
-            self._tell(worker)
+            self._report_sessions(worker)
             if not self._options.once:
-                self._progress.lines(how_to_go_on(config, worker.url))
+                self._progress.show_lines(how_to_go_on(config, worker.url))
                 # Read on, so that the changing line counts what is fed by hand; only a signal or a failure ends it.
-                await alongside(worker.ended(), watch.read(self._take, asyncio.Event()), seconds=None)
+                await alongside(worker.ended(), watch.read(self._gather_record, asyncio.Event()), seconds=None)
 
     def _configured(self, started: ExitStack) -> Config:
         """Start a broker where none is given, and say how to reach it."""
@@ -131,7 +131,7 @@ class Demo:
             },
         )
         kind = "embedded, in memory, " if self._embedded else ""
-        self._progress.stage("broker", f"{config.bootstrap_servers} ({kind}{config.delivery})")
+        self._progress.finish_stage("broker", f"{config.bootstrap_servers} ({kind}{config.delivery})")
         return config
 
     async def _make_topics(self, config: Config) -> None:
@@ -141,19 +141,24 @@ class Demo:
         if foreign := [outcome.topic for outcome in outcomes if outcome.status in {"drift", "missing"}]:
             raise InputError("topics_differ", f"{foreign[0]} is there and is not the demo's own: use another --prefix")
         layout = f"{counted(config.partitions, 'partition')} each"
-        self._progress.stage("topics", f"{len(outcomes)} with prefix {config.prefix!r}, {layout}")
+        self._progress.finish_stage("topics", f"{len(outcomes)} with prefix {config.prefix!r}, {layout}")
 
     async def _start_worker(self, config: Config, started: ExitStack) -> Worker:
         worker = Worker(config, Path(config.state_dir) / "worker.log")
         started.callback(worker.stop)
         began = time.monotonic()
         worker.start(embedded=self._embedded)
-        waiting = worker.ready(lambda: self._progress.update("worker", f"starting, {time.monotonic() - began:.0f} s"))
+
+        def show_seconds() -> None:
+            self._progress.update_line("worker", f"starting, {time.monotonic() - began:.0f} s")
+
         try:
-            await alongside(waiting, worker.ended(), seconds=START_SECONDS)
+            await alongside(worker.ready(show_seconds), worker.ended(), seconds=START_SECONDS)
         except TimeoutError as error:
             raise _too_slow("is not ready", START_SECONDS, worker) from error
-        self._progress.stage("worker", f"ready after {time.monotonic() - began:.1f} s, metrics at {worker.url}/metrics")
+        self._progress.finish_stage(
+            "worker", f"ready after {time.monotonic() - began:.1f} s, metrics at {worker.url}/metrics"
+        )
         return worker
 
     async def _feed(self, config: Config, watch: Watch, worker: Worker) -> None:
@@ -169,44 +174,48 @@ class Demo:
             fed.set()
 
         try:
-            await alongside(watch.read(self._take, fed), write(), worker.ended(), seconds=DRAIN_SECONDS)
+            await alongside(watch.read(self._gather_record, fed), write(), worker.ended(), seconds=DRAIN_SECONDS)
         except TimeoutError as error:
             raise _too_slow("has not got through the fleet", DRAIN_SECONDS, worker) from error
-        self._progress.stage("fleet", f"{self._records} records in {time.monotonic() - began:.1f} s; {self._so_far()}")
+        self._progress.finish_stage(
+            "fleet", f"{self._records} records in {time.monotonic() - began:.1f} s; {self._so_far()}"
+        )
 
     def _on_sent(self) -> None:
         self._sent += 1
         self._show()
 
-    def _take(self, topic: str, record: ConsumerRecord) -> None:
-        """Take one published record; one that somebody else's session made is counted only."""
+    def _gather_record(self, topic: str, record: ConsumerRecord) -> None:
+        """Keep one published record; one that somebody else's session made is counted only."""
         self._counts[topic] += 1
         gathered = self._gathered.get((record.key or b"").decode(errors="replace"))
-        if gathered is not None and not self.told:
-            gathered.add(topic, record.value, record.headers)
+        if gathered is not None and not self.reported:
+            gathered.add_record(topic, record.value, record.headers)
         self._show()
 
     def _show(self) -> None:
-        if self.told:
-            self._progress.update("running", self._so_far())
+        if self.reported:
+            self._progress.update_line("running", self._so_far())
         else:
-            self._progress.update("fleet", f"{self._sent}/{self._records}  {self._so_far()}", self._sent, self._records)
+            self._progress.update_line(
+                "fleet", f"{self._sent}/{self._records}  {self._so_far()}", self._sent, self._records
+            )
 
     def _so_far(self) -> str:
         return ", ".join(f"{self._counts[topic]} {noun}" for topic, noun in _COUNTED.items())
 
-    def _tell(self, worker: Worker) -> None:
+    def _report_sessions(self, worker: Worker) -> None:
         reports = [
             gathered.report(recording)
             for recording, gathered in zip(self._recordings, self._gathered.values(), strict=True)
         ]
-        self.told = True
+        self.reported = True
         if self._options.as_json:
             for report in reports:
                 write_json(report)
         else:
-            self._progress.lines(stories(reports))
-        self._progress.lines(summary(reports, measured(worker.metrics())))
+            self._progress.show_lines(stories(reports))
+        self._progress.show_lines(summary(reports, measured(worker.metrics())))
 
 
 def _too_slow(what: str, seconds: float, worker: Worker) -> WorkerError:

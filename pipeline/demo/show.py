@@ -27,8 +27,6 @@ _STAGE_WIDTH = 11
 
 
 class Progress:
-    """Words for people, on stderr."""
-
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._last = time.monotonic()
@@ -36,13 +34,12 @@ class Progress:
         # None: click takes colour out where stderr is no terminal. https://no-color.org
         self._color = False if os.environ.get("NO_COLOR") else None
 
-    def stage(self, label: str, text: str) -> None:
-        """A stage is done: a line that stays."""
-        self.clear()
+    def finish_stage(self, label: str, text: str) -> None:
+        self.clear_line()
         self._last = time.monotonic()
         click.echo(f"  {label:<{_STAGE_WIDTH}}{text}", err=True)
 
-    def update(self, label: str, text: str, done: int | None = None, of: int = 0) -> None:
+    def update_line(self, label: str, text: str, done: int | None = None, of: int = 0) -> None:
         """How far a stage is, shown only so often; with ``of`` a bar of ``done`` parts of it."""
         now = time.monotonic()
         if now - self._last < (_ON_TERMINAL_SECONDS if self._live else _ELSEWHERE_SECONDS):
@@ -55,15 +52,14 @@ class Progress:
         else:
             click.echo(f"  {label:<{_STAGE_WIDTH}}{text}", err=True)
 
-    def clear(self) -> None:
+    def clear_line(self) -> None:
         """Take the changing line off the screen."""
         if self._open:
             click.echo("\r\033[K", nl=False, err=True)
             self._open = False
 
-    def lines(self, lines: list[str]) -> None:
-        """Lines that stay."""
-        self.clear()
+    def show_lines(self, lines: list[str]) -> None:
+        self.clear_line()
         for line in lines:
             click.echo(line, err=True, color=self._color)
 
@@ -84,7 +80,6 @@ STREAMS_LEGEND = (
 
 
 def heading(text: str, *notes: str) -> list[str]:
-    """A section's title."""
     return ["", click.style(text, bold=True), *(click.style(f"  {note}", dim=True) for note in notes)]
 
 
@@ -165,7 +160,6 @@ def _shortened(text: str) -> str:
 
 
 def stories(reports: Sequence[SessionReport]) -> list[str]:
-    """Every session's, histories first."""
     histories = [report for report in reports if report.kind == "history"]
     streams = [report for report in reports if report.kind == "stream"]
     return [
@@ -198,7 +192,6 @@ def how_to_go_on(config: Config, url: str) -> list[str]:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and its noun, in the plural where it needs one."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -215,7 +208,6 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 def measured(text: str) -> Measured:
-    """The figures in the text of /metrics."""
     totals: Counter[str] = Counter()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -236,7 +228,6 @@ def _mean(totals: Counter[str], name: str) -> float:
 
 
 def summary(reports: Sequence[SessionReport], worker: Measured) -> list[str]:
-    """The summary, as lines."""
     facts = [*_histories(reports), *_streams(reports), *_worker(worker)]
     return [*heading("Summary"), "", *(line for label, text in facts for line in labelled(label, text))]
 

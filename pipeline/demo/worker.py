@@ -47,7 +47,6 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, embedded: bool) -> None:
@@ -106,7 +105,6 @@ class Worker:
             return body
 
     def tail(self) -> str:
-        """The end of its log."""
         return self._log.read_bytes()[-_LOG_TAIL:].decode(errors="replace").strip()
 
     def stop(self) -> None:
@@ -122,13 +120,10 @@ class Worker:
 
 
 class WorkerError(ReknitError):
-    """The demo's worker did not do its part."""
-
     fault = "us"
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody has now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,19 +1,23 @@
 """What a fix or a rule means, shown by running its example.
 
-``examples`` reads the examples, ``pages`` runs one and says what came of it, ``rendering`` writes that for people, in a
-terminal or in docs/. A page never claims what the installed version does not do: its before and after are made when
-it is asked for.
+``pages`` reads the examples, runs one and says what came of it, ``rendering`` writes that for people, in a terminal or
+in docs/. A page never claims what the installed version does not do: its before and after are made when it is asked
+for.
 """
 
-from pipeline.explain.examples import (
+from pipeline.explain.pages import (
     FIX_EXAMPLES,
     RULE_EXAMPLES,
     STREAM_EXAMPLES,
     FixExample,
+    FixPage,
     RuleExample,
+    RulePage,
     StreamExample,
+    explain,
+    retold,
+    summaries,
 )
-from pipeline.explain.pages import FixPage, RulePage, explain, retold, summaries
 from pipeline.explain.rendering import documents, listing, place_of, plain
 
 __all__ = [

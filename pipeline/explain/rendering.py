@@ -51,7 +51,6 @@ def plain(page: FixPage | RulePage) -> str:
 
 
 def listing(groups: Mapping[str, Mapping[str, str]]) -> str:
-    """All codes with their summaries, group by group."""
     width = max(len(code) for codes in groups.values() for code in codes)
     blocks = (
         "\n".join([f"{group}:", *(f"  {code:{width}}  {summary}" for code, summary in codes.items())])

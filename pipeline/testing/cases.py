@@ -44,17 +44,14 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
 
     @property
     def targets(self) -> list[str]:
-        """The targets, in order."""
         return [self.to] if isinstance(self.to, str) else self.to
 
     @property
     def given(self) -> Any:  # noqa: ANN401  any JSON
-        """The history as a kit takes it."""
         return self.history if self.messages is None else self.messages
 
     @property
     def setting(self) -> dict[str, Any]:
-        """What stands beside the messages."""
         beside = {"system": self.system, "tools": self.tools, "model": self.model, "params": self.params}
         return {key: value for key, value in beside.items() if value is not None}
 

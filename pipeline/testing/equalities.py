@@ -43,7 +43,6 @@ def read_body(body: bytes, provider: str) -> Node:
 
 
 def plain(node: Node) -> Any:  # noqa: ANN401  any JSON
-    """The JSON value that a node is."""
     if isinstance(node.value, dict):
         return {name: plain(member) for name, member in node.value.items()}
     return [plain(member) for member in node.value] if isinstance(node.value, list) else node.value
@@ -166,7 +165,6 @@ def json_text(node: Node) -> Node:
 
 
 def list_of_one(node: Node) -> Node:
-    """An object as a list of it."""
     return Node(node.path, [node.value]) if isinstance(node.value, dict) else node
 
 

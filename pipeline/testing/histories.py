@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from pipeline.explain import FIX_EXAMPLES
-from pipeline.explain.examples import written_out
+from pipeline.explain.pages import written_out
 
 # An example longer than this shows a limit on size; it would only make the checks slow.
 _LONGEST = 20_000

@@ -43,7 +43,6 @@ class Given(Struct, frozen=True):
 
     @property
     def model(self) -> str | None:
-        """The model that the document names."""
         model = self.beside.get("model")
         return model if isinstance(model, str) else None
 

@@ -54,7 +54,6 @@ class Contexts:
         self.json: JsonSpan | None = None
 
     def save(self) -> SavedContexts:
-        """The state as a value."""
         depth, quote = (self.json.depth, self.json.quote) if self.json else (-1, "")
         return SavedContexts(self.fence, self.info, depth, quote)
 

@@ -173,7 +173,6 @@ def _usable(value: str, redactor: Redactor) -> bool:
 
 
 def _trusted_texts(messages: Iterable[Mapping[str, Any] | None] | None) -> Iterator[str]:
-    """The text of each message of the system's or the user's."""
     if not isinstance(messages, Iterable) or isinstance(messages, (str, bytes, Mapping)):
         return
     for message in messages:

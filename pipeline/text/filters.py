@@ -41,32 +41,28 @@ class Changes:
     def __init__(self) -> None:
         self._counts: dict[Change, int] = {}
 
-    def add(self, kind: Kind, before: str, after: str) -> None:
+    def count_change(self, kind: Kind, before: str, after: str) -> None:
         """Count one change of this text into that."""
         change = Change(kind, digest(before.encode("utf-8", "backslashreplace").decode()), after)
         self._counts[change] = self._counts.get(change, 0) + 1
 
-    def take(self) -> dict[Change, int]:
+    def take_counts(self) -> dict[Change, int]:
         """The changes and how often each was made, in the order of their first time; they are counted anew."""
         counts, self._counts = self._counts, {}
         return counts
 
     def save(self) -> list[tuple[Change, int]]:
-        """The counts as a value."""
         return list(self._counts.items())
 
     def load(self, saved: list[tuple[Change, int]]) -> None:
-        """Go on from what ``save`` gave."""
         self._counts = dict(saved)
 
 
 def pack(text: str) -> bytes:
-    """Text as state."""
     return text.encode("utf-8", _SURROGATES)
 
 
 def unpack(data: bytes) -> str:
-    """The text that ``pack`` made state of."""
     return data.decode("utf-8", _SURROGATES)
 
 
@@ -79,7 +75,6 @@ class Part(NamedTuple):
 
 
 def literal(text: str) -> Part:
-    """This text and no other."""
     prefix = r"\Z"
     for character in reversed(text[:-1]):
         prefix = rf"(?:\Z|{re.escape(character)}{prefix})"
@@ -92,7 +87,6 @@ def run(characters: str, least: int, most: int) -> Part:
 
 
 def either(*parts: Part) -> Part:
-    """One of several parts; the first that matches."""
     return Part(
         f"(?:{'|'.join(part.whole for part in parts)})",
         f"(?:{'|'.join(part.prefix for part in parts)})",
@@ -101,12 +95,10 @@ def either(*parts: Part) -> Part:
 
 
 def maybe(part: Part) -> Part:
-    """A part that may be missing."""
     return Part(f"(?:{part.whole})?", part.prefix, part.longest)
 
 
 def sequence(*parts: Part) -> Part:
-    """One part after the other."""
     prefix = parts[-1].prefix
     for part in reversed(parts[:-1]):
         prefix = f"(?:{part.prefix}|{part.whole}{prefix})"

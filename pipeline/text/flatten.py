@@ -149,13 +149,11 @@ def _said(keys: Mapping[str, Raw]) -> str | None:
 
 
 def given_system(system: str | Raw | None, target: str, fixes: list[Fix]) -> list[Piece]:
-    """The texts of a system prompt as pieces."""
     texts = [given.text for given in prompt_texts(system, target, fixes) if given.text]
     return [Piece(Text(text=text), -1, "system", system=True) for text in texts]
 
 
 def system_section(piece: Piece) -> str:
-    """A leading system message."""
     return f"### System\n{flat([piece])}"
 
 
@@ -187,7 +185,6 @@ def shown(piece: Piece) -> str:
 
 
 def is_shown(piece: Piece) -> bool:
-    """Whether anything of a block is left in the text."""
     return isinstance(piece.block, (Text, Image, Document, ToolUse, ToolResult))
 
 

@@ -49,7 +49,6 @@ def _any_case(text: str) -> Part:
 
 
 def _words(text: str) -> Part:
-    """Words in any case."""
     parts = [part for word in text.split() for part in (_GAP, _any_case(word))]
     return sequence(*parts[1:])
 
@@ -219,7 +218,7 @@ class IdentityRewriter:
 
     def take_changes(self) -> dict[Change, int]:
         """What was rewritten since this was last asked, and how often."""
-        return self.changes.take()
+        return self.changes.take_counts()
 
     def save(self) -> bytes:
         """The state, for `load` of a rewriter for the same model."""
@@ -245,13 +244,13 @@ class IdentityRewriter:
             # Where other text follows, a phrase is at its end as well.
             goes_on = span.end == len(text) and not last
             hold = _undecided(text, span.begin) if goes_on else span.end
-            at, hold = self._rewrite(text, span, hold, shown)
+            at, hold = self._rewrite_phrases(text, span, hold, shown)
             shown.append(text[at:hold])
             at = max(at, hold)
         self._before, self._held = text[max(0, at - _LOOK_BEHIND) : at], text[at:]
         return "".join(shown)
 
-    def _rewrite(self, text: str, span: Span, hold: int, shown: list[str]) -> tuple[int, int]:
+    def _rewrite_phrases(self, text: str, span: Span, hold: int, shown: list[str]) -> tuple[int, int]:
         """Rewrite the phrases that begin before ``hold``; return where the text goes on and what to hold then."""
         at = span.begin
         for anchor in _anchors(text, span):
@@ -263,7 +262,7 @@ class IdentityRewriter:
                 continue
             phrase = rewritten(found[0], self.model or "", self._maker)
             if phrase != found[0]:
-                self.changes.add("identity_renamed", found[0], phrase)
+                self.changes.count_change("identity_renamed", found[0], phrase)
             shown += text[at : found.start()], phrase
             at = found.end()
             if at > hold:

@@ -68,8 +68,6 @@ class _Saved(Struct, array_like=True):
 
 
 class _State(Struct):
-    """What is known of the text so far."""
-
     before: str = ""  # the end of what was given out, for boundaries
     held: str = ""  # what may still become a root
     token: str | None = None  # the beginning of the token that is going on
@@ -148,7 +146,7 @@ class Redactor:
 
     def take_changes(self) -> dict[Change, int]:
         """What was redacted since this was last asked, and how often."""
-        return self.changes.take()
+        return self.changes.take_counts()
 
     def save(self) -> bytes:
         """The state, for `load` of a redactor with the same roots and marker."""
@@ -174,13 +172,13 @@ class Redactor:
         if self._now.token is None:
             hold = len(text) if last else self._undecided(text, at)
             if _has_separator(text, at) and any(anchor in text for anchor in self._anchors):
-                at, hold = self._replace(text, at, hold, shown, last=last)
+                at, hold = self._replace_tokens(text, at, hold, shown, last=last)
             shown.append(text[at:hold])
             at = max(at, hold)
         self._now.before, self._now.held = text[max(0, at - _LOOK_BEHIND) : at], text[at:]
         return "".join(shown)
 
-    def _replace(self, text: str, at: int, hold: int, shown: list[str], *, last: bool) -> tuple[int, int]:
+    def _replace_tokens(self, text: str, at: int, hold: int, shown: list[str], *, last: bool) -> tuple[int, int]:
         """Replace the tokens that begin before ``hold``; return where the text goes on and what to hold then."""
         root = self._last_root if last else self._root
         found = root.search(text, at)
@@ -214,7 +212,7 @@ class Redactor:
         ending = _ESCAPES if text[end : end + 1] in {'"', "'", "`"} else _SENTENCE_END
         given_back = ending.search(self._now.rest)
         kept = given_back[0] if given_back else ""
-        self.changes.add("path_redacted", self._now.token.removesuffix(kept), self.marker)
+        self.changes.count_change("path_redacted", self._now.token.removesuffix(kept), self.marker)
         shown += self.marker, kept
         self._now.token = None
         return end

@@ -174,7 +174,7 @@ class ToolCallParser:
                 if mode is Mode.TEXT:
                     break
                 self._mode = mode
-                self._take(text[begin:end])
+                self._add_to_block(text[begin:end])
                 self._bodies.append(self._size)
                 return end
             at = found.end()
@@ -193,7 +193,7 @@ class ToolCallParser:
             if outcome != "open":
                 self._mode = Mode.TEXT
             return end
-        self._take(text[at:end])
+        self._add_to_block(text[at:end])
         if outcome == "broken":
             self._give_back(outputs)
         elif self._size > self._limit:
@@ -204,7 +204,7 @@ class ToolCallParser:
             if self._mode is Mode.CALL:
                 self._mode = Mode.CALL_END
             else:
-                self._finish([read_bare("".join(self._block), self._tools)], "", outputs)
+                self._finish_block([read_bare("".join(self._block), self._tools)], "", outputs)
         return end
 
     def _call_end(self, text: str, at: int, outputs: list[Output]) -> int:
@@ -214,12 +214,12 @@ class ToolCallParser:
             block = "".join(self._block)
             starts, ends = self._bodies[::2], self._bodies[1::2]
             bodies = [read_tagged(block[start:end]) for start, end in zip(starts, ends, strict=True)]
-            self._take(text[at : found.end()])
-            self._finish(bodies, found[1].strip(), outputs)
+            self._add_to_block(text[at : found.end()])
+            self._finish_block(bodies, found[1].strip(), outputs)
             return found.end()
         found = _CALL_GOES_ON.match(text, at)
         if found:
-            self._take(text[at : found.end()])
+            self._add_to_block(text[at : found.end()])
             self._bodies.append(self._size)
             self._mode = Mode.CALL
             return found.end()
@@ -238,7 +238,7 @@ class ToolCallParser:
             if found >= 0:
                 self._mode = Mode.TEXT
         else:
-            self._take(text[at:end])
+            self._add_to_block(text[at:end])
             if self._size > self._limit:
                 self._give_back(outputs)
                 self._mode = Mode.LONG_RESULT if found < 0 else Mode.TEXT
@@ -250,7 +250,7 @@ class ToolCallParser:
         self._held = text[end:]
         return len(text)
 
-    def _finish(self, bodies: list[Body | None], beside: str, outputs: list[Output]) -> None:
+    def _finish_block(self, bodies: list[Body | None], beside: str, outputs: list[Output]) -> None:
         """A block is at its end: give its calls, or, where one of its values is no call, all of it as text."""
         found = [body for body in bodies if body]
         if len(found) < len(bodies):
@@ -262,7 +262,7 @@ class ToolCallParser:
         outputs += (Removed(aside, "beside_call") for aside in asides if aside)
         self._drop_block()
 
-    def _take(self, text: str) -> None:
+    def _add_to_block(self, text: str) -> None:
         self._block.append(text)
         self._size += len(text)
 

@@ -49,7 +49,7 @@ def _at(offset: int, session: str, record: Input) -> Record:
 def gathered(records: list[Input]) -> Gathered:
     found = Gathered()
     for record in records:
-        found.add(record.topic, record.value, record.headers)
+        found.add_record(record.topic, record.value, record.headers)
     return found
 
 

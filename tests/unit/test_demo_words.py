@@ -157,8 +157,8 @@ def test_away_from_a_terminal_progress_is_a_line_now_and_then(monkeypatch, capsy
     shown = show.Progress()
     for _ in range(50):
         now[0] += 0.1
-        shown.update("fleet", f"{now[0]:.0f}", 1, 2)
-    shown.stage("fleet", "done")
+        shown.update_line("fleet", f"{now[0]:.0f}", 1, 2)
+    shown.finish_stage("fleet", "done")
     assert capsys.readouterr().err.splitlines() == ["  fleet      102", "  fleet      104", "  fleet      done"]
 
 
