@@ -13,7 +13,7 @@ from msgspec import UNSET, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
-from pipeline.targets.marks import without_mark
+from pipeline.targets.marks import POINT, without_mark
 
 _NOTHING: Final = frozenset({b"null", b"[]"})
 
@@ -67,7 +67,11 @@ class Fitting(ABC):
             case _:
                 shown = self._shown(piece, inner=False)
                 if shown is None:
-                    self.book.drop("unknown_dropped", piece, detail=block.kind if isinstance(block, Unknown) else "")
+                    kind = block.kind if isinstance(block, Unknown) else ""
+                    if kind == POINT:
+                        self.book.drop("cache_point_dropped", piece)
+                        return
+                    self.book.drop("unknown_dropped", piece, detail=kind)
                     self.dropped.add(piece.turn)
                     return
                 piece = shown
@@ -76,7 +80,7 @@ class Fitting(ABC):
     def finish(self) -> None:
         """Put the media of results behind the results."""
         if self._media:
-            at = sum(isinstance(piece.block, ToolResult) for piece in self.out)
+            at = 1 + max(place for place, piece in enumerate(self.out) if isinstance(piece.block, ToolResult))
             self.out[at:at] = self._media
 
     def _bared(self, piece: Piece) -> Piece:

@@ -3,14 +3,16 @@
 A breakpoint is an order to one provider's cache and no part of what a block says. Where a provider has none
 (it caches by itself, or is given a text) all are left behind, always, so that this is a property of the target and no
 fix. Where it has them, one that the request does not set is a fix.
+
+Anthropic sets one in a field of a block, Converse as a block behind it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Raw, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import ToolResult, Unknown
@@ -19,6 +21,53 @@ from pipeline.model import ToolResult, Unknown
 MOST_MARKS: Final = 4
 
 _KEY: Final = b'"cache_control"'
+
+
+class _CacheMark(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class _Point(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    type: Literal["default"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class _PointBlock(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
+    cache_point: _Point
+
+
+POINT: Final = "cachePoint"
+_mark = msgspec.json.Decoder(_CacheMark | None)
+_point = msgspec.json.Decoder(_PointBlock)
+_encode = msgspec.json.Encoder().encode
+
+
+def is_mark(mark: Raw) -> bool:
+    """Whether this is a cache breakpoint as Anthropic takes them."""
+    try:
+        _mark.decode(mark)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def point_of(mark: Raw) -> Raw | None:
+    """Anthropic's breakpoint as Converse's block; None where it is none."""
+    try:
+        found = _mark.decode(mark)
+    except msgspec.DecodeError:
+        return None
+    return None if found is None else Raw(_encode(_PointBlock(_Point("default", found.ttl))))
+
+
+def mark_of(point: Raw) -> Raw | None:
+    """Converse's block as Anthropic's breakpoint; None where it is none."""
+    try:
+        found = _point.decode(point)
+    except msgspec.DecodeError:
+        return None
+    return Raw(_encode(_CacheMark("ephemeral", found.cache_point.ttl)))
 
 
 def without_mark(piece: Piece, book: Book | None) -> Piece:

@@ -61,8 +61,8 @@ def check_marks(done: Normalized, messages: Sequence[Any], pattern: str) -> None
 
 
 def _is_inner(path: str) -> bool:
-    """Whether a path leads into a block: ``messages.2.content.0.content.1``."""
-    return ".content." in path.partition(".content")[2]
+    """Whether a path leads into a block: ``messages.2.content.0.content.1``, ``messages.2.content.0.cache_control``."""
+    return ".content." in path.partition(".content")[2] or path.endswith(".cache_control")
 
 
 def _faults(entry: Entry, fixes: frozenset[tuple[str, str]]) -> Iterator[str]:

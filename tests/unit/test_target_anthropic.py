@@ -290,11 +290,11 @@ def test_a_providers_own_tool_goes_to_its_issuer_only():
 
 
 def test_tools_of_other_shapes_are_written_in_this_one():
-    function = {"name": "ls", "description": "List.", "parameters": {"type": "object"}, "strict": True}
+    function = {"name": "ls", "description": "List.", "parameters": {"type": "object"}, "prompt": "?"}
     body, codes = made(user("q"), tools=[{"type": "function", "function": function}])
     assert body["tools"] == [{"name": "ls", "description": "List.", "input_schema": {"type": "object"}}]
     assert codes == ["field_dropped"]
-    del function["strict"]
+    del function["prompt"]
     assert made(user("q"), tools=[{"type": "function", "function": function}])[1] == []
 
 

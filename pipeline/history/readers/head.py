@@ -141,7 +141,8 @@ def _add_system_block(blocks: list[dict[str, object]], item: Raw, path: str) -> 
         blocks.append({"type": "text", **keys})
     elif "cachePoint" in keys and blocks:
         # Converse marks the end of a cached prefix by a block of its own, the canonical form at its last block.
-        blocks[-1]["cache_control"] = _CACHE_MARK
+        ttl = as_object(keys["cachePoint"], f"{path}.cachePoint").get("ttl")
+        blocks[-1]["cache_control"] = _CACHE_MARK if ttl is None else {"type": "ephemeral", "ttl": ttl}
     else:
         blocks.append(dict(keys))
 

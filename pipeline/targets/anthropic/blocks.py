@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from pipeline.targets.marks import POINT, is_mark, mark_of
 from pipeline.targets.media import (
     MEDIA_TYPES,
     Facts,
@@ -47,23 +48,6 @@ def are_citations(citations: Raw) -> bool:
     return all(one.type.endswith("_location") for one in found or ())
 
 
-class _CacheMark(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-
-_mark = msgspec.json.Decoder(_CacheMark | None)
-
-
-def is_mark(mark: Raw) -> bool:
-    """Whether this is a cache breakpoint as the API takes them."""
-    try:
-        _mark.decode(mark)
-    except msgspec.DecodeError:
-        return False
-    return True
-
-
 def _with_mark_taken(piece: Piece, book: Book) -> Piece:
     """The piece without a cache breakpoint that the API would refuse."""
     block = piece.block
@@ -85,6 +69,9 @@ class Projection:
 
     def add(self, piece: Piece) -> None:
         """Take the next piece of the message."""
+        if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
+            self._set_mark(piece, piece.block)
+            return
         piece = _with_mark_taken(piece, self._book)
         block = piece.block
         match block:
@@ -101,6 +88,15 @@ class Projection:
             case Text():
                 piece = self._said(piece, block)
         self.out.append(piece)
+
+    def _set_mark(self, point: Piece, block: Unknown) -> None:
+        """Put a breakpoint that is a block by itself on the block before it, which is where it stands."""
+        mark, before = mark_of(block.raw), self.out[-1] if self.out else None
+        if mark is None or before is None or isinstance(before.block, (Thinking, RedactedThinking, Unknown)):
+            self._book.drop("cache_point_dropped", point)
+            return
+        self.out[-1] = structs.replace(before, block=structs.replace(before.block, cache_control=mark))
+        self._book.drop("cache_point_joined", point)
 
     def finish(self) -> None:
         """Put media of error results behind the results."""

@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct
 from pipeline.history.pieces import Message, Piece
 from pipeline.model import Issuer, RedactedThinking, Thinking, ToolUse, Unknown
 from pipeline.targets.base import is_issued_by
+from pipeline.targets.marks import POINT
 
 _CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 _RESULTS: Final = frozenset(
@@ -56,7 +57,8 @@ def untaken(message: Message, opened: Collection[str], *, paused: bool) -> dict[
     if not unknown:
         return {}
     taken = _TAKEN[message.role]
-    codes = {at: "unknown_dropped" for at in unknown if _kind(message.pieces[at]) not in taken}
+    # A breakpoint of Converse's is no block here, and gets its place later.
+    codes = {at: "unknown_dropped" for at in unknown if _kind(message.pieces[at]) not in taken | {POINT}}
     if message.role == "assistant":
         halves = _halves(message.pieces, opened)
         if paused:

@@ -6,19 +6,18 @@ What the API has no name for is left out, and recorded. Parameters that are all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Tool
-from pipeline.targets.anthropic.blocks import is_mark
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.marks import MOST_MARKS, raw_unmarked
+from pipeline.targets.marks import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
 from pipeline.targets.names import ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
 from pipeline.text.flatten import prompt_texts
 
@@ -78,12 +77,8 @@ _LONGEST_NAME: Final = 128
 _FOREIGN: Final = frozenset(
     {"web_search_preview", "file_search", "code_interpreter", "computer_use_preview", "image_generation", "local_shell"}
 )
-
-
-class _ClientTool(Struct, frozen=True, omit_defaults=True):
-    name: str
-    description: str | msgspec.UnsetType = UNSET
-    input_schema: Raw = Raw(b"{}")
+# What else of a tool in another shape this API has under the same name.
+_OWN_KEYS: Final = ("strict", "cache_control")
 
 
 def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
@@ -96,7 +91,7 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     prompt = _system(setting.system, system, fixes)
     if prompt is not None:
         keys["system"] = prompt
-    tools = [Raw(tool) for tool in _tools(setting.tools, fixes)]
+    tools = _tools(setting.tools, fixes)
     if tools:
         keys["tools"] = Raw(_encode(tools))
     keys |= written_params(setting.params, _NAME, _LONGEST_NAME, fixes)
@@ -157,35 +152,51 @@ def _system_blocks(given: str | Raw | None, fixes: list[Fix]) -> list[Any]:
     return blocks
 
 
-def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
+def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> list[dict[str, Any]]:
     names = ToolNames(_NAME, lambda name: legal_name(name, _LONGEST_NAME), fixes)
+    written: list[dict[str, Any]] = []
     for at, tool in enumerate(tools):
         path = f"tools.{at}"
-        given = _keys(tool)
-        if given is not None and _foreign(given):
+        given: dict[str, Raw] | None = None if tool.raw is UNSET else _object(tool.raw)
+        if given is not None and POINT in given:
+            mark = mark_of(tool.raw)  # type: ignore[arg-type]  # it is set where there are keys
+            if mark is None or not written:
+                fixes.append(make("cache_mark_dropped", path, target=_NAME))
+            else:
+                written[-1]["cache_control"] = mark
+        elif given is not None and _foreign(given):
             fixes.append(make("tool_foreign", path, before=given, target=_NAME))
-            continue
-        declared = names.declare(tool, given, path)
-        if declared is None:
-            continue
-        if given is not None and ("input_schema" in given or bytes(tool.input_schema) == b"null"):
-            changed: dict[str, Any] = {"name": declared.name} if declared.name != tool.name else {}
-            if declared.input_schema != tool.input_schema:
-                changed["input_schema"] = declared.input_schema
-            yield _encode(given | {key: value for key, value in changed.items() if key in given})
-        else:
-            if extras := unread_keys(given):
-                fixes.append(make("field_dropped", path, before=given, target=_NAME, detail=extras))
-            yield _encode(_ClientTool(declared.name, declared.description, declared.input_schema))
+        elif (declared := names.declare(tool, given, path)) is not None:
+            if given is not None and ("input_schema" in given or bytes(tool.input_schema) == b"null"):
+                changed: dict[str, Any] = {"name": declared.name} if declared.name != tool.name else {}
+                if declared.input_schema != tool.input_schema:
+                    changed["input_schema"] = declared.input_schema
+                written.append(given | {key: value for key, value in changed.items() if key in given})
+            else:
+                written.append(_client_tool(declared, given, path, fixes))
+    return written
 
 
-def _keys(tool: Tool) -> dict[str, Any] | None:
-    return None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
+def _client_tool(tool: Tool, given: Mapping[str, Raw] | None, path: str, fixes: list[Fix]) -> dict[str, Any]:
+    """A tool in another shape, or in none, with what of it this API has a place for."""
+    said = {} if tool.description is UNSET else {"description": tool.description}
+    written = {"name": tool.name, **said, "input_schema": tool.input_schema}
+    if given is None:
+        return written
+    if extras := unread_keys(given, *_OWN_KEYS):
+        fixes.append(make("field_dropped", path, before=given, target=_NAME, detail=extras))
+    inner = next((_object(given[key]) for key in ("function", "toolSpec") if key in given), {})
+    keys = {**given, **inner}
+    return written | {key: keys[key] for key in _OWN_KEYS if key in keys and bytes(keys[key]) != b"null"}
 
 
-def _foreign(keys: dict[str, Any]) -> bool:
+def _object(value: Raw) -> dict[str, Raw]:
+    return msgspec.json.decode(value, type=dict[str, Raw])
+
+
+def _foreign(keys: Mapping[str, Raw]) -> bool:
     """Whether a provider's own tool is another provider's: Anthropic's name a type that no other has."""
-    if "input_schema" in keys or "name" in keys or "function" in keys:
+    if not keys.keys().isdisjoint(("input_schema", "name", "function", "toolSpec")):
         return False
     kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
     return not isinstance(kind, str) or kind in _FOREIGN

@@ -8,7 +8,7 @@ the service; its prompt cache starts with the tools and begins anew when one is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 import msgspec
@@ -22,6 +22,7 @@ from pipeline.targets.bedrock_converse.blocks import (
     LONGEST_NAME,
     ConverseFitting,
     is_document,
+    point_behind,
     written,
     written_as_they_are,
 )
@@ -60,16 +61,17 @@ class ConverseDialect:
         self.fixes = head.fixes
         self._before = _encode(head.keys)
         self._tools = head.tools
+        self._points_left = head.points_left
         self.head = self._whole_head(head.tools)
         self.prefix = before_list(self._before, "messages")
 
     def encode(self, message: Message, state: ConverseState) -> Encoded:
-        """Write one message."""
+        """Write one message; what it says for good sets no breakpoints, since only the newest are worth one."""
         return self._write(message, state, final=False)
 
-    def _write(self, message: Message, state: ConverseState, *, final: bool) -> Encoded:
+    def _write(self, message: Message, state: ConverseState, *, final: bool, points: Container[str] = ()) -> Encoded:
         book = Book(NAME)
-        fitting = ConverseFitting(book, self._model, state.documents)
+        fitting = ConverseFitting(book, self._model, state.documents, points)
         halves = unpaired_halves(message, self._model) if "nova" in self._model else set()
         for at, piece in enumerate(message.pieces):
             if at in halves:
@@ -112,9 +114,10 @@ class ConverseDialect:
     def end(self, messages: Sequence[Message], state: ConverseState, _settled: int, *, final: bool) -> Ending:
         """Write the open messages and, behind them, the tools; an answer to go on with ends in no whitespace."""
         parts: list[Encoded] = []
+        points = self._newest_points(messages)
         for at, message in enumerate(messages):
             last = final and at == len(messages) - 1 and message.role == "assistant"
-            parts.append(self._write(message, state, final=last))
+            parts.append(self._write(message, state, final=last, points=points))
             state = parts[-1].state
         if self._tools or not state.tools:
             return Ending(parts=parts, suffix=self._suffix(self._tools), last=state.count - 1)
@@ -122,6 +125,11 @@ class ConverseDialect:
         fix = make("tools_stubbed", "toolConfig", target=NAME, detail=", ".join(state.tools))
         parts.append(Encoded(data=b"", state=state, fixes=[fix]))
         return Ending(parts=parts, suffix=self._suffix(tools), head=self._whole_head(tools), last=state.count - 1)
+
+    def _newest_points(self, messages: Sequence[Message]) -> frozenset[str]:
+        """The places of the open blocks whose breakpoints there is room for."""
+        marked = [piece.path for message in messages for piece in message.pieces if point_behind(piece.block)]
+        return frozenset(marked[-self._points_left :] if self._points_left else ())
 
     def _turns(self, message: Message, pieces: list[Piece], count: int, book: Book) -> list[tuple[str, list[Piece]]]:
         """The message as one, or as three where results stand alone."""

@@ -6,7 +6,7 @@ Turns of nothing but text, calls, and results that are text are written in one g
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -30,6 +30,7 @@ from pipeline.model import (
 from pipeline.targets.base import Run
 from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member, reasoning_stays
 from pipeline.targets.fitting import Fitting
+from pipeline.targets.marks import POINT, point_of, without_mark
 from pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from pipeline.targets.media import fit_document, fit_image, inline
 from pipeline.targets.names import legal_name
@@ -47,12 +48,26 @@ EMPTY_ERROR: Final = "(no output)"
 
 
 class ConverseFitting(Fitting):
-    """``titles`` are the names of the documents so far; they are unique in a request (BED-20)."""
+    """``titles`` are the names of the documents so far; they are unique in a request (BED-20).
 
-    def __init__(self, book: Book, model: str, titles: tuple[str, ...]) -> None:
+    ``points`` are the places of blocks whose cache breakpoint is set, as a block of its own behind it.
+    """
+
+    def __init__(self, book: Book, model: str, titles: tuple[str, ...], points: Container[str] = ()) -> None:
         super().__init__(book)
         self.titles = titles
         self._model = model
+        self._points = points
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece, and set its breakpoint behind it."""
+        point = point_behind(piece.block) if piece.path in self._points else None
+        if point is None:
+            super().add(piece)
+            return
+        super().add(without_mark(piece, None))
+        place = f"{piece.path}.cache_control"
+        self.out.append(Piece(Unknown(kind=POINT, raw=point), piece.turn, place, came_as=piece.tool_id))
 
     def name(self, name: str) -> str:
         """A tool's name of 1 to 64 letters, digits, ``_`` and ``-`` (BED-12)."""
@@ -112,6 +127,13 @@ class ConverseFitting(Fitting):
             name = f"{legal[:_LONGEST_TITLE].strip()} ({number})"
         self.titles = (*self.titles, name)
         return name
+
+
+def point_behind(block: Block) -> Raw | None:
+    """What Converse has for a block's cache breakpoint; none behind reasoning."""
+    if isinstance(block, (Unknown, Thinking, RedactedThinking)) or block.cache_control is UNSET:
+        return None
+    return point_of(block.cache_control)
 
 
 def is_document(block: Block) -> bool:

@@ -15,6 +15,7 @@ from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
+from pipeline.targets.marks import MOST_MARKS, mark_of, point_of
 from pipeline.targets.names import ToolChoice, ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
 from pipeline.text.flatten import prompt_texts
 
@@ -44,7 +45,6 @@ _CACHED: Final = ("claude", "nova")
 # What Claude takes under Anthropic's name, beside the service's own parameters.
 _OF_CLAUDE: Final = ("top_k", "thinking")
 _ELSEWHERE: Final = frozenset({"messages", "model", "modelId", "system", "tools", "toolConfig", "tool_choice"})
-_CACHE_POINT: Final = Raw(b'{"cachePoint":{"type":"default"}}')
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
@@ -53,11 +53,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class WrittenHead(Struct, frozen=True):
-    """The head as JSON objects: ``keys`` before the messages, ``tools`` (none: ``b""``) behind them."""
+    """The head as JSON objects: ``keys`` before the messages, ``tools`` (none: ``b""``) behind them.
+
+    ``points_left`` is how many cache breakpoints the messages may have.
+    """
 
     keys: dict[str, Any]
     tools: bytes
     fixes: list[Fix]
+    points_left: int
 
 
 def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
@@ -90,7 +94,9 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
         tools = _unmarked(tools, "tools", fixes)
     choice = _choice(params.rest.get("tool_choice"), fixes, any_tool=bool(tools))
     config = {"tools": tools} | ({"toolChoice": choice} if choice else {})
-    return WrittenHead(keys, _encode(config) if tools else b"", fixes)
+    points = sum(mark_of(_encoded(item)) is not None for item in (*prompt, *tools))
+    left = max(0, MOST_MARKS - points) if cached else 0
+    return WrittenHead(keys, _encode(config) if tools else b"", fixes, left)
 
 
 def stub_tools(names: Iterable[str]) -> bytes:
@@ -110,16 +116,28 @@ def _given_system(given: str | Raw | None, fixes: list[Fix]) -> Iterator[Any]:
             yield {"text": block.text}
         elif frozenset(block.keys) in _GUARDED:
             yield block.keys
-        if "cache_control" in block.keys:
-            yield _CACHE_POINT
+        yield from _points(block.keys, f"system.{block.at}", fixes)
+
+
+def _points(keys: Mapping[str, Raw], path: str, fixes: list[Fix]) -> Iterator[Raw]:
+    """The breakpoint of a block or tool as a block of its own behind it, if it has one that is one."""
+    mark = keys.get("cache_control")
+    if mark is None or bytes(mark) == b"null":
+        return
+    point = point_of(mark)
+    if point is None:
+        fixes.append(make("cache_mark_dropped", path, before=mark, target=NAME))
+    else:
+        yield point
 
 
 def _system_rows(rows: Sequence[Piece]) -> Iterator[Any]:
     for piece in rows:
         if isinstance(piece.block, Text):
             yield {"text": piece.block.text}
-            if piece.block.cache_control is not UNSET:
-                yield _CACHE_POINT
+            point = None if piece.block.cache_control is UNSET else point_of(piece.block.cache_control)
+            if point is not None:
+                yield point
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
@@ -138,16 +156,19 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
             continue
         made = _specified(declared.name, declared.description, declared.input_schema)
         yield _encode(made if given is None else _with_extras(made, given, path, fixes))
-        if given is not None and "cache_control" in given:
-            yield bytes(_CACHE_POINT)
+        yield from map(bytes, _points(given or {}, path, fixes))
 
 
 def _unmarked(items: list[Any], path: str, fixes: list[Fix]) -> list[Any]:
     """The items without cache breakpoints."""
-    kept = [item for item in items if item != _CACHE_POINT]
+    kept = [item for item in items if mark_of(_encoded(item)) is None]
     if len(kept) < len(items):
         fixes.append(make("cache_mark_dropped", path, target=NAME))
     return kept
+
+
+def _encoded(item: Any) -> Raw:  # noqa: ANN401  JSON
+    return item if isinstance(item, Raw) else Raw(_encode(item))
 
 
 def _with_extras(made: dict[str, Any], given: dict[str, Raw], path: str, fixes: list[Fix]) -> dict[str, Any]:
