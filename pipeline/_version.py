@@ -1,3 +1,8 @@
-"""The version that requests, segments and dead letters carry."""
+"""The version that requests, segments and dead letters carry: that of the installed build, with its commit."""
 
-__version__ = "0.1.0"
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("reknit")
+except PackageNotFoundError:  # run from a folder that nobody installed
+    __version__ = "0+unknown"
