@@ -28,9 +28,9 @@ def image(data=None, media_type="image/png"):
 
 
 def png(width=1, height=1):
-    """The base64 of as much of a picture as says how large it is."""
+    """The base64 of as much of a picture as says how large it is and that it is whole."""
     size = struct.pack(">II", width, height)
-    return base64.b64encode(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + size + bytes(8)).decode()
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + size + bytes(8) + b"IEND").decode()
 
 
 def user(*blocks, **more):

@@ -1,19 +1,24 @@
 """Images and documents: what their own bytes say of them, and how they become what a target takes.
 
-A target takes data in base64, under media types of its own. Only an image's first bytes are decoded, so a look at a
-five-megabyte image costs no more than one at an icon.
+A target takes data in base64, under media types of its own. Only an image's first and last bytes are decoded, unless
+these leave open whether it is whole.
+
+One decision holds for all targets: data that can be mended without a loss was mended when it was read; an image under
+the wrong media type gets its own; a line of text stands for what no provider could read, which is data that is no
+base64 or is cut off, bytes of another kind than the block's, and an address that is no URL.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import string
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text
@@ -35,6 +40,8 @@ _HEIF: Final[Mapping[bytes, str]] = MappingProxyType(
     | dict.fromkeys((b"mif1", b"msf1"), "image/heif")
     | {b"avif": "image/avif"}
 )
+_ALPHABET: Final = f"{string.ascii_letters}{string.digits}+/".encode()
+_PDF: Final = "application/pdf"
 _MARKUP_LOOK: Final = 64  # bytes
 # Enough for the frame header of most JPEG files behind their EXIF data; a multiple of four base64 characters.
 _LOOK: Final = 64 * 1024
@@ -50,13 +57,16 @@ class Base64Source(Struct, frozen=True, tag_field="type", tag="base64"):
 class Facts(Struct, frozen=True):
     """An image as its bytes have it. ``sniffed`` is ``""`` and the sides are 0 where the bytes do not tell.
 
-    ``broken`` are images that are empty, not base64, or end within their header.
+    ``unreadable`` are images that are empty or not base64, ``cut`` those that end before their end, be it ``headless``,
+    within their header.
     """
 
     declared: str
     sniffed: str
     encoded_bytes: int
-    broken: bool = False
+    unreadable: bool = False
+    headless: bool = False
+    cut: bool = False
     width: int = 0
     height: int = 0
 
@@ -67,10 +77,12 @@ class Facts(Struct, frozen=True):
 
     def fault(self, taken: Callable[[str], bool], most_bytes: int | None = None) -> str:
         """Why a target cannot take the image, "" where it can."""
-        if self.broken:
+        if self.unreadable or self.headless:
             return "its data cannot be read"
         if not taken(self.media_type):
             return f"media type {self.media_type or 'missing'}"
+        if self.cut:
+            return "its data is cut off"
         if most_bytes is not None and self.encoded_bytes > most_bytes:
             return f"{self.encoded_bytes} bytes, at most {most_bytes}"
         return ""
@@ -90,16 +102,16 @@ def inspect(source: Raw) -> Facts | None:
         found = _SOURCE.decode(source)
     except msgspec.DecodeError:
         return None
-    look = found.data[:_LOOK]
-    try:
-        head = binascii.a2b_base64(look[: len(look) // 4 * 4], strict_mode=True)
-    except ValueError:
-        head = b""
+    data = found.data
+    if not data or not decodes(data):
+        return Facts(found.media_type, "", len(data), unreadable=True)
+    head = binascii.a2b_base64(data[:_LOOK])
     sniffed = _sniff(head)
     if len(head) < _HEADERS.get(sniffed, 1):
-        return Facts(found.media_type, sniffed, len(found.data), broken=True)
+        return Facts(found.media_type, sniffed, len(data), headless=True)
     width, height = _SIDES[sniffed](head) if sniffed in _SIDES else (0, 0)
-    return Facts(found.media_type, sniffed, len(found.data), width=width, height=height)
+    cut = sniffed in _SIDES and not _is_whole(sniffed, data, head)
+    return Facts(found.media_type, sniffed, len(data), cut=cut, width=width, height=height)
 
 
 def with_media_type(source: Raw, media_type: str) -> Raw:
@@ -114,7 +126,7 @@ def _sniff(head: bytes) -> str:
         if head.startswith(magic):
             return media_type
     if head[:5] == b"%PDF-":
-        return "application/pdf"
+        return _PDF
     # What a server sends where it was asked for an image: a drawing as text, or a page.
     text = head[:_MARKUP_LOOK].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
@@ -134,18 +146,28 @@ def _gif(head: bytes) -> tuple[int, int]:
     return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
 
 
-def _jpeg(head: bytes) -> tuple[int, int]:
-    """Walk the segments to the first frame header (SOF0 to SOF15, without DHT, JPG and DAC)."""
+# Frame headers of JPEG: SOF0 to SOF15, without DHT, JPG and DAC; and the start of a scan, behind which its data stand.
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SCAN: Final = frozenset({0xDA})
+
+
+def _segment(image: bytes, markers: frozenset[int]) -> int:
+    """Walk a JPEG's segments to the first with one of the ``markers``; -1 where there is none."""
     at = 2
-    while at + 9 <= len(head) and head[at] == 0xFF:
-        marker = head[at + 1]
+    while at + 9 <= len(image) and image[at] == 0xFF:
+        marker = image[at + 1]
+        if marker in markers:
+            return at
         if marker == 0xFF or 0xD0 <= marker <= 0xD8:  # fill, or a marker without a segment
             at += 1 if marker == 0xFF else 2
-            continue
-        if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:
-            return int.from_bytes(head[at + 7 : at + 9]), int.from_bytes(head[at + 5 : at + 7])
-        at += 2 + int.from_bytes(head[at + 2 : at + 4])
-    return 0, 0
+        else:
+            at += 2 + int.from_bytes(image[at + 2 : at + 4])
+    return -1
+
+
+def _jpeg(head: bytes) -> tuple[int, int]:
+    at = _segment(head, _FRAMES)
+    return (0, 0) if at < 0 else (int.from_bytes(head[at + 7 : at + 9]), int.from_bytes(head[at + 5 : at + 7]))
 
 
 def _webp(head: bytes) -> tuple[int, int]:
@@ -165,6 +187,28 @@ def _webp(head: bytes) -> tuple[int, int]:
 _SIDES: Final = MappingProxyType({"image/png": _png, "image/gif": _gif, "image/jpeg": _jpeg, "image/webp": _webp})
 # How many bytes hold the sides.
 _HEADERS: Final = MappingProxyType({"image/png": 24, "image/gif": 10, "image/webp": 30})
+
+
+# The chunk that ends a PNG, the marker that ends a JPEG, and what a GIF ends with behind the end of its last block.
+_END: Final = MappingProxyType({"image/png": b"IEND", "image/jpeg": b"\xff\xd9", "image/gif": b"\0;"})
+_TAIL: Final = 64  # characters of base64; more than an end takes
+# A picture of one block is whole without its end: the smallest JPEG that is known goes without.
+_ONE_BLOCK: Final = 8  # pixels
+
+
+def _is_whole(kind: str, data: str, head: bytes) -> bool:
+    """Whether an image's end is there; what somebody wrote behind it does not matter."""
+    if kind == "image/webp":
+        length = len(data) // 4 * 3 - data[-2:].count("=")
+        return 8 + int.from_bytes(head[4:8], "little") <= length
+    end = _END[kind]
+    if end in binascii.a2b_base64(data[-_TAIL:]):
+        return True
+    image = binascii.a2b_base64(data)
+    if kind != "image/jpeg":
+        return end in image
+    scan = _segment(image, _SCAN)
+    return scan >= 0 and (end in image[scan:] or 0 < max(_jpeg(image)) <= _ONE_BLOCK)
 
 
 class _TextSource(Struct, frozen=True, tag_field="type", tag="text"):
@@ -187,7 +231,7 @@ class _Content(Struct, frozen=True, tag_field="type", tag="content"):
 
 
 class _Linked(Struct, frozen=True, tag_field="type", tag="url"):
-    url: str
+    url: Annotated[str, Meta(pattern=r"(?i)^https?://\S")]
 
 
 class _Uploaded(Struct, frozen=True, tag_field="type", tag="file"):
@@ -203,7 +247,7 @@ _OF_DOCUMENTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Inline | _Text 
 
 
 def has_source(block: Image | Document) -> bool:
-    """Whether a source is one that Anthropic could read."""
+    """Whether a source is one that Anthropic could read, as far as that shows without its bytes."""
     try:
         (_OF_IMAGES if isinstance(block, Image) else _OF_DOCUMENTS).decode(block.source)
     except msgspec.DecodeError:
@@ -212,12 +256,37 @@ def has_source(block: Image | Document) -> bool:
 
 
 def with_source(piece: Piece, book: Book) -> Piece:
-    """The piece, or a line of text for an image or a document whose source is none that Anthropic could read."""
+    """The piece, or a line of text for an image or a document whose source is none that Anthropic could read.
+
+    An icon of a few bytes, of which nothing can be told, stays.
+    """
     block = piece.block
-    if not isinstance(block, (Image, Document)) or has_source(block):
+    if not isinstance(block, (Image, Document)):
         return piece
-    code, what = ("image_stubbed", "Image") if isinstance(block, Image) else ("document_stubbed", "Document")
-    return _stubbed(code, what, piece, book, "its source cannot be read", mark=block.cache_control)
+    fault = "" if has_source(block) else "its source cannot be read"
+    if isinstance(block, Document):
+        fault = fault or document_fault(block.source)
+        return (
+            _stubbed("document_stubbed", "Document", piece, book, fault, mark=block.cache_control) if fault else piece
+        )
+    facts = inspect(block.source)
+    if facts is not None and not facts.headless:
+        fault = fault or facts.fault(MEDIA_TYPES.__contains__)
+    return stubbed_image(piece, book, fault, mark=block.cache_control) if fault else piece
+
+
+def document_fault(source: Raw) -> str:
+    """Why nobody could read a document's data, "" where there is no reason, or no data."""
+    try:
+        found = _SOURCE.decode(source)
+    except msgspec.DecodeError:
+        return ""
+    if not found.data or not decodes(found.data):
+        return "its data cannot be read"
+    sniffed = _sniff(binascii.a2b_base64(found.data[:_LOOK]))
+    # A page or a drawing is text, and so may a document be.
+    other = sniffed not in ("", _PDF) if found.media_type == _PDF else sniffed in _SIDES
+    return f"its data is {sniffed}" if other else ""
 
 
 def inline(source: Raw) -> Base64Source | None:
@@ -237,8 +306,6 @@ def fit_image(piece: Piece, image: Image, book: Book, *, taken: Callable[[str], 
     if facts is None:
         return _stubbed("image_stubbed", "Image", piece, book, "it is not part of the request")
     fault = facts.fault(taken, most_bytes)
-    if not facts.broken and not _is_base64(image.source):
-        fault = "its data cannot be read"
     return stubbed_image(piece, book, fault) if fault else with_own_type(piece, image, facts, book)
 
 
@@ -260,11 +327,13 @@ def fit_document(piece: Piece, document: Document, book: Book, *, taken: Callabl
     source = inline(document.source)
     if source is None:
         fault = "it is not part of the request"
-    elif not source.data or not _is_base64(document.source):
-        fault = "its data cannot be read"
-    elif not taken(source.media_type):
-        fault = f"media type {source.media_type or 'missing'}"
     else:
+        fault = document_fault(document.source)
+        if not fault and not source.data:
+            fault = "its data cannot be read"
+        if not fault and not taken(source.media_type):
+            fault = f"media type {source.media_type or 'missing'}"
+    if not fault:
         return piece
     return _stubbed("document_stubbed", "Document", piece, book, fault)
 
@@ -274,14 +343,8 @@ def _stubbed(code: str, what: str, piece: Piece, book: Book, fault: str, *, mark
 
 
 def decodes(data: str) -> bool:
-    """Whether text is base64 to its end."""
-    try:
-        binascii.a2b_base64(data, strict_mode=True)
-    except ValueError:
+    """Whether text is base64 to its end, which is told without decoding it."""
+    padding = len(data) - len(data.rstrip("="))
+    if len(data) % 4 or padding > 2 or not data.isascii():
         return False
-    return True
-
-
-def _is_base64(source: Raw) -> bool:
-    found = inline(source)
-    return found is not None and decodes(found.data)
+    return not data[: len(data) - padding].encode().translate(None, _ALPHABET)

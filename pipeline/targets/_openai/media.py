@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text
-from pipeline.targets.media import MEDIA_TYPES, inspect
+from pipeline.targets.media import MEDIA_TYPES, document_fault, inspect
 
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
 _PDF: Final = "application/pdf"
@@ -122,9 +122,9 @@ def _cited(document: Document) -> bool:
 def _file_part(source: _Source, title: str, parts: Parts) -> Any:  # noqa: ANN401  a part, or None
     if source.type == "file":
         return parts.uploaded_file(source.file_id) if source.file_id else None
-    if source.url:
+    if source.url.startswith(("https://", "http://")):
         return parts.linked_file(source.url)
-    if source.data and source.media_type == _PDF:
+    if source.data and source.media_type == _PDF and not document_fault(Raw(msgspec.json.encode(source))):
         return parts.file(title or "document.pdf", f"data:{_PDF};base64,{source.data}")
     return None
 
