@@ -262,15 +262,16 @@ def joined(events: Sequence[Event]) -> list[Event]:
     run: list[BlockDelta] = []
     for event in events:
         if type(event) is BlockDelta and event.raw is UNSET:
-            if run and (event.index != run[0].index or event.kind != run[0].kind):
-                found.append(_as_one(run))
-                run = []
-            run.append(event)
-            continue
-        if run:
+            if not run or (event.index == run[0].index and event.kind == run[0].kind):
+                run.append(event)
+                continue
             found.append(_as_one(run))
+            run = [event]
+        elif run:
+            found += (_as_one(run), event)
             run = []
-        found.append(event)
+        else:
+            found.append(event)
     if run:
         found.append(_as_one(run))
     return found

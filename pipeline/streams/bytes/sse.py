@@ -32,7 +32,8 @@ __all__ = ["DONE", "named_payloads", "payloads", "payloads_of_each", "values"]
 _PUNCTUATION: Final = BEFORE + b"[],"
 _OF_SSE: Final = frozenset(bytes([byte]) for byte in SSE)
 # What nearly every event is: a line of data, and before it a line that only repeats its type.
-_EVENT: Final = re.compile(rb"^(?:event: (?!error\n)[a-z_.]*+\n)?data: (.*+)(?<!\r)(?:\n\n|\n?\Z)", re.MULTILINE)
+_HEAD: Final = re.compile(rb"(?:event: (?!error\n)[a-z_.]*+\n)?data: ")
+_EVENT: Final = re.compile(rb"^%b(.*+)(?<!\r)(?:\n\n|\n?\Z)" % _HEAD.pattern, re.MULTILINE)
 
 
 def payloads(data: bytes) -> list[bytes]:
@@ -40,9 +41,12 @@ def payloads(data: bytes) -> list[bytes]:
 
     An ``event: error`` whose payload does not say that it is an error gives ``{"error": payload}``.
     """
-    one = _EVENT.fullmatch(data)
-    if one is not None and b"\r" not in data:
-        return [one[1]]
+    head = _HEAD.match(data)
+    if head is not None and b"\r" not in data:
+        # Nearly every record is one event: to look for its end is much faster than to match it.
+        payload, _, rest = data[head.end() :].partition(b"\n")
+        if not rest or rest == b"\n":
+            return [payload]
     if data[:1] not in _OF_SSE and LAID_OUT.match(data.lstrip(BEFORE)):
         found = values(data)
         if is_object(found[0]):

@@ -85,29 +85,28 @@ class Gemini(PayloadDecoder[GeminiState]):
         state = self.state
         candidates = chunk.candidates or []
         if len(candidates) == 1 and chunk.response_id == state.id and chunk.prompt_feedback is None:
-            # Nearly every chunk is a few more words of what grows already.
-            growing, part = state.candidates.get(0), _plain_part(candidates[0])
-            if part is not None and growing is not None and growing.kind == ("thinking" if part.thought else "text"):
+            more = _more_words(candidates[0], state.candidates.get(0))
+            if more is not None:
                 state.tokens = chunk.usage_metadata or state.tokens
-                return [BlockDelta(growing.block, f"{growing.kind}_delta", part.text or "")]
-        is_past = bool(chunk.response_id) and chunk.response_id in state.past
-        if is_past or _holds_json(candidates):
+                return [more]
+        is_past = bool(state.past) and chunk.response_id in state.past
+        if is_past or any(map(_holds_json, candidates)):
             check_strings(payload)
         if is_past:
             fields = msgspec.json.decode(payload, type=dict[str, Raw])
             return [unrecognized("a chunk of a message that is over", event=fields)]
         events = self._begin(chunk, candidates)
+        is_last = self.state.over
         for place, candidate in enumerate(candidates):
             number = place if candidate.index is None else candidate.index
             events += self._grow(number, candidate, of_vertex=chunk.create_time is not UNSET)
+            is_last = is_last or bool(candidate.finish_reason)
         self.state.tokens = chunk.usage_metadata or self.state.tokens
         feedback = chunk.prompt_feedback
-        blocked = block_reason(feedback.block_reason) if feedback is not None else ""
+        blocked = "" if feedback is None else block_reason(feedback.block_reason)
         if feedback is not None and blocked:
             events.append(Failed(feedback.block_reason_message or f"the prompt was blocked: {blocked}", blocked))
-        if self.state.over or any(candidate.finish_reason for candidate in candidates):
-            events += self._finish()
-        return events
+        return [*events, *self._finish()] if is_last else events
 
     def finish(self) -> list[Event]:
         """What is left of a message that was cut: what stood beside no text, and its tokens."""
@@ -174,33 +173,26 @@ class Gemini(PayloadDecoder[GeminiState]):
         return events
 
 
-def _plain_part(candidate: Candidate[Part]) -> Part | None:
-    """The part of a candidate that has nothing but words in one part."""
+def _more_words(candidate: Candidate[Part], growing: Growing | None) -> BlockDelta | None:
+    """More words of what grows already, where a chunk has nothing else, as nearly every one."""
     content = candidate.content
-    if (
-        content is None
-        or candidate.finish_reason
-        or candidate.index
-        or content.parts is None
-        or len(content.parts) != 1
-    ):
+    if growing is None or content is None or content.parts is None or len(content.parts) != 1 or candidate.index:
         return None
     (part,) = content.parts
-    plain = part.text and part.function_call is None and part.thought_signature is None
-    if not plain or part.own is not UNSET or part.about is not UNSET:
+    words, thought = part.text, part.thought
+    if not words or growing.kind != ("thinking" if thought else "text") or part != Part(words, thought):
         return None
-    return None if is_annotated(candidate) else part
+    if candidate != Candidate(content, candidate.index) and (candidate.finish_reason or is_annotated(candidate)):
+        return None
+    return BlockDelta(growing.block, "thinking_delta" if thought else "text_delta", words)
 
 
-def _holds_json(candidates: list[Candidate[Part]]) -> bool:
-    """Whether anything is taken from these candidates as the JSON that it is, which nobody has looked into yet."""
-    for found in candidates:
-        for part in (found.content and found.content.parts) or ():
-            if part.function_call is not None or part.own is not UNSET or part.about is not UNSET:
-                return True
-        if is_annotated(found):
+def _holds_json(candidate: Candidate[Part]) -> bool:
+    """Whether anything is taken from a candidate as the JSON that it is, which nobody has looked into yet."""
+    for part in (candidate.content and candidate.content.parts) or ():
+        if part.function_call is not None or part.own is not UNSET or part.about is not UNSET:
             return True
-    return False
+    return is_annotated(candidate)
 
 
 def _says_more(candidates: list[Candidate[Part]]) -> bool:

@@ -20,7 +20,7 @@ from pipeline.history.ids import made_id
 from pipeline.streams.blocks import Answer, BlockWriter
 from pipeline.streams.fields import Fields
 from pipeline.streams.gemini.arguments import Arguments
-from pipeline.streams.gemini.wire import Candidate, FunctionCall, Part, beside, finish_reason
+from pipeline.streams.gemini.wire import Candidate, FunctionCall, Part, beside, finish_reason, is_annotated
 
 # Members of a part that do not say what it is.
 _ABOUT_PARTS: Final = frozenset({"thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata"})
@@ -57,8 +57,9 @@ class CandidateWriter(BlockWriter[Growing]):
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 self._take_part(part, over=over)
-        for name, value in beside(candidate).items():
-            self._note_text(name, value, over=over)
+        if is_annotated(candidate):
+            for name, value in beside(candidate).items():
+                self._note_text(name, value, over=over)
         if candidate.finish_reason:
             self._leave()
             growing.finished = True

@@ -234,8 +234,6 @@ def _is_about(name: str) -> bool:
 
 def beside(candidate: Candidate[P]) -> dict[str, Raw]:
     """What a chunk says beside the words of a candidate, by the names that Gemini has for it."""
-    if not is_annotated(candidate):
-        return {}
     told = {
         "groundingMetadata": candidate.grounding_metadata,
         "urlContextMetadata": candidate.url_context_metadata,

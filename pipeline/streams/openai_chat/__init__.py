@@ -342,17 +342,11 @@ def _plain_words(chunk: Chunk, choice: Choice) -> str:
     if delta is None or choice.finish_reason is not None or choice.index or choice.others:
         return ""
     words = delta.content
-    if type(words) is not str or chunk.usage is not None or chunk.error is not None:
+    # One comparison looks at all other members.
+    if type(words) is not str or chunk != Chunk(chunk.choices, chunk.id, None, None, chunk.model, chunk.x_groq):
         return ""
-    if not (chunk.citations is chunk.search_results is chunk.annotations is chunk.moderation is UNSET):
-        return ""
-    if chunk.images is not UNSET or chunk.related_questions is not UNSET:
-        return ""
-    # One comparison looks at all of the delta's other members. Some servers write them, with nothing in them.
-    delta.content = None
-    is_bare = delta == _NO_DELTA or not (delta.role or _says_something(choice))
-    delta.content = words
-    return words if is_bare else ""
+    # Some servers write members of the delta that have nothing in them.
+    return words if delta == Delta(None, words) or not (delta.role or _says_more(delta)) else ""
 
 
 def _members(choice: Choice) -> Fields:
@@ -363,10 +357,13 @@ def _members(choice: Choice) -> Fields:
 
 def _says_something(choice: Choice) -> bool:
     """Whether a choice's piece has any words or calls."""
-    delta = choice.delta or _NO_DELTA
+    return choice.delta is not None and bool(choice.delta.content or _says_more(choice.delta))
+
+
+def _says_more(delta: Delta) -> bool:
+    """Whether a piece has anything beside its words."""
     return bool(
-        delta.content
-        or delta.refusal
+        delta.refusal
         or delta.tool_calls
         or delta.function_call
         or delta.reasoning_content

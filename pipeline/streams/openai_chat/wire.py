@@ -305,8 +305,8 @@ def transcript(audio: Fields) -> tuple[str, Fields]:
 
 def beside_text(chunk: Chunk) -> list[tuple[str, Raw]]:
     """What a chunk says about its text, beside its choices."""
-    found = [(name, getattr(chunk, name)) for name in BESIDE_TEXT]
-    return [(name, value) for name, value in found if value is not UNSET and bytes(value) not in _NOTHING]
+    found = [(name, value) for name in BESIDE_TEXT if (value := getattr(chunk, name)) is not UNSET]
+    return [(name, value) for name, value in found if bytes(value) not in _NOTHING] if found else found
 
 
 def holds_json(chunk: Chunk) -> bool:

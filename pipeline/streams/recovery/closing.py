@@ -134,15 +134,15 @@ def is_unseen(result: str | None, shown: list[Shown], begun: tuple[str, ...] | N
 def end_run(context: Context, event: RunEnded) -> list[Item]:
     """Complete what is open as incomplete, and say what is left of a run that has not finished."""
     memory = context.memory
-    message, failed = memory.message, memory.message.failed if memory.message else ""
-    items = leave_message(context, event.reason)
+    message = memory.message
+    items = [] if message is None else close_message(context, message, event.reason)
     # An agent program's run has a result, an API's message its stop reason.
     closed = memory.state is State.CLOSED
     ended = closed if context.complete_messages else message is not None and not message.is_open()
-    if memory.trace.is_unfinished(event.reason, message, ended=ended):
-        diagnosis = memory.trace.diagnosis(event.reason, failed)
+    diagnosis = memory.trace.diagnosis(event.reason, message, ended=ended, excerpt=context.excerpt)
+    if diagnosis is not None:
         items.append(msgspec.structs.replace(diagnosis, seq=context.ids.next_number()))
-    memory.before, memory.trace = None, Trace()
+    memory.message, memory.before, memory.trace = None, None, Trace()
     return items
 
 

@@ -82,11 +82,13 @@ class Trace(Struct, array_like=True):
 
     def count_event(self, event: Event) -> None:
         """Count an event by its type; the end of the run is none of its own."""
+        counts = self.counts
         if type(event) is BlockDelta:
-            kind, number = event.kind if event.kind in BLOCK_OF_DELTA else "other_delta", event.count
+            kind = event.kind if event.kind in BLOCK_OF_DELTA else "other_delta"
+            counts[kind] = counts.get(kind, 0) + event.count
         else:
-            kind, number = _TYPES[type(event)], 1
-        self.counts[kind] = self.counts.get(kind, 0) + number
+            kind = _TYPES[type(event)]
+            counts[kind] = counts.get(kind, 0) + 1
 
     def add_text_of(self, message: Message, excerpt: int) -> None:
         """Add the text of a message that is over, withdrawn or not."""
@@ -108,21 +110,23 @@ class Trace(Struct, array_like=True):
         """Whether the text ends in the same passage over and over."""
         return is_loop(self.tail)
 
-    def is_unfinished(self, reason: str, message: Message | None, *, ended: bool) -> bool:
-        """Whether a run that ends for this reason has not finished.
+    def diagnosis(self, reason: str, message: Message | None, *, ended: bool, excerpt: int) -> TurnDiagnosis | None:
+        """The diagnosis of a run that ends for this reason; None where it has finished, as nearly every run has.
 
-        ``message`` is its last one; ``ended`` says that the source told the end of what it had to say.
+        ``message`` is its last one, whose text is looked at only if it matters; ``ended`` says that the source told the
+        end of what it had to say.
         """
         if reason == END_OF_INPUT:
-            return False
-        if cause_of(reason) in BROKEN_OFF and self.counts:
-            return True
-        if message is None:
-            return "error" in self.counts and "result" not in self.counts
-        return bool(message.failed) or (message.cut and self.loops()) or not ended
-
-    def diagnosis(self, reason: str, failed: str) -> TurnDiagnosis:
-        """The diagnosis of the run, which ended for this reason; ``failed`` is the error that came before."""
+            return None
+        unfinished = not ended or bool(message.failed) if message is not None else self._failed_without_result()
+        unfinished = unfinished or (bool(self.counts) and cause_of(reason) in BROKEN_OFF)
+        if not unfinished and not (message is not None and message.cut):
+            return None
+        if message is not None:
+            self.add_text_of(message, excerpt)
+        if not unfinished and not self.loops():
+            return None
+        failed = message.failed if message is not None else ""
         cause = cause_of(reason, failed)
         loops = self.loops()
         return TurnDiagnosis(
@@ -135,6 +139,9 @@ class Trace(Struct, array_like=True):
             repeats=loops,
             counts=self.counts,
         )
+
+    def _failed_without_result(self) -> bool:
+        return "error" in self.counts and "result" not in self.counts
 
 
 @lru_cache(maxsize=256)

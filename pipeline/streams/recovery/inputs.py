@@ -64,13 +64,35 @@ def input_of(event: Event, message: Message | None, *, complete_messages: bool) 
     Where the source sends complete messages, what streams outside of any message is late. Without them it is the only
     word of a message whose start was lost.
     """
-    streamed = _STREAMED_INPUTS.get(type(event))
-    if streamed is not None:
-        return _streamed(cast(StreamedEvent, event), streamed, message, complete_messages=complete_messages)
+    plain = _STREAMED_INPUTS.get(type(event))
+    if plain is None:
+        return _beside_the_stream(event, message, complete_messages=complete_messages)
+    is_content = type(event) is BlockDelta or type(event) is BlockStarted
+    if message is None or not message.attempt or message.over:
+        return Input.UNSTARTED if is_content and not complete_messages else Input.LATE
+    if complete_messages:
+        if is_another(cast(StreamedEvent, event).message_id, message):
+            return Input.LATE
+    elif is_content and message.stopped and message.reason is not None:
+        return Input.UNSTARTED  # the message is complete
+    if type(event) is MessageDelta:
+        if event.stop_reason is None:
+            return Input.NO_FINISH
+        if message.stopped and message.reason is None and not (complete_messages or message.failed):
+            return Input.FINISH_STOPPED
+        answered = event.stop_reason == "tool_use" and message.is_answered_with(set())
+        return Input.FINISH_ANSWERED if answered else plain
+    if type(event) is MessageStopped and event.abandoned_from is not None:
+        return Input.ABANDON
+    return plain
+
+
+def _beside_the_stream(event: Event, message: Message | None, *, complete_messages: bool) -> Input:
+    """The input of an event that is not of a message's stream."""
     if isinstance(event, WholeMessage):
         if event.parent is not None:
             return Input.ASIDE
-        return Input.FOREIGN if message is None or _is_another(event.message_id, message) else Input.OWN
+        return Input.FOREIGN if message is None or is_another(event.message_id, message) else Input.OWN
     if isinstance(event, UserMessage):
         return Input.ANSWER if _answers_the_last_call(event, message) else Input.ASIDE
     if isinstance(event, RunResult):
@@ -80,42 +102,14 @@ def input_of(event: Event, message: Message | None, *, complete_messages: bool) 
     return _PLAIN[type(event)]
 
 
-def is_late(event: StreamedEvent, message: Message | None, *, by_id: bool) -> bool:
-    """Whether a streamed event is not about the current message, or comes when that one takes no more.
-
-    Only new versions of the CLI name the message of an event; elsewhere, and without a name, it is the current
-    attempt's, if there is one.
-    """
-    if message is None or not message.attempt or message.over:
-        return True
-    return by_id and event.message_id != message.id and _is_another(event.message_id, message)
-
-
-def _streamed(event: StreamedEvent, plain: Input, message: Message | None, *, complete_messages: bool) -> Input:
-    """The input of an event of a message's stream; ``plain`` is what it is if there is nothing more to it."""
-    if message is None or is_late(event, message, by_id=complete_messages):
-        return Input.LATE if complete_messages or type(event) not in _CONTENT else Input.UNSTARTED
-    if not complete_messages and message.stopped and message.reason is not None and type(event) in _CONTENT:
-        return Input.UNSTARTED  # the message is complete
-    if isinstance(event, MessageDelta):
-        if event.stop_reason is None:
-            return Input.NO_FINISH
-        if message.stopped and message.reason is None and not (complete_messages or message.failed):
-            return Input.FINISH_STOPPED
-        answered = event.stop_reason == "tool_use" and message.is_answered_with(set())
-        return Input.FINISH_ANSWERED if answered else plain
-    if isinstance(event, MessageStopped) and event.abandoned_from is not None:
-        return Input.ABANDON
-    return plain
+def is_another(message_id: str | None, message: Message) -> bool:
+    """Whether an event that names its message is about another one. Only new versions of the CLI do."""
+    return message_id is not None and message.id is not None and message_id != message.id
 
 
 def _is_running(message: Message | None) -> bool:
     """Whether there is an attempt that nothing has ended; one whose request is made again waits for the next."""
     return message is not None and message.attempt and not (message.over or message.retried)
-
-
-def _is_another(message_id: str | None, message: Message) -> bool:
-    return message_id is not None and message.id is not None and message_id != message.id
 
 
 def _answers_the_last_call(event: UserMessage, message: Message | None) -> bool:
@@ -150,4 +144,3 @@ _STREAMED_INPUTS: dict[type, Input] = {
     MessageDelta: Input.FINISH,
     MessageStopped: Input.STOP,
 }
-_CONTENT = frozenset({BlockDelta, BlockStarted})

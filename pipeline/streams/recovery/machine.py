@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import UNSET
-
 from pipeline.streams.events import BlockDelta, Event
 from pipeline.streams.recovery.closing import end_run, start_run
 from pipeline.streams.recovery.diagnosis import EXCERPT
-from pipeline.streams.recovery.inputs import input_of, is_late
+from pipeline.streams.recovery.inputs import input_of, is_another
 from pipeline.streams.recovery.memory import Context, Memory, State
 from pipeline.streams.recovery.table import transition
 from pipeline.streams.sources import Proof
@@ -69,14 +67,15 @@ class Machine:
         What the table has for (OPEN, BLOCK_DELTA), and nothing more than that: no look-up, and no kind of event that
         the run has not had yet.
         """
-        message, counts = self.memory.message, self.memory.trace.counts
-        kind, content = event.kind, event.content
-        if message is None or not message.blocks or kind not in counts or event.raw is not UNSET:
+        memory, kind, content = self.memory, event.kind, event.content
+        message, counts = memory.message, memory.trace.counts
+        if message is None or not message.blocks or kind not in counts:
             return None
         block = message.blocks[-1]
-        if block.index != event.index or block.confirmed or not content or kind == "signature_delta" or block.unseen:
+        # What is of a kind of its own (``raw``) has no content.
+        if block.index != event.index or block.confirmed or block.unseen or not content or kind == "signature_delta":
             return None
-        if event.message_id != message.id and is_late(event, message, by_id=self._complete_messages):
+        if self._complete_messages and is_another(event.message_id, message):
             return None
         counts[kind] += event.count
         at = block.length
