@@ -8,13 +8,16 @@ next stretch begins behind it. Both give the same, which a property checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
 from pipeline.history.ids import LONGEST_ID, is_legal
 from pipeline.history.media import with_plain_data
 from pipeline.history.results import LONGEST_PLACEHOLDER, is_placeholder
-from pipeline.model import Document, Image, Policy, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import Block, Document, Image, Policy, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
+
+IsSound: TypeAlias = Callable[[Block], bool]
 
 # Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
 _SHORT = 256
@@ -76,11 +79,11 @@ class Stretch(Struct, frozen=True, kw_only=True):
 class _Scan:
     """What is found in the turns of one stretch. No call may have an id that is ``known`` from an earlier turn."""
 
-    __slots__ = ("_is_harmless", "_known", "ids", "names", "reasons", "special")
+    __slots__ = ("_is_sound", "_known", "ids", "names", "reasons", "special")
 
-    def __init__(self, known: set[str], is_harmless: Callable[[bytes], bool]) -> None:
+    def __init__(self, known: set[str], is_sound: IsSound) -> None:
         self._known = known
-        self._is_harmless = is_harmless
+        self._is_sound = is_sound
         self.ids: list[str] = []
         self.names: set[str] = set()
         self.special: list[int] = []
@@ -88,37 +91,40 @@ class _Scan:
 
     def calls(self, turn: Turn, at: int) -> dict[str, str] | None:
         """The names of a healthy assistant turn's calls, by id; None if it is not one. ``at`` is its place."""
-        if turn.role != "assistant":
+        if turn.role != "assistant" or turn.ids_made:
             return None
         calls: dict[str, str] = {}
         special, says = False, False
+        block: Any  # looked at by its class, for speed
         for block in turn.blocks:
             kind = type(block)
             if kind is Text:
                 # Text behind a call is moved.
-                if calls or not block.text or block.text.isspace():  # type: ignore[union-attr]  # see kind
+                if calls or not block.text or block.text.isspace():
                     return None
                 says = True
-                if block.refusal or block.structured or block.citations is not UNSET:  # type: ignore[union-attr]  # see kind
-                    special = True
+                rare = block.refusal or block.structured
+                rare = rare or not (block.cache_control is block.issuer is block.citations is UNSET)
             elif kind is ToolUse:
-                call, name, data = block.id, block.name, bytes(block.input)  # type: ignore[union-attr]  # see kind
-                if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:  # type: ignore[union-attr]  # see kind
+                call, name, data = block.id, block.name, bytes(block.input)
+                if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:
                     return None
                 # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
                 if not (len(call) <= LONGEST_ID and call.isascii() and call.isidentifier()) and not is_legal(call):
                     return None
-                if not (len(data) <= _SHORT and data.isascii()) and not self._is_harmless(data):
+                if not (len(data) <= _SHORT and data.isascii()) and not self._is_sound(block):
                     return None
-                if block.caller is not UNSET:  # type: ignore[union-attr]  # see kind
-                    special = True
                 self._known.add(call)
                 calls[call] = name
+                rare = not (block.cache_control is block.issuer is block.caller is UNSET)
             elif kind is Thinking or kind is RedactedThinking:
                 special = self.reasons = True
+                rare = block.cache_control is not UNSET
             else:
                 return None
-            if not (block.cache_control is block.issuer is UNSET):  # type: ignore[union-attr]  # no unknown block
+            if rare:
+                if not self._is_sound(block):
+                    return None
                 special = True
         if special:
             self.special.append(at)
@@ -129,53 +135,66 @@ class _Scan:
 
         None if it is not such a turn, or does not begin with one real result for each of ``calls``, which are used up.
         """
-        if turn.role != "user" or not turn.blocks or turn.synthetic:
+        if turn.role != "user" or not turn.blocks or turn.synthetic or turn.ids_made:
             return None
         special, said = False, False
+        block: Any  # looked at by its class, for speed
         for block in turn.blocks:
             kind = type(block)
             if kind is ToolResult:
-                content, name = block.content, calls.pop(block.tool_use_id, None)  # type: ignore[union-attr]  # see kind
+                content, name = block.content, calls.pop(block.tool_use_id, None)
                 if name is None or said:
                     return None
+                rare = not (block.cache_control is block.issuer is UNSET)
                 if type(content) is list:
-                    if not _are_fit(content):
+                    if not content or not all(map(_is_fit, content)):
                         return None
-                    special = special or not _are_plain(content)
+                    rare = rare or not all(map(_is_plain, content))
                 elif type(content) is not str:
                     return None
-                if len(content) <= LONGEST_PLACEHOLDER and is_placeholder(block, name, block.tool_use_id):  # type: ignore[arg-type, union-attr]  # str or list
+                if len(content) <= LONGEST_PLACEHOLDER and is_placeholder(block, name, block.tool_use_id):
                     return None
-            elif kind is Text:
-                if not block.text or block.text.isspace() or block.refusal:  # type: ignore[union-attr]  # see kind
-                    return None
+            elif _is_fit(block):
                 said = True
-                if block.structured or block.citations is not UNSET:  # type: ignore[union-attr]  # see kind
-                    special = True
-            elif kind is Image or kind is Document:
-                if with_plain_data(block.source) is not None:  # type: ignore[union-attr]  # see kind
-                    return None
-                special = said = True
+                rare = not _is_plain(block)
             else:
                 return None
-            if not (block.cache_control is block.issuer is UNSET):  # type: ignore[union-attr]  # no unknown block
+            if rare:
+                if not self._is_sound(block):
+                    return None
                 special = True
         if special:
             self.special.append(at)
         return None if calls else said
 
 
-def healthy_stretches(turns: Sequence[Turn], is_harmless: Callable[[bytes], bool]) -> list[Stretch]:
+def _is_plain(block: Block) -> bool:
+    """Whether a block is a text and nothing beside it."""
+    if type(block) is not Text or block.refusal or block.structured:
+        return False
+    return block.cache_control is block.issuer is block.citations is UNSET
+
+
+def _is_fit(block: Block) -> bool:
+    """Whether a user's block, in a result or not, is a text, an image or a document that stays as it is."""
+    if type(block) is Text:
+        # Only the model refuses.
+        return bool(block.text) and not block.text.isspace() and not block.refusal
+    return isinstance(block, (Image, Document)) and with_plain_data(block.source) is None
+
+
+def healthy_stretches(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[Stretch]:
     """The stretches of a history, as far as whole pairs of an answer and a user turn go.
 
-    ``is_harmless`` says of a call's input that is long or not ASCII that it can stay as it is.
+    ``is_sound`` says whether the free-form JSON in a block can stay as it is, where no reader has looked at it yet. It
+    is not asked for calls of little plain input, nor for blocks that have none.
     """
     found: list[Stretch] = []
     known: set[str] = set()
     at = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
     opens = True
     while at < len(turns):
-        stretch, at = _stretch_from(turns, at, _Scan(known, is_harmless), opens=opens)
+        stretch, at = _stretch_from(turns, at, _Scan(known, is_sound), opens=opens)
         if stretch is not None:
             found.append(stretch)
         opens = False
@@ -223,22 +242,3 @@ def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool
         reasons=scan.reasons,
     )
     return stretch, at + 1
-
-
-def _are_fit(content: list[Text | Image | Document | Unknown]) -> bool:
-    """Whether a result's content is texts, images and documents that stay as they are, one at least."""
-    for part in content:
-        if type(part) is Text:
-            if not part.text or part.text.isspace() or part.refusal:
-                return False
-        elif not isinstance(part, (Image, Document)) or with_plain_data(part.source) is not None:
-            return False
-    return bool(content)
-
-
-def _are_plain(content: Sequence[object]) -> bool:
-    """Whether a result's content is text and nothing beside it."""
-    return all(
-        type(part) is Text and not part.structured and part.cache_control is part.issuer is part.citations is UNSET
-        for part in content
-    )

@@ -55,15 +55,13 @@ def with_blanks(history: list[Message]) -> None:
 
 
 def with_parallel_calls(history: list[Message]) -> None:
-    """Three calls at once, and their results in one turn."""
-    for asked, answered in zip(history[1:-1:2], history[2::2], strict=True):
-        for block in [block for block in asked["content"] if block["type"] == "tool_use"]:
-            (result,) = answered["content"]
-            for number in (1, 2):
-                other = f"{block['id']}_{number}"
-                asked["content"].append(block | {"id": other})
-                answered["content"].append(result | {"tool_use_id": other, "content": result["content"][:80]})
-            result["content"] = result["content"][:-160]
+    """One step of each round asks three things at once, and has three results in one turn."""
+    for asked, answered in zip(history[1:-1:8], history[2::8], strict=True):
+        call, (result,) = asked["content"][-1], answered["content"]
+        for number in (1, 2):
+            other = f"{call['id']}_{number}"
+            asked["content"].append(call | {"id": other})
+            answered["content"].append(result | {"tool_use_id": other})
 
 
 def with_cache_marks(history: list[Message]) -> None:

@@ -292,7 +292,7 @@ def read_document(text: bytes, shape: str | None) -> Healthy | None:
     if turns is None:
         return None
     shown = any(type(message.content) is tuple and message.content for message in messages)
-    return Healthy(turns, keys, "bedrock-converse" if shown else "anthropic", healthy_stretches(turns, is_harmless))
+    return Healthy(turns, keys, "bedrock-converse" if shown else "anthropic", healthy_stretches(turns))
 
 
 def read_message(value: Raw | bytes, index: int, shape: str | None) -> Healthy | None:

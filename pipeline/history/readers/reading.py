@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.fixes import Fix
-from pipeline.history.healthy import Stretch
+from pipeline.history.healthy import Stretch, healthy_stretches
 from pipeline.history.readers import claude_code, converse, typed
 from pipeline.history.readers.detect import Shape, is_transcript, is_transcript_line, shape_of_head, shape_of_message
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, with_ids
@@ -181,7 +181,7 @@ def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
     keys = {key: Raw(to_utf8(bytes(value))) for key, value in healthy.keys.items()}
     head = read_head(keys, notes)
     found: Shape = shape_of_head(keys) if healthy.shape == _CANONICAL else healthy.shape
-    return msgspec.structs.replace(_result(healthy.turns, head, notes, shape or found), stretches=healthy.stretches)
+    return _result(healthy.turns, head, notes, shape or found, stretches=healthy.stretches)
 
 
 def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:
@@ -268,11 +268,17 @@ def _read_transcript(text: bytes) -> ReadResult:
     turns, model, skipped = claude_code.read_lines(mask.hide(text) if mask else text, notes)
     if mask:
         turns = [unmask_turn(turn, mask, notes) for turn in turns]
-    return _result(turns, Head(model=model), notes, "claude-code", skipped)
+    return _result(turns, Head(model=model), notes, "claude-code", skipped=skipped)
 
 
 def _result(
-    turns: list[Turn], head: Head, notes: Notes, shape: str, skipped: dict[str, int] | None = None
+    turns: list[Turn],
+    head: Head,
+    notes: Notes,
+    shape: str,
+    *,
+    skipped: dict[str, int] | None = None,
+    stretches: Sequence[Stretch] | None = None,
 ) -> ReadResult:
     return ReadResult(
         conversation=Conversation(
@@ -281,4 +287,5 @@ def _result(
         fixes=tuple(with_ids(notes.fixes, turns)),
         shape=shape,
         skipped=skipped or {},
+        stretches=healthy_stretches(turns) if stretches is None else stretches,
     )

@@ -198,7 +198,7 @@ def read_document(text: bytes, shape: str | None) -> Healthy | None:
         if found is not None:
             messages, keys = found
             turns = _canonical_turns(messages)
-            stretches = healthy_stretches(turns, is_harmless)
+            stretches = healthy_stretches(turns, _is_sound)
             return Healthy(turns, keys, "anthropic", stretches) if _are_sound(_unseen(turns, stretches)) else None
     if shape in (None, "openai-chat"):
         other = messages_of(_OPENAI_LIST, _OPENAI_DOCUMENT, text)
@@ -206,7 +206,7 @@ def read_document(text: bytes, shape: str | None) -> Healthy | None:
             rows, keys = other
             spoken = _openai_turns(rows)
             if spoken is not None:
-                return Healthy(spoken, keys, _shape(rows), healthy_stretches(spoken, is_harmless))
+                return Healthy(spoken, keys, _shape(rows), healthy_stretches(spoken))
     return None
 
 
@@ -256,11 +256,10 @@ def _string_turn(message: Message, index: int) -> Turn:
 
 
 def _unseen(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:
-    """The turns of which nobody has seen yet whether their free-form JSON is sound: all but the plain ones."""
+    """The turns of which nobody has seen yet whether their free-form JSON is sound."""
     at = 0
     for stretch in stretches:
         yield from turns[at : stretch.start]
-        yield from (turns[stretch.start + special] for special in stretch.special)
         at = stretch.start + stretch.turns
     yield from turns[at:]
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece
-from pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.marks import POINT, is_mark, mark_of
 from pipeline.targets.media import (
     MEDIA_TYPES,
@@ -172,41 +172,33 @@ def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None
 
     None where it is not, or where that takes more than a look.
     """
-    if isinstance(turn.blocks[-1], (Thinking, RedactedThinking)):
-        return None
     for block in turn.blocks:
         if not _stays(block):
             return None
-        inner = block.content if isinstance(block, ToolResult) and isinstance(block.content, list) else ()
+        inner = block.content if type(block) is ToolResult and type(block.content) is list else ()
         for part in inner or (block,):
-            if isinstance(part, (Image, Document)):
-                facts = inspect(part.source) if isinstance(part, Image) else None
-                if facts is None:
-                    fits = has_source(part)
-                else:
-                    fits = facts.media_type == facts.declared and not _fault(facts, images, large=large)
-                    images, large = images + 1, large or facts.longest_side > _MANY_IMAGES_SIDE
-                if not fits:
+            if type(part) is Image and (facts := inspect(part.source)) is not None:
+                if facts.media_type != facts.declared or _fault(facts, images, large=large):
                     return None
-    return images, large
+                images, large = images + 1, large or facts.longest_side > _MANY_IMAGES_SIDE
+            elif isinstance(part, (Image, Document)) and not has_source(part):
+                return None
+    # Reasoning cannot end a turn.
+    return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
 
 
-def _stays(block: Block) -> bool:
+def _stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
     """Whether a block, media apart, has nothing in or beside it that the API does not take."""
-    if isinstance(block, Unknown) or not (block.cache_control is block.issuer is UNSET):
+    if not (block.cache_control is block.issuer is UNSET):
         return False
-    match block:
-        case Thinking():
-            return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
-        case RedactedThinking():
-            return bool(block.data)
-        case Text():
-            return not (block.refusal or block.structured) and (
-                block.citations is UNSET or are_citations(block.citations)
-            )
-        case ToolUse():
-            return block.caller is UNSET
-        case ToolResult(content=list(parts)):
-            return all(_stays(part) and not (block.is_error and not isinstance(part, Text)) for part in parts)
-        case _:
-            return True
+    kind = type(block)
+    if kind is Text:
+        plain = not block.refusal and not block.structured
+        return plain and (block.citations is UNSET or are_citations(block.citations))
+    if kind is ToolUse:
+        return block.caller is UNSET
+    if kind is Thinking:
+        return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
+    if kind is ToolResult and type(block.content) is list:
+        return all(_stays(part) and not (block.is_error and type(part) is not Text) for part in block.content)
+    return kind is not RedactedThinking or bool(block.data)
