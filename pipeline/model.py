@@ -25,27 +25,42 @@ class Issuer(Struct, frozen=True, omit_defaults=True, gc=False):
     model: str | None = None
 
 
+class Own(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a provider has beside the canonical form of a block or message, to be written again for that provider.
+
+    ``members`` are as they were written. ``kind`` is the type of a call or result that only this provider has
+    (``pipeline.history.native``); for any other it is a function's.
+    """
+
+    provider: str
+    members: dict[str, Raw] = {}
+    kind: str = ""
+
+
 # The garbage collector need not look at blocks and turns (gc=False): they are frozen trees and never hold a cycle.
 
 
 class _Block(
     Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="type", kw_only=True, gc=False
 ):
-    """What every block has: a cache breakpoint (kept raw) and an issuer."""
+    """What every block has: a cache breakpoint (kept raw), an issuer, and what is its provider's own."""
 
     cache_control: Raw | UnsetType = UNSET
     issuer: Issuer | UnsetType = UNSET
+    own: Own | UnsetType = UNSET
 
 
 class Unknown(Struct, frozen=True, tag_field="type", tag="reknit.unknown", kw_only=True, gc=False):
     """A block of a type that the model does not know, as it came.
 
-    ``kind`` is the type it names (or ``""``), ``raw`` its whole JSON. The tag serves our own state only: a reader
-    never takes a block for unknown because it says so.
+    ``kind`` is the type it names (or ``""``), ``raw`` its whole JSON. With an ``issuer`` it is that provider's own, and
+    is written again for it. The tag serves our own state only: a reader never takes a block for unknown because it
+    says so.
     """
 
     kind: str
     raw: Raw
+    issuer: Issuer | UnsetType = UNSET
 
 
 class Text(_Block, frozen=True, tag="text", gc=False):
@@ -121,7 +136,7 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     ``root`` is the name of the list that the message stands in. In OpenAI's ``input`` it is an item, of which several
     make one turn. ``ids_made`` says that the shape has calls without ids: those without have one that was made from the
     tool's name (``pipeline.history.ids.made_id``) and belongs to the first such call that waits. ``synthetic`` marks a
-    user's turn that an agent program wrote itself.
+    user's turn that an agent program wrote itself. ``own`` is what the message has beside its content.
     """
 
     role: Role
@@ -133,6 +148,7 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     root: Literal["messages", "input", "contents"] = "messages"
     ids_made: bool = False
     synthetic: bool = False
+    own: Own | UnsetType = UNSET
 
     @property
     def place(self) -> str:
@@ -178,8 +194,8 @@ def on_the_wire(block: Block) -> Any:  # noqa: ANN401  a block's struct, or raw 
     """What to encode for a block in Anthropic's shape."""
     if isinstance(block, Unknown):
         return block.raw
-    if block.issuer is not UNSET:
-        block = structs.replace(block, issuer=UNSET)
+    if block.issuer is not UNSET or block.own is not UNSET:
+        block = structs.replace(block, issuer=UNSET, own=UNSET)
     if isinstance(block, Text) and block.structured:
         block = structs.replace(block, structured=False)
     if isinstance(block, ToolResult) and isinstance(block.content, list):

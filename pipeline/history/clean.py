@@ -70,6 +70,8 @@ def clean(turn: Turn, policy: Policy, book: Book, changed: set[int]) -> list[Str
     # A blank text is no part of what a model said; anything else that goes leaves the turn no longer verbatim.
     if gone or len(stretches) > 1:
         changed.add(turn.index)
+    if turn.own is not UNSET and stretches:
+        stretches[0][1][0].own = turn.own
     if turn.synthetic:
         return [(role, [structs.replace(piece, synthetic=True) for piece in pieces]) for role, pieces in stretches]
     return stretches
@@ -98,6 +100,8 @@ def system_pieces(turn: Turn, book: Book, *, leading: bool) -> list[Piece]:
         else:
             shown = msgspec.json.encode(on_the_wire(block)).decode()
             pieces.append(book.change("system_block_as_text", piece, Text(text=SYSTEM_MARK + shown)))
+    if turn.own is not UNSET and pieces:
+        pieces[0].own = turn.own
     return pieces
 
 

@@ -104,7 +104,7 @@ class _Scan:
                     return None
                 says = True
                 rare = block.refusal or block.structured
-                rare = rare or not (block.cache_control is block.issuer is block.citations is UNSET)
+                rare = rare or not (block.cache_control is block.issuer is block.own is block.citations is UNSET)
             elif kind is ToolUse:
                 call, name, data = block.id, block.name, bytes(block.input)
                 if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:
@@ -116,7 +116,7 @@ class _Scan:
                     return None
                 self._known.add(call)
                 calls[call] = name
-                rare = not (block.cache_control is block.issuer is block.caller is UNSET)
+                rare = not (block.cache_control is block.issuer is block.own is block.caller is UNSET)
             elif kind is Thinking or kind is RedactedThinking:
                 special = self.reasons = True
                 rare = block.cache_control is not UNSET
@@ -126,7 +126,7 @@ class _Scan:
                 if not self._is_sound(block):
                     return None
                 special = True
-        if special:
+        if special or turn.own is not UNSET:
             self.special.append(at)
         return calls if says or calls else None
 
@@ -145,7 +145,7 @@ class _Scan:
                 content, name = block.content, calls.pop(block.tool_use_id, None)
                 if name is None or said:
                     return None
-                rare = not (block.cache_control is block.issuer is UNSET)
+                rare = not (block.cache_control is block.issuer is block.own is UNSET)
                 if type(content) is list:
                     if not content or not all(map(_is_fit, content)):
                         return None
@@ -163,7 +163,7 @@ class _Scan:
                 if not self._is_sound(block):
                     return None
                 special = True
-        if special:
+        if special or turn.own is not UNSET:
             self.special.append(at)
         return None if calls else said
 
@@ -172,7 +172,7 @@ def _is_plain(block: Block) -> bool:
     """Whether a block is a text and nothing beside it."""
     if type(block) is not Text or block.refusal or block.structured:
         return False
-    return block.cache_control is block.issuer is block.citations is UNSET
+    return block.cache_control is block.issuer is block.own is block.citations is UNSET
 
 
 def _is_fit(block: Block) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from pipeline.fixes import FIXES, Fate, Fix, make
-from pipeline.model import Block, ToolResult, ToolUse, Turn
+from pipeline.model import Block, Own, Role, ToolResult, ToolUse, Turn, Unknown
 
 Speaker: TypeAlias = Literal["user", "assistant"]
 
@@ -40,6 +40,7 @@ class Piece(Struct, omit_defaults=True):
     ``system`` marks the text of a system message that stands inside the history; ``whole`` a text that was the whole
     content of its message, as a plain string. ``came_as`` is the tool call's id in the input, once the block says it no
     longer; ``tool_id`` tells it at any time. ``synthetic`` marks words in the user's turn that an agent program wrote.
+    ``own`` is what the block's message has beside its content; the first piece of each message carries it.
     """
 
     block: Block
@@ -50,6 +51,7 @@ class Piece(Struct, omit_defaults=True):
     system: bool = False
     came_as: str | None = None
     synthetic: bool = False
+    own: Own | UnsetType = UNSET
 
     @property
     def tool_id(self) -> str:
@@ -73,7 +75,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
     ``changed`` holds the input messages in it that lost a block or gave one away: what they say is no longer verbatim.
     """
 
-    role: Speaker
+    role: Role
     pieces: list[Piece]
     id: str | None = None
     changed: frozenset[int] = frozenset()
@@ -84,6 +86,11 @@ def tool_id(block: Block) -> str:
     if isinstance(block, ToolUse):
         return block.id
     return block.tool_use_id if isinstance(block, ToolResult) else ""
+
+
+def code_for_unknown(block: Block) -> str:
+    """The fix for a block of a type that a target has no place for: its provider's own, or nobody's."""
+    return "native_dropped" if isinstance(block, Unknown) and block.issuer is not UNSET else "unknown_dropped"
 
 
 def is_whole(path: str) -> bool:
@@ -99,6 +106,8 @@ def block_path(turn: Turn, at: int) -> str:
 def message_of(turn: Turn) -> Message:
     """A healthy turn as the message it is."""
     pieces = [Piece(block, turn.index, block_path(turn, at)) for at, block in enumerate(turn.blocks)]
+    if turn.own is not UNSET and pieces:
+        pieces[0].own = turn.own
     return Message("assistant" if turn.role == "assistant" else "user", pieces, turn.id)
 
 
@@ -113,6 +122,12 @@ class Book:
     def note(self, code: str, path: str, detail: str = "", tool_id: str = "") -> None:
         """Record a fix that concerns a whole message, or something that was synthesised."""
         self.fixes.append(make(code, path, target=self.target, detail=detail, tool_id=tool_id))
+
+    def drop_unknown(self, piece: Piece) -> None:
+        """Record that a block is left out because the target has no place for its type."""
+        block = piece.block
+        kind = block.kind if isinstance(block, Unknown) else type(block).__name__
+        self.drop(code_for_unknown(block), piece, detail=kind)
 
     def drop(self, code: str, piece: Piece, detail: str = "") -> None:
         """Record that a block is left out."""

@@ -7,15 +7,18 @@ write it. Cache breakpoints, citations and callers are Anthropic's own and go; n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any, ClassVar, Final
 
 from msgspec import UNSET, structs
 
-from pipeline.history.pieces import Book, Piece
-from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
+from pipeline.history.pieces import Book, Piece, code_for_unknown
+from pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.marks import POINT, without_mark
 
 _NOTHING: Final = frozenset({b"null", b"[]"})
+# What a provider's own members need not say to another: where it keeps them, and what is said otherwise.
+_SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs"})
 
 
 class Fitting(ABC):
@@ -67,11 +70,10 @@ class Fitting(ABC):
             case _:
                 shown = self._shown(piece, inner=False)
                 if shown is None:
-                    kind = block.kind if isinstance(block, Unknown) else ""
-                    if kind == POINT:
+                    if isinstance(block, Unknown) and block.kind == POINT:
                         self.book.drop("cache_point_dropped", piece)
                         return
-                    self.book.drop("unknown_dropped", piece, detail=kind)
+                    self.book.drop_unknown(piece)
                     self.dropped.add(piece.turn)
                     return
                 piece = shown
@@ -108,7 +110,7 @@ class Fitting(ABC):
             shown = self._shown(structs.replace(inner, fate="moved", code=code) if code else inner, inner=not code)
             if shown is None:
                 kind = part.kind if isinstance(part, Unknown) else ""
-                piece = self._touched(piece, "unknown_dropped", f"content.{at}: {kind}")
+                piece = self._touched(piece, code_for_unknown(part), f"content.{at}: {kind}")
             elif code:
                 self._media.append(shown)
                 piece = self._touched(piece, code, f"content.{at}")
@@ -124,8 +126,16 @@ class Fitting(ABC):
         return touched(piece, code)
 
 
-def bare(piece: Piece, book: Book, *, refusals: bool = False, marks: bool = False, empty: bool = False) -> Piece:
-    """The piece without what only Anthropic has a field for, each with its fix.
+def bare(
+    piece: Piece,
+    book: Book,
+    *,
+    refusals: bool = False,
+    marks: bool = False,
+    empty: bool = False,
+    owners: Collection[str] = (),
+) -> Piece:
+    """The piece without what only Anthropic or another provider has a field for, each with its fix.
 
     Args:
         piece: a block of a message, or one inside a result.
@@ -133,8 +143,9 @@ def bare(piece: Piece, book: Book, *, refusals: bool = False, marks: bool = Fals
         refusals: the target keeps a refusal apart from what else the model says.
         marks: a cache breakpoint that is left behind is a fix.
         empty: so are citations and callers that say nothing (``null``, ``[]``); else the writer passes over them.
+        owners: the providers whose own the target writes again.
     """
-    piece = without_mark(piece, book if marks else None)
+    piece = without_mark(_without_own(piece, book, owners), book if marks else None)
     block = piece.block
     if isinstance(block, Text) and block.refusal and not refusals:
         piece = book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
@@ -150,6 +161,32 @@ def bare(piece: Piece, book: Book, *, refusals: bool = False, marks: bool = Fals
     if bytes(lost) in _NOTHING and not empty:
         return piece
     return book.change(code, piece, without, detail=bytes(lost).decode())
+
+
+def _without_own(piece: Piece, book: Book, owners: Collection[str]) -> Piece:
+    """The piece without what another provider has beside it and its message."""
+    own, block = piece.own, piece.block
+    if own is not UNSET and own.provider not in owners:
+        piece = structs.replace(_lost_members(piece, own, piece.message, book), own=UNSET)
+    if isinstance(block, Unknown) or block.own is UNSET or block.own.provider in owners:
+        return piece
+    own, without = block.own, structs.replace(block, own=UNSET)
+    if isinstance(block, (Thinking, RedactedThinking)):
+        return structs.replace(piece, block=without)
+    if own.kind:
+        return book.change("tool_as_function", piece, without, detail=own.kind)
+    return structs.replace(_lost_members(piece, own, piece.path, book), block=without)
+
+
+def _lost_members(piece: Piece, own: Own, path: str, book: Book) -> Piece:
+    for name in own.members:
+        if name == "name" and isinstance(piece.block, ToolResult):
+            continue  # a tool's name is its call's
+        if name == "annotations":
+            piece = book.change("citations_dropped", piece, detail=bytes(own.members[name]).decode())
+        elif name not in _SILENT:
+            book.note("field_dropped", f"{path}.{name}", name)
+    return piece
 
 
 def touched(piece: Piece, code: str) -> Piece:

@@ -46,6 +46,7 @@ class OpenAIChat:
             providers=_OWN if model.reasoning else frozenset(),
             passed=_SPEECH if model.hears else frozenset(),
             refusals=True,
+            owners=_OWN,
         )
         head = write_chat_head(setting, NAME, PARAMETERS, model)
-        return ChatDialect(voice, head, setting, system, model=model, template=Template())
+        return ChatDialect(voice, head, setting, system, model=model, template=Template(one_system=False))

@@ -55,6 +55,7 @@ class Vllm:
             providers=_OWN if family.reasoning else frozenset(),
             passed=_MEDIA,
             plain=family.plain,
+            owners=_OWN,
         )
         model = chat_model(setting.model)
         head = write_chat_head(setting, NAME, _SERVED, model)

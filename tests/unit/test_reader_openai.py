@@ -4,7 +4,7 @@ import pytest
 from msgspec import UNSET, Raw
 
 from pipeline.history.readers import read, read_message
-from pipeline.model import Document, Image, Issuer, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import Document, Image, Issuer, Own, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
 
 ISSUER = Issuer(provider="openai-chat")
 
@@ -37,7 +37,13 @@ def test_a_healthy_round():
     )
     assert (result.shape, result.fixes) == ("openai-chat", ())
     assert result.conversation.turns == (
-        Turn(role="system", blocks=(Text(text="rules"),), index=0, paths=("messages.0.content",)),
+        Turn(
+            role="system",
+            blocks=(Text(text="rules"),),
+            index=0,
+            paths=("messages.0.content",),
+            own=Own("openai-chat", {"role": Raw(b'"developer"')}),
+        ),
         Turn(role="user", blocks=(Text(text="q"),), index=1),
         Turn(
             role="assistant",
@@ -49,7 +55,13 @@ def test_a_healthy_round():
             ),
             paths=("messages.2.content", "messages.2.tool_calls.0", "messages.2.tool_calls.1"),
         ),
-        Turn(role="user", blocks=(ToolResult(tool_use_id="A", content="1"),), index=3, paths=("messages.3.content",)),
+        Turn(
+            role="user",
+            blocks=(ToolResult(tool_use_id="A", content="1"),),
+            index=3,
+            paths=("messages.3.content",),
+            own=Own("openai-chat", {"name": Raw(b'"f"')}),
+        ),
         Turn(
             role="user",
             blocks=(ToolResult(tool_use_id="B", content=[Text(text="2")]),),
@@ -128,14 +140,16 @@ def test_content_parts():
     assert turn.blocks == (
         Text(text="a"),
         Image(source=Raw((base64 % "image/png").encode())),
-        Image(source=Raw(b'{"type":"url","url":"https://x/y.png"}')),
+        Image(
+            source=Raw(b'{"type":"url","url":"https://x/y.png"}'), own=Own("openai-chat", {"detail": Raw(b'"high"')})
+        ),
         Image(source=Raw(b'{"type":"url","url":"https://x/z.png"}')),
         Image(source=Raw(b'{"type":"file","file_id":"file-1"}')),
         Document(source=Raw((base64 % "application/pdf").encode()), title="a.pdf"),
         Unknown(kind="input_audio", raw=Raw(b'{"type":"input_audio","input_audio":{"data":"AAAA","format":"wav"}}')),
         Unknown(kind="image_url", raw=Raw(b'{"type":"image_url","image_url":{"url":"ftp://no","detail":"low"}}')),
     )
-    assert fixes == [("field_dropped", "messages.0.content.2.image_url.detail")]
+    assert fixes == []
 
 
 def test_reasoning_and_refusals():
@@ -161,14 +175,15 @@ def test_mistrals_thinking_is_a_list_of_texts():
 def test_a_custom_tools_free_text_is_put_into_an_object():
     call = {"id": "A", "type": "custom", "custom": {"name": "f", "input": "free {text"}}
     turn, fixes = one({"role": "assistant", "tool_calls": [call]})
-    assert turn.blocks == (ToolUse(id="A", name="f", input=Raw(b'{"input":"free {text"}')),)
+    own = Own("openai-chat", kind="custom")
+    assert turn.blocks == (ToolUse(id="A", name="f", input=Raw(b'{"input":"free {text"}'), own=own),)
     assert fixes == []
 
 
 def test_keys_without_a_place_are_recorded():
-    turn, fixes = one({"role": "user", "content": "x", "name": "Ann", "annotations": []}, index=2)
+    turn, fixes = one({"role": "user", "content": "x", "mood": "calm", "annotations": []}, index=2)
     assert turn == Turn(role="user", blocks=(Text(text="x"),), index=2, paths=("messages.2.content",))
-    assert fixes == [("field_dropped", "messages.2.name")]
+    assert fixes == [("field_dropped", "messages.2.mood")]
 
 
 def test_tools_of_every_shape():

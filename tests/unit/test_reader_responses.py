@@ -11,9 +11,10 @@ from msgspec import UNSET, Raw
 from pipeline import Session, normalize
 from pipeline.errors import InputError
 from pipeline.history.readers import read, read_message
-from pipeline.model import Document, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import Document, Issuer, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 
 ISSUER = Issuer(provider="openai-responses")
+SUMMARY = [{"type": "summary_text", "text": text} for text in "ab"]
 ROUND = [
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]},
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
@@ -23,6 +24,11 @@ ROUND = [
     {"type": "function_call_output", "call_id": "B", "output": [{"type": "input_text", "text": "2"}]},
     {"role": "user", "content": "go on"},
 ]  # fmt: skip
+
+
+def own(kind="", **members):
+    """What an item has beside the canonical form."""
+    return Own("openai-responses", {name: Raw(msgspec.json.encode(value)) for name, value in members.items()}, kind)
 
 
 def one(item, index=0, source="openai-responses"):
@@ -37,11 +43,13 @@ def test_a_healthy_round():
     given = found.conversation
     assert (given.system, given.model, given.params) == ("Be brief.", "gpt-5-mini", {"store": Raw(b"false")})
     result = ToolResult(tool_use_id="B", content=[Text(text="2")])
+    sealed = own("reasoning", id="rs_1", summary=[], encrypted_content="gAAA")
+    first = ToolUse(id="A", name="f", input=Raw(b'{"x":  1.0}'), own=own(id="fc_1", status="x"))
     assert [(turn.role, turn.id, turn.paths, turn.blocks) for turn in given.turns] == [
         ("user", None, ("input.0.content.0",), (Text(text="q"),)),
-        ("assistant", "rs_1", ("input.1",), (RedactedThinking(data="gAAA", issuer=ISSUER),)),
-        ("assistant", "fc_1", ("input.2",), (ToolUse(id="A", name="f", input=Raw(b'{"x":  1.0}')),)),
-        ("assistant", "fc_2", ("input.3",), (ToolUse(id="B", name="g", input=Raw(b"{}")),)),
+        ("assistant", "rs_1", ("input.1",), (RedactedThinking(data="gAAA", issuer=ISSUER, own=sealed),)),
+        ("assistant", "fc_1", ("input.2",), (first,)),
+        ("assistant", "fc_2", ("input.3",), (ToolUse(id="B", name="g", input=Raw(b"{}"), own=own(id="fc_2")),)),
         ("user", None, ("input.4",), (ToolResult(tool_use_id="A", content="1"),)),
         ("user", None, ("input.5",), (result,)),
         ("user", None, ("input.6.content",), (Text(text="go on"),)),
@@ -49,11 +57,10 @@ def test_a_healthy_round():
     assert {turn.root for turn in given.turns} == {"input"}
 
 
-def test_it_comes_back_as_it_was_without_the_names_of_what_the_provider_keeps():
+def test_it_comes_back_as_it_was():
     done = normalize({"input": ROUND}, to="openai-responses")
     assert done.fixes == []
-    ignored = ("id", "status")
-    expected = [{key: value for key, value in item.items() if key not in ignored} for item in ROUND]
+    expected = [dict(item) for item in ROUND]
     expected[0]["content"], expected[5]["output"] = "q", "2"
     expected[-1] = {"type": "message", **expected[-1]}
     written = json.loads(done.body)["input"]
@@ -87,34 +94,43 @@ def test_a_text_for_an_input_is_the_users():
     ("item", "block", "fixes"),
     [
         (
-            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "gAAA"},
-            Thinking(thinking="hm", signature="gAAA", issuer=ISSUER),
+            {"type": "reasoning", "summary": SUMMARY[:1], "encrypted_content": "gAAA"},
+            Thinking(
+                thinking="a",
+                signature="gAAA",
+                issuer=ISSUER,
+                own=own("reasoning", summary=SUMMARY[:1], encrypted_content="gAAA"),
+            ),
             [],
         ),
         (
-            {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in "ab"]},
-            Thinking(thinking="a\n\nb", signature=UNSET, issuer=ISSUER),
-            [("reasoning_joined", "input.0.summary")],
+            {"type": "reasoning", "summary": SUMMARY},
+            Thinking(thinking="a\n\nb", signature=UNSET, issuer=ISSUER, own=own("reasoning", summary=SUMMARY)),
+            [],
         ),
         (
             {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
-            Thinking(thinking="hm", issuer=ISSUER),
+            Thinking(
+                thinking="hm",
+                issuer=ISSUER,
+                own=own("reasoning", summary=[], content=[{"type": "reasoning_text", "text": "hm"}]),
+            ),
             [],
         ),
         (
             {"type": "custom_tool_call", "call_id": "A", "name": "sql", "input": "SELECT 1"},
-            ToolUse(id="A", name="sql", input=Raw(b'{"input":"SELECT 1"}')),
+            ToolUse(id="A", name="sql", input=Raw(b'{"input":"SELECT 1"}'), own=own("custom_tool_call")),
             [],
         ),
         (
             {"type": "custom_tool_call_output", "call_id": "A", "output": "1"},
-            ToolResult(tool_use_id="A", content="1"),
+            ToolResult(tool_use_id="A", content="1", own=own("custom_tool_call_output")),
             [],
         ),
         (
             {"type": "function_call", "name": "f", "arguments": "{}", "namespace": "n"},
-            ToolUse(id="call_f", name="f", input=Raw(b"{}")),
-            [("call_id_derived", "input.0"), ("field_dropped", "input.0.namespace")],
+            ToolUse(id="call_f", name="f", input=Raw(b"{}"), own=own(namespace="n")),
+            [("call_id_derived", "input.0")],
         ),
         (
             {"type": "function_call", "call_id": "A", "name": "f", "arguments": '{"a": '},
@@ -123,12 +139,14 @@ def test_a_text_for_an_input_is_the_users():
         ),
         (
             {"type": "item_reference", "id": "rs_1"},
-            Unknown(kind="item_reference", raw=Raw(b'{"type":"item_reference","id":"rs_1"}')),
+            Unknown(kind="item_reference", raw=Raw(b'{"type":"item_reference","id":"rs_1"}'), issuer=ISSUER),
             [],
         ),
         (
             {"type": "web_search_call", "status": "completed"},
-            Unknown(kind="web_search_call", raw=Raw(b'{"type":"web_search_call","status":"completed"}')),
+            Unknown(
+                kind="web_search_call", raw=Raw(b'{"type":"web_search_call","status":"completed"}'), issuer=ISSUER
+            ),
             [],
         ),
     ],

@@ -39,6 +39,7 @@ WORD = re.compile(rb"w[0-9]+w")
 _WORDS = "words of tools and earlier turns do not act, the JSON is ASCII, an earlier document leaves a mark"
 _OWN = "a block of the source's own type ends with its whole JSON, and thinking without a word is not on the screen"
 _CALLS = "a call's item begins with its first input, since its name may still come"
+_BESIDE = "digests count what an item has beside the canonical form"
 CHANGED: dict[tuple[str, str], str] = {
     ("claude-cli", PROVIDER_REQUESTS): _WORDS,
     ("claude-cli", HISTORY_FIXES): _WORDS,
@@ -51,6 +52,7 @@ CHANGED: dict[tuple[str, str], str] = {
     ("openai-responses", SESSION_ITEMS): _OWN,
     ("openai-chat", SESSION_ITEMS): _CALLS,
     ("vllm", SESSION_ITEMS): _CALLS,
+    ("shape: responses", HISTORY_FIXES): _BESIDE,
     ("two sources in one session", SESSION_ITEMS): _CALLS,
 }
 

@@ -198,6 +198,16 @@ class Fields:
         for key in keys:
             self._rest.pop(key, None)
 
+    def put(self, key: str, value: Raw) -> None:
+        """Put back a value that was taken."""
+        self._rest[key] = value
+
+    def take_rest(self) -> dict[str, Raw]:
+        """Everything that nobody took and that is not null."""
+        rest = {key: self._rest[key] for key in self.names()}
+        self._rest.clear()
+        return rest
+
     def clear(self) -> None:
         """Leave every key to whoever has the whole of the object."""
         self._rest.clear()

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
+from pipeline.history.native import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import (
     Placed,
     kind_named,
@@ -20,9 +20,14 @@ from pipeline.history.readers.anthropic import (
 from pipeline.history.readers.calls import derived_id, read_input
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
 from pipeline.history.readers.rawjson import starts_with
-from pipeline.model import Block, Document, Image, Issuer, Role, Text, Thinking, ToolResult, ToolUse
+from pipeline.model import Block, Document, Image, Issuer, Own, Role, Text, Thinking, ToolResult, ToolUse
 
-ISSUER: Final = Issuer(provider="openai-chat")
+ISSUER: Final = Issuer(provider=CHAT)
+
+_ASSISTANT: Final = Raw(b'"assistant"')
+_DEVELOPER: Final = Raw(b'"developer"')
+_FUNCTION: Final = Raw(b'"function"')
+_TOOL: Final = Raw(b'"tool"')
 
 MESSAGE_KEYS: Final = frozenset(
     {
@@ -60,6 +65,25 @@ def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Pla
     if refusal:
         placed.append((Text(text=refusal, refusal=True), fields.at("refusal")))
     return placed + calls
+
+
+def own_of_message(fields: Fields, role: Raw | None) -> Own | UnsetType:
+    """What a message has beside what is read of it; ``role`` is its role as it was written.
+
+    An empty content is among it where it makes no block: some say so that there is no text beside the calls.
+    """
+    names = ("annotations", "audio") if role == _ASSISTANT else ()
+    members = {name: value for name in names if (value := fields.take(name)) is not None and bytes(value) != b"[]"}
+    if (name := fields.peek("name")) is not None and starts_with(name, b'"') and role != _FUNCTION:
+        members["name"] = name
+        if role != _TOOL:
+            fields.ignore("name")
+    if role == _DEVELOPER:
+        members["role"] = role
+    content = fields.peek("content")
+    if "tool_calls" in fields and content is not None and bytes(content) in (b'""', b"[]"):
+        members["content"] = content
+    return Own(CHAT, members) if members else UNSET
 
 
 def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
@@ -126,9 +150,11 @@ def _call(fields: Fields) -> Placed:
     function, custom = fields.take_object("function"), fields.take_object("custom")
     inner = function or custom or fields
     name = inner.take_text("name")
+    own: Own | UnsetType = UNSET
     if custom is not None:
         # A custom tool takes free text.
-        call_input, incomplete = Raw(msgspec.json.encode({"input": custom.take_text("input")})), False
+        call_input, incomplete = as_json({"input": custom.take_text("input")}), False
+        own = Own(CHAT, kind="custom")
     else:
         key = next((key for key in ("arguments", "args", "input") if key in inner), "arguments")
         call_input, incomplete = read_input(inner.take(key), inner.at(key), fields.notes, encoded=True)
@@ -143,12 +169,14 @@ def _call(fields: Fields) -> Placed:
         input=call_input,
         incomplete=incomplete,
         cache_control=UNSET if cache_control is None else cache_control,
+        own=own,
     ), path
 
 
 def _text(fields: Fields) -> Text:
-    fields.ignore("annotations", "logprobs")
-    return Text(text=fields.take_text("text"))
+    names = ("annotations", "logprobs", "prompt_cache_breakpoint")
+    members = {name: value for name in names if (value := fields.take(name)) is not None and bytes(value) != b"[]"}
+    return Text(text=fields.take_text("text"), own=Own(RESPONSES, members) if members else UNSET)
 
 
 def _refusal(fields: Fields) -> Text:
@@ -167,11 +195,12 @@ def _thinking(fields: Fields) -> Thinking:
     return Thinking(thinking="".join(part.take_text("text") for part in parts), issuer=ISSUER)
 
 
-def _image(fields: Fields) -> Image | None:
+def _image(fields: Fields, provider: str = CHAT) -> Image | None:
     """``image_url`` is an object with a url, or in newer APIs the url itself; a file's id is a source too."""
     cache_control = fields.take("cache_control")
     value = fields.peek("image_url")
-    source: object = None
+    source: dict[str, str] | None = None
+    detail = fields.take("detail")
     if value is not None and starts_with(value, b'"'):
         source = url_source(as_string(value, fields.at("image_url")))
         fields.ignore("image_url")
@@ -179,22 +208,26 @@ def _image(fields: Fields) -> Image | None:
         inner = Fields(value, fields.at("image_url"), fields.notes)
         source = url_source(inner.take_string("url") or "")
         fields.ignore("image_url")
-        _drop_detail(inner)
+        detail = inner.take("detail") or detail
         inner.drop_rest()
     elif (file_id := fields.take_string("file_id")) is not None:
         source = {"type": "file", "file_id": file_id}
     if source is None:
         return None
-    _drop_detail(fields)
     return Image(
-        source=Raw(msgspec.json.encode(source)), cache_control=UNSET if cache_control is None else cache_control
+        source=as_json(source),
+        cache_control=UNSET if cache_control is None else cache_control,
+        own=UNSET if detail is None or bytes(detail) == b'"auto"' else Own(provider, {"detail": detail}),
     )
 
 
-def _drop_detail(fields: Fields) -> None:
-    detail = fields.peek("detail")
-    if detail is not None and bytes(detail) == b'"auto"':
-        fields.ignore("detail")
+def _input_image(fields: Fields) -> Image | None:
+    return _image(fields, RESPONSES)
+
+
+def screenshot(value: Raw) -> Image | None:
+    """A computer tool's output as an image."""
+    return _input_image(Fields(value, "", Notes())) if starts_with(value, b"{") else None
 
 
 def url_source(url: str) -> dict[str, str] | None:
@@ -217,7 +250,7 @@ def _file(fields: Fields) -> Document | None:
     title = inner.take_string("filename")
     fields.ignore("file")
     inner.drop_rest()
-    return Document(source=Raw(msgspec.json.encode(source)), title=UNSET if title is None else title)
+    return Document(source=as_json(source), title=UNSET if title is None else title)
 
 
 _PARTS: Final[dict[str, Callable[[Fields], Block | None]]] = {
@@ -225,7 +258,7 @@ _PARTS: Final[dict[str, Callable[[Fields], Block | None]]] = {
     "output_text": _text,
     "refusal": _refusal,
     "image_url": _image,
-    "input_image": _image,
+    "input_image": _input_image,
     "file": _file,
     "thinking": _thinking,
 }

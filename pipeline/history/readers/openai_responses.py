@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
+from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
 from pipeline.history.readers import openai_chat
 from pipeline.history.readers.anthropic import Placed, kind_named, read_content, read_known, result_content
 from pipeline.history.readers.calls import derived_id, read_input
-from pipeline.history.readers.fields import Fields, Notes, as_list
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
 from pipeline.history.readers.rawjson import starts_with
 from pipeline.model import (
+    Block,
     Document,
     Issuer,
+    Own,
     RedactedThinking,
     Role,
     Thinking,
@@ -28,20 +30,14 @@ from pipeline.model import (
     Unknown,
 )
 
-ISSUER: Final = Issuer(provider="openai-responses")
+ISSUER: Final = Issuer(provider=RESPONSES)
 
-# Items of the user's side that the canonical form has no block for; any other such item is the assistant's.
-_USERS: Final = frozenset({"additional_tools", "compaction"})
-_KNOWN: Final = frozenset(
-    {
-        "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "compaction", "compaction_trigger",
-        "computer_call", "computer_call_output", "custom_tool_call", "custom_tool_call_output", "file_search_call",
-        "function_call", "function_call_output", "image_generation_call", "item_reference", "local_shell_call",
-        "local_shell_call_output", "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools",
-        "reasoning", "shell_call", "shell_call_output", "tool_search_call", "tool_search_output", "web_search_call",
-        "additional_tools",
-    }
-)  # fmt: skip
+_KNOWN: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provider == RESPONSES) | {
+    "function_call",
+    "function_call_output",
+}
+# What an item of the canonical form has beside that form; anything else there is left out, with a fix.
+_BESIDE: Final = ("status", "namespace", "caller", "phase")
 
 
 def is_item(kind: str) -> bool:
@@ -49,8 +45,13 @@ def is_item(kind: str) -> bool:
     return kind in _KNOWN
 
 
-def read_item(fields: Fields, value: Raw) -> tuple[Role, list[Placed]] | None:
-    """An item that is no message: whose it is, and its block; ``value`` is the whole of it. None for a message.
+def read_item(fields: Fields, value: Raw, item_id: Raw | None) -> tuple[Role, list[Placed]] | None:
+    """An item that is no message: whose it is, and its block. None for a message.
+
+    Args:
+        fields: the item without its id.
+        value: the whole of it.
+        item_id: its id as it was written.
 
     Raises:
         InputError: a field of the wrong type.
@@ -58,14 +59,18 @@ def read_item(fields: Fields, value: Raw) -> tuple[Role, list[Placed]] | None:
     kind = kind_named(fields)
     if kind in ("", "message"):
         return None
-    reader = _ITEMS.get(kind)
-    if reader is None:
-        fields.clear()
-        role: Role = "user" if kind in _USERS else "assistant"
-        return role, [(Unknown(kind=kind, raw=value), fields.path)]
-    # The type has been read, and how far an item had come says nothing of what it holds.
-    fields.ignore("type", "status")
-    return reader(fields)
+    fields.ignore("type")
+    if item_id is not None:
+        fields.put("id", item_id)
+    if kind in _ITEMS:
+        role, block = _ITEMS[kind](fields)
+        return role, [(block, fields.path)]
+    known = native_type(RESPONSES, kind)
+    block = _call_of(known, fields) or _result_of(known, fields) or Unknown(kind=kind, raw=value, issuer=ISSUER)
+    # An output without a call is the provider's as well, and so the model's.
+    role = "user" if isinstance(block, ToolResult) or (known.turn == "user" and not known.answers) else "assistant"
+    fields.clear()
+    return role, [(block, fields.path)]
 
 
 def read_message(fields: Fields, notes: Notes) -> list[Placed]:
@@ -74,8 +79,17 @@ def read_message(fields: Fields, notes: Notes) -> list[Placed]:
     Raises:
         InputError: a field of the wrong type.
     """
-    fields.ignore("type", "status")
+    fields.ignore("type")
     return read_content(fields.take("content"), fields.at("content"), notes, read_part)
+
+
+def own_of_message(fields: Fields, role: Raw | None, item_id: Raw | None) -> Own | UnsetType:
+    """What a message has beside its content; ``role`` is its role as it was written."""
+    if item_id is not None:
+        fields.put("id", item_id)
+    if role is not None and bytes(role) == b'"developer"':
+        fields.put("role", role)
+    return _own(fields, "id", "role")
 
 
 def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
@@ -86,19 +100,27 @@ def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
     return openai_chat.read_part(value, path, notes)
 
 
-def _call(fields: Fields) -> tuple[Role, list[Placed]]:
+def _own(fields: Fields, *names: str, kind: str = "") -> Own | UnsetType:
+    """What is left of these members, and of those that any item may have."""
+    members = {name: value for name in (*names, *_BESIDE) if (value := fields.take(name)) is not None}
+    return Own(RESPONSES, members, kind) if members or kind else UNSET
+
+
+def _call(fields: Fields) -> tuple[Role, Block]:
     name = fields.take_text("name")
     arguments = fields.take("arguments")
     call_input, incomplete = read_input(arguments, fields.at("arguments"), fields.notes, encoded=True)
-    call = ToolUse(id=_call_id(fields, name), name=name, input=call_input, incomplete=incomplete)
-    return "assistant", [(call, fields.path)]
+    call_id = _call_id(fields, name)
+    return "assistant", ToolUse(id=call_id, name=name, input=call_input, incomplete=incomplete, own=_own(fields, "id"))
 
 
-def _custom_call(fields: Fields) -> tuple[Role, list[Placed]]:
+def _custom_call(fields: Fields) -> tuple[Role, Block]:
     """A custom tool takes free text, which is an object of one member here."""
     name = fields.take_text("name")
-    given = Raw(msgspec.json.encode({"input": fields.take_text("input")}))
-    return "assistant", [(ToolUse(id=_call_id(fields, name), name=name, input=given), fields.path)]
+    text = fields.take_text("input")
+    call_id = _call_id(fields, name)
+    own = _own(fields, "id", kind="custom_tool_call")
+    return "assistant", ToolUse(id=call_id, name=name, input=as_json({"input": text}), own=own)
 
 
 def _call_id(fields: Fields, name: str) -> str:
@@ -109,25 +131,54 @@ def _call_id(fields: Fields, name: str) -> str:
     return call_id
 
 
-def _output(fields: Fields) -> tuple[Role, list[Placed]]:
+def _output(fields: Fields, kind: str = "") -> tuple[Role, Block]:
     call_id = fields.take_text("call_id")
     content = result_content(fields.take("output"), fields.at("output"), fields.notes, read_part)
-    return "user", [(ToolResult(tool_use_id=call_id, content=content), fields.path)]
+    return "user", ToolResult(tool_use_id=call_id, content=content, own=_own(fields, "id", "name", kind=kind))
 
 
-def _reasoning(fields: Fields) -> tuple[Role, list[Placed]]:
+def _custom_output(fields: Fields) -> tuple[Role, Block]:
+    return _output(fields, "custom_tool_call_output")
+
+
+def _call_of(known: NativeType, fields: Fields) -> ToolUse | None:
+    """A call that the client runs: its members are the input. None where the provider ran it, or it is none."""
+    call_id = fields.take_string(known.opens) if known.opens else None
+    if call_id is None:
+        return None
+    members = fields.take_rest()
+    call_input = as_json({name: value for name, value in members.items() if name not in {"id", "status"}})
+    own = Own(RESPONSES, members, known.kind)
+    return ToolUse(id=call_id, name=known.kind.removesuffix("_call"), input=call_input, own=own)
+
+
+def _result_of(known: NativeType, fields: Fields) -> ToolResult | None:
+    """What answers such a call: a text, a screenshot, or the JSON of it."""
+    call_id = fields.take_string(known.answers) if known.answers else None
+    if call_id is None:
+        return None
+    members = fields.take_rest()
+    found = members.get("output") or as_json({name: value for name, value in members.items() if name != "id"})
+    own = Own(RESPONSES, members, known.kind)
+    shown = openai_chat.screenshot(found) if known.kind == "computer_call_output" else None
+    if shown is not None:
+        return ToolResult(tool_use_id=call_id, content=[shown], own=own)
+    text = as_string(found, fields.path) if starts_with(found, b'"') else bytes(found).decode()
+    return ToolResult(tool_use_id=call_id, content=text, own=own)
+
+
+def _reasoning(fields: Fields) -> tuple[Role, Block]:
     """Reasoning: its summary, or where it is not encrypted its text, and the encrypted content as the signature."""
-    sealed = fields.take_string("encrypted_content")
-    key = "summary" if sealed or _texts(fields, "summary") else "content"
-    texts = _texts(fields, key)
-    fields.ignore(key)
-    if len(texts) > 1:
-        fields.notes.add("reasoning_joined", fields.at(key))
-    if sealed and not texts:
-        return "assistant", [(RedactedThinking(data=sealed, issuer=ISSUER), fields.path)]
-    text = "\n\n".join(texts)
-    block = Thinking(thinking=text, signature=UNSET if sealed is None else sealed, issuer=ISSUER)
-    return "assistant", [(block, fields.path)]
+    sealed = fields.peek("encrypted_content")
+    signature = None if sealed is None else as_string(sealed, fields.at("encrypted_content"))
+    texts = _texts(fields, "summary")
+    if not (signature or texts):
+        texts = _texts(fields, "content")
+    own = _own(fields, "id", "summary", "content", "encrypted_content", kind="reasoning")
+    if signature and not texts:
+        return "assistant", RedactedThinking(data=signature, issuer=ISSUER, own=own)
+    thinking = "\n\n".join(texts)
+    return "assistant", Thinking(thinking=thinking, signature=signature or UNSET, issuer=ISSUER, own=own)
 
 
 def _texts(fields: Fields, key: str) -> list[str]:
@@ -151,13 +202,13 @@ def _file(fields: Fields) -> Document | None:
     if source is None:
         return None
     title = fields.take_string("filename")
-    return Document(source=Raw(msgspec.json.encode(source)), title=UNSET if title is None else title)
+    return Document(source=as_json(source), title=UNSET if title is None else title)
 
 
-_ITEMS: Final[dict[str, Callable[[Fields], tuple[Role, list[Placed]]]]] = {
+_ITEMS: Final[dict[str, Callable[[Fields], tuple[Role, Block]]]] = {
     "function_call": _call,
     "custom_tool_call": _custom_call,
     "function_call_output": _output,
-    "custom_tool_call_output": _output,
+    "custom_tool_call_output": _custom_output,
     "reasoning": _reasoning,
 }

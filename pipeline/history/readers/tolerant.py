@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from pipeline.errors import InputError
@@ -14,7 +14,7 @@ from pipeline.history.readers.anthropic import Placed, kind_named
 from pipeline.history.readers.detect import Shape, shape_of_message
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, unknown_role
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from pipeline.model import Block, Role, Turn
+from pipeline.model import Block, Own, Role, Turn
 
 # The lists of the shapes whose messages do not stand in ``messages``.
 ROOTS: Final[dict[str, Literal["input", "contents"]]] = {"openai-responses": "input", "gemini": "contents"}
@@ -59,12 +59,15 @@ def read_tolerantly(value: Raw | bytes, index: int, shape: Shape | None, notes: 
         turn = gemini.read(fields, index) if found == "gemini" else _read_item(fields, Raw(value), index)
         fields.drop_rest()
         return turn, found
+    named = fields.peek("role")
     role, is_tool = _role(fields)
     turn_id = _id(fields) or turn_id
     synthetic = False
+    own: Own | UnsetType = UNSET
     if found == "bedrock-converse":
         placed = converse.read(fields, notes)
     elif found == "openai-chat":
+        own = openai_chat.own_of_message(fields, named)
         placed = openai_chat.read(fields, role, notes, is_tool=is_tool)
     else:
         if is_tool:
@@ -74,21 +77,26 @@ def read_tolerantly(value: Raw | bytes, index: int, shape: Shape | None, notes: 
         placed = anthropic.read(fields, notes)
     fields.drop_rest()
     turn = place(placed, role, index, turn_id)
-    return replace(turn, synthetic=True) if synthetic else turn, found
+    return replace(turn, synthetic=synthetic, own=own) if synthetic or own else turn, found
 
 
 def _read_item(fields: Fields, value: Raw, index: int) -> Turn:
     """The turn of one item of Responses."""
+    own_id = fields.peek("id")
+    own_id = own_id if own_id is not None and starts_with(own_id, b'"') else None
     item_id = _id(fields)
-    item = openai_responses.read_item(fields, value)
+    item = openai_responses.read_item(fields, value, own_id)
+    own: Own | UnsetType = UNSET
     if item is None:
+        named = fields.peek("role")
         role, is_tool = _role(fields)
         if is_tool:
             raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
         item = role, openai_responses.read_message(fields, fields.notes)
+        own = openai_responses.own_of_message(fields, named, own_id)
     role, placed = item
     blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
-    return Turn(role=role, blocks=blocks, index=index, id=item_id, paths=paths, root="input")
+    return Turn(role=role, blocks=blocks, index=index, id=item_id, paths=paths, root="input", own=own)
 
 
 def place(placed: list[Placed], role: Role, index: int, turn_id: str | None) -> Turn:

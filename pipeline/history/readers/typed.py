@@ -14,12 +14,14 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.healthy import Stretch, healthy_stretches
+from pipeline.history.native import CHAT
 from pipeline.history.readers.calls import arguments_object
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
 from pipeline.model import (
     Block,
     Document,
     Image,
+    Own,
     RedactedThinking,
     Role,
     Text,
@@ -293,7 +295,8 @@ def _result_turn(message: OpenAIMessage, index: int) -> Turn | None:
     else:
         result = ToolResult(tool_use_id=message.tool_call_id, content=UNSET if content is None else content)
     paths = (f"messages.{index}.content",)
-    return Turn(role="user", blocks=(result,), index=index, id=message.id, paths=paths)
+    own = UNSET if message.name is None else _own(name=message.name)
+    return Turn(role="user", blocks=(result,), index=index, id=message.id, paths=paths, own=own)
 
 
 def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
@@ -303,15 +306,16 @@ def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
     role: Role = "system" if message.role == "developer" else "user" if message.role == "tool" else message.role
     path = f"messages.{index}.content"
     content, calls = message.content, message.tool_calls
+    own = _own(role="developer") if message.role == "developer" else UNSET
     if calls is None and isinstance(content, str):
-        return Turn(role=role, blocks=(Text(text=content),), index=index, id=message.id, paths=(path,))
+        return Turn(role=role, blocks=(Text(text=content),), index=index, id=message.id, paths=(path,), own=own)
     blocks: list[Block] = []
     paths: list[str] = []
     if isinstance(content, tuple):
         if not all(map(_is_sound, content)):
             return None
         if not calls:
-            return Turn(role=role, blocks=content, index=index, id=message.id)
+            return Turn(role=role, blocks=content, index=index, id=message.id, own=own)
         blocks += content
         paths += [f"{path}.{i}" for i in range(len(content))]
     elif content or (content is not None and not calls):
@@ -320,13 +324,20 @@ def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
         paths.append(path)
     if calls and role != "assistant":
         return None
+    if calls and content in ("", ()):
+        own = _own(content=content)
     for i, call in enumerate(calls or ()):
         call_input = _arguments(call.function.arguments)
         if call_input is None:
             return None
         blocks.append(ToolUse(id=call.id, name=call.function.name, input=call_input))
         paths.append(f"messages.{index}.tool_calls.{i}")
-    return Turn(role=role, blocks=tuple(blocks), index=index, id=message.id, paths=tuple(paths) or None)
+    return Turn(role=role, blocks=tuple(blocks), index=index, id=message.id, paths=tuple(paths) or None, own=own)
+
+
+def _own(**members: str | tuple[Typed, ...]) -> Own:
+    """What OpenAI's chat has beside the canonical form."""
+    return Own(CHAT, {name: Raw(msgspec.json.encode(value)) for name, value in members.items()})
 
 
 def _arguments(text: str) -> Raw | None:

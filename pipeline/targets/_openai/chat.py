@@ -11,15 +11,23 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
-from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, Thinking, ToolUse
 from pipeline.targets._openai.families import Chat, Template
 from pipeline.targets._openai.parameters import system_text
-from pipeline.targets._openai.rows import Answer, Assistant, System, User, call, encode
-from pipeline.targets._openai.speech import AssistantTurn, UserTurn, Voice
+from pipeline.targets._openai.rows import call, encode
+from pipeline.targets._openai.speech import (
+    AssistantTurn,
+    Said,
+    UserTurn,
+    Voice,
+    content_of,
+    own_members,
+    system_message,
+    system_messages,
+)
 from pipeline.targets.base import Encoded, Ending, Row, Setting, WrittenHead, stub_for
 
 # What the assistant says between results and the user where the template wants it to.
@@ -64,11 +72,8 @@ class ChatDialect:
         self._voice = voice
         self._model = model
         self._template = template
-        rows = [piece.block.text for piece in system if isinstance(piece.block, Text)]
-        prompt = system_text(setting.system, rows, voice.target, self.fixes)
-        self._system: System | User | None = None
-        if prompt:
-            self._system = System(prompt) if model.system else User(SYSTEM_MARK + prompt)
+        prompt = system_text(setting.system, voice.target, self.fixes)
+        self._system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
 
     def encode(self, message: Message, state: Sent) -> Encoded:
         """Write one turn."""
@@ -80,17 +85,19 @@ class ChatDialect:
         for at, message in enumerate(messages):
             parts.append(self._write(message, state, final=final and at == len(messages) - 1))
             state = parts[-1].state
-        if not state.count and self._system is not None:
-            state = Sent(1)
-            parts.append(Encoded(data=encode(self._system), state=state))
+        if not state.count and self._system:
+            state = Sent(len(self._system))
+            parts.append(Encoded(data=b",".join(map(encode, self._system)), state=state))
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
     def _write(self, message: Message, state: Sent, *, final: bool) -> Encoded:
         book = Book(self._voice.target)
         rows: list[Row] = []
-        first = [self._system] if self._system is not None and not state.count else []
+        first = [] if state.count else self._system
         count = state.count + len(first)
-        if message.role == "assistant":
+        if message.role == "system":
+            written, waiting = [self._system_row(message, count, rows)], list[Waiting]()
+        elif message.role == "assistant":
             written, waiting = self._assistant(message, count, book, rows, final=final)
         else:
             written, waiting = self._user(message, state, count, book, rows), []
@@ -103,50 +110,60 @@ class ChatDialect:
     ) -> tuple[list[Any], list[Waiting]]:
         turn = AssistantTurn(self._voice, book)
         for piece in message.pieces:
-            turn.add(piece)
+            turn.add_piece(piece)
         if not (turn.texts or turn.calls or turn.refusals):
             turn.say(stub_for(message, book))
         calls, waiting = turn.calls, []
         if self._template.single_call and len(calls) > 1:
             turn.serialise()
             waiting = [
-                Waiting(call.id, call.function.name if at else "", call.function.arguments if at else "")
+                Waiting(call["id"], call["function"]["name"] if at else "", call["function"]["arguments"] if at else "")
                 for at, call in enumerate(calls)
             ]
             calls = calls[:1]
         rows += _assistant_rows(turn, f"messages.{count}", count if waiting else None)
+        row: dict[str, Any] = {"role": "assistant", "content": self._content(turn.texts), **turn.beside}
+        if turn.texts:
+            row["content"] = self._content(turn.texts)
+        if turn.refusals:
+            row["refusal"] = "\n".join(turn.refusals)
         reasoning = "\n".join(turn.reasoning)
-        row = Assistant(
-            content=self._content(turn.texts),
-            refusal="\n".join(turn.refusals) if turn.refusals else UNSET,
-            reasoning_content=reasoning if reasoning or (calls and self._model.echo) else UNSET,
-            tool_calls=list(calls) if calls else UNSET,
-            prefix=True if final and self._template.prefix else UNSET,
-        )
+        if reasoning or (calls and self._model.echo):
+            row["reasoning_content"] = reasoning
+        if calls:
+            row["tool_calls"] = list(calls)
+        if final and self._template.prefix:
+            row["prefix"] = True
         return [row], waiting
 
-    def _content(self, texts: list[str]) -> str | list[Any] | None:
-        if len(texts) > 1:
-            return [self._voice.parts.text(text) for text in texts]
-        return texts[0] if texts else None
+    def _system_row(self, message: Message, count: int, rows: list[Row]) -> dict[str, Any]:
+        row = system_message(message.pieces, self._voice, self._model.system)
+        place = f"messages.{count}.content"
+        many = isinstance(row["content"], list)
+        rows += [_row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(message.pieces)]
+        return row
+
+    def _content(self, texts: list[Text]) -> str | list[Any] | None:
+        return content_of(texts, self._voice.parts) if texts else None
 
     def _user(self, message: Message, state: Sent, count: int, book: Book, rows: list[Row]) -> list[Any]:
         turn = UserTurn(self._voice, book)
         for piece in message.pieces:
-            turn.add(piece)
-        if not (turn.answers or turn.parts):
+            turn.add_piece(piece)
+        if not (turn.answers or turn.said):
             turn.say(stub_for(message, book))
         written = _in_turn(state.waiting, turn)
-        places = [at for at, row in enumerate(written, count) if isinstance(row, Answer)]
-        rows += [_row(piece, f"messages.{at}.content") for piece, at in zip(turn.answering, places, strict=True)]
-        if written and turn.parts and self._template.answer_first:
-            book.note("assistant_inserted", f"messages.{count + len(written)}.content")
-            written.append(Assistant(content=ANSWERED))
-            rows.append(("", "synthesised", "assistant_inserted", f"messages.{count + len(written) - 1}.content"))
-        place = f"messages.{count + len(written)}.content"
-        rows += [_row(piece, turn.place_of(at, place)) for at, piece in enumerate(turn.said)]
-        if turn.parts:
-            written.append(User(turn.alone if turn.alone is not None else turn.parts))
+        places = [at for at, row in enumerate(written, count) if row["role"] == "tool"]
+        rows += [_row(piece, f"messages.{at}.content") for (piece, *_), at in zip(turn.answers, places, strict=True)]
+        if written and turn.said and self._template.answer_first:
+            place = f"messages.{count + len(written)}.content"
+            book.note("assistant_inserted", place)
+            written.append({"role": "assistant", "content": ANSWERED})
+            rows.append(("", "synthesised", "assistant_inserted", place))
+        for said in turn.said:
+            assert isinstance(said, Said)  # noqa: S101  a chat has no items
+            rows += said.rows(f"messages.{count + len(written)}.content")
+            written.append({"role": "user", "content": said.content, **said.beside})
         return written
 
 
@@ -178,14 +195,18 @@ def _assistant_rows(turn: AssistantTurn, place: str, alone: int | None) -> list[
 
 def _in_turn(waiting: Sequence[Waiting], turn: UserTurn) -> list[Any]:
     """The tool messages; where a message has one call at a time, each behind its own call."""
+    answers = [
+        {"role": "tool", "tool_call_id": call_id, "content": content, **own_members(piece.own)}
+        for piece, call_id, content in turn.answers
+    ]
     if not waiting:
-        return list(turn.answers)
-    by_id = {answer.tool_call_id: answer for answer in turn.answers}
+        return answers
+    by_id = {answer["tool_call_id"]: answer for answer in answers}
     written: list[Any] = []
     for one in waiting:
         if one.name:
             again = call(one.id, one.name, msgspec.Raw(one.arguments.encode()))
-            written.append(Assistant(content=None, tool_calls=[again]))
+            written.append({"role": "assistant", "content": None, "tool_calls": [again]})
         if (answer := by_id.pop(one.id, None)) is not None:
             written.append(answer)
     return [*written, *by_id.values()]

@@ -13,6 +13,10 @@ _OPENAI: Final = re.compile(r"(^|/)(gpt-|chatgpt|o\d|computer-use)")
 _OPEN_WEIGHTS: Final = re.compile(r"gpt-oss")
 _REASONING: Final = re.compile(r"(^|/)(o\d|gpt-5)")
 _NO_SYSTEM: Final = re.compile(r"(^|/)o1-(mini|preview)")
+# Makers whose models know the system, but no developer.
+_NO_DEVELOPER: Final = re.compile(
+    r"claude|command|deepseek|gemini|gemma|glm|grok|kimi|llama|minimax|ministral|mistral|mixtral|moonshot|nova|phi-|qwen"
+)
 # Models that want the reasoning of each turn with calls back, be it empty (DSK-01, KIM-01).
 _ECHOING: Final = re.compile(r"deepseek-(v3[.-]2|v4|reasoner)|kimi-k2(-thinking|[.-]\d(?!\d))")
 
@@ -26,7 +30,7 @@ class Chat(Struct, frozen=True):
     Attributes:
         reasoning: readable reasoning of earlier turns.
         echo: turns with calls carry their reasoning always.
-        system: messages of role system.
+        system: the roles that it knows for the system's messages.
         limit: the name of the limit on tokens where it must be that one.
         hears: speech.
         switch: the parameter ``thinking``, which says whether the model thinks.
@@ -34,7 +38,7 @@ class Chat(Struct, frozen=True):
 
     reasoning: bool = True
     echo: bool = False
-    system: bool = True
+    system: frozenset[str] = frozenset({"system", "developer"})
     limit: str = ""
     hears: bool = False
     switch: bool = False
@@ -47,11 +51,17 @@ def chat_model(model: str | None) -> Chat:
     return Chat(
         reasoning=not own,
         echo=_ECHOING.search(name) is not None,
-        system=_NO_SYSTEM.search(name) is None,
+        system=_roles(name),
         limit="max_completion_tokens" if own and _REASONING.search(name) else "",
         hears="audio" in name,
         switch=_SWITCHED.search(name) is not None,
     )
+
+
+def _roles(name: str) -> frozenset[str]:
+    if _NO_SYSTEM.search(name):
+        return frozenset()
+    return frozenset({"system"} if _NO_DEVELOPER.search(name) else {"system", "developer"})
 
 
 class Template(Struct, frozen=True):
@@ -64,6 +74,7 @@ class Template(Struct, frozen=True):
         plain: there are no calls and results at all; they are written as text (VLM-01).
         prefix: an answer to go on with is marked as one (VLM-09).
         reasoning: readable reasoning of earlier turns.
+        one_system: the system speaks once, at the beginning (VLM-03).
     """
 
     short_ids: bool = False
@@ -72,6 +83,7 @@ class Template(Struct, frozen=True):
     plain: bool = False
     prefix: bool = False
     reasoning: bool = True
+    one_system: bool = True
 
 
 _MISTRAL: Final = Template(short_ids=True, prefix=True, reasoning=False)

@@ -10,7 +10,7 @@ import re
 from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text
@@ -23,13 +23,13 @@ _PDF: Final = "application/pdf"
 class Parts(Protocol):
     """How an API writes the parts of a user's message. None is for what it has no part for."""
 
-    def text(self, text: str) -> Any:  # noqa: ANN401  a part, ready to encode
+    def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
         """Plain text."""
 
-    def image(self, url: str) -> Any:  # noqa: ANN401  a part
+    def image(self, url: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
         """An image by its URL, or as a data URL."""
 
-    def uploaded_image(self, file_id: str) -> Any:  # noqa: ANN401  a part
+    def uploaded_image(self, file_id: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
         """An image that was uploaded before."""
 
     def file(self, name: str, url: str) -> Any:  # noqa: ANN401  a part
@@ -65,23 +65,24 @@ class _Source(Struct, frozen=True):
 def show_image(piece: Piece, image: Image, parts: Parts, book: Book) -> Shown:
     """An image as a part, or the line of text that takes its place."""
     source = _read(image.source)
+    detail = UNSET if image.own is UNSET else image.own.members.get("detail", UNSET)
     part: Any = None
     fault = "it cannot be taken from where it is"
     if source.type == "file":
-        part = parts.uploaded_image(source.file_id) if source.file_id else None
+        part = parts.uploaded_image(source.file_id, detail) if source.file_id else None
     elif source.url.startswith(("https://", "http://")):
-        part = parts.image(source.url)
+        part = parts.image(source.url, detail)
     elif source.data:
         media_type, fault = _image_type(source)
         if not fault:
             if media_type != source.media_type:
                 after = Image(source=Raw(msgspec.json.encode(structs.replace(source, media_type=media_type))))
                 piece = book.change("image_type_corrected", piece, after, detail=media_type)
-            part = parts.image(f"data:{media_type};base64,{source.data}")
+            part = parts.image(f"data:{media_type};base64,{source.data}", detail)
     if part is not None:
         return Shown(piece, [part])
     stub = Text(text=f"[Image left out: {fault}]")
-    return Shown(book.change("image_stubbed", piece, stub, detail=fault), [parts.text(stub.text)], is_text=True)
+    return Shown(book.change("image_stubbed", piece, stub, detail=fault), [parts.text(stub)], is_text=True)
 
 
 def _image_type(source: _Source) -> tuple[str, str]:
@@ -103,16 +104,17 @@ def show_document(piece: Piece, document: Document, parts: Parts, book: Book) ->
         head = f"[Document: {title}]" if title else "[Document]"
         flat = "\n".join(line for line in (head, context, text) if line)
         after = book.change("document_as_text", piece, Text(text=flat))
-        return Shown(after, [parts.text(flat)], is_text=True)
+        return Shown(after, [parts.text(Text(text=flat))], is_text=True)
     part = _file_part(source, title, parts)
     if part is None:
         fault = source.media_type or source.type or "no source"
         stub = Text(text=f"[Document left out: {title or fault}]")
-        return Shown(book.change("document_stubbed", piece, stub, detail=fault), [parts.text(stub.text)], is_text=True)
+        return Shown(book.change("document_stubbed", piece, stub, detail=fault), [parts.text(stub)], is_text=True)
     lost = [name for name, gone in (("title", title and not source.data), ("citations", _cited(document))) if gone]
     if lost:
         piece = book.change("document_notes_dropped", piece, detail=", ".join(lost))
-    return Shown(piece, [parts.text(f"[About the document: {context}]"), part] if context else [part])
+    about = [parts.text(Text(text=f"[About the document: {context}]"))] if context else []
+    return Shown(piece, [*about, part])
 
 
 def _cited(document: Document) -> bool:

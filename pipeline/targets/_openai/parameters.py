@@ -94,10 +94,9 @@ def _object(value: Raw | None) -> dict[str, Raw] | None:
         return None
 
 
-def system_text(given: str | Raw | None, rows: list[str], target: str, fixes: list[Fix]) -> str:
-    """The system prompt and the history's leading system messages as one text, ``""`` where there is none."""
-    texts = [each.text for each in prompt_texts(given, target, fixes)]
-    return "\n\n".join(text for text in [*texts, *rows] if text.strip())
+def system_text(given: str | Raw | None, target: str, fixes: list[Fix]) -> str:
+    """The system prompt as one text, ``""`` where there is none."""
+    return "\n\n".join(each.text for each in prompt_texts(given, target, fixes) if each.text.strip())
 
 
 LONGEST_NAME: Final = 64  # characters (OAI-04b, RSP-11)

@@ -7,51 +7,18 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-
-class System(Struct, frozen=True, tag_field="role", tag="system"):
-    """The system prompt."""
-
-    content: str
+from pipeline.model import Text
 
 
-class User(Struct, frozen=True, tag_field="role", tag="user"):
-    """What the user says."""
-
-    content: str | list[Any]
-
-
-class Assistant(Struct, frozen=True, tag_field="role", tag="assistant"):
-    """What the assistant says and calls; without text its content is null."""
-
-    content: str | list[Any] | None
-    refusal: str | UnsetType = UNSET
-    reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[Any] | UnsetType = UNSET
-    prefix: bool | UnsetType = UNSET
+def call(call_id: str, name: str, arguments: Raw) -> dict[str, Any]:
+    """A call of a function; its arguments are the JSON text of an object."""
+    function = {"name": name, "arguments": bytes(arguments).decode().strip()}
+    return {"type": "function", "id": call_id, "function": function}
 
 
-class Answer(Struct, frozen=True, tag_field="role", tag="tool"):
-    """A tool's result."""
-
-    tool_call_id: str
-    content: str | list[Any]
-
-
-class _Function(Struct, frozen=True):
-    name: str
-    arguments: str
-
-
-class Call(Struct, frozen=True, tag_field="type", tag="function"):
-    """A call; its arguments are the JSON text of an object."""
-
-    id: str
-    function: _Function
-
-
-def call(call_id: str, name: str, arguments: Raw) -> Call:
-    """A call of a function."""
-    return Call(call_id, _Function(name, bytes(arguments).decode().strip()))
+def custom_call(call_id: str, name: str, given: Raw) -> dict[str, Any]:
+    """A call of a tool that takes free text."""
+    return {"type": "custom", "id": call_id, "custom": {"name": name, **msgspec.json.decode(given)}}
 
 
 class _Text(Struct, frozen=True, tag_field="type", tag="text"):
@@ -60,6 +27,7 @@ class _Text(Struct, frozen=True, tag_field="type", tag="text"):
 
 class _Url(Struct, frozen=True):
     url: str
+    detail: Raw | UnsetType = UNSET
 
 
 class _Image(Struct, frozen=True, tag_field="type", tag="image_url"):
@@ -79,15 +47,15 @@ class _File(Struct, frozen=True, tag_field="type", tag="file"):
 class ServedParts:
     """The parts that servers of open models take: text and images."""
 
-    def text(self, text: str) -> Any:  # noqa: ANN401  a part, ready to encode
+    def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
         """Plain text."""
-        return _Text(text)
+        return _Text(text.text)
 
-    def image(self, url: str) -> Any:  # noqa: ANN401  a part
+    def image(self, url: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
         """An image by its URL, or as a data URL."""
-        return _Image(_Url(url))
+        return _Image(_Url(url, detail))
 
-    def uploaded_image(self, file_id: str) -> Any:  # noqa: ANN401, ARG002  there are no uploads
+    def uploaded_image(self, file_id: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401, ARG002  there are no uploads
         """Nothing: images are not uploaded."""
         return None
 

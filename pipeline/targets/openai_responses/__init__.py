@@ -1,7 +1,8 @@
 """OpenAI's Responses API: a flat list of items instead of messages.
 
-Items have no ids: an id names what the provider keeps, and then an item must not stand without the one beside it
-(RSP-03 to RSP-06). Reasoning goes back encrypted, to its issuer.
+What came as an item of this API goes back as it came, with its id. Such an id names what the provider keeps, and then
+an item must not stand without the one beside it (RSP-03 to RSP-06), so it goes where that has gone. Reasoning goes back
+to its issuer only.
 """
 
 from __future__ import annotations
@@ -9,32 +10,104 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct, structs
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, ToolUse, Unknown
+from pipeline.model import Text, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.rows import encode
-from pipeline.targets._openai.speech import UserTurn, Voice, renamed
+from pipeline.targets._openai.speech import Said, UserTurn, Voice, own_members, renamed, system_message, system_messages
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
 from pipeline.targets.fitting import bare
 from pipeline.targets.openai_responses.items import (
-    Assistant,
-    FunctionCall,
-    FunctionOutput,
-    OutputText,
-    Refusal,
+    OWN,
     ResponsesParts,
-    User,
+    call_item,
+    fits_prefix,
+    is_plain_message,
+    is_reasoning_block,
+    message_item,
+    output_part,
     reasoning_item,
+    result_item,
     unfit_reasoning,
 )
 from pipeline.targets.openai_responses.parameters import NAME, write_head
 
+# So many ids are remembered, lest one come twice (RSP-05): what is sent again stands near.
+_REMEMBERED = 64
+_SYSTEM = ("system", "developer")
+
 
 class Sent(Struct, frozen=True, array_like=True):
-    """How many items have been written."""
+    """How many items have been written, the types of calls that wait for an answer of their own type, the last ids."""
 
     count: int = 0
+    asked: dict[str, str] = {}
+    ids: list[str] = []
+
+
+class _Items:
+    """The items of one message, each with the places of its pieces, from the one with the number ``count`` on."""
+
+    def __init__(self, state: Sent, book: Book) -> None:
+        self.book = book
+        self.asked = dict(state.asked)
+        self.items: list[Any] = []
+        self.rows: list[Row] = []
+        # Whether the reasoning that led to what comes now has gone.
+        self.lost = False
+        self._said: list[Piece] = []
+        self._said_stays = True
+        self._count = state.count
+        self._ids = list(state.ids)
+
+    @property
+    def place(self) -> str:
+        """Where the next item will stand."""
+        return f"input.{self._count + len(self.items)}"
+
+    def put(self, item: Any, *rows: Row) -> None:  # noqa: ANN401  an item, ready to encode
+        self.items.append(item)
+        self.rows += rows
+
+    def with_id(self, item: dict[str, Any], piece: Piece, *, stays: bool = True) -> Piece:
+        """Take the id off an item if it must not ``stay``, was there before, or is none of its type's."""
+        if "id" not in item or item["type"] in {"mcp_approval_request", "local_shell_call_output"}:
+            return piece
+        name = msgspec.json.decode(item["id"], type=str)
+        if stays and fits_prefix(item) and name not in self._ids:
+            self._ids.append(name)
+            return piece
+        del item["id"]
+        return self.book.change("item_id_dropped", piece, detail=name)
+
+    def say(self, piece: Piece) -> None:
+        """Say a text of the assistant's; an item of the provider's own stays one."""
+        own = self._said and not (self._said[0].own is piece.own is UNSET)
+        if own and self._said[0].turn != piece.turn:
+            self.put_said()
+        if not self._said:
+            self._said_stays = not self.lost
+        self._said.append(piece)
+
+    def put_said(self) -> None:
+        """Write what was said: one text is a string; several, a refusal, or what has an id or its own are parts."""
+        if not self._said:
+            return
+        texts = [piece.block for piece in self._said if isinstance(piece.block, Text)]
+        beside = own_members(self._said[0].own)
+        is_string = len(texts) == 1 and not (texts[0].refusal or "id" in beside or own_members(texts[0].own))
+        item = message_item("assistant", texts[0].text if is_string else [output_part(text) for text in texts], beside)
+        self._said[0] = self.with_id(item, self._said[0], stays=self._said_stays)
+        place = f"{self.place}.content"
+        rows = [_row(piece, place if is_string else f"{place}.{at}") for at, piece in enumerate(self._said)]
+        self.put(item, *rows)
+        self._said = []
+
+    def after(self) -> Sent:
+        """The state behind the message."""
+        return Sent(self._count + len(self.items), self.asked, self._ids[-_REMEMBERED:])
 
 
 class ResponsesDialect:
@@ -45,89 +118,104 @@ class ResponsesDialect:
     state = Sent()
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
-        head = write_head(setting, [piece.block.text for piece in system if isinstance(piece.block, Text)])
+        head = write_head(setting)
         self.head, self.fixes = head.data, head.fixes
         self.prefix = head.before("input")
         self._model = setting.model
+        self._stored = bytes(setting.params.get("store", b"")) != b"false"
         # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
-        self._voice = Voice(target=NAME, parts=ResponsesParts(), call_id=str)
+        self._voice = Voice(target=NAME, parts=ResponsesParts(), call_id=str, owners=OWN, shows_results=True)
+        first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
+        self._system = [{"type": "message", **row} for row in first]
 
     def encode(self, message: Message, state: Sent) -> Encoded:
         """Write one turn."""
-        book = Book(NAME)
-        write = self._assistant if message.role == "assistant" else self._user
-        items, out = write(message, state.count, book)
-        if not items:
-            book.note("turn_stubbed", message.pieces[0].path)
-            items = [Assistant(STUB) if message.role == "assistant" else User(STUB)]
-            out = [("", "synthesised", "turn_stubbed", f"input.{state.count}.content")]
-        after = Sent(state.count + len(items))
-        data = b",".join(map(encode, items))
-        return Encoded(data=data, state=after, rows=out, fixes=book.fixes, gone=book.gone)
+        first = [] if state.count else self._system
+        written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME))
+        {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
+        if not written.items:
+            written.book.note("turn_stubbed", message.pieces[0].path)
+            role = "assistant" if message.role == "assistant" else "user"
+            written.put(message_item(role, STUB, {}), ("", "synthesised", "turn_stubbed", f"{written.place}.content"))
+        data = b",".join(map(encode, [*first, *written.items]))
+        book = written.book
+        return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, gone=book.gone)
 
     def end(self, messages: Sequence[Message], state: Sent, _settled: int, *, final: bool) -> Ending:  # noqa: ARG002  the API goes on with an answer as with anything else
-        """Write the open turns."""
+        """Write the open turns; system messages stay where there is nothing else."""
         parts: list[Encoded] = []
         for message in messages:
             parts.append(self.encode(message, state))
             state = parts[-1].state
+        if not state.count and self._system:
+            state = Sent(len(self._system))
+            parts.append(Encoded(data=b",".join(map(encode, self._system)), state=state))
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
-    def _assistant(self, message: Message, count: int, book: Book) -> tuple[list[Any], list[Row]]:
-        unfit = unfit_reasoning(message, self._model)
-        items: list[Any] = []
-        out: list[Row] = []
-        said: list[Piece] = []
+    def _system_row(self, message: Message, written: _Items) -> None:
+        row = {"type": "message", **system_message(message.pieces, self._voice, _SYSTEM)}
+        many = isinstance(row["content"], list)
+        place = f"{written.place}.content"
+        written.put(row, *(_row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(message.pieces)))
+
+    def _assistant(self, message: Message, written: _Items) -> None:
+        book = written.book
+        unfit = unfit_reasoning(message, self._model, stored=self._stored)
         for at, came in enumerate(message.pieces):
             block = came.block
             if at in unfit:
                 book.drop(unfit[at], came, detail=block.kind if isinstance(block, Unknown) else "")
+                written.lost = written.lost or is_reasoning_block(block)
                 continue
-            piece = bare(came, book, refusals=True)
-            if isinstance(block, Text):
-                said.append(piece)
+            piece = bare(came, book, refusals=True, owners=OWN)
+            if isinstance(piece.block, Text):
+                written.say(piece)
                 continue
-            _say(said, items, out, count)
-            said = []
-            if isinstance(block, ToolUse):
-                piece, call_id, name = renamed(piece, block, self._voice, book)
-                item: Any = FunctionCall(call_id, name, bytes(block.input).decode().strip())
-            else:
+            written.put_said()
+            if isinstance(piece.block, ToolUse):
+                self._call(piece, piece.block, written)
+            elif is_reasoning_block(block):
+                written.lost = False
                 item = reasoning_item(block)
-            out.append(_row(piece, f"input.{count + len(items)}"))
-            items.append(item)
-        _say(said, items, out, count)
-        return items, out
+                # The next piece is there: reasoning at the end does not fit.
+                stays = not (self._stored and is_plain_message(message.pieces[at + 1]))
+                written.put(item, _row(written.with_id(item, piece, stays=stays), written.place))
+            elif isinstance(block, Unknown) and written.lost:
+                book.drop("native_dropped", piece, detail=block.kind)
+            elif isinstance(block, Unknown):
+                written.put(block.raw, _row(piece, written.place))
+        written.put_said()
 
-    def _user(self, message: Message, count: int, book: Book) -> tuple[list[Any], list[Row]]:
-        turn = UserTurn(self._voice, book)
+    def _call(self, piece: Piece, use: ToolUse, written: _Items) -> None:
+        kind = "" if use.own is UNSET else use.own.kind
+        if not kind or kind == "custom_tool_call":
+            piece, use = renamed(piece, use, self._voice, written.book)
+        item = call_item(use)
+        piece = written.with_id(item, piece, stays=not written.lost)
+        if kind:
+            written.asked[use.id] = kind
+        written.put(item, _row(piece, written.place))
+
+    def _user(self, message: Message, written: _Items) -> None:
+        turn = UserTurn(self._voice, written.book)
         for piece in message.pieces:
-            turn.add(piece)
-        items: list[Any] = [FunctionOutput(answer.tool_call_id, answer.content) for answer in turn.answers]
-        rows = [_row(piece, f"input.{at}.output") for at, piece in enumerate(turn.answering, count)]
-        place = f"input.{count + len(items)}.content"
-        rows += [_row(piece, turn.place_of(at, place)) for at, piece in enumerate(turn.said)]
-        if turn.parts:
-            items.append(User(turn.alone if turn.alone is not None else turn.parts))
-        return items, rows
+            turn.add_piece(piece)
+        for piece, call_id, content in turn.answers:
+            own = piece.block.own if isinstance(piece.block, ToolResult) else UNSET
+            item = result_item(own, call_id, content, written.asked.pop(call_id, ""))
+            place = f"{written.place}.output" if "output" in item else written.place
+            written.put(item, _row(written.with_id(item, piece), place))
+        for said in turn.said:
+            if isinstance(said, Said):
+                item = message_item("user", said.content, said.beside)
+                said.pieces[0] = written.with_id(item, said.pieces[0])
+                written.put(item, *said.rows(f"{written.place}.content"))
+            elif isinstance(said.block, Unknown):
+                written.put(said.block.raw, _row(said, written.place))
 
 
 def _row(piece: Piece, place: str) -> Row:
     return piece.path, piece.fate, piece.code, place
-
-
-def _say(said: list[Piece], items: list[Any], out: list[Row], count: int) -> None:
-    """Put what the assistant says at one place into one item: one text is a string, several or a refusal are parts."""
-    texts = [piece.block for piece in said if isinstance(piece.block, Text)]
-    if not texts:
-        return
-    place = f"input.{count + len(items)}.content"
-    if len(texts) == 1 and not texts[0].refusal:
-        out += [_row(piece, place) for piece in said]
-        items.append(Assistant(texts[0].text))
-        return
-    out += [_row(piece, f"{place}.{at}") for at, piece in enumerate(said)]
-    items.append(Assistant([Refusal(one.text) if one.refusal else OutputText(one.text) for one in texts]))
 
 
 class OpenAIResponses:

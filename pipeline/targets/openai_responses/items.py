@@ -1,74 +1,26 @@
-"""The items that are written, their parts, and which reasoning may go back.
+"""The items that are written, their parts, and which reasoning and ids may go back.
 
 Reasoning comes as an item of type ``reasoning``, which the canonical form keeps whole, or as thinking of this issuer
 with the encrypted content for a signature. Encrypted content is bound to its model (RSP-07), and reasoning stands
-before what it led to (RSP-03): a turn that lost something keeps none of it.
+before what it led to (RSP-03): a turn that lost something keeps none of it. An id names what the provider keeps, so it
+goes back only beside the reasoning that it came with (RSP-04), and once (RSP-05).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.history.pieces import Message, Piece
-from pipeline.model import Block, RedactedThinking, Text, Thinking, ToolUse, Unknown
+from pipeline.history.native import RESPONSES, answer_to, native_type
+from pipeline.history.pieces import Message, Piece, code_for_unknown
+from pipeline.model import Block, Own, RedactedThinking, Text, Thinking, ToolUse, Unknown
+from pipeline.targets._openai.rows import encode
+from pipeline.targets._openai.speech import is_native_item, own_members
 from pipeline.targets.base import is_issued_by
-
-
-class User(Struct, frozen=True, tag_field="type", tag="message"):
-    """A message of the user's."""
-
-    content: str | list[Any]
-    role: str = "user"
-
-
-class Assistant(Struct, frozen=True, tag_field="type", tag="message"):
-    """A message of the assistant's."""
-
-    content: str | list[Any]
-    role: str = "assistant"
-
-
-class FunctionCall(Struct, frozen=True, tag_field="type", tag="function_call"):
-    """A call; its arguments are JSON text."""
-
-    call_id: str
-    name: str
-    arguments: str
-
-
-class FunctionOutput(Struct, frozen=True, tag_field="type", tag="function_call_output"):
-    """A call's result."""
-
-    call_id: str
-    output: str | list[Any]
-
-
-class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning"):
-    """Reasoning that only the provider can read, with the summary that it gave."""
-
-    summary: list[Any]
-    encrypted_content: str
-
-
-class Summary(Struct, frozen=True, tag_field="type", tag="summary_text"):
-    """A part of a summary."""
-
-    text: str
-
-
-class OutputText(Struct, frozen=True, tag_field="type", tag="output_text"):
-    """Text of the assistant's."""
-
-    text: str
-
-
-class Refusal(Struct, frozen=True, tag_field="type", tag="refusal"):
-    """A refusal of the assistant's."""
-
-    refusal: str
 
 
 class Tool(Struct, frozen=True, tag_field="type", tag="function", omit_defaults=True):
@@ -80,13 +32,10 @@ class Tool(Struct, frozen=True, tag_field="type", tag="function", omit_defaults=
     description: str | UnsetType = UNSET
 
 
-class _InputText(Struct, frozen=True, tag_field="type", tag="input_text"):
-    text: str
-
-
 class _InputImage(Struct, frozen=True, tag_field="type", tag="input_image", omit_defaults=True):
     image_url: str | UnsetType = UNSET
     file_id: str | UnsetType = UNSET
+    detail: Raw | UnsetType = UNSET
 
 
 class _InputFile(Struct, frozen=True, tag_field="type", tag="input_file", omit_defaults=True):
@@ -99,17 +48,17 @@ class _InputFile(Struct, frozen=True, tag_field="type", tag="input_file", omit_d
 class ResponsesParts:
     """The parts of a user's message."""
 
-    def text(self, text: str) -> Any:  # noqa: ANN401  a part, ready to encode
-        """Plain text."""
-        return _InputText(text)
+    def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
+        """Plain text, with what is its own."""
+        return {"type": "input_text", "text": text.text, **own_members(text.own)}
 
-    def image(self, url: str) -> Any:  # noqa: ANN401  a part
+    def image(self, url: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
         """An image by its URL, or as a data URL."""
-        return _InputImage(image_url=url)
+        return _InputImage(image_url=url, detail=detail)
 
-    def uploaded_image(self, file_id: str) -> Any:  # noqa: ANN401  a part
+    def uploaded_image(self, file_id: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
         """An image that was uploaded before."""
-        return _InputImage(file_id=file_id)
+        return _InputImage(file_id=file_id, detail=detail)
 
     def file(self, name: str, url: str) -> Any:  # noqa: ANN401  a part
         """A document as a data URL."""
@@ -124,8 +73,69 @@ class ResponsesParts:
         return _InputFile(file_url=url)
 
 
-KIND: Final = "reasoning"
-_OWN: Final = frozenset({"openai-responses"})
+OWN: Final = frozenset({RESPONSES})
+# How the provider's ids of items begin (RSP-09).
+_PREFIXES: Final[Mapping[str, str]] = MappingProxyType(
+    {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
+)
+
+
+def message_item(role: str, content: str | list[Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+    """A message. One with an id is the provider's own, which has parts."""
+    return {"type": "message", "content": content, "role": role, **beside}
+
+
+def output_part(text: Text) -> dict[str, Any]:
+    """A part of what the assistant says."""
+    if text.refusal:
+        return {"type": "refusal", "refusal": text.text}
+    return {"type": "output_text", "text": text.text, **own_members(text.own)}
+
+
+def call_item(use: ToolUse) -> dict[str, Any]:
+    """A call: a function's, of a tool that takes free text, or as the provider has it."""
+    own = use.own
+    beside = own_members(own)
+    kind = "" if own is UNSET else own.kind
+    if kind == "custom_tool_call":
+        return {"type": kind, "call_id": use.id, "name": use.name, **msgspec.json.decode(use.input), **beside}
+    if kind:
+        return {"type": kind, native_type(RESPONSES, kind).opens: use.id, **beside}
+    arguments = bytes(use.input).decode().strip()
+    return {"type": "function_call", "call_id": use.id, "name": use.name, "arguments": arguments, **beside}
+
+
+def result_item(own: Own | UnsetType, call_id: str, content: str | list[Any], asked: str) -> dict[str, Any]:
+    """A result as it came; else as an answer to a call of the type ``asked``, a function's where that is ``""``."""
+    kind = "" if own is UNSET else own.kind
+    if kind and kind != "custom_tool_call_output":
+        return {"type": kind, native_type(RESPONSES, kind).answers: call_id, **own_members(own)}
+    words = content if isinstance(content, str) else encode(content).decode()
+    answer = None if kind else answer_to(asked, words)
+    if answer is not None:
+        name = native_type(RESPONSES, str(answer["type"])).answers
+        return {**answer, name: call_id, **own_members(own)}
+    return {"type": kind or "function_call_output", "call_id": call_id, "output": content, **own_members(own)}
+
+
+def reasoning_item(block: Block) -> dict[str, Any]:
+    """Reasoning as the item that it was."""
+    if isinstance(block, Unknown):
+        item = _read(block)
+        return {"type": "reasoning", "summary": item.summary, "encrypted_content": item.encrypted_content or ""}
+    assert isinstance(block, (Thinking, RedactedThinking))  # noqa: S101  nothing else is reasoning
+    if block.own is not UNSET:
+        return {"type": "reasoning", "summary": [], **block.own.members}
+    if isinstance(block, RedactedThinking):
+        return {"type": "reasoning", "summary": [], "encrypted_content": block.data}
+    summary = [{"type": "summary_text", "text": block.thinking}] if block.thinking else []
+    return {"type": "reasoning", "summary": summary, "encrypted_content": block.signature or ""}
+
+
+def fits_prefix(item: Mapping[str, Any]) -> bool:
+    """Whether an item's id begins as its type demands."""
+    name = msgspec.json.decode(item["id"], type=str)
+    return name.startswith(_PREFIXES.get(item["type"], ""))
 
 
 class _Item(Struct, frozen=True):
@@ -133,55 +143,71 @@ class _Item(Struct, frozen=True):
     summary: list[Any] = []
 
 
-def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
-    """The pieces of an assistant's message that cannot go back, each with the code of the fix that says why."""
+def unfit_reasoning(message: Message, model: str | None, *, stored: bool) -> dict[int, str]:
+    """The pieces of an assistant's message that cannot go back, each with the code of the fix that says why.
+
+    ``stored``: the provider keeps items, so that an id stands for reasoning too.
+    """
     pieces = message.pieces
     unfit: dict[int, str] = {}
     kept: list[int] = []
     broken = set(message.changed)
     for at, piece in enumerate(pieces):
-        if _is_reasoning(piece.block):
-            code = _fault(piece, model)
+        if is_reasoning_block(piece.block):
+            code = _fault(piece, model, stored=stored)
             if code:
                 unfit[at] = code
             else:
                 kept.append(at)
-        elif not isinstance(piece.block, (Text, ToolUse)):
-            unfit[at] = "unknown_dropped"
+        elif not _is_item(piece.block):
+            unfit[at] = code_for_unknown(piece.block)
             broken.add(piece.turn)
-    last = max((at for at, piece in enumerate(pieces) if isinstance(piece.block, (Text, ToolUse))), default=-1)
+    last = max((at for at, piece in enumerate(pieces) if _is_item(piece.block)), default=-1)
     for at in kept:
         if at > last:
             unfit[at] = "thinking_trailing"
         elif pieces[at].turn in broken:
             unfit[at] = "thinking_of_changed_turn"
+        elif stored and item_id(pieces[at].block) and is_plain_message(pieces[at + 1]) and not _seal(pieces[at].block):
+            unfit[at] = "thinking_unsigned"
     return unfit
 
 
-def reasoning_item(block: Block) -> Reasoning:
-    """Reasoning as the item that it was; without its id, which names what the provider keeps."""
-    if isinstance(block, Unknown):
-        item = _read(block)
-        return Reasoning(item.summary, item.encrypted_content or "")
-    if isinstance(block, RedactedThinking):
-        return Reasoning([], block.data)
-    assert isinstance(block, Thinking)  # noqa: S101  nothing else is reasoning
-    return Reasoning([Summary(block.thinking)] if block.thinking else [], block.signature or "")
+def is_reasoning_block(block: Block) -> bool:
+    return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
 
 
-def _is_reasoning(block: Block) -> bool:
-    return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == KIND)
+def is_plain_message(piece: Piece) -> bool:
+    """Whether a piece is text of a message without an id."""
+    return isinstance(piece.block, Text) and "id" not in own_members(piece.own)
 
 
-def _fault(piece: Piece, model: str | None) -> str:
+def item_id(block: Block) -> bool:
+    """Whether a block is an item with an id of its own."""
+    return not isinstance(block, Unknown) and "id" in own_members(block.own)
+
+
+def _is_item(block: Block) -> bool:
+    return isinstance(block, (Text, ToolUse)) or (isinstance(block, Unknown) and is_native_item(block, OWN))
+
+
+def _fault(piece: Piece, model: str | None, *, stored: bool) -> str:
     block = piece.block
-    if isinstance(block, Unknown):
-        return "" if _read(block).encrypted_content else "thinking_unsigned"
-    if not is_issued_by(block, _OWN, model):
+    if not isinstance(block, Unknown) and not is_issued_by(block, OWN, model):
         return "thinking_foreign"
-    if isinstance(block, Thinking):
-        return "" if block.signature else "thinking_unsigned"
-    return "" if isinstance(block, RedactedThinking) and block.data else "thinking_unsigned"
+    return "" if _seal(block) or (stored and item_id(block)) else "thinking_unsigned"
+
+
+def _seal(block: Block) -> str:
+    """The encrypted content of reasoning, ``""`` where it has none."""
+    match block:
+        case Unknown():
+            return _read(block).encrypted_content or ""
+        case RedactedThinking():
+            return block.data
+        case Thinking():
+            return block.signature or ""
+    return ""
 
 
 def _read(block: Unknown) -> _Item:

@@ -46,14 +46,14 @@ _OWN_TOOLS: Final = frozenset(
 _NO: Final = Raw(b"false")
 
 
-def write_head(setting: Setting, system: list[str]) -> WrittenHead:
-    """The head of every request of a session; ``system`` are the texts of leading system messages."""
+def write_head(setting: Setting) -> WrittenHead:
+    """The head of every request of a session."""
     fixes: list[Fix] = []
     params = flattened(setting.params)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     given = params.pop("instructions", None)
     first = [] if given is None else [msgspec.json.decode(given, type=str)]
-    prompt = "\n\n".join(text for text in [*first, system_text(setting.system, system, NAME, fixes)] if text)
+    prompt = "\n\n".join(text for text in [*first, system_text(setting.system, NAME, fixes)] if text)
     if prompt:
         keys["instructions"] = prompt
     tools = write_tools(setting.tools, NAME, _tool, _is_own, fixes)
