@@ -34,6 +34,8 @@ from pipeline.text.flatten import (
     said_now,
     sections,
     system_section,
+    uncited,
+    with_each,
     with_pieces,
 )
 from pipeline.text.jsontext import ascii_quoted, in_ascii, spaced
@@ -132,7 +134,8 @@ def _fitted(message: Message, book: Book) -> Message:
 
 
 def _with_losses_named(piece: Piece, book: Book) -> Piece:
-    """The piece without the parts of a result that the text does not show, each of which is recorded."""
+    """The piece without what the text does not show: citations, and parts of a result; each is recorded."""
+    piece = uncited(piece, book)
     result = piece.block
     if not isinstance(result, ToolResult) or not isinstance(result.content, list):
         return piece
@@ -149,27 +152,7 @@ def _with_losses_named(piece: Piece, book: Book) -> Piece:
 
 def _with_sources(message: Message, book: Book) -> Message:
     """The message whose media go out as they are, a line of text for an image or document that has no source."""
-    pieces = []
-    for piece in message.pieces:
-        result = piece.block
-        if isinstance(result, ToolResult) and isinstance(result.content, list):
-            pieces.append(_result_with_sources(piece, result, result.content, book))
-        else:
-            pieces.append(with_source(piece, book))
-    return with_pieces(message, pieces)
-
-
-def _result_with_sources(piece: Piece, result: ToolResult, content: Sequence[Any], book: Book) -> Piece:
-    parts = [
-        with_source(Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id), book)
-        for at, part in enumerate(content)
-    ]
-    code = next((part.code for part in parts if part.code), "")
-    if not code:
-        return piece
-    shown: list[Any] = [part.block for part in parts]
-    piece = structs.replace(piece, block=structs.replace(result, content=shown))
-    return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
+    return with_pieces(message, [with_each(piece, lambda part: with_source(part, book)) for piece in message.pieces])
 
 
 def _media(pieces: Sequence[Piece]) -> Iterator[Image | Document]:

@@ -32,6 +32,7 @@ from pipeline.text.flatten import (
     said_now,
     sections,
     system_section,
+    uncited,
     with_pieces,
 )
 from pipeline.text.neutral import Guard
@@ -115,7 +116,7 @@ def _shown(message: Message, book: Book) -> Message:
         elif isinstance(block, Unknown):
             book.drop("unknown_dropped", piece, detail=block.kind)
         else:
-            pieces.append(piece)
+            pieces.append(uncited(piece, book))
     return with_pieces(message, pieces)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.clean import SYSTEM_MARK
@@ -40,6 +40,7 @@ LINES: Final = (
 )
 
 
+_NO_CITATIONS: Final = (b"null", b"[]")
 _MARKS: Final[Mapping[type, str]] = MappingProxyType({Image: IMAGE, Document: DOCUMENT})
 
 
@@ -186,6 +187,39 @@ def shown(piece: Piece) -> str:
 
 def is_shown(piece: Piece) -> bool:
     return isinstance(piece.block, (Text, Image, Document, ToolUse, ToolResult))
+
+
+def with_each(piece: Piece, change: Callable[[Piece], Piece]) -> Piece:
+    """The piece after a change; a result with its parts after the change of each."""
+    result = piece.block
+    if not isinstance(result, ToolResult):
+        return change(piece)
+    if not isinstance(result.content, list):
+        return piece
+    came = [
+        Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
+        for at, part in enumerate(result.content)
+    ]
+    parts = [change(part) for part in came]
+    code = next((part.code for part in parts if part.code), "")
+    if not code:
+        return piece
+    shown: list[Any] = [part.block for part in parts]
+    piece = structs.replace(piece, block=structs.replace(result, content=shown))
+    return structs.replace(piece, fate="rewritten", code=code) if piece.fate == "kept" else piece
+
+
+def uncited(piece: Piece, book: Book) -> Piece:
+    """The piece without citations, for which plain text has no place."""
+
+    def without(part: Piece) -> Piece:
+        block = part.block
+        if not isinstance(block, Text) or block.citations is UNSET or bytes(block.citations) in _NO_CITATIONS:
+            return part
+        cited = bytes(block.citations).decode()
+        return book.change("citations_dropped", part, structs.replace(block, citations=UNSET), cited)
+
+    return with_each(piece, without)
 
 
 def part_lost(piece: Piece, at: int, part: Document | Unknown, book: Book) -> Piece:

@@ -14,7 +14,7 @@ from pipeline.history.pieces import Piece
 from pipeline.history.readers.gemini import DECLARED_SCHEMAS
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import ToolNames, legal_name, read_choice, sort_params, unread_keys
+from pipeline.targets.names import ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
 from pipeline.text.flatten import PromptText, prompt_texts
 
 NAME: Final = "gemini"
@@ -33,6 +33,8 @@ _GENERATION: Final = (
     ("presence_penalty", "presencePenalty"),
     ("frequency_penalty", "frequencyPenalty"),
 )
+# `temperature must be in the range [0.0, 2.0]`, as the API's documentation has it too.
+_BOUNDS: Final = {"temperature": (0, 2), "top_p": (0, 1)}
 _GROUP: Final = "generationConfig."
 # The API's own parameters besides, each also in its other spelling.
 _OWN: Final = {
@@ -92,7 +94,8 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     choice = _choice(params.rest.get("tool_choice"), fixes, any_tool=bool(functions))
     if choice is not None:
         keys["toolConfig"] = choice
-    generation: dict[str, Any] = {key: params.common[name] for name, key in _GENERATION if name in params.common}
+    common = clamped(params.common, _BOUNDS, NAME, fixes)
+    generation: dict[str, Any] = {key: common[name] for name, key in _GENERATION if name in common}
     for name, value in params.rest.items():
         if name.startswith(_GROUP):
             generation[name.removeprefix(_GROUP)] = value
