@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker bench kafka schemas docs clean distclean
+.PHONY: help demo test lint format unit broker bench mutants kafka schemas docs clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, o
 
 bench: $(VENV)/.dev ## measure the budgets beside the peers; writes build/benchmarks.md
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
+
+mutants: $(VENV)/.dev ## change the core in small ways and show what no test notices (ARGS="--sample 200 --seed 1")
+	@$(PIP) install --group mutants
+	@$(BIN)/python tests/mutants.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)

@@ -1,0 +1,93 @@
+"""Small changes to the core that no test notices: a seeded sample of mutants, judged by the tests of what they change.
+
+``python tests/mutants.py [--sample 200] [--seed 1] [--keep FOLDER] [PLACE ...]`` works on a copy of the last
+commit, with mutmut, prints each survivor as a difference, and ends with 3 where there are any. Its first minutes go
+into finding out which tests run which function; with ``--keep`` that is done once. A function that no test runs counts
+as survived. Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from compare_builds import ROOT, say, unpacked
+
+PLACES = ("pipeline/history", "pipeline/session", "pipeline/streams/recovery", "pipeline/rules")
+# The tests of these places; all others, and those that take minutes by themselves, only run the code on their way.
+TESTS = {
+    "bad", "fix", "history", "ids", "policies", "reader", "recovery", "rules", "session", "stage", "state", "switching",
+    "target",
+}  # fmt: skip
+SLOW = ("test_rules_text_ends.py", "test_stage_headers.py")
+UNSUITED = "not depth and not every_action_and_every_state"
+SURVIVED = {0, 5, 33}  # as mutmut has it: all tests passed, none was there, no test runs the function
+
+
+def prepare(folder: Path, places: list[str]) -> None:
+    """Unpack the last commit, and say there what is mutated and what judges it."""
+    unpacked("HEAD", folder)
+    judges = [path for path in sorted((ROOT / "tests/unit").glob("test_*.py")) if path.stem.split("_")[1] in TESTS]
+    settings = {
+        "source_paths": ["pipeline"],
+        "only_mutate": [f"{place}/*" for place in places],
+        "also_copy": ["topics", "reknit", "docs"],
+        "track_dependencies": False,
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", UNSUITED],
+        "pytest_add_cli_args_test_selection": [
+            "tests/conformance",
+            *(str(path.relative_to(ROOT)) for path in judges if path.name not in SLOW),
+        ],
+    }
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    with (folder / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write("\n".join(["", "[tool.mutmut]", *lines, ""]))
+
+
+def mutmut(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from mutmut.__main__ import cli; cli()", *arguments]
+    env = {**os.environ, "REKNIT_CORPUS": "/nowhere"}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def outcomes(folder: Path) -> dict[str, int | None]:
+    """The exit code of each mutant's tests, None where they have not run."""
+    found = {}
+    for path in sorted((folder / "mutants").rglob("*.meta")):
+        found |= json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("places", nargs="*", default=PLACES)
+    parser.add_argument("--sample", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="work here, and go on from what is there")
+    given = parser.parse_args()
+    folder = given.keep or Path(tempfile.mkdtemp(prefix="mutants-"))
+    if not (folder / "mutants").exists():
+        prepare(folder, given.places)
+        # No command only makes the mutants: one that does not exist is asked for, which ends after they are made.
+        made = mutmut(folder, "run", "--max-children", "1", "none")
+        if not (folder / "mutants/mutmut-stats.json").exists():
+            sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
+    names = sorted(outcomes(folder))
+    sample = random.Random(given.seed).sample(names, min(given.sample, len(names)))  # noqa: S311  a sample, no secret
+    mutmut(folder, "run", "--max-children", "1", *sample)
+    judged = {name: code for name, code in outcomes(folder).items() if name in set(sample) and code is not None}
+    survived = [name for name, code in judged.items() if code in SURVIVED]
+    for name in survived:
+        say(mutmut(folder, "show", name).stdout)
+    say(f"{len(judged)} of {len(names)} mutants, {len(survived)} survived (in {folder})")
+    return 3 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
