@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -118,9 +118,10 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
 @click.command("validate")
 @click.option("--target", default="anthropic", show_default=True, help="Whose rules to judge by.")
 @click.option("--model", default=None, help="The model, where the body does not name it.")
+@click.option("--beta", "betas", multiple=True, help="A value of the header anthropic-beta that is sent along.")
 @LINES
 @FILE
-def validate_command(target: str, model: str | None, lines: bool, file: str) -> None:
+def validate_command(target: str, model: str | None, betas: tuple[str, ...], lines: bool, file: str) -> None:
     """Judge a request body by its provider's rules, in the provider's words.
 
     Prints one violation a line: rule, path, message, severity; with --lines also the line it is about.
@@ -128,22 +129,27 @@ def validate_command(target: str, model: str | None, lines: bool, file: str) -> 
     codes = []
     for number, body in enumerate(_documents(read_input(file), lines=lines), start=1):
         try:
-            found = pipeline.validate(body, target=target, model=model)
+            found = pipeline.validate(body, target=target, model=model, betas=betas)
         except ReknitError as error:
             fail(error)
-        codes.append(_judged(body, found))
+        codes.append(_judged(body, found, prompt=target == _PROMPT))
         for violation in found:
             record: dict[str, Any] = msgspec.to_builtins(violation)
             write_json({"line": number, **record} if lines else record)
     raise SystemExit(int(worst(codes)))
 
 
-def _judged(body: bytes, found: Sequence[Violation]) -> Exit:
-    try:
-        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        say("reknit: the body is not a JSON object")
-        return Exit.UNUSABLE
+# The target whose request is the words of a prompt.
+_PROMPT: Final = "copilot-cli"
+
+
+def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
+    if not prompt:
+        try:
+            msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            say("reknit: the body is not a JSON object")
+            return Exit.UNUSABLE
     return Exit.REJECTED if any(violation.severity == "hard" for violation in found) else Exit.CLEAN
 
 

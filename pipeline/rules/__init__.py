@@ -7,6 +7,7 @@ One module or package a target. A rule set is a fold (``RuleSet``), ``RULES`` is
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -57,17 +58,24 @@ def rule_set(target: str) -> RuleSet[Any]:
 
 
 def validate(
-    body: bytes | str | dict[str, Any], target: str = "anthropic", model: str | None = None
+    body: bytes | str | dict[str, Any],
+    target: str = "anthropic",
+    model: str | None = None,
+    betas: Iterable[str] = (),
 ) -> list[Violation]:
     """Say which of the target's rules a request body breaks, in the provider's words; an empty list is a valid body.
 
-    ``model`` overrides the model that the body names, for the rules that only some models have. Nothing raises for
-    what a body holds: text that is not JSON is a violation itself.
+    ``model`` overrides the model that the body names, for the rules that only some models have. ``betas`` are the
+    values of Anthropic's header ``anthropic-beta`` that is sent along; none says that nothing is known of them. Nothing
+    raises for what a body holds: text that is not JSON is a violation itself.
 
     Raises:
         UnknownTargetError: no rules are known for ``target``.
     """
-    return rule_set(target).validate(_encode(body), model)
+    rules = rule_set(target)
+    if betas and type(rules) is anthropic.Anthropic:
+        rules = anthropic.Anthropic(betas)
+    return rules.validate(_encode(body), model)
 
 
 def _encode(body: bytes | str | dict[str, Any]) -> bytes:

@@ -67,6 +67,11 @@ class Walk:
         if takes is not True:
             self.found.append(rule.broken(path, "model" if takes is None else "hard", **values))
 
+    def refuse_where_known(self, rule: Rule, path: str, **values: object) -> None:
+        """Report a breach of a rule only for a family that is known to refuse this."""
+        if getattr(self.family, rule.fact) is False:
+            self.found.append(rule.broken(path, "hard", **values))
+
 
 W = TypeVar("W", bound=Walk)
 Item = TypeVar("Item")

@@ -93,7 +93,7 @@ CALLS = {
         b'{"role":"user","content":"hi"}',
         b'{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]}',
         b'{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}',
-        "ANT-11",
+        "ANT-11b",
         ["ANT-07"],
     ),
     "bedrock-converse": (
@@ -102,7 +102,7 @@ CALLS = {
         b'{"role":"assistant","content":[{"toolUse":{"toolUseId":"a","name":"f","input":{}}}]}',
         b'{"role":"user","content":[{"toolResult":{"toolUseId":"a","content":[]}}]}',
         "BED-06b",
-        ["BED-11b", "BED-03b"],
+        ["BED-03b"],
     ),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -55,10 +55,10 @@ NO_MAX_TOKENS = rule(
     repair="set max_tokens", source="the API's own schema", by_sender=True,
 )
 BUDGET = rule(
-    "ANT-38", "soft",
+    "ANT-38", "hard",
     "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
     "https://docs.claude.com/en/docs/build-with-claude/extended-thinking#max-tokens-and-context-window-size",
-    summary="The thinking budget is less than max_tokens (unless a beta header interleaves thinking).",
+    summary="The thinking budget is less than max_tokens (unless a beta header interleaves thinking; see --beta).",
     repair="raise max_tokens", source="recorded",
 )
 TEMPERATURE = rule(
@@ -107,12 +107,19 @@ class Anthropic(Fold[Turns, Message]):
     not_json = surrogate = rules.BAD_JSON
     items = msgspec.json.Decoder(list[Message])
 
+    def __init__(self, betas: Iterable[str] = ()) -> None:
+        """Take the values of the header ``anthropic-beta`` that goes with the bodies, as far as they are known."""
+        self._betas = _each(betas)
+
     def begin(self, head: dict[str, Any], model: str | None) -> Turns:
         """Judge the parameters."""
         thinking = head.get("thinking")
         kind = thinking.get("type") if isinstance(thinking, dict) else None
         walk = Turns(
-            family=family_of(model), thinking=kind if isinstance(kind, str) else "", tools=bool(head.get("tools"))
+            family=family_of(model),
+            thinking=kind if isinstance(kind, str) else "",
+            tools=bool(head.get("tools")),
+            betas=self._betas | _each(head.get("anthropic_beta")) | _each(head.get("betas")),
         )
         _judge_parameters(head, walk)
         _judge_system(head.get("system"), walk)
@@ -159,6 +166,12 @@ class Anthropic(Fold[Turns, Message]):
         walk.refuse(rules.BAD_JSON, path, reason=bad.place(text, before))
 
 
+def _each(betas: object) -> frozenset[str]:
+    """The names of beta features, in a list or as in the header, where commas stand between them."""
+    listed = [betas] if isinstance(betas, str) else betas if isinstance(betas, Iterable) else ()
+    return frozenset(name.strip() for item in listed if isinstance(item, str) for name in item.split(",") if name)
+
+
 def _read(value: object, path: str, walk: Turns, report: Report) -> Message | None:
     if not isinstance(value, dict):
         walk.refuse(rules.MESSAGE_SHAPE, path)
@@ -200,7 +213,12 @@ def _judge_thinking(head: dict[str, object], walk: Turns) -> None:
     if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
         return
     budget = thinking.get("budget_tokens")
-    if isinstance(budget, int) and isinstance(limit, int) and budget >= limit:
+    if (
+        isinstance(budget, int)
+        and isinstance(limit, int)
+        and budget >= limit
+        and not walk.has_beta("interleaved-thinking")
+    ):
         walk.refuse(BUDGET, "thinking.budget_tokens")
     if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
         walk.refuse(FORCED_THINKING, "tool_choice")

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from pipeline.rules._json import Hole
 from pipeline.rules._media import look
 from pipeline.rules.anthropic import catalogue as rules
+from pipeline.rules.anthropic.catalogue import rule
 from pipeline.rules.anthropic.turns import Turns
 from pipeline.rules.anthropic.wire import (
     KINDS,
@@ -28,6 +29,40 @@ from pipeline.rules.anthropic.wire import (
     ToolResult,
     ToolUse,
 )
+
+IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the bytes it stands for
+
+# fmt: off
+# One paragraph a rule.
+IMAGE_TOO_BIG = rule(
+    "ANT-30", "hard", f"{{at}}: image exceeds 5 MB maximum: {{bytes}} bytes > {IMAGE_BYTES} bytes",
+    summary="The base64 text of an image has at most 5 MiB.",
+    repair="replace it by a stub", source="anthropics/claude-code#2939, #11181; earendil-works/pi#824",
+)
+IMAGE_BROKEN = rule(
+    "ANT-30c", "hard", "Could not process image",
+    summary="An image is base64 and complete, as far as its header tells.",
+    repair="replace it by a stub", source="anthropics/claude-code#4083",
+)
+IMAGE_UNKNOWN = rule(
+    "ANT-30d", "soft", "Could not process image",
+    summary="An image's first bytes are those of a format that we know.",
+    repair="replace it by a stub", source="anthropics/claude-code#4083",
+)
+MEDIA_TYPE = rule(
+    "ANT-31", "hard", "{at}: Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'",
+    summary="The four media types.",
+    repair="sniff the bytes, or replace by a stub", source="the API's own schema",
+)
+MEDIA_MISMATCH = rule(
+    "ANT-31b", "model",
+    "{at}: The image was specified using the {declared} media type, but the image appears to be a "
+    "{found} image",
+    summary="The declared media type is the image's own (Claude 3.5 did not look; recorded).",
+    repair="sniff the bytes", source="vybestack/llxprt-code#2130",
+    fact="other_media_type",
+)
+# fmt: on
 
 _MEDIA_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _IMAGE_TAGS = "'base64', 'url'"
@@ -173,34 +208,34 @@ def _judge_image(walk: Turns, image: Image, path: str, at: str) -> None:
     source = image.source
     walk.images += 1
     if isinstance(source, File):
-        walk.refuse(rules.FILE_SOURCE, f"{path}.source", at=f"{at}.image.source", tags=_IMAGE_TAGS)
+        walk.file_source(f"{path}.source", f"{at}.image.source", _IMAGE_TAGS)
     elif isinstance(source, Base64):
         _judge_bytes(walk, source, f"{path}.source", f"{at}.image.source.base64")
 
 
 def _judge_bytes(walk: Turns, source: Base64, path: str, at: str) -> None:
     data, declared = source.data, source.media_type
-    if len(data) > rules.IMAGE_BYTES:
-        walk.refuse(rules.IMAGE_TOO_BIG, f"{path}.data", at=at, bytes=len(data))
+    if len(data) > IMAGE_BYTES:
+        walk.refuse(IMAGE_TOO_BIG, f"{path}.data", at=at, bytes=len(data))
     if declared not in _MEDIA_TYPES:
-        walk.refuse(rules.MEDIA_TYPE, f"{path}.media_type", at=f"{at}.media_type")
+        walk.refuse(MEDIA_TYPE, f"{path}.media_type", at=f"{at}.media_type")
     picture = look(data)
     if picture is None:
-        walk.refuse(rules.IMAGE_BROKEN, f"{path}.data")
+        walk.refuse(IMAGE_BROKEN, f"{path}.data")
         return
     if picture.media_type is None:
-        walk.refuse(rules.IMAGE_UNKNOWN, f"{path}.data")
+        walk.refuse(IMAGE_UNKNOWN, f"{path}.data")
         return
     if declared in _MEDIA_TYPES and picture.media_type != declared:
         words = {"at": at, "declared": declared, "found": picture.media_type}
-        walk.refuse(rules.MEDIA_MISMATCH, f"{path}.media_type", **words)
+        walk.refuse(MEDIA_MISMATCH, f"{path}.media_type", **words)
     if max(picture.width, picture.height) > rules.MANY_IMAGES_SIDE:
         walk.wide += ((f"{path}.data", f"{at}.data"),)
 
 
 def _judge_document(walk: Turns, document: Document, path: str, at: str) -> None:
     if isinstance(document.source, File):
-        walk.refuse(rules.FILE_SOURCE, f"{path}.source", at=f"{at}.document.source", tags=_DOCUMENT_TAGS)
+        walk.file_source(f"{path}.source", f"{at}.document.source", _DOCUMENT_TAGS)
 
 
 def _document(walk: Turns, block: Document, at: int) -> None:

@@ -12,7 +12,6 @@ from pipeline.rules.base import Catalogue
 MARKERS = 4  # blocks with cache_control, in the whole request
 REQUEST_BYTES = 32 * 1024 * 1024
 CALL_NAME_LENGTH = 200
-IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, not the bytes it stands for
 MANY_IMAGES = 20  # above this many, no side may be longer than
 MANY_IMAGES_SIDE = 2000  # pixels
 
@@ -33,7 +32,7 @@ RULES = _CATALOGUE.rules
 rule = _CATALOGUE.rule
 
 # fmt: off
-# One paragraph a rule; those on parameters stand beside their checks.
+# One paragraph a rule; those on parameters and on single images stand beside their checks.
 
 # Messages and their order
 
@@ -120,8 +119,13 @@ rule(
     unchecked="an older wording of ANT-07 and ANT-10",
 )
 AFTER_CALL = rule(
-    "ANT-07b", "soft", _CALLS,
-    summary="Nothing but calls follows a call in its message.",
+    "ANT-07b", "hard", _CALLS,
+    summary="No text follows a call in its message.",
+    repair="move the calls to the end", source="anthropics/claude-code#15205",
+)
+AFTER_CALL_OTHER = rule(
+    "ANT-07c", "soft", _CALLS,
+    summary="Nothing else but calls follows a call in its message (only seen for text).",
     repair="move the calls to the end", source="anthropics/claude-code#15205",
 )
 ORPHAN_RESULT = rule(
@@ -145,9 +149,14 @@ LATE_RESULT = rule(
 )
 SAME_ID = rule(
     "ANT-11", "hard", "{at}: `tool_use` ids must be unique",
-    summary="Ids of calls are unique in the request.",
+    summary="Ids of calls are unique in an assistant turn.",
     repair="drop exact repeats, give the others new ids",
     source="anthropics/claude-code#20901, #28515; anomalyco/opencode#1279; BerriAI/litellm#23510",
+)
+SAME_ID_LATER = rule(
+    "ANT-11b", "soft", SAME_ID.message,
+    summary="No id of a call comes again in a later turn (agents number anew in each turn, and are answered).",
+    repair="give the later call a new id", source="anthropics/claude-code#20901",
 )
 ID_ALPHABET = rule(
     "ANT-12", "hard", "{at}: String should match pattern '^[a-zA-Z0-9_-]+$'",
@@ -271,7 +280,10 @@ TRAILING_SPACE = rule(
 PREFILL = rule(
     "ANT-25", "model",
     "This model does not support assistant message prefill. The conversation must end with a user message.",
-    summary="The last message is the user's (4.6 and later; older models take a prefill, recorded).",
+    summary=(
+        "The last message is the user's (4.6 and later; older models take a prefill, recorded, and of unknown ones "
+        "nothing is said)."
+    ),
     repair="append a user turn",
     source="ericc-ch/copilot-api#261; XiaomiMiMo/MiMo-Code#1702; recorded on Sonnet 5",
     fact="prefill",
@@ -345,11 +357,6 @@ TOO_LARGE = rule(
 
 # Images, as far as the body shows them
 
-IMAGE_TOO_BIG = rule(
-    "ANT-30", "hard", f"{{at}}: image exceeds 5 MB maximum: {{bytes}} bytes > {IMAGE_BYTES} bytes",
-    summary="The base64 text of an image has at most 5 MiB.",
-    repair="replace it by a stub", source="anthropics/claude-code#2939, #11181; earendil-works/pi#824",
-)
 IMAGE_TOO_WIDE = rule(
     "ANT-30b", "hard",
     "{at}: At least one of the image dimensions exceed max allowed size for many-image requests: "
@@ -357,33 +364,15 @@ IMAGE_TOO_WIDE = rule(
     summary="Among more than 20 images, no side is longer than 2000 pixels.",
     repair="replace the new image by a stub", source="anthropics/claude-code#49836, #3334",
 )
-IMAGE_BROKEN = rule(
-    "ANT-30c", "hard", "Could not process image",
-    summary="An image is base64 and complete, as far as its header tells.",
-    repair="replace it by a stub", source="anthropics/claude-code#4083",
-)
-IMAGE_UNKNOWN = rule(
-    "ANT-30d", "soft", "Could not process image",
-    summary="An image's first bytes are those of a format that we know.",
-    repair="replace it by a stub", source="anthropics/claude-code#4083",
-)
-MEDIA_TYPE = rule(
-    "ANT-31", "hard", "{at}: Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'",
-    summary="The four media types.",
-    repair="sniff the bytes, or replace by a stub", source="the API's own schema",
-)
-MEDIA_MISMATCH = rule(
-    "ANT-31b", "model",
-    "{at}: The image was specified using the {declared} media type, but the image appears to be a "
-    "{found} image",
-    summary="The declared media type is the image's own (Claude 3.5 did not look; recorded).",
-    repair="sniff the bytes", source="vybestack/llxprt-code#2130",
-    fact="other_media_type",
-)
 FILE_SOURCE = rule(
     "ANT-31c", "soft",
     "{at}: Input tag 'file' found using 'type' does not match any of the expected tags: {tags}",
     summary="Uploaded files need a beta header, which a body does not show (recorded both ways).",
     repair="send the bytes", source="recorded",
+)
+FILE_WITHOUT_BETA = rule(
+    "ANT-31d", "hard", FILE_SOURCE.message,
+    summary="The beta features that are asked for, where they are known, hold `files-api` if a file is uploaded.",
+    repair="send the bytes, or ask for the feature", source="recorded",
 )
 # fmt: on

@@ -57,17 +57,20 @@ _BY_VERSION: dict[tuple[int, int] | tuple[int, int, str], Claude] = {
 }
 FAMILIES = tuple(_BY_VERSION.values())
 
-_LINE = re.compile(r"opus|sonnet|haiku|instant|fable|mythos")
-_NUMBERS = re.compile(r"(?<![a-z0-9])(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
+# As claude-3-5-sonnet-20240620, us.anthropic.claude-opus-4-8-v1:0, anthropic/claude-sonnet-4.5:beta, claude-opus-4@1.
+# What has more in its name (claude-sonnet-4-5-acme) is a model of its own, of which nothing is known.
+_NAME = re.compile(
+    r"(?:.*[./]|databricks-)?claude-(?:(?P<line>opus|sonnet|haiku|instant|fable|mythos)-)?"
+    r"(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2}))?(?:-(?P<old_line>opus|sonnet|haiku))?"
+    r"(?:-\d{8}|-latest)?(?:-v\d+)?(?:[:@\[].*)?"
+)
 
 
 def family_of(model: str | None) -> Claude:
-    """Find the family of a model name, in any provider's spelling (``us.anthropic.claude-opus-4-8-v1:0``)."""
-    name = (model or "").lower().partition("claude")[2].split("@")[0].split(":")[0]
-    numbers = _NUMBERS.search(name)
-    if numbers is None:
+    """Find the family of a model by its name, in any provider's spelling; what is no such name whole is unknown."""
+    name = _NAME.fullmatch((model or "").lower())
+    if name is None:
         return UNKNOWN
-    major, minor = int(numbers[1]), int(numbers[2] or 0)
-    line = _LINE.search(name)
-    known = _BY_VERSION.get((major, minor, line[0])) if line else None
-    return known or _BY_VERSION.get((major, minor), UNKNOWN)
+    version = int(name["major"]), int(name["minor"] or 0)
+    line = name["line"] or name["old_line"] or ""
+    return _BY_VERSION.get((*version, line)) or _BY_VERSION.get(version, UNKNOWN)

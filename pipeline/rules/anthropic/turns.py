@@ -34,6 +34,7 @@ class Turns(Walk):
 
     Attributes:
         thinking: the parameter's ``type``, "" where it is absent.
+        betas: the beta features that are asked for, as far as a header or the body names them.
         tools: the request has tools.
         markers: how many blocks are cached.
         images: how many there were, and ``wide`` the places (ours, the provider's) of those too wide among many.
@@ -54,6 +55,7 @@ class Turns(Walk):
 
     family: Claude = UNKNOWN
     thinking: str = ""
+    betas: frozenset[str] = frozenset()
     tools: bool = False
     markers: int = 0
     images: int = 0
@@ -99,7 +101,9 @@ class Turns(Walk):
         """Check, at a message's end, that nothing but calls followed its first call."""
         if self.calls_here != len(self.blocks) - self.first_call:
             ids = ", ".join(block.id for block in self.blocks if block.__class__ is ToolUse)
-            self.refuse(rules.AFTER_CALL, f"messages.{self.index}", ids=ids)
+            texts = any(block.__class__ is Text for block in self.blocks[self.first_call :])
+            rule = rules.AFTER_CALL if texts else rules.AFTER_CALL_OTHER
+            self.refuse(rule, f"messages.{self.index}", ids=ids)
         self.calls_here = 0
 
     def enter(self, message: Message, index: int) -> None:
@@ -124,6 +128,15 @@ class Turns(Walk):
                 self._leave_assistant(paused=False)
             self._calls_unanswered()
             self._system(index, first=not before)
+
+    def has_beta(self, feature: str) -> bool:
+        """Whether a beta feature of this name, of whatever date, is asked for."""
+        return any(beta.startswith(f"{feature}-") for beta in self.betas)
+
+    def file_source(self, path: str, at: str, tags: str) -> None:
+        """Judge an uploaded file, which needs a beta header: where any header is known, it is settled."""
+        if not self.has_beta("files-api"):
+            self.refuse(rules.FILE_WITHOUT_BETA if self.betas else rules.FILE_SOURCE, path, at=at, tags=tags)
 
     def _leave_assistant(self, *, paused: bool) -> None:
         """Judge an assistant run as a whole; at the end of the request it may be ``paused`` at a server tool."""
@@ -167,8 +180,10 @@ class Turns(Walk):
         if not (call.isidentifier() and call.isascii()) and _LEGAL_ID(call) is None:
             path = f"messages.{index}.content.{at}"
             self.refuse(rules.ID_ALPHABET, f"{path}.id", at=f"{path}.tool_use.id")
-        if call in self.new_ids or (self.ids.layers and call in self.ids):
+        if call in self.calls:
             self.refuse(rules.SAME_ID, f"messages.{index}.content.{at}")
+        elif call in self.new_ids or (self.ids.layers and call in self.ids):
+            self.refuse(rules.SAME_ID_LATER, f"messages.{index}.content.{at}")
         self.new_ids.add(call)
         self.calls.setdefault(call, index)
 
@@ -222,7 +237,7 @@ class Turns(Walk):
         path = f"messages.{self.last_at}"
         # A server tool's call that still waits for its result is a paused turn, which every model goes on with.
         if not self.servers:
-            self.refuse(rules.PREFILL, path)
+            self.refuse_where_known(rules.PREFILL, path)
         content, text = last.content, ""
         if isinstance(content, str):
             text = content

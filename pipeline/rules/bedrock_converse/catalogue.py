@@ -52,9 +52,14 @@ EMPTY_MESSAGE = rule(
 BLANK_TEXT = rule(
     "BED-08", "model",
     "The text field in the ContentBlock object at {at} is blank. Add text to the text field, and try again.",
-    summary="No text is blank (Nova was recorded to take it).",
+    summary="No text is empty, no message blank (Nova was recorded to take it).",
     repair="drop the block", source="aws/aws-sdk-net#4015; coasys/ad4m#996",
     fact="blank_text",
+)
+BLANK_BESIDE = rule(
+    "BED-08c", "soft", BLANK_TEXT.message,
+    summary="No text is whitespace only (beside other blocks, Claude itself takes one; recorded on Anthropic's API).",
+    repair="drop the block", source="aws/aws-sdk-net#4015",
 )
 BLANK_IN_RESULT = rule(
     "BED-08b", "soft", BLANK_TEXT.message,
@@ -64,7 +69,7 @@ BLANK_IN_RESULT = rule(
 PREFILL = rule(
     "BED-11", "model",
     "This model does not support assistant message prefill. The conversation must end with a user message.",
-    summary="The last message is the user's.",
+    summary="The last message is the user's (of unknown models nothing is said).",
     repair="append a user turn", source="XiaomiMiMo/MiMo-Code#1702; aws/bedrock-agentcore-sdk-python#547, #548",
     fact="prefill",
 )
@@ -72,7 +77,7 @@ PREFILL_TOOLS = rule(
     "BED-11b", "model",
     _MODEL + "Your API request included an `assistant` message in the final position, which would pre-fill the "
     "`assistant` response. When using tools, pre-filling the `assistant` response is not supported.",
-    summary="With tools, the last message is the user's.",
+    summary="With tools, the last message is the user's (Claude 3; of unknown models nothing is said).",
     repair="append a user turn", source="recorded on Claude 3",
     fact="prefill_with_tools",
 )
@@ -119,10 +124,9 @@ SAME_CALL = rule(
     repair="drop exact repeats, give the others new ids", source="LiteLLM _deduplicate_bedrock_content_blocks",
 )
 REUSED_ID = rule(
-    "BED-06b", "model", _MODEL + "{at}: `tool_use` ids must be unique",
-    summary="Ids of calls are unique in the request (Claude).",
-    repair="give the later call a new id", source="as ANT-11",
-    fact="unlike_anthropic",
+    "BED-06b", "soft", _MODEL + "{at}: `tool_use` ids must be unique",
+    summary="No id of a call comes again in a later turn (Claude).",
+    repair="give the later call a new id", source="as ANT-11b",
 )
 CONSTRAINT = rule(
     "BED-09", "hard",

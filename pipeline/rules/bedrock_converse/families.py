@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pipeline.rules.anthropic.families import FAMILIES as CLAUDE
 from pipeline.rules.anthropic.families import UNKNOWN, Claude
 from pipeline.rules.anthropic.families import family_of as claude_of
@@ -81,11 +83,14 @@ _OTHERS: dict[str, Converse] = {
 }
 FAMILIES = (*_CLAUDE.values(), *_OTHERS.values())
 _UNKNOWN = Converse("unknown")
+# A family's name is a word of the id (us.amazon.nova-pro-v1:0, meta.llama3-1-70b), not some letters of another.
+_WORDS = re.compile(r"(?<![a-z])(?:claude|nova|titan|llama|mistral|deepseek)(?![a-z])")
 
 
 def family_of(model: str | None) -> Converse:
     """Find the family of a Bedrock model id or inference profile (``us.amazon.nova-pro-v1:0``)."""
     name = (model or "").lower()
-    if "claude" in name:
-        return _CLAUDE[claude_of(name).name]
-    return next((known for part, known in _OTHERS.items() if part in name), _UNKNOWN)
+    word = _WORDS.search(name)
+    if word is None:
+        return _UNKNOWN
+    return _CLAUDE[claude_of(name).name] if word[0] == "claude" else _OTHERS[word[0]]

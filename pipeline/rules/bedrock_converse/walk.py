@@ -90,7 +90,7 @@ class Turns(Walk):
             text = block.text
             # Most blocks are text that breaks nothing; the rest is looked at.
             if not text or text.isspace() or not _is_one(block):
-                self._block(block, at, calls, results)
+                self._block(message, at, calls, results)
                 documents = documents or block.document is not None
             at += 1  # noqa: SIM113 - enumerate would make a tuple a block
         if calls:
@@ -127,13 +127,23 @@ class Turns(Walk):
         if repeated := _repeated(self.results):
             self.refuse(rules.SAME_RESULT, path, ids=repeated)
 
-    def _block(self, block: Block, at: int, calls: list[str], results: list[str]) -> None:
-        path = f"messages.{self.index}.content.{at}"
+    def _block(self, message: Message, at: int, calls: list[str], results: list[str]) -> None:
+        path, block = f"messages.{self.index}.content.{at}", message.content[at]
         if block.toolUse is not None:
             self._call(block.toolUse, path, calls)
         elif block.toolResult is not None:
             self._result(block.toolResult, path, results)
+        if block.text is not None and not block.text.strip():
+            self._blank(block.text, message, path)
         _judge_block(self, block, path, at)
+
+    def _blank(self, text: str, message: Message, path: str) -> None:
+        """Judge a blank text: whitespace beside a block that says something is only warned about."""
+        if text and any(map(_says_something, message.content)):
+            if not self.family.blank_text:
+                self.refuse(rules.BLANK_BESIDE, f"{path}.text", at=path)
+        else:
+            self.refuse(rules.BLANK_TEXT, f"{path}.text", at=path)
 
     def _call(self, call: ToolUse, path: str, calls: list[str]) -> None:
         self.tool_blocks = True
@@ -145,7 +155,7 @@ class Turns(Walk):
             self._misplaced("tool_use", "assistant")
             return
         calls.append(call.toolUseId)
-        if call.toolUseId in self.ids:
+        if call.toolUseId in self.ids and not self.family.unlike_anthropic:
             self.refuse(rules.REUSED_ID, path)
 
     def _result(self, result: ToolResult, path: str, results: list[str]) -> None:
@@ -189,9 +199,9 @@ class Turns(Walk):
             self.refuse(rules.NO_TOOLS, "toolConfig")
         if self.role == "assistant":
             path = f"messages.{self.index - 1}"
-            self.refuse(rules.PREFILL, path)
+            self.refuse_where_known(rules.PREFILL, path)
             if self.tools and self.family.prefill is not False:
-                self.refuse(rules.PREFILL_TOOLS, path)
+                self.refuse_where_known(rules.PREFILL_TOOLS, path)
             if self.calls:
                 ids = ", ".join(dict.fromkeys(self.calls))
                 self.refuse(rules.OPEN_END, f"{path}.content", at=f"messages.{self.index}.content", ids=ids)
@@ -220,8 +230,6 @@ def _refuse_id(walk: Turns, call: str, path: str) -> None:
 
 def _judge_block(walk: Turns, block: Block, path: str, at: int) -> None:
     """Judge a block that is more, or less, than a text with words in it."""
-    if block.text is not None and not block.text.strip():
-        walk.refuse(rules.BLANK_TEXT, f"{path}.text", at=path)
     _judge_union(walk, block, path, "ContentBlock")
     if block.toolUse is not None:
         name = block.toolUse.name
@@ -235,6 +243,10 @@ def _judge_block(walk: Turns, block: Block, path: str, at: int) -> None:
         _judge_reasoning(walk, block.reasoningContent, path)
     else:
         _judge_media(walk, block, path)
+
+
+def _says_something(block: Block) -> bool:
+    return block.cachePoint is None and (block.text is None or bool(block.text.strip()))
 
 
 def _is_one(union: Struct) -> bool:
