@@ -62,14 +62,12 @@ class BlockWriter(Generic[A]):
             self.answer.kind = ""
 
     def begin(self, kind: str, *, tool_id: str | None = None, name: str = "", raw: Raw | UnsetType = UNSET) -> int:
-        """Begin a block; returns its index."""
         index = self._next_index()
         started = BlockStarted(index=index, kind=kind, tool_id=tool_id, name=name, raw=raw)
         self.events.append(other_answer(self.answer.number, started) if self.answer.number else started)
         return index
 
     def begin_own(self, kind: str, members: Fields) -> int:
-        """Begin a block that the canonical form does not have."""
         kind, raw = own_block(kind, members)
         return self.begin(kind, raw=raw)
 
@@ -78,7 +76,6 @@ class BlockWriter(Generic[A]):
         self.events.append(BlockDelta(index, kind, content))
 
     def grow_odd(self, index: int, kind: str, raw: Raw) -> None:
-        """A delta of a kind of the source's own, as JSON."""
         self.events.append(BlockDelta(index, kind, "", raw=raw))
 
     def note(self, index: int, name: str, value: Raw, *, appends: bool = False, aside: bool = False) -> None:
@@ -86,7 +83,6 @@ class BlockWriter(Generic[A]):
         self.events.append(BlockNoted(index, name, value, appends=appends, aside=aside))
 
     def end(self, index: int) -> None:
-        """End a block."""
         self.events.append(BlockStopped(index))
 
 

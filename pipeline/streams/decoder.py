@@ -104,13 +104,9 @@ class Decoder(Protocol):
         """What is left when the run ends; what is fed next is another run's."""
         ...
 
-    def save(self) -> bytes:
-        """The decoder's state."""
-        ...
+    def save(self) -> bytes: ...
 
-    def load(self, saved: bytes) -> None:
-        """Take the state that ``save`` gave."""
-        ...
+    def load(self, saved: bytes) -> None: ...
 
 
 S = TypeVar("S", bound=Struct)
@@ -130,7 +126,6 @@ class PayloadDecoder(Generic[S]):
         return lines(data, scan)
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events of one or several whole events. Never raises for what stands in them."""
         payloads = self.split(data)
         if len(payloads) == 1:
             events = self.read(payloads[0])
@@ -138,11 +133,9 @@ class PayloadDecoder(Generic[S]):
         return self.read_all(payloads)
 
     def feed_each(self, records: Sequence[bytes]) -> list[Event]:
-        """The events of several such bytes, which adds up to feeding one after the other."""
         return self.read_all(self.split_each(records))
 
     def read_all(self, payloads: Sequence[bytes]) -> list[Event]:
-        """The events of several payloads."""
         return joined([event for payload in payloads for event in self.read(payload)])
 
     def split(self, data: bytes) -> list[bytes]:
@@ -162,7 +155,6 @@ class PayloadDecoder(Generic[S]):
         raise NotImplementedError
 
     def done(self) -> list[Event]:
-        """The events of ``[DONE]``."""
         return []
 
     def odd(self, fields: Fields) -> list[Event]:
@@ -175,7 +167,6 @@ class PayloadDecoder(Generic[S]):
         return []
 
     def end(self) -> list[Event]:
-        """What is left when the run ends; what is fed next is another run's."""
         left = self.finish()
         if self.halves.are_open():
             left = [*self.halves.follow(left), *self.halves.end()]
@@ -183,11 +174,9 @@ class PayloadDecoder(Generic[S]):
         return left
 
     def save(self) -> bytes:
-        """The state as bytes."""
         return msgspec.msgpack.encode(self.state)
 
     def load(self, saved: bytes) -> None:
-        """Take the state that ``save`` gave."""
         self.state = msgspec.msgpack.decode(saved, type=self._fresh)
 
     def read(self, payload: bytes) -> list[Event]:

@@ -220,8 +220,6 @@ class RunResult(Struct, frozen=True, gc=False):
 
 
 class RunEnded(Struct, frozen=True, gc=False):
-    """Nothing more comes in this run."""
-
     reason: str
 
 

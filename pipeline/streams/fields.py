@@ -30,7 +30,6 @@ class Counted(Struct, gc=False):
     """Counts of tokens, which a hostile or broken server may make larger than any state can hold: they are bounded."""
 
     def __post_init__(self) -> None:
-        """Bound them."""
         bound(self)
 
 
@@ -96,12 +95,10 @@ def text(fields: Fields, *names: str) -> str:
 
 
 def flag(fields: Fields, *names: str) -> bool:
-    """Whether one of these members is true."""
     return any(bytes(fields.get(name, b"")) == b"true" for name in names)
 
 
 def number(fields: Fields, name: str) -> int | float | None:
-    """A member that is a number."""
     try:
         return _number.decode(fields[name])
     except (KeyError, msgspec.DecodeError):
@@ -109,7 +106,6 @@ def number(fields: Fields, name: str) -> int | float | None:
 
 
 def integer(fields: Fields, name: str) -> int | None:
-    """A member that is a whole number."""
     try:
         return _integer.decode(fields[name])
     except (KeyError, msgspec.DecodeError):
@@ -117,7 +113,6 @@ def integer(fields: Fields, name: str) -> int | None:
 
 
 def index(fields: Fields, name: str) -> int | None:
-    """A member that is a block's place."""
     try:
         return _index.decode(fields[name])
     except (KeyError, msgspec.DecodeError):
@@ -125,7 +120,6 @@ def index(fields: Fields, name: str) -> int | None:
 
 
 def members(fields: Fields, name: str) -> Fields | None:
-    """A member that is an object, as its own members."""
     try:
         return _object.decode(fields[name])
     except (KeyError, msgspec.DecodeError):
@@ -133,7 +127,6 @@ def members(fields: Fields, name: str) -> Fields | None:
 
 
 def elements(fields: Fields, name: str) -> list[Raw] | None:
-    """A member that is a list, as raw elements."""
     try:
         return _list.decode(fields[name])
     except (KeyError, msgspec.DecodeError):
@@ -141,7 +134,6 @@ def elements(fields: Fields, name: str) -> list[Raw] | None:
 
 
 def strings(fields: Fields, name: str) -> tuple[str, ...] | None:
-    """A member that is a list of strings."""
     try:
         return tuple(_strings.decode(fields[name]))
     except (KeyError, msgspec.DecodeError):

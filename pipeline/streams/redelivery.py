@@ -79,12 +79,10 @@ class SeenLines:
             self._seen.add(mark(uuid, line))
 
     def save(self) -> SavedLines:
-        """The window as a value."""
         return SavedLines(self._messages, self._seen.packed.tobytes(), self._before.packed.tobytes())
 
     @classmethod
     def load(cls, saved: SavedLines) -> SeenLines:
-        """The window that ``save`` described."""
         lines = cls()
         lines._messages = saved.messages
         lines._seen, lines._before = Marks(saved.seen), Marks(saved.before)

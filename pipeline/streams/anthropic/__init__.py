@@ -60,11 +60,9 @@ class Anthropic(PayloadDecoder[AnthropicState]):
 
     @staticmethod
     def framing(data: bytes, scan: Scan, /) -> Ends:
-        """Frames, SSE or lines."""
         return framing.frames(data, scan)
 
     def split(self, data: bytes) -> list[bytes]:
-        """The payloads of frames, SSE or lines."""
         return eventstream.payloads(data) if eventstream.is_binary(data) else sse.payloads(data)
 
     def read_all(self, payloads: Sequence[bytes]) -> list[Event]:
@@ -96,7 +94,6 @@ class Anthropic(PayloadDecoder[AnthropicState]):
             return self.read(payload)
 
     def payload(self, payload: bytes) -> list[Event]:
-        """The events of one event of the API."""
         event = wire.decode(payload)
         if type(event) is wire.Delta:
             return [*self._deltas([event])]
@@ -129,7 +126,6 @@ class Anthropic(PayloadDecoder[AnthropicState]):
         return []
 
     def odd(self, fields: Fields) -> list[Event]:
-        """The events of an object that is not one of the plain events."""
         kind, index = read.text(fields, "type"), read.index(fields, "index")
         delta = read.members(fields, "delta")
         if kind == "content_block_delta" and index is not None and delta is not None:

@@ -30,7 +30,6 @@ class Counts(Counted, gc=False):
         return Counts(*[was if now is None else now for was, now in zip(astuple(self), astuple(newer), strict=True)])
 
     def usage(self) -> Usage:
-        """The counts as items tell them."""
         return Usage(
             self.input_tokens or 0,
             self.output_tokens or 0,
@@ -40,8 +39,6 @@ class Counts(Counted, gc=False):
 
 
 class TextDelta(Struct, tag_field="type", tag="text_delta", gc=False):
-    """More of a text."""
-
     kind: ClassVar[str] = "text_delta"
     content: str = field(default="", name="text")
     # Only thinking was seen under another name; the rest have the field so that one expression reads all four.
@@ -49,24 +46,18 @@ class TextDelta(Struct, tag_field="type", tag="text_delta", gc=False):
 
 
 class ThinkingDelta(Struct, tag_field="type", tag="thinking_delta", gc=False):
-    """More of a stretch of thinking."""
-
     kind: ClassVar[str] = "thinking_delta"
     content: str = field(default="", name="thinking")
     text: str = ""
 
 
 class InputDelta(Struct, tag_field="type", tag="input_json_delta", gc=False):
-    """More of a call's input."""
-
     kind: ClassVar[str] = "input_json_delta"
     content: str = field(default="", name="partial_json")
     text: ClassVar[str] = ""
 
 
 class SignatureDelta(Struct, tag_field="type", tag="signature_delta", gc=False):
-    """More of a signature."""
-
     kind: ClassVar[str] = "signature_delta"
     content: str = field(default="", name="signature")
     text: ClassVar[str] = ""
@@ -80,15 +71,11 @@ class Delta(Struct, tag_field="type", tag="content_block_delta", gc=False):
 
 
 class BlockStart(Struct, tag_field="type", tag="content_block_start", gc=False):
-    """A block begins."""
-
     index: Index
     content_block: Raw
 
 
 class BlockStop(Struct, tag_field="type", tag="content_block_stop", gc=False):
-    """A block's stream stops."""
-
     index: Index
 
 
@@ -140,8 +127,6 @@ class TextStart(Struct, tag_field="type", tag="text", forbid_unknown_fields=True
 
 
 class ThinkingStart(Struct, tag_field="type", tag="thinking", forbid_unknown_fields=True, gc=False):
-    """A stretch of thinking begins."""
-
     thinking: str = ""
     signature: str = ""
 

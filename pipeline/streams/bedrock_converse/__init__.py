@@ -87,7 +87,6 @@ class BedrockConverse(PayloadDecoder[State]):
 
     @staticmethod
     def framing(data: bytes, scan: Scan, /) -> Ends:
-        """Frames, SSE or lines."""
         return framing.frames(data, scan)
 
     def split(self, data: bytes) -> list[bytes]:
@@ -103,7 +102,6 @@ class BedrockConverse(PayloadDecoder[State]):
         return [payload for record in records for payload in self.split(record)]
 
     def payload(self, payload: bytes) -> list[Event]:
-        """The events of one event of the service."""
         event = wire.decode(payload)
         if event.content_block_delta is not None:
             return self._delta(event.content_block_delta)
@@ -125,7 +123,6 @@ class BedrockConverse(PayloadDecoder[State]):
         raise msgspec.ValidationError("none of the service's events")
 
     def odd(self, fields: Fields) -> list[Event]:
-        """The events of an object that is not one of the plain events."""
         body = read.members(fields, "contentBlockDelta")
         piece = read.members(body or {}, "delta")
         if body and piece and _TYPED.isdisjoint(piece):

@@ -40,8 +40,6 @@ class Piece(Struct, rename="camel", gc=False):
 
 
 class Delta(Struct, gc=False):
-    """More of a block."""
-
     delta: Piece
     index: Index = msgspec.field(default=0, name="contentBlockIndex")
 
@@ -54,14 +52,10 @@ class Start(Struct, gc=False):
 
 
 class BlockStop(Struct, gc=False):
-    """A block's stream stops."""
-
     index: Index = msgspec.field(default=0, name="contentBlockIndex")
 
 
 class MessageStart(Struct, gc=False):
-    """A message begins."""
-
     role: str = ""
 
 
@@ -73,15 +67,12 @@ class MessageStop(Struct, rename="camel", gc=False):
 
 
 class Counts(Counted, rename="camel", gc=False):
-    """Token counts of the whole message."""
-
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_write_input_tokens: int | None = None
 
     def usage(self) -> Usage:
-        """The counts as items tell them."""
         return Usage(
             input_tokens=self.input_tokens or 0,
             output_tokens=self.output_tokens or 0,

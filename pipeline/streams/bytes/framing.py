@@ -353,7 +353,6 @@ class Tail(Struct):
         return whole, lost
 
     def flush(self) -> bytes:
-        """Take out what is left, at the end of a run."""
         left = b"".join(self.pieces)
         self.pieces, self.size, self.discarding, self.scan = [], 0, False, Scan()
         return left

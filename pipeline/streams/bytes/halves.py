@@ -70,7 +70,6 @@ class Halves(Struct):
         return found
 
     def end(self) -> list[Event]:
-        """What still waits, at the end of the run."""
         left = [event for index in list(self.waiting) for event in self._left(index)]
         self.masked = False
         return left

@@ -111,7 +111,6 @@ class Cascade(PayloadDecoder[CascadeState]):
     # Events.
 
     def payload(self, payload: bytes) -> list[Event]:
-        """The common events of one event."""
         match wire.read_event(payload):
             case wire.TextDelta(text=text):
                 return self._add_words(text)
@@ -131,7 +130,6 @@ class Cascade(PayloadDecoder[CascadeState]):
         return self._finish_message(wire.Done()) if self.state.started else []
 
     def odd(self, fields: Fields) -> list[Event]:
-        """The events of an object that is none of the known ones."""
         if "type" not in fields and fields.keys() & {"text", "thinking"}:
             text, thinking = read.text(fields, "text"), read.text(fields, "thinking")
             others = {name: value for name, value in fields.items() if name not in _OF_A_CHUNK}

@@ -102,7 +102,6 @@ class Filters:
         return msgspec.msgpack.encode(_Saved(self.text.save(), self._paths.save(), self._identity.save()))
 
     def load(self, data: bytes) -> None:
-        """Go on from a saved state."""
         saved = msgspec.msgpack.decode(data, type=_Saved)
         self.text.load(saved.text)
         self._paths.load(saved.paths)

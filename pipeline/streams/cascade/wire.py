@@ -31,21 +31,15 @@ class Chunk(Struct, gc=False):
 
 
 class Started(Struct, tag="message_start", gc=False):
-    """An attempt begins."""
-
     id: str | None = None
     model: str | None = None
 
 
 class TextDelta(Struct, tag="text_delta", gc=False):
-    """More of the text."""
-
     text: str
 
 
 class ThinkingDelta(Struct, tag="thinking_delta", gc=False):
-    """More of the reasoning."""
-
     thinking: str = ""
     text: str = ""
 
@@ -64,8 +58,6 @@ class Tokens(Counted, gc=False):
 
 
 class Done(Struct, tag="done", gc=False):
-    """The answer is over."""
-
     reason: str | None = None
     usage: Tokens | None = None
 
@@ -102,7 +94,6 @@ def read_event(payload: bytes) -> Event:
 
 
 def usage(tokens: Tokens) -> Usage:
-    """Token counts as items tell them."""
     return Usage(
         input_tokens=tokens.input_tokens or tokens.input or 0,
         output_tokens=tokens.output_tokens or tokens.output or 0,

@@ -46,7 +46,6 @@ class ClaudeCli:
 
     @staticmethod
     def framing(data: bytes, scan: Scan, /) -> Ends:
-        """One line an event."""
         return whole_lines(data, scan)
 
     def feed_each(self, records: Sequence[bytes]) -> list[Event]:
@@ -54,7 +53,6 @@ class ClaudeCli:
         return self.feed(b"\n".join(records))
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events of one or several lines. Never raises for what stands in them."""
         events: list[Event] = []
         seen, before = self._seen.window()
         deltas: list[Delta] = []  # of one message, which go on until something else comes
@@ -168,11 +166,9 @@ class ClaudeCli:
         return events
 
     def save(self) -> bytes:
-        """The decoder's state."""
         return msgspec.msgpack.encode(_Saved(self._seen.save(), self._half, self._patience))
 
     def load(self, saved: bytes) -> None:
-        """Take the state that ``save`` gave."""
         state = msgspec.msgpack.decode(saved, type=_Saved)
         self._seen = SeenLines.load(state.seen)
         self._half, self._patience = state.half, state.patience

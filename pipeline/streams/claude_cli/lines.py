@@ -48,7 +48,6 @@ _USER = _COMMON | frozenset({"timestamp", "tool_use_result", "toolUseResult", *_
 
 
 def line_events(kind: str, fields: Fields) -> list[Event]:
-    """The events of a line of this type."""
     reader = _READERS.get(kind)
     if reader is None:
         reason = f"unknown event type: {kind}" if kind else "no event type"
@@ -174,7 +173,6 @@ def _string_or_none(fields: Fields, name: str) -> str | None:
 
 
 def _unless_empty(raw: Raw | UnsetType) -> Raw | UnsetType:
-    """Raw JSON, unless it is an empty list or object."""
     return UNSET if raw is not UNSET and bytes(raw) in {b"[]", b"{}"} else raw
 
 

@@ -59,7 +59,6 @@ class GeminiState(Struct):
     past: list[str] = []
 
     def next_block(self) -> int:
-        """The index of a new block."""
         self.blocks += 1
         return self.blocks - 1
 
@@ -72,15 +71,12 @@ class Gemini(PayloadDecoder[GeminiState]):
 
     @staticmethod
     def framing(data: bytes, scan: Scan, /) -> Ends:
-        """JSON values, wherever they end, or SSE."""
         return values(data, scan)
 
     def split(self, data: bytes) -> list[bytes]:
-        """The payloads: of SSE, of lines, or the elements of an array however it is laid out."""
         return sse.values(data)
 
     def payload(self, payload: bytes) -> list[Event]:
-        """One chunk."""
         chunk = read_chunk(payload)
         state = self.state
         candidates = chunk.candidates or []
@@ -113,7 +109,6 @@ class Gemini(PayloadDecoder[GeminiState]):
         return [*self._unsaid(), *self._count()]
 
     def save(self) -> bytes:
-        """The state as bytes."""
         if self.state.tokens is not None:
             bound(self.state.tokens)
         return super().save()

@@ -57,7 +57,6 @@ class Arguments(Struct):
         return opening + ("null" if piece.boolean is None else str(piece.boolean).lower())
 
     def close(self) -> str:
-        """The JSON text that ends the object."""
         if not self.begun:
             return "{}"
         quote = '"' if self.quoted else ""

@@ -47,8 +47,6 @@ class Growing(Answer):
 
 
 class CandidateWriter(BlockWriter[Growing]):
-    """Writes what a chunk says of one candidate."""
-
     __slots__ = ()
 
     def take(self, candidate: Candidate[Part], *, of_vertex: bool, over: bool) -> None:

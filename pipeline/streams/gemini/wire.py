@@ -47,14 +47,10 @@ P = TypeVar("P", Part, Raw)
 
 
 class Content(Struct, Generic[P], gc=False):
-    """What a candidate says."""
-
     parts: list[P] | None = None
 
 
 class Candidate(Struct, Generic[P], rename="camel", gc=False):
-    """One of the answers."""
-
     content: Content[P] | None = None
     index: Index | None = None
     finish_reason: str | int | None = None
@@ -76,8 +72,6 @@ class Tokens(Struct, rename="camel", gc=False):
 
 
 class Feedback(Struct, rename="camel", gc=False):
-    """What became of the prompt."""
-
     block_reason: str | int | None = None
     block_reason_message: str | None = None
 
@@ -257,7 +251,6 @@ def finish_reason(said: str | int | None, *, of_vertex: bool = False) -> str:
 
 
 def block_reason(said: str | int | None) -> str:
-    """The reason for which a prompt was blocked, by its name."""
     return _named(said, _BLOCK_REASONS)
 
 

@@ -82,7 +82,6 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         super().__init__(ChatState)
 
     def payload(self, payload: bytes) -> list[Event]:
-        """One chunk."""
         try:
             chunk = read_chunk(payload)
         except msgspec.DecodeError:
@@ -136,7 +135,6 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         return [*events, MessageStopped()]
 
     def odd(self, fields: Fields) -> list[Event]:
-        """An error, or what nobody understands."""
         if fields.get("object") == Raw(b'"error"'):
             fields = {"error": Raw(msgspec.json.encode(fields))}
         events = super().odd(fields)
@@ -146,7 +144,6 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         return [*self._flush(), *events]
 
     def finish(self) -> list[Event]:
-        """What waits for more when the run ends."""
         return self._flush()
 
     # The message.
@@ -331,8 +328,6 @@ class OpenAiChat(PayloadDecoder[ChatState]):
 
 
 class Vllm(OpenAiChat):
-    """The source ``vllm``."""
-
     issuer: ClassVar[str] = "vllm"
 
 
@@ -380,10 +375,8 @@ def _ends(choice: Choice) -> bool:
 
 
 def _text(choice: Choice) -> Delta:
-    """The piece that a completion's text is."""
     return Delta(content=choice.text)
 
 
 def _has_begun(growing: Growing) -> bool:
-    """Whether anything of a choice has come."""
     return bool(growing.reason or growing.kind or growing.calls or growing.others or growing.block >= 0)

@@ -79,14 +79,11 @@ class Blocks(Struct, array_like=True):
     count: int = 0
 
     def next(self) -> int:
-        """The index of a new block."""
         self.count += 1
         return self.count - 1
 
 
 class CallWriter(BlockWriter[Growing]):
-    """Writes what comes of a choice's calls."""
-
     __slots__ = ()
 
     def take_calls(self, calls: Sequence[ToolCall], *, old: bool = False) -> None:
@@ -110,7 +107,6 @@ class CallWriter(BlockWriter[Growing]):
                 self._begin_calls(must=False)
 
     def begin_all_calls(self) -> None:
-        """Begin the calls that wait, with what there is of them."""
         growing = self.answer
         if growing.calls and not growing.by_index:
             _index(growing)
@@ -118,7 +114,6 @@ class CallWriter(BlockWriter[Growing]):
             self._begin_calls(must=True)
 
     def _grow_call(self, call: Call, words: str) -> None:
-        """More of a call's input."""
         call.begun = True
         inside = msgspec.json.encode(words)[1:-1].decode() if call.free else words
         if call.block >= 0:

@@ -33,8 +33,6 @@ _TRUE: Final = Raw(b"true")
 
 
 class ChoiceWriter(CallWriter):
-    """Writes what comes of a choice."""
-
     __slots__ = ()
 
     def take(self, choice: Choice) -> None:

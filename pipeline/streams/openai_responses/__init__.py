@@ -61,7 +61,6 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         self._restored = False
 
     def payload(self, payload: bytes) -> list[Event]:
-        """One event."""
         try:
             event = wire.decode(payload)
         except msgspec.ValidationError:
@@ -144,11 +143,9 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         return self.state.left()
 
     def save(self) -> bytes:
-        """The state as bytes."""
         return msgspec.msgpack.encode(_Saved(self.state, self._seen.save()))
 
     def load(self, saved: bytes) -> None:
-        """Take the state that ``save`` gave."""
         found = msgspec.msgpack.decode(saved, type=_Saved)
         self.state, self._seen, self._restored = found.state, SeenLines.load(found.seen), True
 

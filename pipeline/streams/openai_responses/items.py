@@ -96,7 +96,6 @@ def started(item: Item, raw: Raw, output_index: int) -> list[Event]:
 
 
 def escaped(text: str) -> str:
-    """Text as it stands in a string of JSON."""
     return msgspec.json.encode(text)[1:-1].decode()
 
 

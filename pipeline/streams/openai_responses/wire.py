@@ -49,8 +49,6 @@ class Tokens(Counted, gc=False):
 
 
 class Reason(Struct, gc=False):
-    """Why a response is incomplete."""
-
     reason: str | None = None
 
 
@@ -77,26 +75,18 @@ class _Numbered(_Event, kw_only=True, gc=False):
 
 
 class Created(_Event, tag="response.created", kw_only=True, gc=False):
-    """A response begins."""
-
     response: Response
 
 
 class InProgress(_Event, tag="response.in_progress", kw_only=True, gc=False):
-    """A response goes on."""
-
     response: Response
 
 
 class Queued(_Event, tag="response.queued", kw_only=True, gc=False):
-    """A response waits."""
-
     response: Response
 
 
 class Completed(_Event, tag="response.completed", kw_only=True, gc=False):
-    """The whole response."""
-
     response: Response
 
 
@@ -113,8 +103,6 @@ class Failed(_Event, tag="response.failed", kw_only=True, gc=False):
 
 
 class ItemAdded(_Numbered, tag="response.output_item.added", kw_only=True, gc=False):
-    """An item begins."""
-
     item: Raw
 
 
@@ -130,43 +118,31 @@ class _PartKind(Struct, gc=False):
 
 
 class PartAdded(_Numbered, tag="response.content_part.added", kw_only=True, gc=False):
-    """A part of a message begins."""
-
     part: _PartKind
     content_index: Index = 0
 
 
 class TextDelta(_Numbered, tag="response.output_text.delta", kw_only=True, gc=False):
-    """More of a text."""
-
     delta: str
     content_index: Index = 0
 
 
 class RefusalDelta(_Numbered, tag="response.refusal.delta", kw_only=True, gc=False):
-    """More of a refusal."""
-
     delta: str
     content_index: Index = 0
 
 
 class ReasoningDelta(_Numbered, tag="response.reasoning_text.delta", kw_only=True, gc=False):
-    """More of reasoning that is shown."""
-
     delta: str
     content_index: Index = 0
 
 
 class SummaryDelta(_Numbered, tag="response.reasoning_summary_text.delta", kw_only=True, gc=False):
-    """More of the summary of reasoning."""
-
     delta: str
     summary_index: Index = 0
 
 
 class ArgumentsDelta(_Numbered, tag="response.function_call_arguments.delta", kw_only=True, gc=False):
-    """More of a call's arguments."""
-
     delta: str
 
 
@@ -177,49 +153,35 @@ class InputDelta(_Numbered, tag="response.custom_tool_call_input.delta", kw_only
 
 
 class PartDone(_Numbered, tag="response.content_part.done", kw_only=True, gc=False):
-    """A whole part of a message."""
-
     part: Raw
     content_index: Index = 0
 
 
 class TextDone(_Numbered, tag="response.output_text.done", kw_only=True, gc=False):
-    """A whole text."""
-
     text: str
     content_index: Index = 0
 
 
 class RefusalDone(_Numbered, tag="response.refusal.done", kw_only=True, gc=False):
-    """A whole refusal."""
-
     refusal: str
     content_index: Index = 0
 
 
 class ReasoningDone(_Numbered, tag="response.reasoning_text.done", kw_only=True, gc=False):
-    """A whole part of reasoning that is shown."""
-
     text: str
     content_index: Index = 0
 
 
 class SummaryDone(_Numbered, tag="response.reasoning_summary_text.done", kw_only=True, gc=False):
-    """A whole part of the summary of reasoning."""
-
     text: str
     summary_index: Index = 0
 
 
 class ArgumentsDone(_Numbered, tag="response.function_call_arguments.done", kw_only=True, gc=False):
-    """A call's whole arguments."""
-
     arguments: str
 
 
 class InputDone(_Numbered, tag="response.custom_tool_call_input.done", kw_only=True, gc=False):
-    """The whole text that a custom tool is called with."""
-
     input: str
 
 
@@ -297,7 +259,6 @@ def said_beside(members: Fields) -> dict[str, Raw] | UnsetType:
 
 
 def members_of_response(payload: bytes) -> Fields:
-    """The members of the response in an event."""
     return _with_response.decode(payload).response
 
 

@@ -56,22 +56,18 @@ class Ids(Struct):
     again: dict[str, int] = {}
 
     def for_streamed(self) -> str:
-        """The id of a streamed block."""
         self.streamed += 1
         return f"{self.prefix}-block-{self.streamed - 1}"
 
     def for_promoted(self) -> str:
-        """The id of a block that did not stream."""
         self.promoted += 1
         return f"{self.prefix}-promoted-{self.promoted - 1}"
 
     def for_subagent(self) -> str:
-        """The id of a sub-agent's block."""
         self.subagent += 1
         return f"{self.prefix}-subagent-{self.subagent - 1}"
 
     def for_user(self) -> str:
-        """The id of a user's message."""
         self.user += 1
         return f"{self.prefix}-user-{self.user - 1}"
 
@@ -156,7 +152,6 @@ class Context(Struct, frozen=True, kw_only=True):
 
     @property
     def ids(self) -> Ids:
-        """The session's counters."""
         return self.memory.ids
 
     def add_finished(self, turns: list[FinishedTurn]) -> None:

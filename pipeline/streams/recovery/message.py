@@ -84,7 +84,6 @@ class Block(Struct, kw_only=True):
         return True
 
     def append(self, content: str) -> None:
-        """Grow by a delta's content."""
         self.parts.append(content)
         self.length += len(content)
 
@@ -187,7 +186,6 @@ class Message(Struct, kw_only=True):
         return self.attempt and self.reason is None
 
     def surviving(self) -> list[Block]:
-        """The blocks that are on the screen."""
         return [block for block in self.blocks if not block.withdrawn]
 
     def add_block(self, block: Block) -> None:

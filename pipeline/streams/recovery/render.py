@@ -93,7 +93,6 @@ def left_incomplete(block: Block, told: str | UnsetType, reason: str) -> ItemCom
 
 
 def retracted(block: Block) -> ItemRetracted:
-    """A block is withdrawn."""
     return ItemRetracted(item_id=block.item_id)
 
 
