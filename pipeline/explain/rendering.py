@@ -18,8 +18,8 @@ import msgspec
 from pipeline.explain.pages import Broken, FixPage, Mended, Retold, RulePage, explain, summaries
 from pipeline.rules import RULES
 from pipeline.streams.recovery.inputs import Input
+from pipeline.streams.recovery.machine import MEANINGS, TABLE
 from pipeline.streams.recovery.memory import State
-from pipeline.streams.recovery.table import MEANINGS, TABLE
 from pipeline.text.acts import ACTS, Act
 
 _WIDTH = 100
@@ -190,7 +190,7 @@ _ACTS_INTRO = (
 )
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a word. What an attempt is "
-    "worth when the next thing comes is one table for all sources (`pipeline/streams/recovery/table.py`), from which "
+    "worth when the next thing comes is one table for all sources (`pipeline/streams/recovery/machine.py`), from which "
     "this page is made. What streamed stays unconfirmed until a complete message holds it; of an API, which repeats "
     "nothing, a block's stop and the message's stop reason confirm it. An input that is not named in a state cannot "
     "come there."

@@ -65,12 +65,11 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from pipeline.streams import fields as read
-from pipeline.streams.bytes import sse
-from pipeline.streams.bytes.framing import Ends, Scan, lines
-from pipeline.streams.bytes.halves import MASK, Halves
-from pipeline.streams.bytes.salvage import make_sound, read_fields
 from pipeline.streams.events import BlockDelta, Event, Failed, unrecognized
 from pipeline.streams.fields import Fields
+from pipeline.streams.framing import sse
+from pipeline.streams.framing.ends import Framing, lines
+from pipeline.streams.framing.mending import MASK, Halves, make_sound, read_fields
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -84,9 +83,9 @@ class Decoder(Protocol):
 
     halves: Halves
 
-    @staticmethod
-    def framing(data: bytes, scan: Scan, /) -> Ends:
-        """Where whole events end in the next piece of bytes; see ``pipeline.streams.bytes.framing``."""
+    @property
+    def framing(self) -> Framing:
+        """Where whole events end in the next piece of bytes; see ``pipeline.streams.framing.ends``."""
         ...
 
     def feed(self, data: bytes) -> list[Event]:
@@ -120,10 +119,7 @@ class PayloadDecoder(Generic[S]):
         self.state: S = state()
         self.halves = Halves()
 
-    @staticmethod
-    def framing(data: bytes, scan: Scan, /) -> Ends:
-        """Lines; a source with another framing replaces this."""
-        return lines(data, scan)
+    framing = staticmethod(lines)  # a source with another framing replaces this
 
     def feed(self, data: bytes) -> list[Event]:
         payloads = self.split(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -22,8 +22,13 @@ _index: msgspec.json.Decoder[int] = msgspec.json.Decoder(Index)
 _object = msgspec.json.Decoder(dict[str, Raw])
 _list = msgspec.json.Decoder(list[Raw])
 _strings = msgspec.json.Decoder(list[str])
+read_object = _object.decode
+
+T = TypeVar("T")
 
 _NULL = b"null"
+# What says nothing, though it is there.
+NOTHING: Final = frozenset({_NULL, b"[]", b"{}", b'""'})
 
 
 class Counted(Struct, gc=False):
@@ -99,43 +104,41 @@ def flag(fields: Fields, *names: str) -> bool:
 
 
 def number(fields: Fields, name: str) -> int | float | None:
-    try:
-        return _number.decode(fields[name])
-    except (KeyError, msgspec.DecodeError):
-        return None
+    return _member(fields, name, _number)
 
 
 def integer(fields: Fields, name: str) -> int | None:
-    try:
-        return _integer.decode(fields[name])
-    except (KeyError, msgspec.DecodeError):
-        return None
+    return _member(fields, name, _integer)
 
 
 def index(fields: Fields, name: str) -> int | None:
-    try:
-        return _index.decode(fields[name])
-    except (KeyError, msgspec.DecodeError):
-        return None
+    """A member that is a block's place."""
+    return _member(fields, name, _index)
 
 
 def members(fields: Fields, name: str) -> Fields | None:
-    try:
-        return _object.decode(fields[name])
-    except (KeyError, msgspec.DecodeError):
-        return None
+    """A member that is an object, as its own members."""
+    return _member(fields, name, _object)
 
 
 def elements(fields: Fields, name: str) -> list[Raw] | None:
-    try:
-        return _list.decode(fields[name])
-    except (KeyError, msgspec.DecodeError):
-        return None
+    """A member that is a list, as raw elements."""
+    return _member(fields, name, _list)
 
 
 def strings(fields: Fields, name: str) -> tuple[str, ...] | None:
+    found = _member(fields, name, _strings)
+    return None if found is None else tuple(found)
+
+
+def typed(fields: Fields, name: str, kind: type[T]) -> T | None:
+    """A member that is of this type."""
+    return _member(fields, name, msgspec.json.Decoder(kind))
+
+
+def _member(fields: Fields, name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
     try:
-        return tuple(_strings.decode(fields[name]))
+        return decoder.decode(fields[name])
     except (KeyError, msgspec.DecodeError):
         return None
 
@@ -158,6 +161,11 @@ def others(fields: Fields, known: Collection[str]) -> dict[str, Raw] | UnsetType
     """The members that are not known and not null, or nothing at all where there are none."""
     left = {name: own(value) for name, value in fields.items() if name not in known and bytes(value) != _NULL}
     return left or UNSET
+
+
+def telling(fields: Fields, known: Collection[str]) -> Fields:
+    """The members that are not known and say something."""
+    return {name: own(value) for name, value in fields.items() if name not in known and bytes(value) not in NOTHING}
 
 
 def own(value: Raw) -> Raw:

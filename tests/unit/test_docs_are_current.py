@@ -14,7 +14,7 @@ from pipeline.explain import documents, place_of
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
-from pipeline.streams.recovery.table import TABLE
+from pipeline.streams.recovery.machine import TABLE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

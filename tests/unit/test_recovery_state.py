@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.streams import FinishedTurn, Recovery, recover
-from pipeline.streams.bytes import framing as framing_module
+from pipeline.streams.framing import ends
 from topics.items import Item, ItemCompleted, ItemDelta, ItemStarted, SessionInit
 from topics.reducer import reduce
 
@@ -171,7 +171,7 @@ def test_the_tail_is_state() -> None:
 
 
 def test_a_tail_without_end_is_given_up_and_the_next_line_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing_module, "MOST_TAIL", 1000)
+    monkeypatch.setattr(ends, "MOST_TAIL", 1000)
     recovery = Recovery()
     items = feed(recovery, *[b"x" * 300] * 8, b"xxx\n" + answer("m1", "Hi") + b"\n", framing="bytes")
     assert [item.reason for item in reduce(items).unrecognized.values()] == ["event longer than 64 MiB"]

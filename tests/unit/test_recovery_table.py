@@ -14,6 +14,7 @@ from pipeline.streams.recovery.asides import ignore, show
 from pipeline.streams.recovery.closing import end_run, start_run
 from pipeline.streams.recovery.complete_messages import promote_next, replace_said_again, replace_unconfirmed
 from pipeline.streams.recovery.inputs import Input
+from pipeline.streams.recovery.machine import MEANINGS, TABLE, transition
 from pipeline.streams.recovery.memory import State
 from pipeline.streams.recovery.streaming import (
     extend_block,
@@ -27,7 +28,6 @@ from pipeline.streams.recovery.streaming import (
     take_stop_reason,
     take_stray,
 )
-from pipeline.streams.recovery.table import MEANINGS, TABLE, transition
 
 # Functions that take an event and give items, wherever they are written.
 ACTIONS = {

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streams.bytes import eventstream, framing, sse
-from pipeline.streams.bytes.framing import Framing, Tail
+from pipeline.streams.framing import ends, eventstream, sse
+from pipeline.streams.framing.ends import Framing, Tail
 
 SSE = b'event: a\ndata: {"x":1}\n\ndata: {\ndata: "z":{}\ndata: }\n\n: ping\n\ndata: [DONE]\n\n'
 
@@ -108,7 +108,7 @@ def test_payloads_of_arrays(data: bytes, found: list[bytes]) -> None:
 
 @pytest.mark.parametrize("size", range(1, 40))
 def test_server_sent_events_cut_anywhere(size: int) -> None:
-    whole, left = pieces(SSE, size, framing.lines)
+    whole, left = pieces(SSE, size, ends.lines)
     assert b"".join(whole) + left == SSE
     assert [payload for part in [*whole, left] for payload in sse.payloads(part)] == sse.payloads(SSE)
 
@@ -141,14 +141,14 @@ CUT_ANYWHERE = {
 def test_layouts_cut_anywhere(data: bytes, found: list[bytes]) -> None:
     assert sse.payloads(data) == found
     for size in range(1, len(data)):
-        whole, left = pieces(data, size, framing.lines)
+        whole, left = pieces(data, size, ends.lines)
         assert [payload for part in [*whole, left] for payload in sse.payloads(part)] == found
 
 
 @pytest.mark.parametrize("size", range(1, 30))
 def test_lines_cut_anywhere(size: int) -> None:
     data = b'{"a":1}\r\n{"b":2}\n\n{"c":3}'
-    whole, left = pieces(data, size, framing.lines)
+    whole, left = pieces(data, size, ends.lines)
     assert (b"".join(whole), left) == (data[:-7], b'{"c":3}')
     assert all(part.endswith(b"\n") for part in whole)
 
@@ -156,7 +156,7 @@ def test_lines_cut_anywhere(size: int) -> None:
 @pytest.mark.parametrize("size", range(1, 40))
 def test_arrays_cut_anywhere(size: int) -> None:
     data = b'[{"a":"x\\"}{\\\\"}\n,\r\n{"b":[1,{"c":2}]}\n]'
-    whole, left = pieces(data, size, framing.values)
+    whole, left = pieces(data, size, ends.values)
     assert [value for part in whole for value in sse.values(part)] == [b'{"a":"x\\"}{\\\\"}', b'{"b":[1,{"c":2}]}']
     assert left == b"\n]"
 
@@ -165,7 +165,7 @@ def test_arrays_cut_anywhere(size: int) -> None:
 def test_frames_cut_anywhere(size: int) -> None:
     frames = [event("a"), event("b", b'{"x":"' + b"y" * 50 + b'"}'), event("c")]
     data = b"\n".join(frames) + frames[0][:9]
-    whole, left = pieces(data, size, framing.frames)
+    whole, left = pieces(data, size, ends.frames)
     assert b"".join(whole) + left == data
     assert left == frames[0][:9]
     assert [payload for part in whole for payload in eventstream.payloads(part)] == [
@@ -176,13 +176,13 @@ def test_frames_cut_anywhere(size: int) -> None:
 
 
 def test_bytes_that_are_no_frames_go_on_at_once() -> None:
-    assert framing.frames(b"\x00\x00\x00\x01garbage", framing.Scan()) == (11, 11)
-    assert framing.frames(b'{"a":1}\n{"b', framing.Scan()) == (8, 8)
+    assert ends.frames(b"\x00\x00\x00\x01garbage", ends.Scan()) == (11, 11)
+    assert ends.frames(b'{"a":1}\n{"b', ends.Scan()) == (8, 8)
 
 
 def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(framing, "MOST_TAIL", 20)
-    for cut, rest in ((framing.lines, b'xx"}\n{"b":2}\n'), (framing.values, b'xx"},{"b":2}')):
+    monkeypatch.setattr(ends, "MOST_TAIL", 20)
+    for cut, rest in ((ends.lines, b'xx"}\n{"b":2}\n'), (ends.values, b'xx"},{"b":2}')):
         tail = Tail()
         assert tail.push(b'{"a":"' + b"x" * 20, cut) == (b"", 1)
         assert tail.push(b"xxx", cut) == (b"", 0)

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from pipeline.streams.gemini.arguments import Arguments, PartialArg, steps
+from pipeline.streams.gemini.candidates import Arguments, PartialArg, steps
 from topics.items import (
     AgentError,
     AgentUnrecognized,

@@ -14,10 +14,7 @@ from msgspec import UNSET, Raw, Struct
 
 from pipeline.streams import fields as read
 from pipeline.streams.anthropic import wire
-from pipeline.streams.anthropic.messages import WORDS, whole_block
-from pipeline.streams.bytes import eventstream, framing, sse
-from pipeline.streams.bytes.framing import Ends, Scan
-from pipeline.streams.bytes.salvage import check_strings
+from pipeline.streams.anthropic.wire import WORDS, whole_block
 from pipeline.streams.decoder import UNREADABLE, PayloadDecoder
 from pipeline.streams.events import (
     CALLS,
@@ -33,6 +30,8 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.fields import Fields
+from pipeline.streams.framing import ends, eventstream, sse
+from pipeline.streams.framing.mending import check_strings
 
 # Stop reasons for which the output ended before its end.
 _CUT: Final = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"})
@@ -55,12 +54,10 @@ class AnthropicState(Struct, array_like=True):
 class Anthropic(PayloadDecoder[AnthropicState]):
     """One message after another of the Messages API."""
 
+    framing = staticmethod(ends.frames)
+
     def __init__(self) -> None:
         super().__init__(AnthropicState)
-
-    @staticmethod
-    def framing(data: bytes, scan: Scan, /) -> Ends:
-        return framing.frames(data, scan)
 
     def split(self, data: bytes) -> list[bytes]:
         return eventstream.payloads(data) if eventstream.is_binary(data) else sse.payloads(data)

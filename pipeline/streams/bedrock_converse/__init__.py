@@ -17,9 +17,6 @@ from msgspec import UNSET, Raw, Struct
 
 from pipeline.streams import fields as read
 from pipeline.streams.bedrock_converse import wire
-from pipeline.streams.bytes import eventstream, framing, sse
-from pipeline.streams.bytes.framing import Ends, Scan
-from pipeline.streams.bytes.salvage import check_strings
 from pipeline.streams.decoder import PayloadDecoder
 from pipeline.streams.events import (
     CALLS,
@@ -37,6 +34,8 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.fields import Fields
+from pipeline.streams.framing import ends, eventstream, sse
+from pipeline.streams.framing.mending import check_strings
 from topics.items import SessionSystem
 
 # Stop reasons for which the output ended before its end.
@@ -82,12 +81,10 @@ class State(Struct, array_like=True):
 class BedrockConverse(PayloadDecoder[State]):
     """One message after another of ConverseStream."""
 
+    framing = staticmethod(ends.frames)
+
     def __init__(self) -> None:
         super().__init__(State)
-
-    @staticmethod
-    def framing(data: bytes, scan: Scan, /) -> Ends:
-        return framing.frames(data, scan)
 
     def split(self, data: bytes) -> list[bytes]:
         """The payloads of frames, SSE or lines, each under its event's name where that is given beside it."""

@@ -133,7 +133,6 @@ decode_answer = msgspec.json.Decoder(WholeAnswer).decode
 _CALL: Final = frozenset({"toolUseId", "name", "input", "type"})
 _string = msgspec.json.Decoder(str)
 _list = msgspec.json.Decoder(list[Raw])
-_object = msgspec.json.Decoder(dict[str, Raw])
 
 
 def whole_blocks(content: list[Raw]) -> tuple[WholeBlock, ...]:
@@ -210,7 +209,7 @@ def put_together(kind: str, pieces: list[bytes]) -> Raw:
 
 def _joined(old: bytes, new: bytes, name: str = "") -> bytes:
     try:
-        before, after = _object.decode(old), _object.decode(new)
+        before, after = read.read_object(old), read.read_object(new)
     except msgspec.DecodeError:
         return _joined_ends(old, new, name)
     both = {key: Raw(_joined(bytes(before[key]), bytes(after[key]), key)) for key in before.keys() & after.keys()}

@@ -11,19 +11,16 @@ from collections.abc import Sequence
 from zlib import crc32
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from pipeline.streams import fields as read
 from pipeline.streams.anthropic.wire import Delta, joined_deltas
-from pipeline.streams.bytes.framing import Ends, Scan, whole_lines
-from pipeline.streams.bytes.halves import Halves
-from pipeline.streams.bytes.salvage import make_sound, read_fields, take_apart
 from pipeline.streams.claude_cli.lines import line_events
 from pipeline.streams.claude_cli.stream_events import StreamEvent, decode, plain_event, stream_events
 from pipeline.streams.events import Event, MessageStarted, WholeMessage, unrecognized
+from pipeline.streams.framing.ends import whole_lines
+from pipeline.streams.framing.mending import Halves, make_sound, read_fields, take_apart
 from pipeline.streams.redelivery import SavedLines, SeenLines
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 # How many whole lines may stand between the halves of a line that was cut.
 _PATIENCE = 16
@@ -38,15 +35,13 @@ class _Saved(Struct, array_like=True):
 class ClaudeCli:
     """One run after another of the CLI's output, in whole lines."""
 
+    framing = staticmethod(whole_lines)
+
     def __init__(self) -> None:
         self._seen = SeenLines()
         self._half: bytes | None = None
         self._patience = 0
         self.halves = Halves()
-
-    @staticmethod
-    def framing(data: bytes, scan: Scan, /) -> Ends:
-        return whole_lines(data, scan)
 
     def feed_each(self, records: Sequence[bytes]) -> list[Event]:
         """The events of several records; each of them is lines, and a line means the same in any record."""
@@ -116,7 +111,7 @@ class ClaudeCli:
         try:
             sound, masked = make_sound(line)
             self.halves.masked |= masked
-            fields = _members.decode(sound)  # read_fields, which would look for damage once more
+            fields = read.read_object(sound)  # read_fields, which would look for damage once more
         except msgspec.ValidationError:
             return [unrecognized("not a JSON object", line=line)]
         except RecursionError:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from pipeline.streams import fields as read
-from pipeline.streams.anthropic.messages import read_message, text_block, usage, whole_block
+from pipeline.streams.anthropic.wire import read_message, text_block, usage, whole_block
 from pipeline.streams.events import (
     Aside,
     Event,

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 
 from pipeline.streams import fields as read
 from pipeline.streams.anthropic import wire
-from pipeline.streams.anthropic.messages import WORDS
+from pipeline.streams.anthropic.wire import WORDS
 from pipeline.streams.events import (
     CALLS,
     BlockDelta,

@@ -7,12 +7,8 @@ A chunk has the next parts of its candidates (``candidates``). A stream may go o
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.streams.bytes import sse
-from pipeline.streams.bytes.framing import Ends, Scan, values
-from pipeline.streams.bytes.salvage import check_strings
 from pipeline.streams.decoder import PayloadDecoder
 from pipeline.streams.events import (
     Aside,
@@ -26,7 +22,9 @@ from pipeline.streams.events import (
     UsageKnown,
     unrecognized,
 )
-from pipeline.streams.fields import bound
+from pipeline.streams.fields import bound, read_object
+from pipeline.streams.framing import ends, sse
+from pipeline.streams.framing.mending import check_strings
 from pipeline.streams.gemini.candidates import CandidateWriter, Growing
 from pipeline.streams.gemini.wire import (
     Candidate,
@@ -66,15 +64,12 @@ class GeminiState(Struct):
 class Gemini(PayloadDecoder[GeminiState]):
     """The source ``gemini``."""
 
+    # JSON values, wherever they end and however their array is laid out, or SSE.
+    framing = staticmethod(ends.values)
+    split = staticmethod(sse.values)
+
     def __init__(self) -> None:
         super().__init__(GeminiState)
-
-    @staticmethod
-    def framing(data: bytes, scan: Scan, /) -> Ends:
-        return values(data, scan)
-
-    def split(self, data: bytes) -> list[bytes]:
-        return sse.values(data)
 
     def payload(self, payload: bytes) -> list[Event]:
         chunk = read_chunk(payload)
@@ -89,8 +84,7 @@ class Gemini(PayloadDecoder[GeminiState]):
         if is_past or any(map(_holds_json, candidates)):
             check_strings(payload)
         if is_past:
-            fields = msgspec.json.decode(payload, type=dict[str, Raw])
-            return [unrecognized("a chunk of a message that is over", event=fields)]
+            return [unrecognized("a chunk of a message that is over", event=read_object(payload))]
         events = self._begin(chunk, candidates)
         is_last = self.state.over
         for place, candidate in enumerate(candidates):

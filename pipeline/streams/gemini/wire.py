@@ -14,8 +14,17 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams import fields as read
 from pipeline.streams.fields import Fields, Index
-from pipeline.streams.gemini.arguments import PartialArg
 from topics.items import Usage
+
+
+class PartialArg(Struct, omit_defaults=True, gc=False):
+    """A piece of one leaf. With none of the values it is null."""
+
+    json_path: str = msgspec.field(name="jsonPath")
+    string: str | None = msgspec.field(name="stringValue", default=None)
+    number: Raw | UnsetType = msgspec.field(name="numberValue", default=UNSET)
+    boolean: bool | None = msgspec.field(name="boolValue", default=None)
+    goes_on: bool | None = msgspec.field(name="willContinue", default=None)
 
 
 class FunctionCall(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
@@ -158,16 +167,16 @@ def _read_content(content: Content[Raw] | None) -> Content[Part]:
 
 
 def _read_members(payload: bytes) -> Chunk[Part]:
-    fields = msgspec.json.decode(payload, type=dict[str, Raw])
+    fields = read.read_object(payload)
     candidates = read.elements(fields, "candidates")
     if candidates is None:
         raise msgspec.ValidationError("no candidates")
     return Chunk(
-        [_read_candidate(msgspec.json.decode(candidate, type=dict[str, Raw])) for candidate in candidates],
+        [_read_candidate(read.read_object(candidate)) for candidate in candidates],
         read.text(fields, "responseId") or None,
         read.text(fields, "modelVersion") or None,
-        _tokens(fields),
-        _feedback(fields),
+        read.typed(fields, "usageMetadata", Tokens),
+        read.typed(fields, "promptFeedback", Feedback),
         create_time=fields.get("createTime", UNSET),
     )
 
@@ -258,20 +267,6 @@ def _named(said: str | int | None, names: tuple[str, ...]) -> str:
     if not isinstance(said, int):
         return said or ""
     return names[said] if 0 <= said < len(names) else str(said)
-
-
-def _tokens(fields: Fields) -> Tokens | None:
-    try:
-        return msgspec.json.decode(fields["usageMetadata"], type=Tokens)
-    except (KeyError, msgspec.DecodeError):
-        return None
-
-
-def _feedback(fields: Fields) -> Feedback | None:
-    try:
-        return msgspec.json.decode(fields["promptFeedback"], type=Feedback)
-    except (KeyError, msgspec.DecodeError):
-        return None
 
 
 def usage(tokens: Tokens) -> Usage:

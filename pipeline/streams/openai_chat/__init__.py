@@ -19,8 +19,6 @@ from typing import ClassVar
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.streams.bytes.salvage import check_strings
-from pipeline.streams.bytes.sse import DONE
 from pipeline.streams.decoder import PayloadDecoder
 from pipeline.streams.events import (
     BlockDelta,
@@ -34,6 +32,8 @@ from pipeline.streams.events import (
     unrecognized,
 )
 from pipeline.streams.fields import Fields
+from pipeline.streams.framing.mending import check_strings
+from pipeline.streams.framing.sse import DONE
 from pipeline.streams.openai_chat.calls import Blocks, Growing
 from pipeline.streams.openai_chat.choices import CUT, FAILED, ChoiceWriter, promoted
 from pipeline.streams.openai_chat.wire import (

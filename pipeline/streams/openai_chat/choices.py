@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from pipeline.streams.events import BlockDelta, BlockNoted, BlockStarted, BlockStopped, Event, WholeBlock
-from pipeline.streams.fields import Fields
+from pipeline.streams.fields import Fields, read_object
 from pipeline.streams.openai_chat import wire
 from pipeline.streams.openai_chat.calls import CallWriter
 from pipeline.streams.openai_chat.wire import Choice, Delta, ToolCall
@@ -238,7 +238,7 @@ def _whole(block: _Grown, issuer: dict[str, str]) -> WholeBlock | None:
         return WholeBlock(kind=kind, raw=raw, index=index, tool_id=started.tool_id, name=started.name, input=given)
     if started.raw is UNSET or kind == "choice":
         return None
-    own = msgspec.json.decode(started.raw, type=dict[str, Raw]) | members
+    own = read_object(started.raw) | members
     return WholeBlock(kind=kind, raw=Raw(msgspec.json.encode(own)), index=index, extras=extras, opaque=True)
 
 

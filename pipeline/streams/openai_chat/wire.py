@@ -168,7 +168,6 @@ _MEMBERS: dict[str, msgspec.json.Decoder[object]] = {
     field.name: msgspec.json.Decoder(field.type) for field in msgspec.structs.fields(Delta) if field.default is None
 }
 _SILENT = frozenset(Delta.__struct_fields__) - frozenset(_MEMBERS)
-_NOTHING = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
 def read_chunk(payload: bytes) -> Chunk:
@@ -184,29 +183,22 @@ def read_chunk(payload: bytes) -> Chunk:
 
 
 def _read_odd(payload: bytes) -> Chunk:
-    fields = msgspec.json.decode(payload, type=dict[str, Raw])
+    fields = read.read_object(payload)
     choices = read.elements(fields, "choices")
     if choices is None:
         raise msgspec.ValidationError("no choices")
     error = read.members(fields, "error")
     chunk = Chunk(
-        [_read_choice(msgspec.json.decode(choice, type=dict[str, Raw])) for choice in choices],
+        [_read_choice(read.read_object(choice)) for choice in choices],
         read.text(fields, "id"),
-        _tokens(fields),
+        read.typed(fields, "usage", Tokens),
         read.text(fields, "error") or None if error is None else error,
         read.text(fields, "model"),
-        Groq(_tokens(read.members(fields, "x_groq") or {})),
+        Groq(read.typed(read.members(fields, "x_groq") or {}, "usage", Tokens)),
     )
     for name in BESIDE_TEXT:
         setattr(chunk, name, fields.get(name, UNSET))
     return chunk
-
-
-def _tokens(fields: Fields) -> Tokens | None:
-    try:
-        return msgspec.json.decode(fields["usage"], type=Tokens)
-    except (KeyError, msgspec.DecodeError):
-        return None
 
 
 def _read_choice(fields: Fields) -> Choice:
@@ -230,7 +222,7 @@ def read_message(raw: Raw) -> tuple[Delta, Fields]:
     try:
         return _message.decode(raw), {}
     except msgspec.ValidationError:
-        return _read_members(msgspec.json.decode(raw, type=dict[str, Raw]))
+        return _read_members(read.read_object(raw))
 
 
 def _read_members(fields: Fields) -> tuple[Delta, Fields]:
@@ -244,7 +236,7 @@ def _read_members(fields: Fields) -> tuple[Delta, Fields]:
             decoder = None
         if decoder is None:
             known.pop(name, None)
-            if name not in _SILENT and bytes(value) not in _NOTHING:
+            if name not in _SILENT and bytes(value) not in read.NOTHING:
                 others[name] = read.own(value)
     return Delta(**known), others
 
@@ -265,12 +257,7 @@ def part(raw: Raw) -> Part | None:
         found = _part.decode(raw)
     except msgspec.DecodeError:
         return None
-    fields = msgspec.json.decode(raw, type=dict[str, Raw])
-    beside = {
-        name: read.own(value)
-        for name, value in fields.items()
-        if name not in _SILENT_IN_PARTS and bytes(value) not in _NOTHING
-    }
+    beside = read.telling(read.read_object(raw), _SILENT_IN_PARTS)
     match found:
         case _Text():
             return Part("text", found.text, beside=beside)
@@ -298,7 +285,7 @@ def transcript(audio: Fields) -> tuple[str, Fields]:
     others = {
         name: value
         for name, value in audio.items()
-        if bytes(value) not in _NOTHING and not (name == "transcript" and words)
+        if bytes(value) not in read.NOTHING and not (name == "transcript" and words)
     }
     return words, others
 
@@ -306,7 +293,7 @@ def transcript(audio: Fields) -> tuple[str, Fields]:
 def beside_text(chunk: Chunk) -> list[tuple[str, Raw]]:
     """What a chunk says about its text, beside its choices."""
     found = [(name, value) for name in BESIDE_TEXT if (value := getattr(chunk, name)) is not UNSET]
-    return [(name, value) for name, value in found if bytes(value) not in _NOTHING] if found else found
+    return [(name, value) for name, value in found if bytes(value) not in read.NOTHING] if found else found
 
 
 def holds_json(chunk: Chunk) -> bool:

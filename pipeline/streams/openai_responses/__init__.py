@@ -15,7 +15,6 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from pipeline.streams import fields as read
-from pipeline.streams.bytes.salvage import check_strings
 from pipeline.streams.decoder import PayloadDecoder, failure
 from pipeline.streams.events import (
     BlockDelta,
@@ -31,6 +30,7 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.fields import Fields, integer
+from pipeline.streams.framing.mending import check_strings
 from pipeline.streams.openai_responses import wire
 from pipeline.streams.openai_responses.items import is_over, read_item
 from pipeline.streams.openai_responses.pieces import ResponsesState

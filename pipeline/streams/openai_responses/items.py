@@ -60,13 +60,11 @@ class Item(Struct, gc=False):
 
 _item = msgspec.json.Decoder(Item)
 _part = msgspec.json.Decoder(Part)
-_members = msgspec.json.Decoder(dict[str, Raw])
 # Members that are in the block, or say no more than it; the others stand in the item's extras.
 _OF_MESSAGE: Final = frozenset({"type", "id", "status", "role", "content"})
 _OF_PART: Final = frozenset({"type", "text", "refusal"})
 _OF_REASONING: Final = frozenset({"type", "status", "encrypted_content", "summary", "content"})
 _OF_CALL: Final = frozenset({"type", "status", "call_id", "name", "arguments", "input"})
-_EMPTY: Final = (b"[]", b"{}", b'""', b"null")
 
 
 def read_item(raw: Raw) -> Item:
@@ -157,10 +155,8 @@ def partial_call(item: Item) -> str:
 
 def _others(raw: Raw, known: frozenset[str]) -> dict[str, Raw]:
     """Members that have no place in the canonical form, for whoever looks at the items."""
-    found = _members.decode(raw)
-    if known.issuperset(found):
-        return {}
-    return {name: value.copy() for name, value in found.items() if name not in known and bytes(value) not in _EMPTY}
+    found = read.read_object(raw)
+    return {} if known.issuperset(found) else read.telling(found, known)
 
 
 def whole_part(raw: Raw, at: int, about: dict[str, Raw]) -> WholeBlock:

@@ -70,43 +70,47 @@ class _Event(Struct, tag_field="type", gc=False):
     obfuscation: str | None = None
 
 
-class _Numbered(_Event, kw_only=True, gc=False):
+class _OfResponse(_Event, kw_only=True):
+    response: Response
+
+
+class _OfItem(_Event, kw_only=True):
     output_index: Index = 0
 
 
-class Created(_Event, tag="response.created", kw_only=True, gc=False):
-    response: Response
+class _OfPart(_OfItem, kw_only=True):
+    content_index: Index = 0
 
 
-class InProgress(_Event, tag="response.in_progress", kw_only=True, gc=False):
-    response: Response
+class _OfSummary(_OfItem, kw_only=True):
+    summary_index: Index = 0
 
 
-class Queued(_Event, tag="response.queued", kw_only=True, gc=False):
-    response: Response
+class Created(_OfResponse, tag="response.created"): ...
 
 
-class Completed(_Event, tag="response.completed", kw_only=True, gc=False):
-    response: Response
+class InProgress(_OfResponse, tag="response.in_progress"): ...
 
 
-class Incomplete(_Event, tag="response.incomplete", kw_only=True, gc=False):
+class Queued(_OfResponse, tag="response.queued"): ...
+
+
+class Completed(_OfResponse, tag="response.completed"): ...
+
+
+class Incomplete(_OfResponse, tag="response.incomplete"):
     """The whole response, which ended before its end."""
 
-    response: Response
 
-
-class Failed(_Event, tag="response.failed", kw_only=True, gc=False):
+class Failed(_OfResponse, tag="response.failed"):
     """There is no response."""
 
-    response: Response
 
-
-class ItemAdded(_Numbered, tag="response.output_item.added", kw_only=True, gc=False):
+class ItemAdded(_OfItem, tag="response.output_item.added", kw_only=True):
     item: Raw
 
 
-class ItemDone(_Event, tag="response.output_item.done", kw_only=True, gc=False):
+class ItemDone(_Event, tag="response.output_item.done", kw_only=True):
     """A whole item. Its place may be missing (seen in a recording)."""
 
     item: Raw
@@ -117,71 +121,61 @@ class _PartKind(Struct, gc=False):
     type: str = ""
 
 
-class PartAdded(_Numbered, tag="response.content_part.added", kw_only=True, gc=False):
+class PartAdded(_OfPart, tag="response.content_part.added", kw_only=True):
     part: _PartKind
-    content_index: Index = 0
 
 
-class TextDelta(_Numbered, tag="response.output_text.delta", kw_only=True, gc=False):
-    delta: str
-    content_index: Index = 0
-
-
-class RefusalDelta(_Numbered, tag="response.refusal.delta", kw_only=True, gc=False):
-    delta: str
-    content_index: Index = 0
-
-
-class ReasoningDelta(_Numbered, tag="response.reasoning_text.delta", kw_only=True, gc=False):
-    delta: str
-    content_index: Index = 0
-
-
-class SummaryDelta(_Numbered, tag="response.reasoning_summary_text.delta", kw_only=True, gc=False):
-    delta: str
-    summary_index: Index = 0
-
-
-class ArgumentsDelta(_Numbered, tag="response.function_call_arguments.delta", kw_only=True, gc=False):
+class TextDelta(_OfPart, tag="response.output_text.delta", kw_only=True):
     delta: str
 
 
-class InputDelta(_Numbered, tag="response.custom_tool_call_input.delta", kw_only=True, gc=False):
+class RefusalDelta(_OfPart, tag="response.refusal.delta", kw_only=True):
+    delta: str
+
+
+class ReasoningDelta(_OfPart, tag="response.reasoning_text.delta", kw_only=True):
+    delta: str
+
+
+class SummaryDelta(_OfSummary, tag="response.reasoning_summary_text.delta", kw_only=True):
+    delta: str
+
+
+class ArgumentsDelta(_OfItem, tag="response.function_call_arguments.delta", kw_only=True):
+    delta: str
+
+
+class InputDelta(_OfItem, tag="response.custom_tool_call_input.delta", kw_only=True):
     """More of the text that a custom tool is called with."""
 
     delta: str
 
 
-class PartDone(_Numbered, tag="response.content_part.done", kw_only=True, gc=False):
+class PartDone(_OfPart, tag="response.content_part.done", kw_only=True):
     part: Raw
-    content_index: Index = 0
 
 
-class TextDone(_Numbered, tag="response.output_text.done", kw_only=True, gc=False):
+class TextDone(_OfPart, tag="response.output_text.done", kw_only=True):
     text: str
-    content_index: Index = 0
 
 
-class RefusalDone(_Numbered, tag="response.refusal.done", kw_only=True, gc=False):
+class RefusalDone(_OfPart, tag="response.refusal.done", kw_only=True):
     refusal: str
-    content_index: Index = 0
 
 
-class ReasoningDone(_Numbered, tag="response.reasoning_text.done", kw_only=True, gc=False):
+class ReasoningDone(_OfPart, tag="response.reasoning_text.done", kw_only=True):
     text: str
-    content_index: Index = 0
 
 
-class SummaryDone(_Numbered, tag="response.reasoning_summary_text.done", kw_only=True, gc=False):
+class SummaryDone(_OfSummary, tag="response.reasoning_summary_text.done", kw_only=True):
     text: str
-    summary_index: Index = 0
 
 
-class ArgumentsDone(_Numbered, tag="response.function_call_arguments.done", kw_only=True, gc=False):
+class ArgumentsDone(_OfItem, tag="response.function_call_arguments.done", kw_only=True):
     arguments: str
 
 
-class InputDone(_Numbered, tag="response.custom_tool_call_input.done", kw_only=True, gc=False):
+class InputDone(_OfItem, tag="response.custom_tool_call_input.done", kw_only=True):
     input: str
 
 
@@ -239,7 +233,7 @@ def response_of(members: Fields) -> Response:
         model=read.text(members, "model") or None,
         status=read.text(members, "status") or None,
         output=read.elements(members, "output"),
-        usage=_tokens(members),
+        usage=read.typed(members, "usage", Tokens),
         incomplete_details=Reason(read.text(details, "reason") or None) if details else None,
         error=read.members(members, "error"),
     )
@@ -254,8 +248,7 @@ def is_answer(members: Fields) -> bool:
 
 def said_beside(members: Fields) -> dict[str, Raw] | UnsetType:
     """What a whole response says about its answer beside the output, such as citations of the whole."""
-    beside = {name: raw for name, raw in members.items() if name not in _KNOWN and bytes(raw) not in _EMPTY}
-    return read.others(beside, ())
+    return read.telling(members, _KNOWN) or UNSET
 
 
 def members_of_response(payload: bytes) -> Fields:
@@ -267,14 +260,6 @@ class _WithResponse(Struct, gc=False):
 
 
 _with_response = msgspec.json.Decoder(_WithResponse)
-_EMPTY = (b"[]", b"{}", b'""', b"null")
-
-
-def _tokens(members: Fields) -> Tokens | None:
-    try:
-        return msgspec.json.decode(members["usage"], type=Tokens | None)
-    except (KeyError, msgspec.DecodeError):
-        return None
 
 
 def usage(tokens: Tokens) -> Usage:

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from pipeline.errors import InputError
 from pipeline.fixes import Fix
-from pipeline.streams.bytes.framing import Tail
-from pipeline.streams.bytes.halves import Halves
 from pipeline.streams.cascade.speech import Speech
 from pipeline.streams.decoder import Decoder
 from pipeline.streams.events import Event, RunEnded, unrecognized
+from pipeline.streams.framing.ends import Tail
+from pipeline.streams.framing.mending import Halves
 from pipeline.streams.recovery.diagnosis import END_OF_INPUT, EXCERPT
 from pipeline.streams.recovery.finished import FinishedTurn
 from pipeline.streams.recovery.machine import Machine

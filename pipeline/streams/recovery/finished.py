@@ -159,11 +159,11 @@ def _grown(block: Block) -> dict[str, Raw]:
     text = block.text()
     if not text or block.raw is None:
         return {}
-    started = msgspec.json.decode(block.raw, type=dict[str, Raw])
+    started = read.read_object(block.raw)
     if "input" in started or read.text(started, "of") in CALLS:
         return {"input": Raw(text.encode() if block.reads_as_json() else msgspec.json.encode(text))}
     return {"text": Raw(msgspec.json.encode(read.text(started, "text") + text))}
 
 
 def _with_members(raw: bytes, noted: dict[str, Raw]) -> bytes:
-    return msgspec.json.encode(msgspec.json.decode(raw, type=dict[str, Raw]) | noted)
+    return msgspec.json.encode(read.read_object(raw) | noted)

@@ -1,17 +1,234 @@
-"""The recovery machine: common events in, items out. ``table`` has what may happen when."""
+"""The machine of recovery: common events in, items out, by one flat table for all sources and all versions of them.
+
+A source streams **attempts** at messages. An attempt may be cut and replaced, with or without a word about it, so what
+was streamed stays unconfirmed until a complete message holds it. The table says what an attempt is worth when the next
+thing comes, and names the function that carries it out. It was measured, not designed: five versions of the Claude CLI
+against an API that drops, refuses and overloads.
+
+An API's own stream (``confirmed_by`` stop) goes through the same table. It repeats nothing, so its blocks are
+confirmed by their stops and the message's stop reason; an attempt that does not get that far is worth nothing once
+the next one starts; and what streams where no message is can only belong to one whose start was lost.
+
+A complete message of another id, in place of an attempt that has not stopped, withdraws of what that attempt confirmed
+only what it says again: the source leaves the rest out for a while, but keeps it. Another run in the same pipe
+withdraws nothing at all.
+
+Two inputs never change anything: events of a message that is over (``LATE``: in some versions a replaced attempt still
+gets its stops), and what stands beside the messages (``ASIDE``). ``docs/streams.md`` is drawn from this table.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
+from pipeline.errors import StreamError
 from pipeline.streams.events import BlockDelta, Event
-from pipeline.streams.recovery.closing import end_run, start_run
+from pipeline.streams.recovery.asides import ignore, show
+from pipeline.streams.recovery.closing import end_run, report_result, start_run, sum_up
+from pipeline.streams.recovery.complete_messages import (
+    confirm_blocks,
+    promote_next,
+    replace_said_again,
+    replace_unconfirmed,
+)
 from pipeline.streams.recovery.diagnosis import EXCERPT
-from pipeline.streams.recovery.inputs import input_of, is_another
+from pipeline.streams.recovery.inputs import Input, input_of, is_another
 from pipeline.streams.recovery.memory import Context, Memory, State
-from pipeline.streams.recovery.table import transition
+from pipeline.streams.recovery.streaming import (
+    abandon_blocks,
+    extend_block,
+    note_member,
+    open_block,
+    start_again,
+    start_next,
+    start_unseen,
+    stop_block,
+    stop_message,
+    take_late_stop_reason,
+    take_stop_reason,
+    take_stray,
+    take_usage,
+)
 from pipeline.streams.sources import Proof
 from topics.items import Item, ItemDelta
+
+# An action takes the events of the inputs that lead to it, and no others.
+Action: TypeAlias = Callable[[Context, Any], list[Item]]
+
+MEANINGS: Final[dict[State, str]] = {
+    State.IDLE: "There is no message yet in this run.",
+    State.OPEN: "An attempt at a message streams. Only here does a block grow.",
+    State.CUT: "The attempt was cut, with a false stop, without a stop reason, or by a retry. What is unconfirmed "
+    "waits: a later attempt withdraws it, the end of the run keeps it.",
+    State.FINISHED: "The attempt has a stop reason, but not yet its stop. The connection can still be lost here, and "
+    "then some versions ask again.",
+    State.ANSWERED: "It was finished by tool calls, and all of them have results, so it was accepted.",
+    State.DONE: "It is finished and stopped. Complete messages of it may still come.",
+    State.PROMOTED: "The message never streamed and is known from complete messages only.",
+    State.CLOSED: "The run's result has come. What is on the screen stays.",
+}
+
+S, I = State, Input  # noqa: E741  the table reads best with one letter each
+
+TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
+    # Idle: block events cannot come, without a message they are late.
+    (S.IDLE, I.START): (S.OPEN, start_next),
+    (S.IDLE, I.UNSTARTED): (S.OPEN, start_unseen),
+    (S.IDLE, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.IDLE, I.RETRY): (S.IDLE, show),
+    (S.IDLE, I.ASIDE): (S.IDLE, show),
+    (S.IDLE, I.LATE): (S.IDLE, ignore),
+    (S.IDLE, I.RESULT): (S.IDLE, sum_up),
+    (S.IDLE, I.END): (S.IDLE, end_run),
+    # Open: the only state in which a block grows and can be confirmed afterwards.
+    (S.OPEN, I.START): (S.OPEN, start_again),
+    (S.OPEN, I.BLOCK_START): (S.OPEN, open_block),
+    (S.OPEN, I.BLOCK_DELTA): (S.OPEN, extend_block),
+    (S.OPEN, I.BLOCK_NOTE): (S.OPEN, note_member),
+    (S.OPEN, I.BLOCK_STOP): (S.OPEN, stop_block),
+    (S.OPEN, I.FINISH): (S.FINISHED, take_stop_reason),
+    (S.OPEN, I.FINISH_ANSWERED): (S.ANSWERED, take_stop_reason),
+    (S.OPEN, I.NO_FINISH): (S.CUT, ignore),
+    (S.OPEN, I.USAGE): (S.OPEN, take_usage),
+    (S.OPEN, I.STOP): (S.CUT, stop_message),
+    (S.OPEN, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.OPEN, I.OWN): (S.OPEN, confirm_blocks),
+    # No stop was seen, so the source forgot the attempt for now; what was confirmed stays in its transcript.
+    (S.OPEN, I.FOREIGN): (S.PROMOTED, replace_said_again),
+    (S.OPEN, I.RETRY): (S.CUT, show),
+    (S.OPEN, I.ASIDE): (S.OPEN, show),
+    (S.OPEN, I.LATE): (S.OPEN, ignore),
+    (S.OPEN, I.RESULT): (S.CLOSED, sum_up),
+    (S.OPEN, I.RESULT_BEFORE): (S.OPEN, report_result),
+    (S.OPEN, I.END): (S.IDLE, end_run),
+    (S.OPEN, I.NEXT_RUN): (S.IDLE, start_run),
+    # Cut: what was confirmed stays, whatever comes.
+    (S.CUT, I.START): (S.OPEN, start_again),
+    (S.CUT, I.UNSTARTED): (S.CUT, take_stray),
+    (S.CUT, I.BLOCK_START): (S.CUT, take_stray),
+    (S.CUT, I.BLOCK_DELTA): (S.CUT, take_stray),
+    (S.CUT, I.BLOCK_NOTE): (S.CUT, take_stray),
+    (S.CUT, I.BLOCK_STOP): (S.CUT, take_stray),
+    (S.CUT, I.FINISH): (S.CUT, ignore),
+    (S.CUT, I.FINISH_ANSWERED): (S.CUT, ignore),
+    (S.CUT, I.FINISH_STOPPED): (S.DONE, take_late_stop_reason),
+    (S.CUT, I.NO_FINISH): (S.CUT, ignore),
+    (S.CUT, I.USAGE): (S.CUT, take_usage),
+    (S.CUT, I.STOP): (S.CUT, stop_message),
+    (S.CUT, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.CUT, I.OWN): (S.CUT, confirm_blocks),
+    (S.CUT, I.FOREIGN): (S.PROMOTED, replace_unconfirmed),
+    (S.CUT, I.RETRY): (S.CUT, show),
+    (S.CUT, I.ANSWER): (S.CUT, show),
+    (S.CUT, I.ASIDE): (S.CUT, show),
+    (S.CUT, I.LATE): (S.CUT, ignore),
+    (S.CUT, I.RESULT): (S.CLOSED, sum_up),
+    (S.CUT, I.RESULT_BEFORE): (S.CUT, report_result),
+    (S.CUT, I.END): (S.IDLE, end_run),
+    (S.CUT, I.NEXT_RUN): (S.IDLE, start_run),
+    # Finished: a new attempt means that it was accepted, another complete message that it was not.
+    (S.FINISHED, I.START): (S.OPEN, start_next),
+    (S.FINISHED, I.BLOCK_START): (S.FINISHED, take_stray),
+    (S.FINISHED, I.BLOCK_DELTA): (S.FINISHED, take_stray),
+    (S.FINISHED, I.BLOCK_NOTE): (S.FINISHED, take_stray),
+    (S.FINISHED, I.BLOCK_STOP): (S.FINISHED, take_stray),
+    (S.FINISHED, I.FINISH): (S.FINISHED, take_stop_reason),
+    (S.FINISHED, I.FINISH_ANSWERED): (S.ANSWERED, take_stop_reason),
+    (S.FINISHED, I.NO_FINISH): (S.FINISHED, ignore),
+    (S.FINISHED, I.USAGE): (S.FINISHED, take_usage),
+    (S.FINISHED, I.STOP): (S.DONE, stop_message),
+    (S.FINISHED, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.FINISHED, I.OWN): (S.FINISHED, confirm_blocks),
+    (S.FINISHED, I.FOREIGN): (S.PROMOTED, replace_said_again),
+    (S.FINISHED, I.RETRY): (S.CUT, show),
+    (S.FINISHED, I.ANSWER): (S.ANSWERED, show),
+    (S.FINISHED, I.ASIDE): (S.FINISHED, show),
+    (S.FINISHED, I.LATE): (S.FINISHED, ignore),
+    (S.FINISHED, I.RESULT): (S.CLOSED, sum_up),
+    (S.FINISHED, I.RESULT_BEFORE): (S.FINISHED, report_result),
+    (S.FINISHED, I.END): (S.IDLE, end_run),
+    (S.FINISHED, I.NEXT_RUN): (S.IDLE, start_run),
+    # Answered: the tools ran, so nothing replaces it any more; a retry is the next message's.
+    (S.ANSWERED, I.START): (S.OPEN, start_next),
+    (S.ANSWERED, I.BLOCK_START): (S.ANSWERED, take_stray),
+    (S.ANSWERED, I.BLOCK_DELTA): (S.ANSWERED, take_stray),
+    (S.ANSWERED, I.BLOCK_NOTE): (S.ANSWERED, take_stray),
+    (S.ANSWERED, I.BLOCK_STOP): (S.ANSWERED, take_stray),
+    (S.ANSWERED, I.FINISH): (S.ANSWERED, ignore),
+    (S.ANSWERED, I.FINISH_ANSWERED): (S.ANSWERED, ignore),
+    (S.ANSWERED, I.NO_FINISH): (S.ANSWERED, ignore),
+    (S.ANSWERED, I.USAGE): (S.ANSWERED, take_usage),
+    (S.ANSWERED, I.STOP): (S.DONE, stop_message),
+    (S.ANSWERED, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.ANSWERED, I.OWN): (S.ANSWERED, confirm_blocks),
+    (S.ANSWERED, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.ANSWERED, I.RETRY): (S.ANSWERED, show),
+    (S.ANSWERED, I.ANSWER): (S.ANSWERED, show),
+    (S.ANSWERED, I.ASIDE): (S.ANSWERED, show),
+    (S.ANSWERED, I.LATE): (S.ANSWERED, ignore),
+    (S.ANSWERED, I.RESULT): (S.CLOSED, sum_up),
+    (S.ANSWERED, I.RESULT_BEFORE): (S.ANSWERED, report_result),
+    (S.ANSWERED, I.END): (S.IDLE, end_run),
+    (S.ANSWERED, I.NEXT_RUN): (S.IDLE, start_run),
+    # Done: complete messages of it may still come, nothing replaces it.
+    (S.DONE, I.START): (S.OPEN, start_next),
+    (S.DONE, I.UNSTARTED): (S.OPEN, start_unseen),
+    (S.DONE, I.BLOCK_START): (S.DONE, take_stray),
+    (S.DONE, I.BLOCK_DELTA): (S.DONE, take_stray),
+    (S.DONE, I.BLOCK_NOTE): (S.DONE, take_stray),
+    (S.DONE, I.BLOCK_STOP): (S.DONE, take_stray),
+    (S.DONE, I.FINISH): (S.DONE, ignore),
+    (S.DONE, I.FINISH_ANSWERED): (S.DONE, ignore),
+    (S.DONE, I.NO_FINISH): (S.DONE, ignore),
+    (S.DONE, I.USAGE): (S.DONE, take_usage),
+    (S.DONE, I.STOP): (S.DONE, ignore),
+    (S.DONE, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.DONE, I.OWN): (S.DONE, confirm_blocks),
+    (S.DONE, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.DONE, I.RETRY): (S.DONE, show),
+    (S.DONE, I.ANSWER): (S.DONE, show),
+    (S.DONE, I.ASIDE): (S.DONE, show),
+    (S.DONE, I.LATE): (S.DONE, ignore),
+    (S.DONE, I.RESULT): (S.CLOSED, sum_up),
+    (S.DONE, I.RESULT_BEFORE): (S.DONE, report_result),
+    (S.DONE, I.END): (S.IDLE, end_run),
+    (S.DONE, I.NEXT_RUN): (S.IDLE, start_run),
+    # Promoted: no attempt, so block events and stops are another message's, and late.
+    (S.PROMOTED, I.START): (S.OPEN, start_next),
+    (S.PROMOTED, I.UNSTARTED): (S.OPEN, start_unseen),
+    (S.PROMOTED, I.OWN): (S.PROMOTED, confirm_blocks),
+    (S.PROMOTED, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.PROMOTED, I.RETRY): (S.PROMOTED, show),
+    (S.PROMOTED, I.ASIDE): (S.PROMOTED, show),
+    (S.PROMOTED, I.LATE): (S.PROMOTED, ignore),
+    (S.PROMOTED, I.RESULT): (S.CLOSED, sum_up),
+    (S.PROMOTED, I.END): (S.IDLE, end_run),
+    # Closed: only a complete message can still add to what is there.
+    (S.CLOSED, I.START): (S.OPEN, start_next),
+    (S.CLOSED, I.UNSTARTED): (S.OPEN, start_unseen),
+    (S.CLOSED, I.OWN): (S.CLOSED, confirm_blocks),
+    (S.CLOSED, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.CLOSED, I.RETRY): (S.CLOSED, show),
+    (S.CLOSED, I.ANSWER): (S.CLOSED, show),
+    (S.CLOSED, I.ASIDE): (S.CLOSED, show),
+    (S.CLOSED, I.LATE): (S.CLOSED, ignore),
+    (S.CLOSED, I.RESULT): (S.CLOSED, sum_up),
+    (S.CLOSED, I.END): (S.IDLE, end_run),
+}
+
+
+def transition(state: State, given: Input) -> tuple[State, Action]:
+    """The next state, and what to do on the way.
+
+    Raises:
+        StreamError: the input cannot come in this state; the decoder that made it is at fault or its source is.
+    """
+    found = TABLE.get((state, given))
+    if found is None:
+        raise StreamError("unexpected_event", f"{given.value!r} cannot come when the message is {state.value!r}")
+    return found
+
 
 _OPEN: Final = State.OPEN
 # A run's end counts in no run, and what begins one counts in the new one.

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from pipeline.streams.bytes.framing import (
+from pipeline.streams.framing.ends import (
     BEFORE,
     BOM,
     DONE,

@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.streams.bytes.framing import LONGEST_FRAME, SHORTEST_FRAME
+from pipeline.streams.framing.ends import LONGEST_FRAME, SHORTEST_FRAME
 
 _NEWLINES: Final = b"\r\n"
 # Header values by type: sizes of those that have one; bytes (6) and strings (7) begin with theirs, in 2 bytes.
