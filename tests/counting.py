@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import msgspec
+
 
 def function_calls(work):
     """How many Python functions a piece of work calls."""
@@ -35,4 +37,21 @@ def lines(work):
         work()
     finally:
         sys.settrace(before)
+    return count
+
+
+def decodes(work):
+    """How many times a piece of work has JSON decoded."""
+    count = 0
+
+    def profile(_frame, event, argument):
+        nonlocal count
+        if event == "c_call" and argument.__name__ == "decode":
+            count += isinstance(argument.__self__, msgspec.json.Decoder) or argument is msgspec.json.decode
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
     return count

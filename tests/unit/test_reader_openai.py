@@ -1,8 +1,11 @@
 """OpenAI's chat shape and its kin become canonical turns; a healthy history has no fix."""
 
+import json
+
 import pytest
 from msgspec import UNSET, Raw
 
+from pipeline import normalize
 from pipeline.history.readers import read, read_message
 from pipeline.model import Document, Image, Issuer, Own, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
 
@@ -108,7 +111,7 @@ def test_calls_without_ids_pair_by_the_tools_name():
     assert call.blocks == (ToolUse(id="call_get_it", name="get it", input=Raw(b"{}")),)
     assert (call.paths, fixes) == (("messages.0.function_call",), [("call_id_derived", "messages.0.function_call")])
     result, fixes = one({"role": "function", "name": "get it", "content": "r"})
-    assert result.blocks == (ToolResult(tool_use_id="call_get_it", content="r"),)
+    assert (result.blocks, result.ids_made) == ((ToolResult(tool_use_id="call_get it", content="r"),), True)
     assert fixes == [("call_id_derived", "messages.0")]
     ollama, _ = one({"role": "tool", "tool_name": "get it", "content": "r"})
     assert ollama.blocks == result.blocks
@@ -215,3 +218,47 @@ def test_tools_of_every_shape():
     ]
     assert [tool.name for tool in tools if tool.raw is not UNSET] == ["web_search", "e"]
     assert tools[0].description == "d"
+
+
+CALLS = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for call, name in (("A", "read_it"), ("B", "list"))
+    ],
+}
+
+
+@pytest.mark.parametrize("source", ["auto", "openai-chat"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"role": "tool", "name": "list", "content": "2"}, {"role": "tool", "name": "read_it", "content": "1"}],
+        [
+            {
+                "role": "tool",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "A", "content": "1"},
+                    {"type": "tool_result", "tool_use_id": "B", "content": "2"},
+                ],
+            }
+        ],
+        [
+            {
+                "role": "tool",
+                "tool_call_id": "A",
+                "content": [
+                    {"toolResult": {"toolUseId": "B", "content": [{"text": "2"}], "status": "success"}},
+                    {"toolResult": {"toolUseId": "A", "content": [{"text": "1"}], "status": "success"}},
+                ],
+            }
+        ],
+    ],
+    ids=["a name only", "results as blocks", "Converse's results as blocks"],
+)
+def test_a_tools_row_keeps_its_results(rows, source):
+    done = normalize([{"role": "user", "content": "go"}, CALLS, *rows], to="openai-chat", source=source)
+    sent = json.loads(done.body)["messages"][2:]
+    assert sorted((row["tool_call_id"], row["content"]) for row in sent) == [("A", "1"), ("B", "2")]
+    assert {fix.code for fix in done.fixes} <= {"call_id_derived"}

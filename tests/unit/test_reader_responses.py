@@ -214,3 +214,59 @@ def test_going_back_names_the_items_that_stay():
     session.rewind(0)
     assert session.request().body is not None
     assert [fix.code for fix in session.request().fixes] == []
+
+
+MIXED = [
+    {"role": "user", "content": "go"},
+    {"type": "function_call", "call_id": "A", "name": "f", "arguments": "{}"},
+    {"role": "tool", "tool_call_id": "A", "content": "1"},
+    {"role": "model", "parts": [{"text": "well"}]},
+    {"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]},
+    {"role": "assistant", "content": [{"toolUse": {"toolUseId": "B", "name": "f", "input": {}}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "B", "content": "2"}]},
+]
+DOCUMENT = Document(source=Raw(b'{"type":"file","file_id":"file-1"}'))
+
+
+@pytest.mark.parametrize("wrapped", [lambda items: items, lambda items: {"input": items}], ids=["list", "input"])
+def test_items_among_other_shapes_are_read_one_by_one(wrapped):
+    found = read(wrapped(MIXED))
+    assert found.fixes == ()
+    assert [turn.blocks for turn in found.conversation.turns] == [
+        (Text(text="go"),),
+        (ToolUse(id="A", name="f", input=Raw(b"{}")),),
+        (ToolResult(tool_use_id="A", content="1"),),
+        (Text(text="well"),),
+        (DOCUMENT,),
+        (ToolUse(id="B", name="f", input=Raw(b"{}")),),
+        (ToolResult(tool_use_id="B", content="2"),),
+    ]
+
+
+def test_contents_among_other_shapes_are_read_one_by_one():
+    found = read({"contents": [*MIXED[3:4], *MIXED[:3], *MIXED[4:]]})
+    assert found.fixes == ()
+    assert [type(turn.blocks[0]) for turn in found.conversation.turns] == [
+        Text, Text, ToolUse, ToolResult, Document, ToolUse, ToolResult,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "block", "own"),
+    [
+        ({"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}, DOCUMENT, UNSET),
+        (
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "a"}],
+                "status": "completed",
+            },
+            Text(text="a"),
+            Own("openai-responses", {"status": Raw(b'"completed"')}),
+        ),
+    ],
+)
+def test_a_single_message_keeps_what_is_the_providers(message, block, own):
+    (turn,), fixes = read_message(message, index=3)
+    assert (turn.blocks, turn.own, turn.root, fixes) == ((block,), own, "input", [])

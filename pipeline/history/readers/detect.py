@@ -14,31 +14,63 @@ from pipeline.history.readers.rawjson import starts_with
 Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini"]
 
 _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalModelRequestFields", "guardrailConfig"})
-_OPENAI_ROLES: Final = frozenset({b'"tool"', b'"function"', b'"developer"'})
+_TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
+_CALL_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
 
 
-def shape_of_message(fields: Fields) -> Shape:
-    """A message's shape: by the keys that only one shape has, else by its blocks, else canonical."""
+def shape_of_message(fields: Fields, listed: Shape | None = None) -> Shape:
+    """A message's shape: by the keys that only one shape has, else by its blocks, else canonical.
+
+    In a list of which other messages tell that it is ``listed``, one that could be of that shape is.
+    """
+    shape = _told_shape(fields)
+    if listed == "openai-responses":
+        return shape if shape and (shape in ("gemini", "bedrock-converse") or _is_row(fields)) else listed
+    if listed == "gemini" and shape is None and "content" not in fields:
+        return listed
+    return shape or "anthropic"
+
+
+def _told_shape(fields: Fields) -> Shape | None:
     kind = fields.peek("type")
     if kind is not None and openai_responses.is_item(bytes(kind).strip(b'"').decode()):
         return "openai-responses"
     if "parts" in fields and "content" not in fields:
         return "gemini"
-    if not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names()):
-        return "openai-chat"
-    role = fields.peek("role")
-    if role is not None and bytes(role) in _OPENAI_ROLES:
-        return "openai-chat"
     content = fields.peek("content")
-    if content is not None and starts_with(content, b"["):
-        for item in as_list(content, fields.at("content")):
-            shape = _shape_of_block(item)
-            if shape is not None:
-                return shape
-    return "anthropic"
+    blocks = as_list(content, fields.at("content")) if content is not None and starts_with(content, b"[") else []
+    shapes = list(dict.fromkeys(shape for block in blocks if (shape := _shape_of_block(block))))
+    is_message = kind is not None and bytes(kind) == b'"message"'
+    if shapes == ["openai-responses"] or (is_message and ("status" in fields or "openai-chat" in shapes)):
+        return "openai-responses"
+    role = fields.peek("role")
+    if _is_row(fields) or not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names()):
+        return "openai-chat"
+    return "openai-chat" if role is not None and bytes(role) == b'"developer"' else next(iter(shapes), None)
+
+
+def _is_row(fields: Fields) -> bool:
+    """Whether a message has calls beside its content, or is a tool's result: OpenAI's chat has such."""
+    role = fields.peek("role")
+    return (role is not None and bytes(role) in _TOOL_ROLES) or not _CALL_KEYS.isdisjoint(fields.names())
+
+
+def shape_of_results(fields: Fields) -> Shape | None:
+    """The shape whose results a tool's row holds as blocks, as some write them; None for any other message."""
+    role, content = fields.peek("role"), fields.peek("content")
+    if role is None or bytes(role) not in _TOOL_ROLES or content is None or not starts_with(content, b"["):
+        return None
+    for block in as_list(content, fields.at("content")):
+        if starts_with(block, b"{"):
+            keys = Fields(block, "", Notes())
+            if "toolResult" in keys:
+                return "bedrock-converse"
+            if (kind := keys.peek("type")) is not None and bytes(kind) == b'"tool_result"':
+                return "anthropic"
+    return None
 
 
 def shape_of_head(keys: dict[str, Raw]) -> Shape:
@@ -77,5 +109,7 @@ def _shape_of_block(value: Raw) -> Shape | None:
         named = bytes(kind).strip(b'"').decode()
         thinking = fields.peek("thinking")
         is_mistrals = named == "thinking" and thinking is not None and starts_with(thinking, b"[")
+        if named == "input_file":
+            return "openai-responses"
         return "openai-chat" if named in openai_chat.PART_KINDS or is_mistrals else None
     return None if converse.BLOCK_KEYS.isdisjoint(fields.names()) else "bedrock-converse"

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import UNSET, Raw, UnsetType
 
+from pipeline.history.ids import made_id
 from pipeline.history.native import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import (
     Placed,
@@ -103,7 +104,7 @@ def _answered_call(fields: Fields, *, is_tool: bool) -> str | None:
         # SWE-agent lists the one call that a row answers.
         call_id = next((as_string(item, fields.at("tool_call_ids")) for item in as_list(ids, fields.path)), None)
     if call_id is None and name is not None:
-        call_id = derived_id(name)
+        call_id = made_id(name)
         fields.notes.add("call_id_derived", fields.path, call_id)
     # A result that says nothing of its call is an orphan, which the structure repair sees to.
     return call_id or ""

@@ -188,6 +188,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     """A document, a list or a single message, each message read by itself."""
     notes = _notes(mask)
     keys: dict[str, Raw] = {}
+    listed: Shape | None = None
     if starts_with(text, b"["):
         items = as_list(text, "")
         if shape is None and items and starts_with(items[0], b"{") and is_transcript_line(as_object(items[0], "0")):
@@ -197,7 +198,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
         root = next((root for root in ("messages", *_SHAPES_BY_ROOT) if root in keys), "")
         if root:
             items = _listed(keys.pop(root), root)
-            shape = shape or _SHAPES_BY_ROOT.get(root)
+            listed = _SHAPES_BY_ROOT.get(root)
         elif shape is None and is_transcript_line(keys):
             return _read_transcript(text)
         elif keys.keys().isdisjoint({"role", "content", "message", "parts", "type"}):
@@ -208,15 +209,15 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
         raise wrong_type("", "a list of messages, or a document with messages", text)
     if mask is not None:
         keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
-    shape = shape or _shape_of_list(items)
+    listed = shape or listed or _shape_of_list(items)
     turns: list[Turn] = []
     found: Shape = _CANONICAL
     for index, item in enumerate(items):
-        turn, its_shape = _read_one(item, index, shape, mask, notes)
+        turn, its_shape = _read_one(item, index, shape, mask, notes, listed=listed)
         turns.append(turn)
         found = its_shape if found == _CANONICAL else found
     head = read_head(keys, notes)
-    return _result(turns, head, notes, shape or (found if found != _CANONICAL else shape_of_head(keys)))
+    return _result(turns, head, notes, shape or listed or (found if found != _CANONICAL else shape_of_head(keys)))
 
 
 def _listed(value: Raw, root: str) -> list[Raw]:
@@ -237,14 +238,14 @@ def _shape_of_list(items: list[Raw]) -> Shape | None:
 
 
 def _read_one(
-    item: Raw | bytes, index: int, shape: Shape | None, mask: Mask | None, notes: Notes
+    item: Raw | bytes, index: int, shape: Shape | None, mask: Mask | None, notes: Notes, *, listed: Shape | None = None
 ) -> tuple[Turn, Shape]:
-    """One message: fast, or tolerantly."""
+    """One message: fast, or tolerantly. ``listed`` is the shape that others of its list have."""
     masked = mask is not None and mask.is_in(bytes(item))
-    healthy = None if masked else _healthy_message(item, index, shape)
+    healthy = None if masked else _healthy_message(item, index, shape or listed)
     if healthy is not None:
         return healthy.turns[0], healthy.shape
-    turn, found = read_tolerantly(item, index, shape, notes)
+    turn, found = read_tolerantly(item, index, shape, notes, listed)
     return (unmask_turn(turn, mask, notes) if masked and mask else turn), found
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
 from pipeline.history.readers.anthropic import Placed, kind_named
-from pipeline.history.readers.detect import Shape, shape_of_message
+from pipeline.history.readers.detect import Shape, shape_of_message, shape_of_results
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, unknown_role
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
 from pipeline.model import Block, Own, Role, Turn
@@ -41,43 +41,53 @@ _CALL_KEYS: Final = frozenset({"toolUse", "reasoningContent"})
 _WRAPPER_KEYS: Final = ("role", "created_at", "updated_at", "type", "timestamp")
 
 
-def read_tolerantly(value: Raw | bytes, index: int, shape: Shape | None, notes: Notes) -> tuple[Turn, Shape]:
+def read_tolerantly(
+    value: Raw | bytes, index: int, shape: Shape | None, notes: Notes, listed: Shape | None = None
+) -> tuple[Turn, Shape]:
     """The turn of one message, with a fix for each thing that was not as its shape has it.
+
+    Without a ``shape`` it is found, where others of the message's list are of the ``listed`` one.
 
     Raises:
         InputError: no object, no usable role, a field of the wrong type, or nested too deeply.
     """
-    root = ROOTS.get(shape or "", "messages")
+    root = ROOTS.get(shape or listed or "", "messages")
     path = f"{root}.{index}"
     check_nesting(value, path)
     if not starts_with(value, b"{"):
         raise wrong_type(path, "a message", value)
     fields, turn_id = _unwrap(Fields(value, path, notes))
-    found = shape or shape_of_message(fields)
+    found = shape or shape_of_message(fields, listed)
+    found = (shape_of_results(fields) if found in ("openai-chat", "anthropic") else None) or found
     if found in ROOTS:
         fields.path = f"{ROOTS[found]}.{index}"
         turn = gemini.read(fields, index) if found == "gemini" else _read_item(fields, Raw(value), index)
         fields.drop_rest()
         return turn, found
+    fields.path = f"messages.{index}" if fields.path == path else fields.path
     named = fields.peek("role")
     role, is_tool = _role(fields)
     turn_id = _id(fields) or turn_id
-    synthetic = False
+    synthetic = ids_made = False
     own: Own | UnsetType = UNSET
+    if is_tool and found != "openai-chat":
+        # The results in it say which calls they answer.
+        fields.ignore("tool_call_id", "name")
     if found == "bedrock-converse":
         placed = converse.read(fields, notes)
     elif found == "openai-chat":
+        ids_made = is_tool and "tool_call_id" not in fields and "tool_call_ids" not in fields
         own = openai_chat.own_of_message(fields, named)
         placed = openai_chat.read(fields, role, notes, is_tool=is_tool)
     else:
-        if is_tool:
-            raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
         # The mark of recorded turns that an agent program wrote; rare enough to be read here only.
         synthetic = role == "user" and fields.take_flag("synthetic")
         placed = anthropic.read(fields, notes)
     fields.drop_rest()
     turn = place(placed, role, index, turn_id)
-    return replace(turn, synthetic=synthetic, own=own) if synthetic or own else turn, found
+    if synthetic or ids_made or own:
+        turn = replace(turn, synthetic=synthetic, ids_made=ids_made, own=own)
+    return turn, found
 
 
 def _read_item(fields: Fields, value: Raw, index: int) -> Turn:

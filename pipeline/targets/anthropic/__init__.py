@@ -12,7 +12,7 @@ from pipeline.fixes import make
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
 from pipeline.model import Block, Text, ToolResult, ToolUse, Unknown, on_the_wire
-from pipeline.targets.anthropic.blocks import Projection, are_citations, as_it_is
+from pipeline.targets.anthropic.blocks import Projection, as_it_is, stays
 from pipeline.targets.anthropic.fitness import left_open, unfit_reasoning, untaken
 from pipeline.targets.anthropic.parameters import write_head
 from pipeline.targets.base import Encoded, Ending, Row, Run, Setting, stub_for
@@ -126,22 +126,11 @@ class AnthropicDialect:
 
     def _plain(self, piece: Piece) -> bool:
         block = piece.block
-        kind = type(block)
-        if kind is Text:
-            if block.citations is not UNSET and not are_citations(block.citations):  # type: ignore[union-attr]  # see kind
-                return False
-            return block.cache_control is block.issuer is UNSET and not (block.refusal or block.structured)  # type: ignore[union-attr]  # see kind
         if isinstance(block, ToolUse):
-            return block.cache_control is UNSET and block.issuer is UNSET and self.name(block.name) == block.name
-        if isinstance(block, ToolResult):
-            if block.cache_control is not UNSET or block.issuer is not UNSET:
-                return False
-            content = block.content
-            return not isinstance(content, list) or all(
-                isinstance(part, Text) and part.cache_control is part.issuer is UNSET and not part.structured
-                for part in content
-            )
-        return False
+            return self.name(block.name) == block.name and stays(block)
+        if isinstance(block, ToolResult) and isinstance(block.content, list):
+            return all(isinstance(part, Text) for part in block.content) and stays(block)
+        return isinstance(block, (Text, ToolResult)) and stays(block)
 
     def _project(self, came: Message, state: ImageCount, *, prefill: bool = False) -> Encoded:
         book = Book(NAME)

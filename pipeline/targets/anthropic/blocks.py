@@ -39,7 +39,7 @@ class _Citation(Struct, gc=False):
 _citations = msgspec.json.Decoder(list[_Citation] | None)
 
 
-def are_citations(citations: Raw) -> bool:
+def _are_citations(citations: Raw) -> bool:
     """Whether these are citations of this API's; Perplexity's, for one, are addresses."""
     try:
         found = _citations.decode(citations)
@@ -109,7 +109,7 @@ class Projection:
         if block.refusal:
             block = structs.replace(block, refusal=False)
             piece = self._book.change("refusal_as_text", piece, block)
-        if block.citations is not UNSET and not are_citations(block.citations):
+        if block.citations is not UNSET and not _are_citations(block.citations):
             lost = bytes(block.citations).decode()
             return self._book.change("citations_dropped", piece, structs.replace(block, citations=UNSET), detail=lost)
         return piece
@@ -173,7 +173,7 @@ def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None
     None where it is not, or where that takes more than a look.
     """
     for block in turn.blocks:
-        if not _stays(block):
+        if not stays(block):
             return None
         inner = block.content if type(block) is ToolResult and type(block.content) is list else ()
         for part in inner or (block,):
@@ -187,18 +187,18 @@ def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None
     return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
 
 
-def _stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
+def stays(block: Any) -> bool:  # noqa: ANN401  a block that the model knows; looked at by its class, for speed
     """Whether a block, media apart, has nothing in or beside it that the API does not take."""
-    if not (block.cache_control is block.issuer is UNSET):
+    if not (block.cache_control is block.issuer is block.own is UNSET):
         return False
     kind = type(block)
     if kind is Text:
         plain = not block.refusal and not block.structured
-        return plain and (block.citations is UNSET or are_citations(block.citations))
+        return plain and (block.citations is UNSET or _are_citations(block.citations))
     if kind is ToolUse:
         return block.caller is UNSET
     if kind is Thinking:
         return block.signature is not UNSET and bool(block.signature) and bool(block.thinking.strip())
     if kind is ToolResult and type(block.content) is list:
-        return all(_stays(part) and not (block.is_error and type(part) is not Text) for part in block.content)
+        return all(stays(part) and not (block.is_error and type(part) is not Text) for part in block.content)
     return kind is not RedactedThinking or bool(block.data)
