@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from pipeline.explain.pages import Broken, FixPage, Mended, Retold, RulePage, explain, summaries
+from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery.inputs import Input
 from pipeline.streams.recovery.machine import MEANINGS, TABLE
@@ -170,6 +171,7 @@ def _value(value: object) -> str:
 
 _ACTS = "acts.md"
 _FIXES = "fixes.md"
+_NATIVE = "native.md"
 _STREAMS = "streams.md"
 _WRITTEN = "<!-- Written by `make docs` from the catalogue and its examples; not to be edited. -->"
 _DRAWN = "<!-- Written by `make docs` from the transition table; not to be edited. -->"
@@ -187,6 +189,14 @@ _ACTS_INTRO = (
     "with one invisible U+200B ([words_neutralised](fixes.md#words_neutralised)), tags of the text protocol with a "
     "backslash ([wrapper_broken](fixes.md#wrapper_broken)); taking the added characters out gives the text back. "
     "`told` by a soft rule, or `left` as it is."
+)
+_NATIVE_INTRO = (
+    "Types of items, blocks and parts that only one provider has. Each goes back to it as it came, where it came: in "
+    "whose turn it stands, the members that hold the id of the call that it opens or answers, what it must stand next "
+    "to, and whether only the model that wrote it can read it. For another provider it is left out "
+    "([native_dropped](fixes.md#native_dropped), or [unknown_dropped](fixes.md#unknown_dropped) where the shape does "
+    "not tell whose it is), or becomes what the last column says. A type that is not listed is taken for the model's "
+    "and bound to its neighbours."
 )
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a word. What an attempt is "
@@ -210,6 +220,7 @@ def documents() -> Mapping[str, str]:
     return {
         _FIXES: "\n".join(_page("Fixes", _FIXES_INTRO, fixes)),
         _ACTS: "\n".join(_acts_page()),
+        _NATIVE: "\n".join(_native_page()),
         _STREAMS: "\n".join(_streams_page()),
         **pages,
     }
@@ -226,6 +237,19 @@ def _acts_page() -> Iterator[str]:
     for target in dict.fromkeys(act.target for act in ACTS):
         yield from ("", f"## {target}", "", "| words | what they do | known | answer |", "|---|---|---|---|")
         yield from (_row(act) for act in ACTS if act.target == target)
+    yield ""
+
+
+def _native_page() -> Iterator[str]:
+    yield from ("# What is a provider's own", "", _WRITTEN, "", _NATIVE_INTRO)
+    for provider in dict.fromkeys(each.provider for each in NATIVE_TYPES):
+        yield from ("", f"## {provider}", "", "| type | turn | opens | answers | next to | one model's | elsewhere |")
+        yield "|---|---|---|---|---|---|---|"
+        for each in NATIVE_TYPES:
+            if each.provider == provider:
+                ids = (f"`{name}`" if name else "" for name in (each.opens, each.answers))
+                cells = (f"`{each.kind}`", each.turn, *ids, each.beside, "yes" if each.bound else "", each.elsewhere)
+                yield f"| {' | '.join(cells)} |"
     yield ""
 
 

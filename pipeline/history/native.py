@@ -16,6 +16,9 @@ from msgspec import Raw, Struct
 
 RESPONSES = "openai-responses"
 CHAT = "openai-chat"
+GEMINI = "gemini"
+ANTHROPIC = "anthropic"
+CONVERSE = "bedrock-converse"
 
 
 class NativeType(Struct, frozen=True, kw_only=True):
@@ -34,7 +37,7 @@ class NativeType(Struct, frozen=True, kw_only=True):
 
     provider: str
     kind: str
-    turn: Literal["user", "assistant"] = "assistant"
+    turn: Literal["user", "assistant", "either"] = "assistant"
     opens: str = ""
     answers: str = ""
     beside: str = ""
@@ -67,6 +70,16 @@ def _answered(kind: str, answers: str = "call_id") -> NativeType:
         beside="its call, somewhere before",
         elsewhere=_RESULT,
     )
+
+
+def _ran(kind: str) -> NativeType:
+    """A call that Anthropic runs itself."""
+    return NativeType(provider=ANTHROPIC, kind=kind, beside="its result, or the end of a turn that goes on")
+
+
+def _found(kind: str) -> NativeType:
+    """What such a call gave."""
+    return NativeType(provider=ANTHROPIC, kind=kind, answers="tool_use_id", beside="its call, somewhere before")
 
 
 NATIVE_TYPES: tuple[NativeType, ...] = (
@@ -109,7 +122,34 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     ),
     NativeType(provider=CHAT, kind="input_audio", turn="user"),
     NativeType(provider=CHAT, kind="audio"),
-)
+    NativeType(provider=GEMINI, kind="thoughtSignature", beside="the part that it seals", bound=True),
+    NativeType(provider=GEMINI, kind="inlineData", turn="either", elsewhere="an image or a document, or left out"),
+    NativeType(provider=GEMINI, kind="fileData", turn="either"),
+    NativeType(provider=GEMINI, kind="videoMetadata", turn="either", beside="the video, in its part or behind it"),
+    NativeType(provider=GEMINI, kind="mediaResolution", turn="either", beside="the medium, in its part"),
+    NativeType(provider=GEMINI, kind="executableCode", beside="its codeExecutionResult"),
+    NativeType(provider=GEMINI, kind="codeExecutionResult", beside="its executableCode"),
+    NativeType(provider=GEMINI, kind="toolCall", beside="its toolResponse"),
+    NativeType(provider=GEMINI, kind="toolResponse", beside="its toolCall"),
+    *(_ran(kind) for kind in ("server_tool_use", "mcp_tool_use")),
+    *(
+        _found(f"{kind}_tool_result")
+        for kind in (
+            "advisor", "bash_code_execution", "code_execution", "mcp", "text_editor_code_execution", "tool_search",
+            "web_fetch", "web_search",
+        )
+    ),
+    NativeType(provider=ANTHROPIC, kind="compaction", beside="what it sums up stands before it"),
+    NativeType(provider=ANTHROPIC, kind="container_upload", turn="user"),
+    NativeType(provider=ANTHROPIC, kind="search_result", turn="user"),
+    NativeType(
+        provider=CONVERSE, kind="cachePoint", turn="either", beside="what it ends", elsewhere="a cache breakpoint"
+    ),
+    NativeType(provider=CONVERSE, kind="citationsContent"),
+    NativeType(provider=CONVERSE, kind="guardContent", turn="user"),
+    NativeType(provider=CONVERSE, kind="searchResult", turn="user"),
+    NativeType(provider=CONVERSE, kind="video", turn="user"),
+)  # fmt: skip
 
 _BY_KIND: Mapping[tuple[str, str], NativeType] = MappingProxyType(
     {(each.provider, each.kind): each for each in NATIVE_TYPES}

@@ -88,9 +88,10 @@ def tool_id(block: Block) -> str:
     return block.tool_use_id if isinstance(block, ToolResult) else ""
 
 
-def code_for_unknown(block: Block) -> str:
-    """The fix for a block of a type that a target has no place for: its provider's own, or nobody's."""
-    return "native_dropped" if isinstance(block, Unknown) and block.issuer is not UNSET else "unknown_dropped"
+def code_for_unknown(block: Block, target: str = "") -> str:
+    """The fix for a block of a type that a target has no place for: another provider's own, or nobody's."""
+    native = isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != target
+    return "native_dropped" if native else "unknown_dropped"
 
 
 def is_whole(path: str) -> bool:
@@ -127,7 +128,7 @@ class Book:
         """Record that a block is left out because the target has no place for its type."""
         block = piece.block
         kind = block.kind if isinstance(block, Unknown) else type(block).__name__
-        self.drop(code_for_unknown(block), piece, detail=kind)
+        self.drop(code_for_unknown(block, self.target), piece, detail=kind)
 
     def drop(self, code: str, piece: Piece, detail: str = "") -> None:
         """Record that a block is left out."""

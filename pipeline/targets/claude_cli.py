@@ -98,7 +98,7 @@ def _alone(message: Message, book: Book) -> Encoded:
     pieces = []
     for piece in message.pieces:
         if isinstance(piece.block, Unknown):
-            book.drop("unknown_dropped", piece, detail=piece.block.kind)
+            book.drop_unknown(piece)
         else:
             pieces.append(piece)
     fitted = _stubbed_if_empty(with_pieces(message, pieces), message, book)
@@ -128,8 +128,10 @@ def _fitted(message: Message, book: Book) -> Message:
         if is_shown(piece) and not (isinstance(block, Document) and not has_source(block)):
             pieces.append(_with_losses_named(piece, book))
             continue
-        kind = block.kind if isinstance(block, Unknown) else ""
-        book.drop("thinking_dropped" if _is_reasoning(piece) else "unknown_dropped", piece, detail=kind)
+        if _is_reasoning(piece):
+            book.drop("thinking_dropped", piece)
+        else:
+            book.drop_unknown(piece)
     return with_pieces(message, pieces)
 
 

@@ -114,7 +114,7 @@ def _shown(message: Message, book: Book) -> Message:
         if isinstance(block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
         elif isinstance(block, Unknown):
-            book.drop("unknown_dropped", piece, detail=block.kind)
+            book.drop_unknown(piece)
         else:
             pieces.append(uncited(piece, book))
     return with_pieces(message, pieces)

@@ -110,7 +110,7 @@ class Fitting(ABC):
             shown = self._shown(structs.replace(inner, fate="moved", code=code) if code else inner, inner=not code)
             if shown is None:
                 kind = part.kind if isinstance(part, Unknown) else ""
-                piece = self._touched(piece, code_for_unknown(part), f"content.{at}: {kind}")
+                piece = self._touched(piece, code_for_unknown(part, self.book.target), f"content.{at}: {kind}")
             elif code:
                 self._media.append(shown)
                 piece = self._touched(piece, code, f"content.{at}")

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.clean import SYSTEM_MARK
-from pipeline.history.pieces import Book, Message, Piece
+from pipeline.history.pieces import Book, Message, Piece, code_for_unknown
 from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 from pipeline.text.jsontext import spaced
 from pipeline.text.neutral import Guard, is_own
@@ -225,10 +225,11 @@ def uncited(piece: Piece, book: Book) -> Piece:
 def part_lost(piece: Piece, at: int, part: Document | Unknown, book: Book) -> Piece:
     """Record that a part of a result leaves nothing behind in the text; the result itself stays."""
     kind = part.kind if isinstance(part, Unknown) else "document"
-    changed = book.change("unknown_dropped", piece, detail=f"content.{at}: {kind}")
+    code = code_for_unknown(part, book.target)
+    changed = book.change(code, piece, detail=f"content.{at}: {kind}")
     if piece.fate != "kept":
         return structs.replace(changed, fate=piece.fate, code=piece.code)
-    return structs.replace(changed, fate="rewritten", code="unknown_dropped")
+    return structs.replace(changed, fate="rewritten", code=code)
 
 
 def _body(result: ToolResult) -> str:

@@ -37,7 +37,13 @@ def test_there_is_a_page_for_each_target_and_no_other():
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert pages == {"README.md", "testing.md", *PAGES}
     assert all(f"({page})" in (DOCS / "README.md").read_text("utf-8") for page in pages - {"README.md"})
-    assert set(PAGES) == {"fixes.md", "acts.md", "streams.md", *(f"rules/{target}.md" for target in TARGETS)}
+    assert set(PAGES) == {
+        "fixes.md",
+        "acts.md",
+        "native.md",
+        "streams.md",
+        *(f"rules/{target}.md" for target in TARGETS),
+    }
 
 
 @pytest.mark.parametrize("code", [*FIXES, *RULES])

@@ -149,11 +149,11 @@ def test_other_providers_get_the_calls_with_ids_and_no_signature():
         ),
         (
             part(inlineData={"mimeType": "audio/wav", "data": "AAAA"}),
-            [(Unknown(kind="inlineData", raw=Raw(AUDIO)), "contents.0.parts.0")],
+            [(Unknown(kind="inlineData", raw=Raw(AUDIO), issuer=ISSUER), "contents.0.parts.0")],
         ),
         (
             part(executableCode={"language": "PYTHON", "code": "1"}),
-            [(Unknown(kind="executableCode", raw=Raw(CODE)), "contents.0.parts.0")],
+            [(Unknown(kind="executableCode", raw=Raw(CODE), issuer=ISSUER), "contents.0.parts.0")],
         ),
         (part(), [(Text(text=""), "contents.0.parts.0")]),
     ],
@@ -173,7 +173,7 @@ def test_parts_of_the_users_that_only_gemini_has_go_back_as_they_are_and_nowhere
     done = normalize({"contents": contents}, to="gemini")
     assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
     elsewhere = normalize({"contents": contents}, to="anthropic")
-    assert [(fix.code, fix.path) for fix in elsewhere.fixes] == [("unknown_dropped", "contents.0.parts.1")]
+    assert [(fix.code, fix.path) for fix in elsewhere.fixes] == [("native_dropped", "contents.0.parts.1")]
 
 
 def test_the_other_spelling_of_a_part_is_the_same_part():

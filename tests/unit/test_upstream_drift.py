@@ -26,6 +26,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.responses import response_output_message
 
 from pipeline import normalize, recover
+from pipeline.history.native import NATIVE_TYPES
 from topics.items import AgentUnrecognized
 
 ROOT = Path(__file__).parents[2]
@@ -277,6 +278,17 @@ def test_what_is_passed_goes_back_as_it_came(surface, name):
     body, codes = tried(surface, name, role, value)
     assert f'"{name}"' in body
     assert codes == []
+
+
+@pytest.mark.parametrize("surface", [*PASSED, "openai_responses.items"])
+def test_what_is_passed_is_in_the_table_of_what_is_a_providers_own(surface):
+    own = {each.kind for each in NATIVE_TYPES if each.provider == TARGETS[surface][0]}
+    assert set(fated(surface, "passed")) - own == set()
+
+
+def test_the_table_holds_nothing_that_no_library_knows():
+    listed = {name for surface, (provider, _, _) in TARGETS.items() for name in LISTED[surface]}
+    assert {each.kind for each in NATIVE_TYPES} - listed == {"custom"}  # a kind of call
 
 
 @pytest.mark.parametrize("surface", PASSED)

@@ -84,7 +84,7 @@ class _Parts:
             # What the model has no block for, such as a seal on no words at all, or has members beside its own such as
             # a video's offsets, is kept whole.
             kind = next((_MEMBERS[name] for name in as_object(value, path) if name in _MEMBERS), "")
-            return [(Unknown(kind=kind, raw=_spelt_alike(value, path)), path)]
+            return [(Unknown(kind=kind, raw=_spelt_alike(value, path), issuer=ISSUER), path)]
         fields.drop_rest()
         notes.fixes += attempt.fixes
         if not signature:

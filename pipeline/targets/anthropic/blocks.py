@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.history.pieces import Book, Piece
+from pipeline.history.pieces import Book, Piece, code_for_unknown
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.marks import POINT, is_mark, mark_of
 from pipeline.targets.media import (
@@ -130,7 +130,7 @@ class Projection:
             if isinstance(part, Unknown) and part.kind not in (
                 _TAKEN_IN_ERRORS if result.is_error else _TAKEN_IN_RESULTS
             ):
-                piece = self._book.change("unknown_dropped", piece, detail=f"content.{at}: {part.kind}")
+                piece = self._book.change(code_for_unknown(part), piece, detail=f"content.{at}: {part.kind}")
                 piece = structs.replace(piece, fate="rewritten")
             elif result.is_error and not isinstance(part, Text):
                 # An error result is text only (ANT-16).

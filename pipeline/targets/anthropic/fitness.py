@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Struct
 
-from pipeline.history.pieces import Message, Piece
+from pipeline.history.pieces import Message, Piece, code_for_unknown
 from pipeline.model import Issuer, RedactedThinking, Thinking, ToolUse, Unknown
 from pipeline.targets.base import is_issued_by
 from pipeline.targets.marks import POINT
@@ -58,7 +58,11 @@ def untaken(message: Message, opened: Collection[str], *, paused: bool) -> dict[
         return {}
     taken = _TAKEN[message.role]
     # A breakpoint of Converse's is no block here, and gets its place later.
-    codes = {at: "unknown_dropped" for at in unknown if _kind(message.pieces[at]) not in taken | {POINT}}
+    codes = {
+        at: code_for_unknown(message.pieces[at].block)
+        for at in unknown
+        if _kind(message.pieces[at]) not in taken | {POINT}
+    }
     if message.role == "assistant":
         halves = _halves(message.pieces, opened)
         if paused:

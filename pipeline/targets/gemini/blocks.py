@@ -76,7 +76,6 @@ _BESIDE: Final[Mapping[str, type]] = MappingProxyType(
         "thought": bool,
         "videoMetadata": dict[str, Any],
         "mediaResolution": dict[str, Any],
-        "partMetadata": dict[str, Any],
     }
 )
 _IN_RESULTS: Final = frozenset({"inlineData", "fileData"})
