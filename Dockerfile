@@ -6,8 +6,8 @@ COPY reknit ./reknit
 COPY pipeline ./pipeline
 COPY topics ./topics
 COPY deploy/version.py ./deploy/version.py
-# An image is built without the repository, so the version is told: --build-arg REKNIT_VERSION=$(reknit --version)
-ARG REKNIT_VERSION=
+# An image is built without the repository, so the version is told: --build-arg BUILD_VERSION=$(reknit --version)
+ARG BUILD_VERSION=
 RUN python -m venv /opt/reknit && /opt/reknit/bin/pip install --no-cache-dir .
 
 FROM python:3.12-slim

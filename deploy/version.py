@@ -27,10 +27,10 @@ def _git(*arguments: str) -> str:
 def build_version() -> str:
     """The version as PEP 440 spells it: ``0.2.0``, ``0.2.0.dev7+g1a2b3c4``, ``….dirty`` with changes in the work tree.
 
-    Seven is the number of commits since the next release got its name. ``REKNIT_VERSION`` says it where there is no
+    Seven is the number of commits since the next release got its name. ``BUILD_VERSION`` says it where there is no
     repository, as in an image; without either it is ``0.2.0.dev0``.
     """
-    if told := os.environ.get("REKNIT_VERSION"):
+    if told := os.environ.get("BUILD_VERSION"):
         return told
     if RELEASED:
         return NEXT

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("pipeline.demo:demo_command", "Run the whole pipeline on recorded sessions."),
     "worker": ("pipeline.cli.worker:worker_command", "Run a worker until it is stopped."),
     "ingest": ("pipeline.cli.ingest:ingest_group", "Pipe turns or provider events into their topic."),
+    "send": ("pipeline.cli.send:send_command", "Send published requests, and feed the answers back."),
     "inspect": (
         "pipeline.cli.inspect:inspect_command",
         "Show what the topics and the state hold of a session.",

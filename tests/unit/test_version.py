@@ -20,7 +20,7 @@ NEXT = re.search(r'^NEXT = "(.*)"$', SOURCE.read_text(encoding="utf-8"), re.MULT
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """A copy of the file that tells the version, in a folder of its own."""
-    monkeypatch.delenv("REKNIT_VERSION", raising=False)
+    monkeypatch.delenv("BUILD_VERSION", raising=False)
     (tmp_path / "deploy").mkdir()
     shutil.copy(SOURCE, tmp_path / "deploy")
     return tmp_path
@@ -64,7 +64,7 @@ def test_a_release_is_its_number(tree):
 def test_without_a_repository_it_is_what_the_builder_says(tree, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tree.parent))
     assert version_of(tree) == f"{NEXT}.dev0"
-    monkeypatch.setenv("REKNIT_VERSION", "1.2.3")
+    monkeypatch.setenv("BUILD_VERSION", "1.2.3")
     assert version_of(tree) == "1.2.3"
 
 

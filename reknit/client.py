@@ -1,0 +1,34 @@
+"""Typed producers and consumers of the pipeline's topics: see ``pipeline.client``, whose public names these are."""
+
+from pipeline.client import Brokers, Place
+from pipeline.client.consumers import (
+    DeadLetter,
+    DeadLetters,
+    Fixes,
+    Items,
+    Request,
+    Requests,
+    ShownItem,
+    ToldFix,
+)
+from pipeline.client.producers import Events, Turns
+from pipeline.kafka import KafkaSettings
+from topics.reducer import View, reduce
+
+__all__ = [
+    "Brokers",
+    "DeadLetter",
+    "DeadLetters",
+    "Events",
+    "Fixes",
+    "Items",
+    "KafkaSettings",
+    "Place",
+    "Request",
+    "Requests",
+    "ShownItem",
+    "ToldFix",
+    "Turns",
+    "View",
+    "reduce",
+]

@@ -1,0 +1,246 @@
+"""The client and the reference sender on a real broker: a question goes round, past a provider that fails at first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pipeline_lab as lab
+import pytest
+from aiohttp import web
+
+from pipeline.client.sender import Http, Program, Sender
+from pipeline.errors import BrokerDownError, InputError
+from reknit.client import Brokers, DeadLetters, Events, Fixes, Items, Requests, Turns, View
+from topics import AGENT_TURNS
+from topics.items import TurnStop
+from topics.records import PolicyChange
+
+pytestmark = pytest.mark.broker
+
+OPENING = {"model": "claude-sonnet-4-5", "params": {"max_tokens": 100}, "policy": PolicyChange(record_assistant=True)}
+
+
+def sse(words: str) -> list[bytes]:
+    """A streamed answer, cut where no event ends."""
+    message = {"id": f"msg_{words}", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": {}}
+    events = [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": words}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    whole = b"".join(b"event: %b\ndata: %b\n\n" % (e["type"].encode(), json.dumps(e).encode()) for e in events)
+    return [whole[at : at + 90] for at in range(0, len(whole), 90)]
+
+
+class Provider:
+    """A provider that is overloaded at first and then answers with how many messages it was sent."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict] = []
+        self.arrived = asyncio.Semaphore(0)
+        self.refusals = 1
+        self.held = asyncio.Event()
+        self.held.set()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.asked.append(body)
+        self.arrived.release()
+        if self.refusals:
+            self.refusals -= 1
+            overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+            return web.json_response(overloaded, status=529, headers={"retry-after-ms": "20"})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await self.held.wait()
+        for piece in sse(f"{len(body['messages'])} heard"):
+            await response.write(piece)
+        return response
+
+
+@asynccontextmanager
+async def serving(provider: Provider):
+    application = web.Application()
+    application.router.add_post("/v1/messages", provider.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/messages"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def sending(brokers: Brokers, url: str, **options):
+    async with (
+        aiohttp.ClientSession() as http,
+        Requests(brokers, group="senders") as requests,
+        Events(brokers, "anthropic") as events,
+    ):
+        running = asyncio.create_task(
+            Sender(requests, events, Http(http, url, {}), target="anthropic", **options).run()
+        )
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def pipeline(broker, prefix, tmp_path, free_port):
+    await lab.make_topics(broker.bootstrap, prefix)
+    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
+    try:
+        await fleet.start().ready(60)
+        yield Brokers(bootstrap_servers=broker.bootstrap, prefix=prefix)
+    finally:
+        fleet.end()
+
+
+async def shown_text(items: Items, session: str) -> str:
+    """What a screen shows of a session once its turn has ended."""
+    screen = View()
+    async for shown in items:
+        if shown.session == session and shown.item is not None:
+            screen.apply(shown.item)
+            if isinstance(shown.item, TurnStop):
+                break
+    return "".join(entry.text for entry in screen.blocks("text"))
+
+
+async def test_a_question_goes_round_and_the_next_one_builds_on_its_answer(broker, prefix, tmp_path, free_port):
+    provider = Provider()
+    async with (
+        pipeline(broker, prefix, tmp_path, free_port) as brokers,
+        serving(provider) as url,
+        sending(brokers, url),
+        Turns(brokers, producer="crew/1.4") as turns,
+        Items(brokers) as items,
+    ):
+        await turns.open("s", **OPENING)
+        first = await turns.append("s", {"role": "user", "content": "hi"})
+        assert first.topic == AGENT_TURNS
+        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "1 heard"
+        await turns.append("s", {"role": "user", "content": [{"type": "text", "text": "again"}]})
+        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "3 heard"
+    said = [[message["role"] for message in body["messages"]] for body in provider.asked]
+    assert said == [["user"], ["user"], ["user", "assistant", "user"]]
+
+
+async def test_what_is_superseded_is_broken_off(broker, prefix, tmp_path, free_port):
+    provider = Provider()
+    provider.refusals = 0
+    provider.held.clear()
+    async with (
+        pipeline(broker, prefix, tmp_path, free_port) as brokers,
+        serving(provider) as url,
+        sending(brokers, url),
+        Turns(brokers) as turns,
+        Items(brokers) as items,
+    ):
+        await turns.open("s", **OPENING)
+        await turns.append("s", {"role": "user", "content": "hi"})
+        await provider.arrived.acquire()
+        await turns.append("s", {"role": "user", "content": "wait"})
+        await provider.arrived.acquire()
+        provider.held.set()
+        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "1 heard"
+
+
+async def test_a_second_sender_goes_on_where_the_first_was_stopped(broker, prefix, tmp_path, free_port):
+    provider = Provider()
+    provider.refusals = 0
+    provider.held.clear()
+    async with (
+        pipeline(broker, prefix, tmp_path, free_port) as brokers,
+        serving(provider) as url,
+        Turns(brokers) as turns,
+        Items(brokers) as items,
+    ):
+        async with sending(brokers, url):
+            await turns.open("s", **OPENING)
+            await turns.append("s", {"role": "user", "content": "hi"})
+            await provider.arrived.acquire()
+        provider.held.set()
+        async with sending(brokers, url):
+            assert await asyncio.wait_for(shown_text(items, "s"), 60) == "1 heard"
+    assert len(provider.asked) == 2
+    assert provider.asked[0] == provider.asked[1]
+
+
+async def test_a_program_is_asked_on_its_standard_input(broker, prefix, tmp_path, free_port):
+    script = "import sys, json; n = len(json.load(sys.stdin)['messages']); print(json.dumps({'type': 'result', "
+    script += "'subtype': 'success', 'is_error': False, 'result': f'{n} heard', 'session_id': 'x'}))"
+    async with (
+        pipeline(broker, prefix, tmp_path, free_port) as brokers,
+        Requests(brokers, group="senders") as requests,
+        Events(brokers, "claude-cli") as events,
+        Turns(brokers) as turns,
+        Items(brokers) as items,
+    ):
+        route = Program([sys.executable, "-c", script])
+        running = asyncio.create_task(Sender(requests, events, route, target="anthropic").run())
+        await turns.open("s", **OPENING)
+        await turns.append("s", {"role": "user", "content": "hi"})
+        async for shown in items:
+            if getattr(shown.item, "result", None) is not None or b"1 heard" in shown.value:
+                break
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert b"1 heard" in shown.value
+    assert shown.headers.request_id == shown.headers.run
+
+
+async def test_a_retry_under_its_id_changes_nothing_and_fixes_name_the_program(broker, prefix, tmp_path, free_port):
+    async with (
+        pipeline(broker, prefix, tmp_path, free_port) as brokers,
+        Turns(brokers, producer="crew/1.4") as turns,
+        Requests(brokers) as requests,
+        Fixes(brokers) as fixes,
+        DeadLetters(brokers) as letters,
+    ):
+        await turns.open("s", **OPENING)
+        await turns.append("s", {"role": "user", "content": "hi"}, record_id="t1")
+        await turns.append("s", {"role": "user", "content": "hi"}, record_id="t1")
+        called = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "ls", "input": {}}]}
+        await turns.append("s", called, record_id="t2")
+        await turns.append("s", {"role": "user", "content": "stop"}, record_id="t3")
+        await turns.append("s", {"role": "user", "content": "other"}, record_id="t3")
+        found = [request async for request in first(requests, 2)]
+        assert [request.headers.reason for request in found] == ["turn", "interrupted"]
+        assert [len(json.loads(request.body)["messages"]) for request in found] == [1, 3]
+        (fix,) = [fix async for fix in first(fixes, 1)]
+        assert (fix.fix.code, fix.headers.producer) == ("result_synthesised", "crew/1.4")
+        (letter,) = [letter async for letter in first(letters, 1)]
+        assert (letter.headers.code, letter.session) == ("id_reused", "s")
+
+
+async def first(reader, count: int):
+    async with asyncio.timeout(60):
+        async for found in reader:
+            yield found
+            count -= 1
+            if not count:
+                return
+
+
+async def test_a_broker_that_is_away_is_a_typed_error(free_port):
+    with pytest.raises(BrokerDownError):
+        async with Turns(Brokers(bootstrap_servers=f"127.0.0.1:{free_port()}")):
+            pass
+
+
+async def test_a_session_without_a_name_is_refused(broker):
+    async with Turns(Brokers(bootstrap_servers=broker.bootstrap)) as turns:
+        with pytest.raises(InputError):
+            await turns.append("", {"role": "user", "content": "hi"})
