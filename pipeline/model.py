@@ -169,7 +169,7 @@ class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """How histories are mended where there is a choice (DESIGN section 3)."""
 
-    tail: Literal["continue", "prefill", "keep", "reject"] = "continue"
+    tail: Literal["auto", "continue", "prefill", "keep", "reject"] = "auto"
     missing_result: Literal["synthesise", "drop"] = "synthesise"
     orphan_result: Literal["drop", "text"] = "drop"
     incomplete_call: Literal["drop", "text"] = "drop"
@@ -178,6 +178,41 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
     record_assistant: bool = False
     # How many of the last exchanges may still wait for a real result before they settle.
     open_exchanges: int = 8
+
+
+class Structure(Struct, frozen=True, kw_only=True):
+    """What a history may be like for a model family that a target writes for; what it may not be like is mended.
+
+    Attributes:
+        assistant_first: it may begin with the assistant.
+        assistant_last: it may end with the assistant: with anything that it said, or with text only.
+        paused_by: types of blocks behind which any model goes on with its own turn.
+        neighbours: the roles of which two messages may follow each other.
+        calls_apart: so may an assistant's message with calls and another one, before the results.
+        text_behind: text may stand behind a call.
+        unanswered: a turn's calls may be without any result.
+        blank: the roles of which a message may be a text that says nothing.
+        blank_results: a result may hold such texts.
+        ids_again: a call may have the id of one in an earlier turn.
+        system_inside: system messages may stand behind others.
+        reasoning_alone: an assistant's message may be nothing but reasoning.
+    """
+
+    assistant_first: bool = False
+    assistant_last: Literal["never", "text", "always"] = "never"
+    paused_by: frozenset[str] = frozenset()
+    neighbours: frozenset[Role] = frozenset()
+    calls_apart: bool = False
+    text_behind: bool = False
+    unanswered: bool = False
+    blank: frozenset[Role] = frozenset()
+    blank_results: bool = False
+    ids_again: bool = False
+    system_inside: bool = False
+    reasoning_alone: bool = False
+
+
+STRICT = Structure()
 
 
 class Conversation(Struct, frozen=True, kw_only=True):

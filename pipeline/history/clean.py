@@ -13,12 +13,13 @@ from msgspec import UNSET, Raw, structs
 
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.media import with_plain_data
-from pipeline.history.pieces import Book, Piece, Speaker, block_path
+from pipeline.history.pieces import Book, Piece, Speaker, block_path, is_blank
 from pipeline.model import (
     Document,
     Image,
     Policy,
     RedactedThinking,
+    Structure,
     Text,
     Thinking,
     ToolResult,
@@ -47,7 +48,7 @@ _ROLES: dict[type, Speaker] = {
 }
 
 
-def clean(turn: Turn, policy: Policy, book: Book, changed: set[int]) -> list[Stretch]:
+def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed: set[int]) -> list[Stretch]:
     """The turn's pieces in stretches of one role; what goes is in the book, a turn that loses blocks in ``changed``."""
     if not turn.blocks:
         book.note("turn_empty", turn.place)
@@ -55,8 +56,13 @@ def clean(turn: Turn, policy: Policy, book: Book, changed: set[int]) -> list[Str
     speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
     stretches: list[Stretch] = []
     gone = 0
+    blank_stays = turn.role in structure.blank and len(turn.blocks) == 1
     for at, block in enumerate(turn.blocks):
-        piece = _CLEANERS[type(block)](Piece(block, turn.index, block_path(turn, at)), speaker, policy, book)
+        came = Piece(block, turn.index, block_path(turn, at))
+        stays = blank_stays and is_blank(came)
+        piece = came if stays else _CLEANERS[type(block)](came, speaker, policy, book)
+        if piece is not None and not structure.blank_results:
+            piece = _without_blanks(piece, book)
         if piece is None:
             gone += not isinstance(block, Text)
             continue
@@ -77,18 +83,21 @@ def clean(turn: Turn, policy: Policy, book: Book, changed: set[int]) -> list[Str
     return stretches
 
 
-def system_pieces(turn: Turn, book: Book, *, leading: bool) -> list[Piece]:
+def system_pieces(turn: Turn, book: Book, *, leading: bool, stays: bool) -> list[Piece]:
     """A system message's blocks: texts as they are for the system slot, marked for a place inside the history.
 
     Media inside the history stay as the user's; what no system prompt and no user can say is shown as its JSON.
+    ``stays`` says that a message inside the history remains what it is.
     """
     if not turn.blocks:
         book.note("turn_empty", turn.place)
     pieces = []
     for at, block in enumerate(turn.blocks):
         piece = Piece(block, turn.index, block_path(turn, at), system=True)
-        if isinstance(block, Text) and not block.text.strip():
+        if is_blank(piece):
             book.drop("blank_dropped", piece)
+        elif stays and not leading:
+            pieces.append(_unrefused(piece, book) if isinstance(block, Text) and block.refusal else piece)
         elif isinstance(block, Text):
             piece = _unrefused(piece, book) if block.refusal else piece
             marked = structs.replace(block, text=SYSTEM_MARK + block.text, refusal=False)
@@ -195,15 +204,23 @@ def _result(piece: Piece, _speaker: Speaker, policy: Policy, book: Book) -> Piec
         book.drop("tools_stripped", piece)
         return None
     if isinstance(result.content, list):
-        kept = [part for part in result.content if not (isinstance(part, Text) and not part.text.strip())]
-        if len(kept) < len(result.content):
-            piece = book.change("blank_in_result", piece, structs.replace(result, content=kept or UNSET))
-        if any(isinstance(part, Text) and part.refusal for part in kept):
+        if any(isinstance(part, Text) and part.refusal for part in result.content):
             # Only the model refuses.
-            said = [structs.replace(part, refusal=False) if isinstance(part, Text) else part for part in kept]
+            said = [structs.replace(part, refusal=False) if isinstance(part, Text) else part for part in result.content]
             piece = book.change("refusal_as_text", piece, structs.replace(result, content=said))
         piece = _with_plain_media(piece, book)
     return piece
+
+
+def _without_blanks(piece: Piece, book: Book) -> Piece:
+    """A result without its texts that say nothing."""
+    result = piece.block
+    if not isinstance(result, ToolResult) or not isinstance(result.content, list):
+        return piece
+    kept = [part for part in result.content if not (isinstance(part, Text) and not part.text.strip())]
+    if len(kept) == len(result.content):
+        return piece
+    return book.change("blank_in_result", piece, structs.replace(result, content=kept or UNSET))
 
 
 def _with_plain_media(piece: Piece, book: Book) -> Piece:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pipeline.history.ids import made_id
 from pipeline.history.pieces import Piece
-from pipeline.model import RedactedThinking, Text, Thinking, ToolUse, Turn, Unknown
+from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
 
 class Call(Struct, omit_defaults=True):
@@ -97,11 +97,19 @@ def _asks_for(call: ToolUse) -> tuple[str, bytes]:
         return call.name, data
 
 
+class Start(Struct, frozen=True, array_like=True):
+    """Where a message of its own begins beside a neighbour of the same side: with this turn, under this id."""
+
+    turn: int
+    id: str | None = None
+
+
 class Exchange(Struct, omit_defaults=True, dict=True):
-    """One exchange. The first of a history has no assistant turn.
+    """One exchange. The first of a history mostly has no assistant turn.
 
     ``number`` counts the assistant turn, ``user_number`` the user turn of its own that follows its results (0: none
-    yet). ``sealed`` is set once the assistant turn has been settled.
+    yet). ``sealed`` is set once the assistant turn has been settled. Where neighbours stay apart, ``assistant_starts``
+    and ``user_starts`` say which turns begin a message, besides the first one of each side.
     """
 
     number: int
@@ -113,6 +121,38 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     user_id: str | None = None
     user_number: int = 0
     sealed: bool = False
+    assistant_starts: list[Start] = []
+    user_starts: list[Start] = []
+
+    def name_assistant(self, identity: str | None) -> None:
+        """Give the last message of the assistant's the id of a turn that is part of it, if that has one."""
+        if identity and self.assistant_starts:
+            self.assistant_starts[-1] = Start(self.assistant_starts[-1].turn, identity)
+        else:
+            self.assistant_id = identity or self.assistant_id
+
+    def name_user(self, identity: str | None) -> None:
+        """Give the last message of the user's the id of a turn that is part of it, if that has one."""
+        if identity and self.user_starts:
+            self.user_starts[-1] = Start(self.user_starts[-1].turn, identity)
+        else:
+            self.user_id = identity or self.user_id
+
+    def leave_out(self, calls: Sequence[Call]) -> None:
+        """Go on without some of the calls."""
+        gone = {call.at for call in calls}
+        places = {at: new for new, at in enumerate(at for at in range(len(self.assistant)) if at not in gone)}
+        self.assistant = [self.assistant[at] for at in places]
+        self.calls = [structs.replace(call, at=places[call.at]) for call in self.calls if call.at not in gone]
+
+    def join_user(self, later: Exchange, *, apart: bool) -> None:
+        """Take over what the user says in a later exchange; ``apart`` keeps both sides' messages side by side."""
+        if apart:
+            self.user_starts += [Start(later.user[0].turn, later.user_id), *later.user_starts]
+        else:
+            self.user_id = later.user_id or self.user_id
+        self.user += later.user
+        self.user_number = self.user_number or later.user_number
 
     def asked(self, original: str, *, by_name: bool = False) -> Asked | None:
         """The calls that came under an id, or, ``by_name``, else those of the tool that a made id names."""
@@ -129,6 +169,12 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     def tool_use(self, call: Call) -> ToolUse:
         """A call's block, with the id that it has in the output."""
         return call.block(self.assistant)
+
+    def lacking(self, structure: Structure) -> list[Call]:
+        """The calls that may not be without a result, and are."""
+        if structure.unanswered and not self.results:
+            return []
+        return [call for call in self.calls if call.result < 0]
 
     @property
     def answered(self) -> bool:
@@ -154,6 +200,25 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             loose = {call.at for call in self.calls if call.result < 0}
             return any(not is_reasoning(piece) and at not in loose for at, piece in enumerate(self.assistant))
         return any(not is_reasoning(piece) for piece in self.assistant)
+
+
+def call_of(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> tuple[Exchange, Call] | None:
+    """The call that a result belongs to; ``by_name`` says that its id may have been made of the tool's name.
+
+    A result that follows directly belongs to the last exchange if that has a call of its id; a displaced one to
+    the latest open call of its id that still waits. Of several calls with one id, the first that waits. Where every
+    open call of this id has its result, it is one more for the latest of them.
+    """
+    latest: tuple[Exchange, Call] | None = None
+    for exchange in reversed(exchanges):
+        asked = exchange.asked(original, by_name=by_name)
+        if asked is None:
+            continue
+        open_call = asked.waiting
+        if open_call is not None or exchange is exchanges[-1]:
+            return exchange, open_call or asked.calls[0]
+        latest = latest or (exchange, asked.calls[0])
+    return latest
 
 
 def is_reasoning(piece: Piece) -> bool:

@@ -46,14 +46,23 @@ class IdTable:
     """The tool ids of one session.
 
     ``images`` are how its targets write ids of their own making: what two ids would be there is kept apart as well, so
-    that a target may shorten each id by itself and never gives two calls one.
+    that a target may shorten each id by itself and never gives two calls one. ``again``: only the calls of one turn
+    have to be told apart.
     """
 
-    def __init__(self, images: Sequence[Image] = ()) -> None:
+    def __init__(self, images: Sequence[Image] = (), *, again: bool = False) -> None:
+        self._again = again
         self._images = [(image, set[str]()) for image in images]
         self._used: set[str] = set()
         self._rewritten: dict[str, int] = {}
         self._answered: dict[str, bool] = {}
+
+    def begin_turn(self) -> None:
+        """Let the calls of a new turn of the assistant's have the ids of earlier ones, where they may."""
+        if self._again:
+            self._used.clear()
+            for _, taken in self._images:
+                taken.clear()
 
     def claim(self, original: str) -> str:
         """The output's id for a new call: the original where it can stay, else one that is made from it."""

@@ -4,7 +4,8 @@ Theory of operation. The history is a list of exchanges. Only its end is open; w
 is, handed out as finished messages, and is never touched again. A turn that comes in is cleaned by itself (``clean``),
 then its blocks go to the open exchanges: what an assistant says joins the last exchange or begins a new one, a result
 goes to its call, wherever that is among the open exchanges, anything else that a user says joins the last exchange's
-user turn. Neighbours of one role thereby merge, whatever was dropped between them.
+user turn. Neighbours of one role thereby merge, whatever was dropped between them; where they may stand side by side,
+the exchange remembers which turns begin a message. The machine finds; the ``Structure`` says what is mended.
 
 After each turn, everything before the earlier of these is settled: the last turn, which may still grow, and the first
 exchange with a call that has no real result yet, as long as it is among the last ``policy.open_exchanges``. A request
@@ -21,13 +22,21 @@ from msgspec import structs
 
 from pipeline.fixes import Fix
 from pipeline.history.clean import clean, system_pieces
-from pipeline.history.exchanges import Call, Exchange, continues, is_reasoning
+from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_reasoning
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import IdTable, Image, SettledCall, made_id
-from pipeline.history.pieces import Book, Entry, Message, Piece
-from pipeline.history.render import OpenEnd, Rendered, assistant_message, render_open, result_for, user_message
+from pipeline.history.pieces import Book, Entry, Message, Piece, is_blank, is_row
+from pipeline.history.render import (
+    OpenEnd,
+    Rendered,
+    assistant_messages,
+    place_of_result,
+    render_open,
+    result_for,
+    user_messages,
+)
 from pipeline.history.results import is_placeholder, orphan_pieces, same_content
-from pipeline.model import Policy, ToolResult, ToolUse, Turn
+from pipeline.model import STRICT, Policy, Structure, ToolResult, ToolUse, Turn
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64
@@ -36,9 +45,15 @@ _MANY_CHANGED = 64
 class History:
     """A history under repair. ``messages`` counts those that are settled; ``images`` are for its ``IdTable``."""
 
-    def __init__(self, policy: Policy | None = None, images: Sequence[Image] = ()) -> None:
+    def __init__(
+        self, policy: Policy | None = None, structure: Structure = STRICT, images: Sequence[Image] = ()
+    ) -> None:
         self.policy = policy or Policy()
-        self.ids = IdTable(images)
+        if self.policy.strip_tools:
+            # The filter joins neighbours and begins with the user, whatever the target.
+            structure = structs.replace(structure, neighbours=frozenset(), assistant_first=False)
+        self.structure = structure
+        self.ids = IdTable(images, again=structure.ids_again)
         self.exchanges: list[Exchange] = []
         self.system: list[Piece] = []
         self.messages = 0
@@ -60,7 +75,7 @@ class History:
         if turn.role == "system":
             self._system(turn)
         else:
-            for role, pieces in clean(turn, self.policy, book, self.changed):
+            for role, pieces in clean(turn, self.policy, self.structure, book, self.changed):
                 if role == "assistant":
                     self._assistant(turn, pieces)
                 else:
@@ -82,10 +97,11 @@ class History:
         It opens the history or comes where the machine rests, and the table of ids admits its ids.
         """
         for exchange in self.exchanges:
-            self._emit(user_message(exchange, self.changed))
+            self._emit(user_messages(exchange, self.changed, self._book))
         self.turns += stretch.turns
         self.messages += stretch.turns
         self.ids.claim_answered(stretch.ids)
+        self.ids.begin_turn()
         self._calls += [SettledCall(each, each, answered=True) for each in stretch.ids]
         self.number += stretch.number + 1
         # The assistant turn that comes next is this exchange's.
@@ -99,7 +115,7 @@ class History:
         """
         if not self.user_spoke_last or not self.exchanges:
             return False
-        spoken = any(not piece.system for piece in self.exchanges[-1].user)
+        spoken = any(not (piece.system or is_blank(piece)) for piece in self.exchanges[-1].user)
         return spoken or not self.interrupted
 
     @property
@@ -110,7 +126,7 @@ class History:
     def open_messages(self, tail: str | None = None) -> Rendered:
         """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""
         drops = self.policy.missing_result == "drop"
-        end = OpenEnd(self.exchanges, self.changed, self.messages, drops, self.turns > 0)
+        end = OpenEnd(self.exchanges, self.changed, self.messages, drops, self.structure)
         return render_open(end, tail or self.policy.tail)
 
     def take_settled(self) -> tuple[list[Message], list[Fix], list[Entry], list[SettledCall]]:
@@ -123,7 +139,7 @@ class History:
 
     def _system(self, turn: Turn) -> None:
         leading = not self.exchanges
-        pieces = system_pieces(turn, self._book, leading=leading)
+        pieces = system_pieces(turn, self._book, leading=leading, stays=self.structure.system_inside)
         if leading:
             self.system += pieces
         elif pieces:
@@ -131,20 +147,36 @@ class History:
             self.user_spoke_last = False
 
     def _assistant(self, turn: Turn, pieces: list[Piece]) -> None:
-        if not self.exchanges:
+        if not (self.exchanges or self.structure.assistant_first):
             for piece in pieces:
                 self._book.drop("leading_dropped", piece)
             return
-        exchange = self.exchanges[-1]
-        if exchange.closed:
+        if not self.exchanges or self.exchanges[-1].closed:
             self.number += 1
-            exchange = Exchange(number=self.number)
-            self.exchanges.append(exchange)
-        elif exchange.assistant and not continues(exchange.assistant[-1], turn, pieces):
-            self._book.note("turns_merged", turn.place)
+            self.exchanges.append(Exchange(number=self.number))
+            self.ids.begin_turn()
+        exchange = self.exchanges[-1]
+        if exchange.assistant and not continues(exchange.assistant[-1], turn, pieces):
+            if self._is_apart(exchange, pieces):
+                exchange.assistant_starts.append(Start(turn.index))
+            else:
+                self._book.note("turns_merged", turn.place)
         for piece in pieces:
             self._add_assistant_piece(exchange, piece, turn)
-        exchange.assistant_id = turn.id or exchange.assistant_id
+        exchange.name_assistant(turn.id)
+
+    def _is_apart(self, exchange: Exchange, pieces: list[Piece]) -> bool:
+        """Whether what the assistant says next is a message of its own beside the last one."""
+        if (
+            "assistant" not in self.structure.neighbours
+            or is_reasoning(exchange.assistant[-1])
+            or all(map(is_reasoning, pieces))
+        ):
+            return False
+        if self.structure.calls_apart or not exchange.calls:
+            return True
+        called = exchange.assistant[exchange.calls[-1].at].turn
+        return bool(exchange.assistant_starts) and called < exchange.assistant_starts[-1].turn
 
     def _add_assistant_piece(self, exchange: Exchange, piece: Piece, turn: Turn) -> None:
         call = piece.block
@@ -181,32 +213,38 @@ class History:
 
     def _last_for_user(self) -> Exchange:
         """The exchange that the next user content belongs to."""
+        last = self.exchanges[-1] if self.exchanges else None
+        if last and last.only_reasoning and not (last.closed or self.structure.reasoning_alone):
+            # It was not firm, so the exchange before it is still there, if there was one.
+            for piece in self.exchanges.pop().assistant:
+                self._book.drop("reasoning_alone", piece)
         if not self.exchanges:
             self.number += 1
             self.exchanges.append(Exchange(number=self.number, user_number=self.number, sealed=True))
-        exchange = self.exchanges[-1]
-        if exchange.only_reasoning and not exchange.closed:
-            for piece in exchange.assistant:
-                self._book.drop("reasoning_alone", piece)
-            # It was not firm, so the exchange before it is still there.
-            self.exchanges.pop()
-            exchange = self.exchanges[-1]
-        return exchange
+        return self.exchanges[-1]
 
     def _say(self, turn: Turn, pieces: list[Piece], exchange: Exchange) -> None:
         if not exchange.user_number:
             self.number += 1
             exchange.user_number = self.number
-        if exchange.user and exchange.user[-1].turn != turn.index:
-            self._book.note("turns_merged", turn.place)
+        before = exchange.user or exchange.results
+        if before and before[-1].turn != turn.index:
+            if self._may_stand_behind(before[-1]) or before[-1].stays_system != pieces[0].stays_system:
+                exchange.user_starts.append(Start(turn.index))
+            elif exchange.user:
+                self._book.note("turns_merged", turn.place)
         exchange.user += pieces
-        exchange.user_id = turn.id or exchange.user_id
+        exchange.name_user(turn.id)
+
+    def _may_stand_behind(self, last: Piece) -> bool:
+        """Whether the next message may stay one of its own; a shape that writes each result as one means no turn."""
+        return "user" in self.structure.neighbours and not is_row(last)
 
     # Results.
 
     def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
         """Give a result to its call; False where there is none that could take it."""
-        found = self._call_of(result.tool_use_id, by_name=turn.ids_made)
+        found = call_of(self.exchanges, result.tool_use_id, by_name=turn.ids_made)
         if found is None:
             return False
         exchange, call = found
@@ -230,37 +268,21 @@ class History:
             exchange.results[call.result] = piece
         else:
             call.result = len(exchange.results)
+            last = exchange.results[-1] if exchange.results else piece
+            if piece.fate != "moved" and last.turn != turn.index and self._may_stand_behind(last):
+                exchange.user_starts.append(Start(turn.index))
             exchange.results.append(piece)
         call.real = real
         if exchange is self.exchanges[-1]:
-            exchange.user_id = turn.id or exchange.user_id
+            exchange.name_user(turn.id)
         self.user_spoke_last = True
         return True
-
-    def _call_of(self, original: str, *, by_name: bool) -> tuple[Exchange, Call] | None:
-        """The call that a result belongs to; ``by_name`` says that its id may have been made of the tool's name.
-
-        A result that follows directly belongs to the last exchange if that has a call of its id; a displaced one to
-        the latest open call of its id that still waits. Of several calls with one id, the first that waits.
-        """
-        for exchange in reversed(self.exchanges):
-            asked = exchange.asked(original, by_name=by_name)
-            if asked is None:
-                continue
-            open_call = asked.waiting
-            if open_call is not None or exchange is self.exchanges[-1]:
-                return exchange, open_call or asked.calls[0]
-        # Every open call of this id has its result: this is one more for the latest of them.
-        for exchange in reversed(self.exchanges):
-            asked = exchange.asked(original, by_name=by_name)
-            if asked is not None:
-                return exchange, asked.calls[0]
-        return None
 
     def _give_way(self, earlier: Piece, call: Call) -> None:
         """Leave out a placeholder for a real result; one of our own stands in the first open user turn."""
         if earlier.fate == "synthesised":
-            place = f"messages.{self.messages}.content.{call.result}"
+            number, at = place_of_result(self.exchanges[0], call.result)
+            place = f"messages.{self.messages + number}.content.{at}"
             self._book.note("placeholder_dropped", place, tool_id=call.original)
         else:
             self._book.drop("placeholder_dropped", earlier)
@@ -275,14 +297,11 @@ class History:
 
     def _orphan(self, piece: Piece, result: ToolResult) -> list[Piece]:
         answered = self.ids.answered(result.tool_use_id)
-        if answered:
-            self._book.drop("result_duplicate", piece)
-            return []
-        code = "result_orphan" if answered is None else "result_late"
-        if self.policy.orphan_result == "drop":
-            self._book.drop(code, piece)
-            return []
-        return orphan_pieces(piece, result, f"{code}_text", self._book)
+        code = "result_duplicate" if answered else "result_orphan" if answered is None else "result_late"
+        if self.policy.orphan_result == "text" and not answered:
+            return orphan_pieces(piece, result, f"{code}_text", self._book)
+        self._book.drop(code, piece)
+        return []
 
     # Settling.
 
@@ -294,13 +313,17 @@ class History:
             if len(self.exchanges) == 1:
                 return
             second = self.exchanges[1]
-            if not second.firm(unanswered_stay=self.policy.missing_result == "synthesise"):
+            if not self._firm(second):
                 if not (second.closed and self._expired(second)):
                     return
                 if not self._give_up(second):
                     continue
-            self._emit(user_message(first, self.changed))
+            self._emit(user_messages(first, self.changed, self._book))
             del self.exchanges[0]
+
+    def _firm(self, exchange: Exchange) -> bool:
+        stay = self.structure.unanswered or self.policy.missing_result == "synthesise"
+        return self.structure.reasoning_alone or exchange.firm(unanswered_stay=stay)
 
     def _seal(self, exchange: Exchange) -> bool:
         """Settle an exchange's assistant turn if it can be; its user turn may still grow."""
@@ -309,8 +332,9 @@ class History:
         if not exchange.answered:
             if not self._expired(exchange):
                 return False
-            self._give_up(exchange)
-        self._emit(assistant_message(exchange, self.changed, self._book))
+            if not self._give_up(exchange):
+                return True
+        self._emit(assistant_messages(exchange, self.structure, self.changed, self._book))
         for call in exchange.calls:
             self._settle_call(exchange, call)
         exchange.sealed = True
@@ -321,12 +345,17 @@ class History:
         return exchange.number <= self.number - max(self.policy.open_exchanges, 1)
 
     def _give_up(self, exchange: Exchange) -> bool:
-        """Do without the results that never came; False if nothing of the exchange is left by itself."""
-        missing = [call for call in exchange.calls if call.result < 0]
+        """Do without the results that never came; False if no assistant turn is left."""
+        missing = exchange.lacking(self.structure)
+        if not missing:
+            return True
         if self.policy.missing_result == "synthesise":
-            for call in missing:
+            # The assistant's own messages stand between what is settled and its results.
+            before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), Book()))
+            number, first = place_of_result(exchange, len(exchange.results))
+            for at, call in enumerate(missing, first):
                 call.result = len(exchange.results)
-                place = f"messages.{self.messages + 1}.content.{call.result}"
+                place = f"messages.{before + number}.content.{at}"
                 exchange.results.append(result_for(exchange, call, place, self._book))
             return True
         return self._drop_calls(exchange, missing)
@@ -338,34 +367,33 @@ class History:
             self.changed.add(piece.turn)
             self._calls.append(SettledCall(call.original, exchange.tool_use(call).id, answered=False))
             self.ids.settle(self._calls[-1])
-        gone = {call.at for call in missing}
-        places = {at: new for new, at in enumerate(at for at in range(len(exchange.assistant)) if at not in gone)}
-        exchange.assistant = [exchange.assistant[at] for at in places]
-        exchange.calls = [structs.replace(call, at=places[call.at]) for call in exchange.calls if call.at not in gone]
+        exchange.leave_out(missing)
         if any(not is_reasoning(piece) for piece in exchange.assistant):
             return True
         for piece in exchange.assistant:
             self._book.drop("reasoning_alone", piece)
-        self._join_to_previous(exchange)
+        if exchange is self.exchanges[0]:
+            exchange.assistant, exchange.calls, exchange.sealed = [], [], True
+        else:
+            self._join_to_previous(exchange)
         return False
 
     def _join_to_previous(self, exchange: Exchange) -> None:
-        at = self.exchanges.index(exchange)
-        previous = self.exchanges[at - 1]
-        if previous.user and exchange.user:
+        previous = self.exchanges[self.exchanges.index(exchange) - 1]
+        both = bool(previous.user and exchange.user)
+        apart = both and "user" in self.structure.neighbours
+        if both and not apart:
             self._book.note("turns_merged", exchange.user[0].message)
-        previous.user += exchange.user
-        previous.user_number = previous.user_number or exchange.user_number
-        previous.user_id = exchange.user_id or previous.user_id
-        del self.exchanges[at]
+        previous.join_user(exchange, apart=apart)
+        self.exchanges.remove(exchange)
 
     def _settle_call(self, exchange: Exchange, call: Call) -> None:
         settled = SettledCall(call.original, exchange.tool_use(call).id, call.real)
         self._calls.append(settled)
         self.ids.settle(settled)
 
-    def _emit(self, message: Message) -> None:
-        self._settled.append(message)
-        self.messages += 1
+    def _emit(self, messages: list[Message]) -> None:
+        self._settled += messages
+        self.messages += len(messages)
         if len(self.changed) > _MANY_CHANGED:
             self.changed &= {piece.turn for exchange in self.exchanges for piece in exchange.assistant}

@@ -12,9 +12,12 @@ from typing import Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from pipeline.fixes import FIXES, Fate, Fix, make
-from pipeline.model import Block, Own, Role, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import Block, Own, Role, Text, ToolResult, ToolUse, Turn, Unknown
 
 Speaker: TypeAlias = Literal["user", "assistant"]
+
+# What a system message becomes where it may not stay one.
+_INLINED = frozenset({"system_inlined", "system_block_as_text"})
 
 # From the lightest to the gravest; a block that was both moved and rewritten was moved.
 _GRAVITY: dict[str, int] = {"kept": 0, "rewritten": 1, "moved": 2, "flattened": 3, "dropped": 4, "synthesised": 5}
@@ -59,6 +62,11 @@ class Piece(Struct, omit_defaults=True):
         return tool_id(self.block) if self.came_as is None else self.came_as
 
     @property
+    def stays_system(self) -> bool:
+        """Whether the block is part of a system message that stays one."""
+        return self.system and self.code not in _INLINED
+
+    @property
     def whole(self) -> bool:
         """Whether the block was its message's content, written as a plain string."""
         return is_whole(self.path)
@@ -70,7 +78,7 @@ class Piece(Struct, omit_defaults=True):
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """One turn of the repaired history.
+    """One message of the repaired history.
 
     ``changed`` holds the input messages in it that lost a block or gave one away: what they say is no longer verbatim.
     """
@@ -97,6 +105,16 @@ def code_for_unknown(block: Block, target: str = "") -> str:
 def is_whole(path: str) -> bool:
     """Whether a block with this place in the input was its message's content, written as a plain string."""
     return path.endswith(".content")
+
+
+def is_blank(piece: Piece) -> bool:
+    """Whether a piece is a text that says nothing."""
+    return isinstance(piece.block, Text) and not piece.block.text.strip()
+
+
+def is_row(piece: Piece) -> bool:
+    """Whether a piece is a result that came as a message of its own, as its shape writes every result."""
+    return isinstance(piece.block, ToolResult) and not piece.path.rpartition(".")[2].isdecimal()
 
 
 def block_path(turn: Turn, at: int) -> str:

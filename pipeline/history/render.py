@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from pipeline.fixes import Fix
-from pipeline.history.exchanges import Call, Exchange, calls_last, is_reasoning
-from pipeline.history.pieces import Book, Entry, Message, Piece
+from pipeline.history.exchanges import Call, Exchange, Start, calls_last, is_reasoning
+from pipeline.history.pieces import Book, Entry, Message, Piece, is_blank
 from pipeline.history.results import INTERRUPTED
-from pipeline.model import Text, ToolResult
+from pipeline.model import Role, Structure, Text, ToolResult, Unknown
 
 # What the user says where a history must not end with the assistant.
 CONTINUE = "Continue."
@@ -22,36 +23,46 @@ class OpenEnd(Struct, frozen=True, gc=False):
     """What of a history is open.
 
     ``changed`` are the input messages that lost a block; ``settled`` counts the messages before. ``drops`` says that
-    calls without a result are left out, ``begun`` that a turn has come at all.
+    calls that lack a result are left out.
     """
 
     exchanges: Sequence[Exchange]
     changed: AbstractSet[int]
     settled: int
     drops: bool
-    begun: bool
+    structure: Structure
 
 
 class Rendered(Struct, frozen=True):
     """The open end of a history as messages, with the fixes and ledger entries that hold for this request only.
 
-    ``assistant_last`` says that it ends in an assistant turn, or with nothing at all, against the policy.
+    ``final`` says that an assistant's turn stays the last one, for the model to go on with; ``refused`` that one is
+    the last against the policy.
     """
 
     messages: list[Message]
     fixes: list[Fix]
     gone: list[Entry]
-    assistant_last: bool = False
+    final: bool = False
+    refused: bool = False
 
 
-def assistant_message(exchange: Exchange, changed: set[int], book: Book) -> Message:
-    """An exchange's assistant turn."""
-    return _assistant(exchange.assistant, exchange.assistant_id, changed, book)
+def assistant_messages(exchange: Exchange, structure: Structure, changed: set[int], book: Book) -> list[Message]:
+    """An exchange's assistant turn: one message, or several where neighbours stay apart."""
+    return _assistant(exchange, exchange.assistant, structure, changed, book)
 
 
-def user_message(exchange: Exchange, changed: set[int]) -> Message:
+def user_messages(exchange: Exchange, changed: set[int], book: Book) -> list[Message]:
     """An exchange's user turn: results first, then what the user said."""
-    return _message("user", [*exchange.results, *exchange.user], exchange.user_id, changed)
+    return _user(exchange, exchange.results, changed, book)
+
+
+def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
+    """Where a result stands in its exchange's user turn: which message, and which block of it."""
+    number, start = 0, 0
+    for one in _parted(exchange.results[: at + 1], exchange.user_starts)[:-1]:
+        number, start = number + 1, start + len(one)
+    return number, at - start
 
 
 def result_for(exchange: Exchange, call: Call, place: str, book: Book) -> Piece:
@@ -71,20 +82,24 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
     for exchange in end.exchanges:
         pieces = exchange.assistant
         if not exchange.sealed:
-            pieces = _without_missing(exchange, changed, book) if end.drops else pieces
-            if all(is_reasoning(piece) for piece in pieces):
+            pieces = _without_missing(exchange, end.structure, changed, book) if end.drops else pieces
+            if end.structure.reasoning_alone or not all(is_reasoning(piece) for piece in pieces):
+                messages += _assistant(exchange, pieces, end.structure, changed, book)
+            else:
                 for piece in pieces:
                     book.drop("reasoning_alone", piece)
-            else:
-                messages.append(_assistant(pieces, exchange.assistant_id, changed, book))
         _add_user(messages, exchange, changed, end, book)
-    assistant_last = _end(messages, end, tail, book)
-    return Rendered(messages, book.fixes, book.gone, assistant_last)
+    ended = _ending(messages, end.structure, tail)
+    if ended == "continued":
+        book.note("tail_continued", f"messages.{end.settled + len(messages)}.content.0")
+        piece = Piece(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
+        messages.append(Message("user", [piece]))
+    return Rendered(messages, book.fixes, book.gone, ended == "final", ended == "refused")
 
 
-def _without_missing(exchange: Exchange, changed: set[int], book: Book) -> list[Piece]:
+def _without_missing(exchange: Exchange, structure: Structure, changed: set[int], book: Book) -> list[Piece]:
     kept = list(exchange.assistant)
-    for call in reversed([call for call in exchange.calls if call.result < 0]):
+    for call in reversed(exchange.lacking(structure)):
         piece = kept.pop(call.at)
         book.drop("call_unanswered", piece)
         changed.add(piece.turn)
@@ -93,52 +108,109 @@ def _without_missing(exchange: Exchange, changed: set[int], book: Book) -> list[
 
 def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], end: OpenEnd, book: Book) -> None:
     results = list(exchange.results)
-    if not end.drops:
-        at = end.settled + len(messages)
-        for call in exchange.calls:
-            if call.result < 0:
-                place = f"messages.{at}.content.{len(results)}"
-                results.append(result_for(exchange, call, place, book))
+    lacking = [] if end.drops else exchange.lacking(end.structure)
+    if lacking:
+        number, first = place_of_result(exchange, len(results))
+        for at, call in enumerate(lacking, first):
+            place = f"messages.{end.settled + len(messages) + number}.content.{at}"
+            results.append(result_for(exchange, call, place, book))
     if not (results or exchange.user):
         return
-    message = _message("user", [*results, *exchange.user], exchange.user_id, changed)
-    if messages and messages[-1].role == "user":
+    said = _user(exchange, results, changed, book)
+    if messages and messages[-1].role == said[0].role == "user" and "user" not in end.structure.neighbours:
+        # What the assistant said between them is gone.
         if exchange.user:
             book.note("turns_merged", exchange.user[0].message)
         last = messages.pop()
-        message = structs.replace(
-            message,
-            pieces=[*last.pieces, *message.pieces],
-            id=message.id or last.id,
-            changed=last.changed | message.changed,
+        said[0] = structs.replace(
+            said[0],
+            pieces=[*last.pieces, *said[0].pieces],
+            id=said[0].id or last.id,
+            changed=last.changed | said[0].changed,
         )
-    messages.append(message)
+    messages += said
 
 
-def _end(messages: list[Message], end: OpenEnd, tail: str, book: Book) -> bool:
-    """Apply the policy for a history that ends with the assistant; True if it does and stays so against the policy."""
-    if not messages:
-        # Nothing of it is left; there is nothing to go on with either, so only a restored history may stay empty.
-        if tail in {"keep", "reject"} or not end.begun:
-            return False
-    elif messages[-1].role == "user" or tail in {"keep", "prefill"}:
-        return False
-    elif tail == "reject":
+def _ending(
+    messages: Sequence[Message], structure: Structure, tail: str
+) -> Literal["open", "final", "continued", "refused"]:
+    """What becomes of the end of a history; it is open where the user is the last, or where nobody is."""
+    if tail == "prefill":
+        return "final"
+    if tail == "keep" or not messages or messages[-1].role != "assistant":
+        return "open"
+    if tail == "reject":
+        return "refused"
+    return "final" if tail == "auto" and _may_be_last(messages[-1], structure) else "continued"
+
+
+def _may_be_last(message: Message, structure: Structure) -> bool:
+    block = message.pieces[-1].block
+    if isinstance(block, Unknown) and block.kind in structure.paused_by:
         return True
-    book.note("tail_continued", f"messages.{end.settled + len(messages)}.content.0")
-    piece = Piece(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
-    messages.append(Message("user", [piece]))
-    return False
+    if structure.assistant_last == "text":
+        return isinstance(block, Text) and bool(block.text.strip())
+    return structure.assistant_last == "always"
 
 
-def _assistant(pieces: list[Piece], identity: str | None, changed: set[int], book: Book) -> Message:
+def _assistant(
+    exchange: Exchange, pieces: Sequence[Piece], structure: Structure, changed: set[int], book: Book
+) -> list[Message]:
+    messages = []
+    for said, identity in _messages(pieces, exchange.assistant_starts, exchange.assistant_id, book):
+        ordered = said if structure.text_behind else _reordered(said, changed, book)
+        messages.append(_message("assistant", ordered, identity, changed))
+    return messages
+
+
+def _user(exchange: Exchange, results: Sequence[Piece], changed: set[int], book: Book) -> list[Message]:
+    return [
+        _message("system" if said[0].stays_system else "user", said, identity, changed)
+        for said, identity in _messages([*results, *exchange.user], exchange.user_starts, exchange.user_id, book)
+    ]
+
+
+def _messages(
+    pieces: Sequence[Piece], starts: Sequence[Start], first: str | None, book: Book
+) -> list[tuple[list[Piece], str | None]]:
+    """The pieces of each message with its id, that of the ``first`` one where no other starts."""
+    ids = {start.turn: start.id for start in starts}
+    return [
+        (_without_blanks(said, book), ids.get(said[0].turn, first) if at else first)
+        for at, said in enumerate(_parted(pieces, starts) if starts else [list(pieces)] if pieces else [])
+    ]
+
+
+def _without_blanks(pieces: list[Piece], book: Book) -> list[Piece]:
+    """The pieces of a message less texts that say nothing, which may be all of a message and stand beside nothing."""
+    if len(pieces) == 1 or not any(map(is_blank, pieces)):
+        return pieces
+    kept = [piece for piece in pieces if not is_blank(piece)] or pieces[:1]
+    for piece in pieces:
+        if piece not in kept:
+            book.drop("blank_dropped", piece)
+    return kept
+
+
+def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece]]:
+    """The pieces of one side by message; a result that was moved or made stands with those before it."""
+    turns = {start.turn for start in starts}
+    parted: list[list[Piece]] = []
+    for piece in pieces:
+        begins = piece.turn in turns and piece.turn != parted[-1][0].turn if parted else True
+        if begins and parted and isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}:
+            begins = False
+        if begins:
+            parted.append([piece])
+        else:
+            parted[-1].append(piece)
+    return parted
+
+
+def _reordered(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece]:
     order = calls_last(pieces)
-    if order != list(range(len(pieces))):
-        pieces = _reordered(pieces, order, changed, book)
-    return _message("assistant", pieces, identity, changed)
-
-
-def _reordered(pieces: list[Piece], order: list[int], changed: set[int], book: Book) -> list[Piece]:
+    if order == list(range(len(pieces))):
+        return pieces
     moved = []
     furthest = -1
     for at in order:
@@ -151,6 +223,6 @@ def _reordered(pieces: list[Piece], order: list[int], changed: set[int], book: B
     return moved
 
 
-def _message(role: str, pieces: list[Piece], identity: str | None, changed: set[int]) -> Message:
+def _message(role: Role, pieces: list[Piece], identity: str | None, changed: set[int]) -> Message:
     touched = frozenset(changed.intersection(piece.turn for piece in pieces)) if changed else frozenset()
-    return Message("assistant" if role == "assistant" else "user", pieces, identity, touched)
+    return Message(role, pieces, identity, touched)

@@ -232,14 +232,14 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
     target = settled.target
     tail = _tail(history.policy.tail, target)
     rendered = history.open_messages(tail)
-    ending = settled.dialect.end(rendered.messages, settled.state, len(settled.chunks), final=tail == "prefill")
+    ending = settled.dialect.end(rendered.messages, settled.state, len(settled.chunks), final=rendered.final)
     body = Body(settled, ending)
     # Until a turn has been taken, a system message may still come and change the head.
     steady = bool(history.exchanges) and ending.prefix is None
     prefix_bytes = settled.steady() if steady else 0
     last = history.messages + len(rendered.messages) - 1 if ending.last is None else ending.last
-    violations = _judged(settled, body, ending, last, endless=tail == "keep" or rendered.assistant_last)
-    if rendered.assistant_last:
+    violations = _judged(settled, body, ending, last, endless=tail == "keep" or rendered.refused)
+    if rendered.refused:
         # By policy it is not mended, so it is judged as the models do that take no prefill.
         violations.append(RULES[target.writer.tail_rule].broken(f"messages.{last}", "hard", role="assistant"))
     account = Account(

@@ -88,12 +88,12 @@ class Session:
 
         The last turn is the user's, and every call has a real result or user text follows the open call.
         """
-        return self._work.history.waiting
+        return self._work.waiting
 
     @property
     def interrupted(self) -> bool:
         """Whether a call among the open ones has no real result: what follows it was said over it."""
-        return self._work.history.interrupted
+        return self._work.interrupted
 
     def append(self, message: GivenMessage, source: str = "auto") -> list[Fix]:
         """Take the next message, in any shape that the readers know; the fixes that are now certain.
@@ -177,7 +177,7 @@ class Session:
                 turns, fixes = _read(message, index, source)
                 entries += [fixes, *turns]
         self._work = self._work.again(entries, count, dict.fromkeys(self.targets, "replaced"))
-        return list(self._work.shared.fixes)
+        return self._work.fixes
 
     def rewind(self, to: str | int) -> None:
         """Go back: to the first ``to`` messages, or to the last message of the id ``to``, which stays.

@@ -20,7 +20,7 @@ from pipeline.history.exchanges import Exchange
 from pipeline.history.ids import Image, SettledCall
 from pipeline.history.machine import History
 from pipeline.history.pieces import Entry, Piece
-from pipeline.model import Policy, Tool, Turn
+from pipeline.model import Policy, Structure, Tool, Turn
 from pipeline.session.settled import SettledHead, SettledSlice
 from pipeline.targets import Setting
 
@@ -38,8 +38,21 @@ class Logged(Struct, frozen=True, omit_defaults=True):
 LogEntry: TypeAlias = Turn | list[Fix]
 
 
+class Mended(Struct, array_like=True):
+    """What the machine of these targets has settled."""
+
+    targets: list[str]
+    ids: list[str | None] = []
+    fixes: list[Fix] = []
+    gone: list[Entry] = []
+    calls: list[SettledCall] = []
+
+
 class Slice(Struct, array_like=True):
-    """What a session has gained. ``log`` is the JSON of a list of ``Logged``."""
+    """What a session has gained. ``log`` is the JSON of a list of ``Logged``.
+
+    What stands in ``ids`` to ``calls`` is the first machine's; ``others`` are those of targets with another structure.
+    """
 
     log: bytes = b"[]"
     ids: list[str | None] = []
@@ -47,6 +60,12 @@ class Slice(Struct, array_like=True):
     gone: list[Entry] = []
     calls: list[SettledCall] = []
     tracks: dict[str, SettledSlice] = {}
+    others: list[Mended] = []
+
+    def mended(self, target: str) -> Mended:
+        """What was settled by the machine of one of the targets."""
+        first = Mended([], self.ids, self.fixes, self.gone, self.calls)
+        return next((other for other in self.others if target in other.targets), first)
 
 
 class Segment(Struct, array_like=True):
@@ -57,8 +76,18 @@ class Segment(Struct, array_like=True):
     gained: Slice
 
 
+class SavedMachine(Struct):
+    """The open end of the history as one more machine has it, and the targets that it works for."""
+
+    targets: list[str]
+    history: bytes
+
+
 class Head(Struct, kw_only=True):
-    """The head record. ``setting`` and ``history`` are JSON, since they hold raw JSON themselves."""
+    """The head record. ``setting`` and ``history`` are JSON, since they hold raw JSON themselves.
+
+    ``history`` is the first machine's, and serves every target that none of the ``others`` works for.
+    """
 
     layout: int
     targets: list[str]
@@ -70,6 +99,12 @@ class Head(Struct, kw_only=True):
     next_segment: int
     gained: Slice
     tracks: dict[str, SettledHead]
+    others: list[SavedMachine] = []
+
+    def machine(self, target: str) -> tuple[int, bytes]:
+        """The number and the saved history of the machine of one of the targets."""
+        found = ((at, other.history) for at, other in enumerate(self.others, 1) if target in other.targets)
+        return next(found, (0, self.history))
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):
@@ -187,10 +222,12 @@ def save_history(history: History) -> bytes:
     )
 
 
-def load_history(data: bytes, policy: Policy, calls: Iterable[SettledCall], images: Sequence[Image] = ()) -> History:
+def load_history(
+    data: bytes, policy: Policy, structure: Structure, calls: Iterable[SettledCall], images: Sequence[Image] = ()
+) -> History:
     """A history that goes on where the saved one stopped; ``calls`` are all that were settled, oldest first."""
     state = _HISTORY.decode(data)
-    history = History(policy, images)
+    history = History(policy, structure, images)
     history.exchanges = state.exchanges
     history.system = state.system
     history.messages, history.turns, history.number = state.messages, state.turns, state.number
@@ -200,6 +237,7 @@ def load_history(data: bytes, policy: Policy, calls: Iterable[SettledCall], imag
     for settled in calls:
         history.ids.reload(settled)
     for exchange in state.exchanges:
+        history.ids.begin_turn()
         for call in exchange.calls if not exchange.sealed else ():
             history.ids.reload_open(call.original, exchange.tool_use(call).id)
     return history

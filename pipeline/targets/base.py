@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct
 
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Entry, Message, Piece
-from pipeline.model import Block, Issuer, Text, Tool, Turn, Unknown
+from pipeline.model import STRICT, Block, Issuer, Structure, Text, Tool, Turn, Unknown
 
 Row: TypeAlias = tuple[str, ...]
 """Where an output block comes from: input path, fate, code; then, where a turn is written as several messages or as
@@ -158,6 +158,15 @@ class Writer(Protocol):
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> Dialect:
         """Get ready for a session; ``system`` are the texts of leading system messages."""
+
+
+def structure_of(writer: Writer, setting: Setting) -> Structure:
+    """What a history may be like for the model of a setting.
+
+    A writer that knows says it by a method ``structure``; where nothing is known, all of it is mended.
+    """
+    known: Callable[[Setting], Structure] | None = getattr(writer, "structure", None)
+    return STRICT if known is None else known(setting)
 
 
 def images_of(writers: Iterable[Writer], model: str | None) -> list[Callable[[str], str]]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pipeline.history.pieces import Piece
+from pipeline.model import Structure
 from pipeline.targets._openai.chat import ChatDialect
 from pipeline.targets._openai.families import Template, chat_model
 from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
@@ -34,6 +35,16 @@ class OpenAIChat:
     def call_id(self, model: str | None) -> Callable[[str], str]:  # noqa: ARG002  all models have it from the API
         """At most 40 characters (OAI-03)."""
         return shortened
+
+    def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  all models have it from the API
+        """What recorded requests were accepted with; every call is answered directly, and every result has its call."""
+        return Structure(
+            assistant_first=True,
+            assistant_last="always",
+            neighbours=frozenset({"user", "assistant"}),
+            blank=frozenset({"assistant"}),
+            ids_again=True,
+        )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
         """Get ready for a session."""

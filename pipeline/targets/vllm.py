@@ -7,9 +7,10 @@ that is not known gets the plain chat.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from pipeline.history.pieces import Piece
+from pipeline.model import Role, Structure
 from pipeline.targets._openai.chat import ChatDialect
 from pipeline.targets._openai.families import chat_model, template
 from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
@@ -43,6 +44,14 @@ class Vllm:
     def call_id(self, model: str | None) -> Callable[[str], str]:
         """Nine letters and digits where the template wants them (VLM-06), else what the API takes."""
         return nine if template(model).short_ids else shortened
+
+    def structure(self, setting: Setting) -> Structure:
+        """What a template takes; servers themselves refuse none of it."""
+        family = template(setting.model)
+        neighbours: frozenset[Role] = frozenset({"user", "assistant"} if family.neighbours else ())
+        # The mark that a prefix needs is no part of a history, so one would not be the same when it is read again.
+        last: Literal["never", "always"] = "never" if family.prefix else "always"
+        return Structure(assistant_last=last, neighbours=neighbours, ids_again=True)
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
         """Get ready for a session."""

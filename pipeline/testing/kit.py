@@ -138,13 +138,15 @@ class Kit:
         """The rules accept the body; the request.
 
         A policy may ask for an end that the target refuses (``tail`` of ``reject`` or ``prefill``): then there is no
-        body, and ``continue`` makes one.
+        body, and ``continue`` makes one. Of a history in which nobody said anything nothing makes one.
 
         Raises:
             ConformanceError: a hard violation.
         """
         given = take(history, self.setting)
         done = self._normalized(given.document)
+        if done.body is None and not done.ids:
+            return done
         if done.body is None:
             if self.policy.tail not in {"reject", "prefill"}:
                 self._refuse_none(_hard(done.violations))

@@ -261,7 +261,7 @@ histories: Histories = st.one_of(broken_histories, broken_histories, tool_loops(
 policies: Strategy = st.fixed_dictionaries(
     {},
     optional={
-        "tail": st.sampled_from(["continue", "prefill", "keep", "reject"]),
+        "tail": st.sampled_from(["auto", "continue", "prefill", "keep", "reject"]),
         "missing_result": st.sampled_from(["synthesise", "drop"]),
         "orphan_result": st.sampled_from(["drop", "text"]),
         "incomplete_call": st.sampled_from(["drop", "text"]),

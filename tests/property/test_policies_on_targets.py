@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import SCALE, histories, policies
 
@@ -14,6 +15,8 @@ from pipeline import normalize
 from pipeline.history.render import CONTINUE
 from pipeline.history.results import INTERRUPTED, ORPHAN_MARK
 from pipeline.registry import TARGETS
+from pipeline.targets import Setting
+from pipeline.targets.base import structure_of
 
 NAMES = sorted(TARGETS)
 TEXTS = sorted(name for name, target in TARGETS.items() if target.text)
@@ -46,6 +49,7 @@ def walk(value):
 @given(messages=histories, policy=policies, missing=st.sampled_from(["synthesise", "drop"]))
 def test_missing_result(target, messages, policy, missing):
     done = made(messages, target, policy, tail="continue", missing_result=missing)
+    assume(done.body)
     codes = {fix.code for fix in done.fixes}
     assert ("result_synthesised" in codes) <= (missing == "synthesise")
     assert ("call_unanswered" in codes) <= (missing == "drop")
@@ -59,6 +63,7 @@ def test_missing_result(target, messages, policy, missing):
 @given(messages=histories, policy=policies, orphan=st.sampled_from(["drop", "text"]))
 def test_orphan_result(target, messages, policy, orphan):
     done = made(messages, target, policy, tail="continue", orphan_result=orphan)
+    assume(done.body)
     codes = {fix.code for fix in done.fixes}
     assert not codes & ({"result_orphan", "result_late"} if orphan == "text" else {"result_orphan_text"})
     assert (ORPHAN_MARK in words(done)) == bool(codes & {"result_orphan_text", "result_late_text"})
@@ -79,6 +84,7 @@ def test_incomplete_call(target, messages, policy, cut):
 @given(messages=histories, policy=policies)
 def test_strip_tools_leaves_no_tool(target, messages, policy):
     done = made(messages, target, policy, tail="continue", strip_tools=True)
+    assume(done.body)
     if target in TEXTS:
         assert "[Tool call: " not in words(done)
         assert "[Tool result]" not in words(done)
@@ -94,6 +100,7 @@ def test_strip_tools_leaves_no_tool(target, messages, policy):
 @given(messages=histories, policy=policies)
 def test_reasoning_is_stripped_for_everybody_or_kept_for_its_issuer(target, messages, policy):
     done = made(messages, target, policy, tail="continue", reasoning="strip")
+    assume(done.body)
     if target not in TEXTS:
         for found in walk(json.loads(done.body)):
             assert found.get("type") not in {"thinking", "redacted_thinking", "reasoning"}
@@ -109,7 +116,8 @@ def test_what_a_history_ends_with(target, messages, policy):
     going_on = made(messages, target, policy, tail="continue")
     kept, refused = (made(messages, target, policy, tail=tail) for tail in ("keep", "reject"))
     continued = any(fix.code == "tail_continued" for fix in going_on.fixes)
-    assert going_on.body is not None
+    assert (going_on.body is None) <= (not going_on.ids)
+    assume(going_on.body)
     if target in TEXTS:
         assert kept.body == going_on.body
     elif not continued:
@@ -123,10 +131,11 @@ def test_what_a_history_ends_with(target, messages, policy):
 
 @settings(max_examples=150 * SCALE)
 @given(messages=histories, policy=policies)
-def test_the_structure_is_mended_alike_for_every_target(messages, policy):
-    """One policy for duplicates, orphans and all the rest: what the repair does, it does whatever the target."""
-    found = set()
+def test_the_structure_is_mended_alike_for_all_targets_that_take_the_same(messages, policy):
+    found = defaultdict(set)
     for target in NAMES:
         fixes = made(messages, target, policy, tail="continue").fixes
-        found.add(str(sorted((fix.code, fix.path, fix.detail) for fix in fixes if not fix.target)))
-    assert len(found) == 1
+        mends = str(sorted((fix.code, fix.path, fix.detail) for fix in fixes if not fix.target))
+        found[structure_of(TARGETS[target].writer, Setting())].add(mends)
+    assert all(len(mends) == 1 for mends in found.values())
+    assert len(found) > 1

@@ -57,7 +57,7 @@ def test_a_policy_turn_by_turn(vector):
 def test_every_policy_is_shown_on_every_target_with_every_value():
     shown = {(vector["target"], name, value) for vector in VECTORS for name, value in vector["policy"].items()}
     values = {
-        "tail": ("continue", "prefill", "keep", "reject"),
+        "tail": ("auto", "continue", "prefill", "keep", "reject"),
         "missing_result": ("synthesise", "drop"),
         "orphan_result": ("drop", "text"),
         "incomplete_call": ("drop", "text"),

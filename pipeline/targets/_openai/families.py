@@ -72,6 +72,7 @@ class Template(Struct, frozen=True):
         single_call: a message has one call (VLM-05).
         answer_first: the assistant speaks between results and the user (VLM-02, VLM-08).
         plain: there are no calls and results at all; they are written as text (VLM-01).
+        neighbours: two messages of the user's, or of the assistant's, may follow each other.
         prefix: an answer to go on with is marked as one (VLM-09).
         reasoning: readable reasoning of earlier turns.
         one_system: the system speaks once, at the beginning (VLM-03).
@@ -81,21 +82,23 @@ class Template(Struct, frozen=True):
     single_call: bool = False
     answer_first: bool = False
     plain: bool = False
+    neighbours: bool = False
     prefix: bool = False
     reasoning: bool = True
     one_system: bool = True
 
 
-_MISTRAL: Final = Template(short_ids=True, prefix=True, reasoning=False)
+_MISTRAL: Final = Template(short_ids=True, neighbours=True, prefix=True, reasoning=False)
 _STRICT_MISTRAL: Final = Template(short_ids=True, prefix=True, answer_first=True, reasoning=False)
 # The first that fits counts.
 _TEMPLATES: Final = tuple(
     (re.compile(pattern), template)
     for pattern, template in (
         (r"gemma-?[123]|llama-?2", Template(plain=True, reasoning=False)),
-        (r"llama-?3", Template(single_call=True, reasoning=False)),
+        (r"llama-?3", Template(single_call=True, neighbours=True, reasoning=False)),
         (r"devstral|mistral-?(7b|nemo)|mixtral", _STRICT_MISTRAL),
         (r"mistral|ministral|magistral|pixtral|codestral|voxtral", _MISTRAL),
+        (r"qwen|glm-4|gpt-oss", Template(neighbours=True)),
     )
 )
 _ANY: Final = Template()

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Thinking, ToolUse
+from pipeline.model import Structure, Thinking, ToolUse
 from pipeline.targets.base import Encoded, Ending, Setting, stub_for
 from pipeline.targets.gemini.blocks import GeminiFitting, in_order, shows_id, written
 from pipeline.targets.gemini.parameters import NAME, write_head
@@ -103,6 +103,16 @@ class Gemini:
     text = False
     tail_rule = "GEM-09"
     tail_rules = frozenset({"GEM-05", "GEM-09"})
+
+    def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  all models have it from the API
+        """What recorded requests were accepted with."""
+        return Structure(
+            assistant_last="always",
+            neighbours=frozenset({"user"}),
+            unanswered=True,
+            blank=frozenset({"user", "assistant"}),
+            ids_again=True,
+        )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> GeminiDialect:
         """Get ready for a session."""

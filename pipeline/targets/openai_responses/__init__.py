@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, ToolResult, ToolUse, Unknown
+from pipeline.model import Structure, Text, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.rows import encode
 from pipeline.targets._openai.speech import Said, UserTurn, Voice, own_members, renamed, system_message, system_messages
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
@@ -226,6 +226,18 @@ class OpenAIResponses:
     # The API goes on after whatever comes last: what refuses an assistant's turn there is the policy.
     tail_rule = "RSP-23"
     tail_rules: frozenset[str] = frozenset()
+
+    def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  all models have it from the API
+        """What recorded requests were accepted with: items stand for themselves, and roles need not alternate."""
+        return Structure(
+            assistant_first=True,
+            assistant_last="always",
+            neighbours=frozenset({"user", "assistant"}),
+            calls_apart=True,
+            text_behind=True,
+            blank=frozenset({"user", "assistant"}),
+            ids_again=True,
+        )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ResponsesDialect:
         """Get ready for a session."""
