@@ -7,21 +7,18 @@ Run as a program, it tells the shares by provider and what the requests behind t
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import click
+from recorded import accepted
 
 from pipeline.fixes import FIXES
 from pipeline.testing.equal import Difference, differences
 from reknit import normalize
 
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
 PROVIDERS = ("anthropic", "bedrock-converse", "gemini", "openai-chat", "openai-responses")
 
 
@@ -38,13 +35,6 @@ class Outcome(NamedTuple):
     def harmed(self) -> bool:
         """Whether something was lost, refused, or changed without a word."""
         return bool(self.lossy or self.rejected or self.different)
-
-
-def accepted(provider: str) -> list[dict]:
-    """The recordings of requests that the provider answered with 200."""
-    with gzip.open(CORPUS / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return [row for row in rows if row["status"] == 200 and isinstance(row["request"], dict) and is_conversation(row)]
 
 
 def is_conversation(row: dict) -> bool:
@@ -69,7 +59,7 @@ def outcome(row: dict, provider: str) -> Outcome:
 
 def tell(provider: str) -> None:
     """Print the shares of one provider, and examples by kind."""
-    outcomes = [outcome(row, provider) for row in accepted(provider)]
+    outcomes = [outcome(row, provider) for row in accepted(provider) if is_conversation(row)]
     harmed, mended = sum(each.harmed for each in outcomes), sum(bool(each.lossless) for each in outcomes)
     click.echo(f"\n{provider}: {len(outcomes)} accepted, {harmed} harmed, {mended} with a lossless fix")
     kinds: Counter[str] = Counter()

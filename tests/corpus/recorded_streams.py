@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-import pytest
-from stream_lab import CORPUS, fed, rows
+from stream_lab import fed, streams
 from stream_lab import sse as event_bytes
 
 from pipeline import normalize
@@ -28,16 +27,11 @@ Row = dict[str, Any]
 # So many places of a stream are tried in a plain run; with the variable set, all of them.
 PLACES = 10**9 if os.environ.get("REKNIT_ALL_CUTS") else 6
 
-needs_corpus = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no recorded traffic at {CORPUS} (set REKNIT_CORPUS)"),
-]
-
 
 @cache
 def recordings(provider: str) -> tuple[Row, ...]:
     """The rows of a provider that have a stream."""
-    return tuple(rows(provider))
+    return tuple(streams(provider))
 
 
 def payloads(row: Row) -> list[str]:

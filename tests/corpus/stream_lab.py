@@ -6,23 +6,19 @@ here is the same for every provider.
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
 import pytest
+from recorded import rows
 
 from pipeline.streams import Recovery
 from topics.items import Item, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
 from topics.reducer import Entry, View, reduce
 
-ROOT = Path(__file__).resolve().parents[2]
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", ROOT.parent / "shared" / "corpus"))
 # Of long streams so many places are tried, evenly spread.
 MOST_PLACES = 40
 
@@ -39,12 +35,9 @@ class Recording(NamedTuple):
     shown: list[Shown]
 
 
-def rows(name: str) -> Iterator[dict[str, Any]]:
-    """The interactions of one file of the corpus that have a stream; none where there is no corpus."""
-    path = CORPUS / f"{name}.jsonl.gz"
-    if path.is_file():
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            yield from (row for row in map(json.loads, lines) if row.get("stream"))
+def streams(name: str) -> list[dict[str, Any]]:
+    """The interactions of one file of the corpus that have a stream."""
+    return [row for row in rows(name) if row.get("stream")]
 
 
 def sse(payload: str, name: str = "") -> bytes:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from collections import Counter
-from pathlib import Path
 
 import msgspec
-import pytest
+from recorded import accepted, needs_corpus
 
 from pipeline import Session, normalize
 
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
-RECORDINGS = CORPUS / "anthropic.jsonl.gz"
-
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not RECORDINGS.exists(), reason=f"no recorded traffic at {CORPUS} (set REKNIT_CORPUS)"),
-]
+pytestmark = needs_corpus
 
 # What requests stay conservative about, although some model took it.
 MENDED = {
@@ -35,10 +26,8 @@ MENDED = {
 }
 
 
-def accepted():
-    with gzip.open(RECORDINGS, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return [row["request"] for row in rows if row["status"] == 200 and isinstance(row["request"], dict)]
+def requests():
+    return [row["request"] for row in accepted("anthropic")]
 
 
 def plain(messages):
@@ -73,7 +62,7 @@ def unflagged(block):
 
 def test_what_was_accepted_stays_valid_and_unchanged():
     codes = Counter()
-    for request in accepted():
+    for request in requests():
         if not request.get("messages"):
             continue
         done = normalize(msgspec.json.encode(request), policy={"tail": "prefill"})
@@ -89,7 +78,7 @@ def test_what_was_accepted_stays_valid_and_unchanged():
 
 
 def test_what_was_accepted_is_the_same_turn_by_turn():
-    for request in accepted()[::5]:
+    for request in requests()[::5]:
         messages = request.get("messages") or []
         session = Session(policy={"tail": "prefill"})
         for message in messages:

@@ -5,29 +5,21 @@ What a request says is the same where no fix says otherwise; the codes of all fi
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
+from recorded import accepted, needs_corpus
 
 from pipeline import Session, normalize
 from pipeline.testing.equalities import plain as as_said
 from pipeline.testing.equalities import read_body
 
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
 ROOTS = {"openai-responses": "input", "gemini": "contents"}
 POLICY = {"tail": "prefill"}
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(
-        not (CORPUS / "gemini.jsonl.gz").exists(), reason=f"no recorded traffic at {CORPUS} (set REKNIT_CORPUS)"
-    ),
-]
+pytestmark = needs_corpus
 
 # What requests stay conservative about, or cannot say, although the provider took it.
 BOTH = {
@@ -66,14 +58,11 @@ MENDED = {
 }
 
 
-def accepted(provider):
+def requests(provider):
     """The accepted requests, with the model that the URL named beside them."""
-    with gzip.open(CORPUS / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    taken = [row for row in rows if row["status"] == 200 and isinstance(row["request"], dict)]
     return [
         row["request"] | ({"model": row["model"]} if row["model"] else {})
-        for row in taken
+        for row in accepted(provider)
         if ROOTS[provider] in row["request"]
     ]
 
@@ -82,8 +71,8 @@ def accepted(provider):
 def test_what_was_accepted_stays_valid_and_says_the_same(provider):
     codes = Counter()
     unmended = 0
-    requests = accepted(provider)
-    for request in requests:
+    given = requests(provider)
+    for request in given:
         done = normalize(msgspec.json.encode(request), to=provider, policy=POLICY)
         codes.update(fix.code for fix in done.fixes)
         hard = {violation.rule for violation in done.violations if violation.severity == "hard"}
@@ -97,12 +86,12 @@ def test_what_was_accepted_stays_valid_and_says_the_same(provider):
         again = normalize(msgspec.json.encode(request | body), to=provider, policy=POLICY)
         assert [fix for fix in again.fixes if fix.code not in {"param_dropped", "field_dropped"}] == []
     assert set(codes) <= MENDED[provider]
-    assert unmended > 0.75 * len(requests)
+    assert unmended > 0.75 * len(given)
 
 
 @pytest.mark.parametrize("provider", sorted(ROOTS))
 def test_what_was_accepted_is_the_same_turn_by_turn(provider):
-    for request in accepted(provider)[::7]:
+    for request in requests(provider)[::7]:
         messages = request[ROOTS[provider]]
         if not isinstance(messages, list):
             continue
@@ -134,7 +123,7 @@ def of_items(items):
             parts = output if isinstance(output, str) or len(output) != 1 else output[0].get("text", output)
             said.append(("function_call_output", item["call_id"], parts))
         elif kind == "reasoning":
-            said.append((kind, item["encrypted_content"], item["summary"]))
+            said.append((kind, item.get("encrypted_content"), item["summary"]))
     return said
 
 

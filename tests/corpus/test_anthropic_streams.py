@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import stream_lab as lab
+from recorded import needs_corpus
 
 from pipeline.streams import Recovery
 from topics.items import Item, TurnDelta, TurnStop, Usage
@@ -21,10 +22,7 @@ from topics.reducer import reduce
 
 FILES = ("anthropic", "anthropic-compat", "bedrock-invoke")
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not lab.CORPUS.is_dir(), reason=f"no corpus at {lab.CORPUS}; set REKNIT_CORPUS"),
-]
+pytestmark = needs_corpus
 
 # What these streams do to the SDK's accumulator, and what is on the screen instead.
 EXCEPTIONS = {
@@ -53,7 +51,7 @@ REWRITTEN = {
 
 @cache
 def claude_rows() -> list[dict[str, Any]]:
-    found = [row for name in FILES for row in lab.rows(name)]
+    found = [row for name in FILES for row in lab.streams(name)]
     return [row for row in found if any('"message_start"' in event for event in row["stream"])]
 
 
@@ -102,7 +100,7 @@ def compared(items: list[Item]) -> list[lab.Shown]:
 
 
 def test_the_recordings_are_all_there() -> None:
-    by_file = {name: sum(1 for row in lab.rows(name) if row in claude_rows()) for name in FILES}
+    by_file = {name: sum(1 for row in lab.streams(name) if row in claude_rows()) for name in FILES}
     assert by_file == {"anthropic": 293, "anthropic-compat": 17, "bedrock-invoke": 27}
     assert len(RECORDINGS) == sum(by_file.values()) - len(EXCEPTIONS)
 
@@ -206,7 +204,7 @@ def test_a_spliced_attempt_replaces_the_first() -> None:
 # -- Bedrock's frames -----------------------------------------------------------------------------------------------
 
 
-BEDROCK = [recording(row) for row in lab.rows("bedrock-invoke") if row in claude_rows()]
+BEDROCK = [recording(row) for row in lab.streams("bedrock-invoke") if row in claude_rows()]
 
 
 @pytest.mark.parametrize("recording", BEDROCK, ids=lambda recording: recording.id)

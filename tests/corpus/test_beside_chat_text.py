@@ -6,7 +6,6 @@ accumulator makes of them; an answer that came whole shows and records what its 
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -14,8 +13,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from recorded_streams import Row, arguments, events, needs_corpus, recordings, sse
-from stream_lab import CORPUS, fed, strings
+from recorded import needs_corpus, rows
+from recorded_streams import Row, arguments, events, recordings, sse
+from stream_lab import fed, strings
 
 from pipeline.streams import Recovery
 from topics.items import AgentError, AgentUnrecognized, Item, ItemStarted, TurnStop
@@ -48,9 +48,7 @@ def told(items: list[Item]) -> list[str]:
 @cache
 def answers(provider: str) -> tuple[Row, ...]:
     """The rows of a provider whose answer came whole: an object with choices."""
-    with gzip.open(CORPUS / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    whole = [row for row in rows if not row.get("stream") and isinstance(row.get("response"), dict)]
+    whole = [row for row in rows(provider) if not row.get("stream") and isinstance(row.get("response"), dict)]
     return tuple(row for row in whole if any("message" in choice for choice in row["response"].get("choices") or []))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from recorded_streams import events, needs_corpus, payloads, recordings
+from recorded import needs_corpus
+from recorded_streams import events, payloads, recordings
 from stream_lab import fed, sse, strings
 
 from topics.items import AgentUnrecognized

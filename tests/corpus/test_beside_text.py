@@ -6,7 +6,6 @@ answer's stands in ``EXCEPTIONS`` with the reason.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -16,15 +15,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 import stream_lab as lab
+from recorded import needs_corpus, rows
 
 from pipeline.streams import Recovery
 from topics.items import AgentUnrecognized, Item, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
 from topics.reducer import reduce
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not lab.CORPUS.is_dir(), reason=f"no corpus at {lab.CORPUS}; set REKNIT_CORPUS"),
-]
+pytestmark = needs_corpus
 
 Row = dict[str, Any]
 
@@ -84,9 +81,7 @@ def whole(row: Row) -> dict[str, Any]:
 @cache
 def interactions(file: str) -> tuple[Row, ...]:
     """The rows of a file that have an answer."""
-    path = lab.CORPUS / f"{file}.jsonl.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return tuple(row for row in map(json.loads, lines) if row.get("stream") or whole(row))
+    return tuple(row for row in rows(file) if row.get("stream") or whole(row))
 
 
 def streamed(source: Source) -> list[Row]:

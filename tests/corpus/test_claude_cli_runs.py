@@ -7,43 +7,26 @@ second, ``held`` is what the CLI sent with another prompt at the end, which is w
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from collections.abc import Iterable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import needs_corpus, rows
 
 from pipeline.streams import FinishedTurn, Recovery, recover
 from topics.items import Item, ItemRetracted, ItemStarted, TurnResult, TurnStop
 from topics.reducer import Entry, View, reduce
 
-ROOT = Path(__file__).resolve().parents[2]
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", ROOT.parent / "shared" / "corpus"))
-RUNS = CORPUS / "claude-cli-faults.jsonl.gz"
-HELD = CORPUS / "claude-cli-held.jsonl.gz"
+RUNS, HELD = rows("claude-cli-faults"), rows("claude-cli-held")
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not RUNS.is_file(), reason=f"no recorded runs at {RUNS}; set REKNIT_CORPUS"),
-]
+pytestmark = needs_corpus
 
 Block = dict[str, Any]
 CALLS = ("tool_use", "server_tool_use")
 # What was confirmed here and then silently replaced is not in the rest of that turn, but the second measurement found
 # that the program keeps it for good.
 KEPT = {(name, cli) for name in ("drop-in-second-tool", "drop-same-prefix") for cli in ("1.0.128", "2.1.50")}
-
-
-@cache
-def rows(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def as_seen_for_good(run: dict[str, Any]) -> dict[str, Any]:
@@ -64,10 +47,10 @@ def confirmed_in(line: str) -> list[Block]:
 
 
 each_run = pytest.mark.parametrize(
-    "run", [as_seen_for_good(run) for run in rows(RUNS)], ids=lambda run: f"{run['name']}-{run['cli']}"
+    "run", [as_seen_for_good(run) for run in RUNS], ids=lambda run: f"{run['name']}-{run['cli']}"
 )
 each_held = pytest.mark.parametrize(
-    "run", rows(HELD), ids=lambda run: f"{run['name']}-{run['cli']}-{run.get('mode', 'partial')}"
+    "run", HELD, ids=lambda run: f"{run['name']}-{run['cli']}-{run.get('mode', 'partial')}"
 )
 
 
@@ -361,7 +344,7 @@ def is_uncut(run: dict[str, Any]) -> bool:
     return len(stops) == len(starts) and '"abandoned_blocks"' not in "".join(run["lines"])
 
 
-@pytest.mark.parametrize("run", list(filter(is_uncut, rows(HELD))), ids=lambda run: f"{run['name']}-{run['cli']}")
+@pytest.mark.parametrize("run", list(filter(is_uncut, HELD)), ids=lambda run: f"{run['name']}-{run['cli']}")
 def test_whatever_stops_were_lost_a_run_without_a_cut_ends_the_same(run: dict[str, Any]) -> None:
     lines = [line for line in run["lines"] if not is_stop(line, "content_block_stop", "message_delta", "message_stop")]
     check_held(reduce(fed(lines, 1)), run)

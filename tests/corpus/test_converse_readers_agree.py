@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-from pathlib import Path
+import json
 from unittest.mock import patch
 
 import msgspec
-import pytest
+from recorded import accepted, needs_corpus
 
 from pipeline import normalize
 from pipeline.history.readers import converse, read
 
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
-RECORDINGS = CORPUS / "bedrock-converse.jsonl.gz"
 # Those that were accepted and need a closer look, such as a tool of the service's own.
 MOST_SLOW = 0.02
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not RECORDINGS.exists(), reason=f"no recorded traffic at {CORPUS} (set REKNIT_CORPUS)"),
-]
-
-
-class Row(msgspec.Struct):
-    """One recorded exchange."""
-
-    status: int
-    request: msgspec.Raw
+pytestmark = needs_corpus
 
 
 def documents():
     """The accepted requests' bodies."""
-    with gzip.open(RECORDINGS) as lines:
-        rows = [msgspec.json.decode(line, type=Row) for line in lines]
-    bodies = [bytes(row.request) for row in rows if row.status == 200]
-    return [body for body in bodies if body.startswith(b"{")]
+    return [json.dumps(row["request"]).encode() for row in accepted("bedrock-converse")]
 
 
 def read_all():
@@ -50,7 +33,7 @@ def test_each_is_read_alike():
         slow = read_all()
     assert len(fast) > 400
     for (found, request), (expected, judged) in zip(fast, slow, strict=True):
-        assert msgspec.structs.replace(found, stretch=None) == expected
+        assert (found.conversation, found.fixes) == (expected.conversation, expected.fixes)
         assert (request.fixes, request.violations, request.ledger) == (judged.fixes, judged.violations, judged.ledger)
         assert msgspec.json.decode(request.unjudged) == msgspec.json.decode(judged.unjudged)
 

@@ -14,19 +14,17 @@ from typing import Any
 
 import pytest
 import stream_lab as lab
+from recorded import needs_corpus
 
 from pipeline.streams import Recovery
 from topics.items import Item, TurnDelta, TurnStop, Usage
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not lab.CORPUS.is_dir(), reason=f"no corpus at {lab.CORPUS}; set REKNIT_CORPUS"),
-]
+pytestmark = needs_corpus
 
 
 @cache
 def rows() -> list[dict[str, Any]]:
-    return list(lab.rows("bedrock-converse"))
+    return lab.streams("bedrock-converse")
 
 
 def read(stream: list[dict[str, Any]]) -> list[lab.Shown]:

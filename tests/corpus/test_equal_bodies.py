@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
-from pathlib import Path
 
 import pytest
+from recorded import accepted, needs_corpus
 
 from pipeline.testing.equal import differences
 from pipeline.testing.equalities import EQUALITIES
 
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
-
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no recorded traffic at {CORPUS} (set REKNIT_CORPUS)"),
-]
+pytestmark = needs_corpus
 
 # Places where leaving a member out, or adding to it, says nothing new: the defaults of the published equalities.
 SAID_ANYWAY = {
@@ -27,12 +20,6 @@ SAID_ANYWAY = {
     "openai-chat": {"detail", "annotations"},
     "openai-responses": {"detail", "annotations", "logprobs", "type"},
 }
-
-
-def accepted(provider):
-    with gzip.open(CORPUS / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return [row["request"] for row in rows if row["status"] == 200 and isinstance(row["request"], dict)]
 
 
 def places(value, path=()):
@@ -84,7 +71,7 @@ def mutants(body, provider):
 
 @pytest.mark.parametrize("provider", sorted(EQUALITIES))
 def test_a_request_equals_itself(provider):
-    requests = [json.dumps(request).encode() for request in accepted(provider)]
+    requests = [json.dumps(row["request"]).encode() for row in accepted(provider)]
     assert len(requests) > 300
     assert [request for request in requests if differences(request, request, provider)] == []
 
@@ -92,7 +79,7 @@ def test_a_request_equals_itself(provider):
 @pytest.mark.parametrize("provider", sorted(EQUALITIES))
 def test_a_change_of_one_thing_is_seen(provider):
     tried, unseen = 0, []
-    for request in accepted(provider)[::25]:
+    for request in [row["request"] for row in accepted(provider)[::25]]:
         if len(json.dumps(request)) > 20_000:
             continue
         sent = json.dumps(request).encode()

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from recorded import needs_corpus
 from recorded_streams import (
     Row,
     check_cut_in_bytes,
@@ -17,7 +18,6 @@ from recorded_streams import (
     errors,
     events,
     incomplete,
-    needs_corpus,
     next_request,
     payloads,
     picture,

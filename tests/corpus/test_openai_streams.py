@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from recorded import needs_corpus
 from recorded_streams import (
     Row,
     arguments,
@@ -24,7 +25,6 @@ from recorded_streams import (
     events,
     in_records,
     incomplete,
-    needs_corpus,
     next_request,
     payloads,
     picture,

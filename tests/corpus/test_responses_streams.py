@@ -5,15 +5,15 @@ The oracle is the final event, or the whole answer itself.
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from functools import cache
 from typing import Any
 
 import pytest
-from recorded_streams import Row, errors, events, needs_corpus, payloads, recordings
-from stream_lab import CORPUS, fed
+from recorded import needs_corpus, rows
+from recorded_streams import Row, errors, events, payloads, recordings
+from stream_lab import fed
 from stream_lab import sse as event_bytes
 
 from pipeline.history.readers.calls import derived_id
@@ -237,9 +237,7 @@ def test_a_response_that_fails_has_what_its_last_event_says(provider: str) -> No
 @cache
 def answers(provider: str) -> tuple[tuple[str, dict[str, Any]], ...]:
     """The responses of a file that did not stream."""
-    with gzip.open(CORPUS / f"{provider}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    found = [(row["id"], row["response"]) for row in rows if not row.get("stream")]
+    found = [(row["id"], row["response"]) for row in rows(provider) if not row.get("stream")]
     return tuple((name, answer) for name, answer in found if isinstance(answer, dict) and "output" in answer)
 
 

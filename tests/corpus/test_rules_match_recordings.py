@@ -6,15 +6,13 @@ model's server answered.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
-from recorded_streams import needs_corpus
-from stream_lab import CORPUS
+from recorded import needs_corpus, rows
 
 from pipeline.rules import Violation, validate
 
@@ -85,9 +83,7 @@ ONLY_WARNED = ("test_google_model_binary_video_detail.yaml", "test_google_model_
 @cache
 def recordings(name: str) -> list[tuple[Row, list[Violation]]]:
     """The requests of a file that are JSON objects, and what the rules find in each."""
-    with gzip.open(CORPUS / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [row for row in map(json.loads, lines) if isinstance(row["request"], dict)]
-    return [(row, judge(name, row)) for row in rows]
+    return [(row, judge(name, row)) for row in rows(name) if isinstance(row["request"], dict)]
 
 
 def judge(name: str, row: Row) -> list[Violation]:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import CORPUS, needs_corpus, unpacked
 
 from pipeline.streams import recover
 from topics.reducer import View, reduce
 
-ROOT = Path(__file__).resolve().parents[2]
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", ROOT.parent / "shared" / "corpus"))
 OUTPUTS = CORPUS / "claude-stream-json"
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not OUTPUTS.is_dir(), reason=f"no recorded outputs at {OUTPUTS}; set REKNIT_CORPUS"),
-]
+pytestmark = needs_corpus
 
 each_output = pytest.mark.parametrize("path", sorted(OUTPUTS.glob("*.gz")), ids=lambda path: path.name[:40])
 
 
 def read(path: Path) -> list[bytes]:
-    return gzip.decompress(path.read_bytes()).splitlines()
+    return unpacked(path).splitlines()
 
 
 def as_json(line: bytes) -> dict[str, Any]:

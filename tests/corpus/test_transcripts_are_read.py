@@ -1,29 +1,17 @@
 """Recorded transcripts, agent histories and request bodies are read whole, without an error and without a loss."""
 
-import gzip
 import json
-import os
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
+from recorded import CORPUS, needs_corpus, unpacked
 
 from pipeline.history.readers import read, read_message
 from pipeline.model import Image, Text, Thinking, ToolResult, ToolUse, Unknown
 
-ROOT = Path(__file__).parents[2]
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", ROOT / "../shared/corpus"))
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not CORPUS.is_dir(), reason="REKNIT_CORPUS names no directory of recorded traffic"),
-]
+pytestmark = needs_corpus
 TRANSCRIPTS = sorted(CORPUS.glob("claude-code-sessions/*.jsonl.gz"))
 TRAJECTORIES = sorted(CORPUS.glob("trajectories/*.json.gz"))
-
-
-def load(path):
-    with gzip.open(path) as file:
-        return file.read()
 
 
 def wanted_lines(rows):
@@ -110,7 +98,7 @@ def test_there_are_transcripts():
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.name[-60:])
 def test_a_transcript_is_read_without_loss(path):
-    data = load(path)
+    data = unpacked(path)
     rows = []
     for number, raw in enumerate(data.split(b"\n")):
         if raw.strip():
@@ -138,7 +126,7 @@ def test_a_transcript_is_read_without_loss(path):
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.name[-60:])
 def test_the_results_of_a_turn_follow_it(path):
-    turns = read(load(path)).conversation.turns
+    turns = read(unpacked(path)).conversation.turns
     open_calls = set()
     asked_at = defaultdict(list)
     for position, turn in enumerate(turns):
@@ -161,7 +149,7 @@ def histories(value):
 
 @pytest.mark.parametrize("path", TRAJECTORIES, ids=lambda path: path.name[-60:])
 def test_an_agents_history_is_read(path):
-    for history in histories(json.loads(load(path))):
+    for history in histories(json.loads(unpacked(path))):
         messages = history["messages"] if isinstance(history, dict) else history
         result = read(history)
         assert len(result.conversation.turns) == len(messages)
@@ -192,7 +180,7 @@ def test_what_a_provider_accepted_is_read(provider, bodies, fixes):
     """Dropped in openai-chat: a user's name; in its kin: prefix, images, opaque reasoning details."""
     seen = 0
     found = Counter()
-    for raw in load(CORPUS / f"{provider}.jsonl.gz").splitlines():
+    for raw in unpacked(CORPUS / f"{provider}.jsonl.gz").splitlines():
         row = json.loads(raw)
         body = row["request"]
         if row["status"] != 200 or not isinstance(body, dict) or "messages" not in body:

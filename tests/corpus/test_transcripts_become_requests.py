@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from pathlib import Path
 
 import pytest
+from recorded import CORPUS, needs_corpus, unpacked
 
 from pipeline import Session, normalize, validate
 from pipeline.history.readers import read
 
-CORPUS = Path(os.environ.get("REKNIT_CORPUS", Path(__file__).parents[2].parent / "shared" / "corpus"))
 TRANSCRIPTS = sorted(CORPUS.glob("claude-code-sessions/*.jsonl.gz"))
 TARGETS = ("anthropic", "claude-cli")
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not TRANSCRIPTS, reason=f"no recorded transcripts at {CORPUS} (set REKNIT_CORPUS)"),
-]
-
-
-def transcript(path: Path) -> bytes:
-    with gzip.open(path) as file:
-        return file.read()
+pytestmark = needs_corpus
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=range(len(TRANSCRIPTS)))
 def test_no_transcript_is_rejected(path: Path, target: str):
-    done = normalize(transcript(path), to=target, source="claude-code")
+    done = normalize(unpacked(path), to=target, source="claude-code")
     assert done.body is not None
     assert [v for v in validate(done.body, target=target) if v.severity == "hard"] == []
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=range(len(TRANSCRIPTS)))
 def test_turn_by_turn_gives_the_same_bytes(path: Path):
-    found = read(transcript(path), "claude-code")
+    found = read(unpacked(path), "claude-code")
     session = Session(TARGETS, model=found.conversation.model, params=found.conversation.params)
     settled = dict.fromkeys(TARGETS, b"")
     for turn in found.conversation.turns:
@@ -47,13 +37,13 @@ def test_turn_by_turn_gives_the_same_bytes(path: Path):
             assert done.body is not None
             assert done.body.startswith(settled[target])
             settled[target] = done.body[: done.prefix_bytes]
-    whole = normalize(transcript(path), to="anthropic", source="claude-code")
+    whole = normalize(unpacked(path), to="anthropic", source="claude-code")
     assert session.request("anthropic").body == whole.body
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=range(len(TRANSCRIPTS)))
 def test_a_request_is_mended_only_once(path: Path):
-    first = normalize(transcript(path), to="anthropic", source="claude-code")
+    first = normalize(unpacked(path), to="anthropic", source="claude-code")
     again = normalize(first.body, to="anthropic")
     assert again.fixes == []
     assert json.loads(again.body) == json.loads(first.body)
