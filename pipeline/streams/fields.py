@@ -7,6 +7,7 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.structs import astuple
 
 Fields: TypeAlias = dict[str, Raw]
 # A block's place in its message. The bound is far beyond any message and keeps hostile numbers out of the state.
@@ -40,8 +41,7 @@ class Counted(Struct, gc=False):
 
 def bound(counts: Struct) -> None:
     """Bring a struct's whole numbers within what is told."""
-    for name in counts.__struct_fields__:
-        value = getattr(counts, name)
+    for name, value in zip(counts.__struct_fields__, astuple(counts), strict=True):
         if type(value) is int and not -MOST_COUNTED <= value <= MOST_COUNTED:
             setattr(counts, name, MOST_COUNTED if value > 0 else -MOST_COUNTED)
 

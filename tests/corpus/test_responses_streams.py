@@ -18,7 +18,7 @@ from stream_lab import sse as event_bytes
 
 from pipeline.history.readers.calls import derived_id
 from pipeline.streams import Recovery
-from pipeline.streams.recovery.finished import FinishedTurn
+from pipeline.streams.recovery.render import FinishedTurn
 from topics.items import AgentUnrecognized, Item, ItemCompleted, TurnDelta, TurnStop, Usage
 from topics.reducer import Entry, reduce
 

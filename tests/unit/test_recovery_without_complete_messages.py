@@ -17,9 +17,9 @@ from pipeline.streams.events import (
     MessageStopped,
     RunEnded,
 )
-from pipeline.streams.recovery.finished import FinishedTurn
 from pipeline.streams.recovery.machine import Machine
 from pipeline.streams.recovery.memory import Ids, Memory
+from pipeline.streams.recovery.render import FinishedTurn
 from topics.items import Item, ItemCompleted, ItemRetracted, TurnStop
 from topics.reducer import reduce
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from pipeline.streams.recovery.finished import FinishedTurn
+from pipeline.streams.recovery.render import FinishedTurn
 from topics.items import (
     AgentError,
     AgentUnrecognized,

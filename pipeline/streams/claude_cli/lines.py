@@ -26,6 +26,7 @@ from pipeline.streams.events import (
 from pipeline.streams.fields import Fields
 from topics.items import (
     ControlResponse,
+    Item,
     ProcessExit,
     ProcessStderr,
     SessionCompacted,
@@ -181,7 +182,11 @@ def _system(fields: Fields) -> list[Event]:
     reader = _SUBTYPES.get(subtype)
     if reader is not None:
         return reader(fields)
-    return [Aside(SessionSystem(subtype=subtype, event=Raw(msgspec.json.encode(fields))))]
+    return [Aside(SessionSystem(subtype=subtype, event=_whole(fields)))]
+
+
+def _whole(fields: Fields) -> Raw:
+    return Raw(msgspec.json.encode(fields))
 
 
 def _api_retry(fields: Fields) -> list[Event]:
@@ -223,56 +228,20 @@ def _compact_boundary(fields: Fields) -> list[Event]:
     return [Aside(SessionCompacted(compact_metadata=metadata, extras=extras))]
 
 
-def _task_started(fields: Fields) -> list[Event]:
-    item = TaskStarted(
-        task_id=read.text(fields, "task_id"),
-        tool_use_id=read.text(fields, "tool_use_id"),
-        description=read.text(fields, "description"),
-        task_type=read.text(fields, "task_type"),
-        extras=read.others(fields, _COMMON | {"task_id", "tool_use_id", "description", "task_type"}),
-    )
-    return [Aside(item)]
-
-
-def _task_notification(fields: Fields) -> list[Event]:
-    item = TaskNotification(
-        task_id=read.text(fields, "task_id"),
-        status=read.text(fields, "status"),
-        output_file=read.text(fields, "output_file"),
-        summary=read.text(fields, "summary"),
-        tool_use_id=read.text(fields, "tool_use_id"),
-        extras=read.others(fields, _COMMON | {"task_id", "status", "output_file", "summary", "tool_use_id"}),
-    )
-    return [Aside(item)]
-
-
 def _rate_limit(fields: Fields) -> list[Event]:
     extras = read.others(fields, _COMMON | {"rate_limit_info"})
     return [Aside(SessionRateLimit(rate_limit_info=read.raw(fields, "rate_limit_info"), extras=extras))]
 
 
-def _summary(fields: Fields) -> list[Event]:
-    return [Aside(SessionSummary(summary=read.text(fields, "summary"), event=Raw(msgspec.json.encode(fields))))]
+def _texts(item: Callable[..., Item], *names: str) -> Callable[[Fields], list[Event]]:
+    """Reads a line of which the item has these members, all of them strings."""
+    known = _COMMON | frozenset(names)
 
+    def read_line(fields: Fields) -> list[Event]:
+        texts = {name: read.text(fields, name) for name in names}
+        return [Aside(item(**texts, extras=read.others(fields, known)))]
 
-def _queue_operation(fields: Fields) -> list[Event]:
-    return [Aside(SessionSystem(subtype="queue-operation", event=Raw(msgspec.json.encode(fields))))]
-
-
-def _control_response(fields: Fields) -> list[Event]:
-    return [Aside(ControlResponse(response=read.raw(fields, "response")))]
-
-
-def _stderr(fields: Fields) -> list[Event]:
-    return [Aside(ProcessStderr(text=read.text(fields, "text", "data", "message")))]
-
-
-def _exit(fields: Fields) -> list[Event]:
-    return [Aside(ProcessExit(code=read.integer(fields, "code"), event=Raw(msgspec.json.encode(fields))))]
-
-
-def _bookkeeping(_fields: Fields) -> list[Event]:
-    return []
+    return read_line
 
 
 _SUBTYPES: dict[str, Callable[[Fields], list[Event]]] = {
@@ -280,8 +249,8 @@ _SUBTYPES: dict[str, Callable[[Fields], list[Event]]] = {
     "status": _status,
     "compact_boundary": _compact_boundary,
     "api_retry": _api_retry,
-    "task_started": _task_started,
-    "task_notification": _task_notification,
+    "task_started": _texts(TaskStarted, "task_id", "tool_use_id", "description", "task_type"),
+    "task_notification": _texts(TaskNotification, "task_id", "status", "output_file", "summary", "tool_use_id"),
 }
 
 _READERS: dict[str, Callable[[Fields], list[Event] | None]] = {
@@ -290,13 +259,11 @@ _READERS: dict[str, Callable[[Fields], list[Event] | None]] = {
     "result": _result,
     "system": _system,
     "rate_limit_event": _rate_limit,
-    "summary": _summary,
-    "queue-operation": _queue_operation,
-    "control_response": _control_response,
-    "stderr": _stderr,
-    "exit": _exit,
+    "summary": lambda fields: [Aside(SessionSummary(summary=read.text(fields, "summary"), event=_whole(fields)))],
+    "queue-operation": lambda fields: [Aside(SessionSystem(subtype="queue-operation", event=_whole(fields)))],
+    "control_response": lambda fields: [Aside(ControlResponse(response=read.raw(fields, "response")))],
+    "stderr": lambda fields: [Aside(ProcessStderr(text=read.text(fields, "text", "data", "message")))],
+    "exit": lambda fields: [Aside(ProcessExit(code=read.integer(fields, "code"), event=_whole(fields)))],
     # Kept by the CLI for itself, or for keeping a connection open.
-    "progress": _bookkeeping,
-    "file-history-snapshot": _bookkeeping,
-    "keep_alive": _bookkeeping,
+    **dict.fromkeys(("progress", "file-history-snapshot", "keep_alive"), lambda _fields: []),
 }

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import astuple
 
 from pipeline.streams import fields as read
 from pipeline.streams.fields import Fields, Index
@@ -115,6 +116,8 @@ _CONTENT = frozenset(
         "toolResponse",
     }
 )
+# What the last members of a candidate are to Gemini.
+_BESIDE_WORDS = ("groundingMetadata", "urlContextMetadata", "citationMetadata", "groundingAttributions")
 # The numbers of `Candidate.FinishReason` and `PromptFeedback.BlockReason` in google.ai.generativelanguage.v1beta. A
 # field that says nothing is zero. Vertex (google.cloud.aiplatform.v1) counts otherwise from 6 on.
 _FINISH_REASONS = (
@@ -188,10 +191,7 @@ def _read_candidate(fields: Fields) -> Candidate[Part]:
         read.index(fields, "index"),
         read.text(fields, "finishReason") or read.integer(fields, "finishReason"),
         read.text(fields, "finishMessage") or None,
-        fields.get("groundingMetadata", UNSET),
-        fields.get("urlContextMetadata", UNSET),
-        fields.get("citationMetadata", UNSET),
-        fields.get("groundingAttributions", UNSET),
+        *(fields.get(name, UNSET) for name in _BESIDE_WORDS),
     )
 
 
@@ -237,13 +237,8 @@ def _is_about(name: str) -> bool:
 
 def beside(candidate: Candidate[P]) -> dict[str, Raw]:
     """What a chunk says beside the words of a candidate, by the names that Gemini has for it."""
-    told = {
-        "groundingMetadata": candidate.grounding_metadata,
-        "urlContextMetadata": candidate.url_context_metadata,
-        "citationMetadata": candidate.citation_metadata,
-        "groundingAttributions": candidate.grounding_attributions,
-    }
-    return {name: value for name, value in told.items() if isinstance(value, Raw) and bytes(value) not in _EMPTY}
+    told = zip(_BESIDE_WORDS, astuple(candidate)[-len(_BESIDE_WORDS) :], strict=True)
+    return {name: value for name, value in told if isinstance(value, Raw) and bytes(value) not in _EMPTY}
 
 
 def is_annotated(candidate: Candidate[P]) -> bool:

@@ -1,7 +1,7 @@
 """Recovery of one session: framing, decoder and machine together, and all three as one small state.
 
-What an attempt is worth when the next thing comes is in ``table``; ``streaming``, ``complete_messages``, ``closing``
-and ``asides`` carry it out on what ``memory`` holds; ``render`` makes items of it, ``finished`` turns for the log.
+What an attempt is worth when the next thing comes is in the table of ``machine``; ``streaming``, ``complete_messages``,
+``closing`` and ``asides`` carry it out on what ``memory`` holds; ``render`` makes items and turns for the log of it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pipeline.streams.events import Event, RunEnded, unrecognized
 from pipeline.streams.framing.ends import Tail
 from pipeline.streams.framing.mending import Halves
 from pipeline.streams.recovery.diagnosis import END_OF_INPUT, EXCERPT
-from pipeline.streams.recovery.finished import FinishedTurn
 from pipeline.streams.recovery.machine import Machine
 from pipeline.streams.recovery.memory import Ids, Memory
+from pipeline.streams.recovery.render import FinishedTurn
 from pipeline.streams.sources import RewritingDecoder, find_source
 from topics.items import AnyItem, Item
 

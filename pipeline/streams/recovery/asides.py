@@ -19,10 +19,9 @@ from pipeline.streams.events import (
     UserMessage,
     WholeMessage,
 )
-from pipeline.streams.recovery.finished import user_turns
 from pipeline.streams.recovery.memory import Context
 from pipeline.streams.recovery.message import UserLine
-from pipeline.streams.recovery.render import subagent_stop, user_message, whole_items
+from pipeline.streams.recovery.render import subagent_stop, user_message, user_turns, whole_items
 from topics.items import AgentError, AgentUnrecognized, Item, ItemResult
 
 

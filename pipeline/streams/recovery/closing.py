@@ -7,10 +7,9 @@ import msgspec
 from pipeline.streams.events import Aside, RunEnded, RunResult
 from pipeline.streams.recovery.asides import show
 from pipeline.streams.recovery.diagnosis import Trace
-from pipeline.streams.recovery.finished import finished_turns
 from pipeline.streams.recovery.memory import Context, Shown, State
 from pipeline.streams.recovery.message import Block, Message
-from pipeline.streams.recovery.render import left_incomplete, retracted, turn_stop, uncover_told
+from pipeline.streams.recovery.render import finished_turns, left_incomplete, retracted, turn_stop, uncover_told
 from topics.items import Item
 
 # Blocks.

@@ -82,13 +82,11 @@ class Trace(Struct, array_like=True):
 
     def count_event(self, event: Event) -> None:
         """Count an event by its type; the end of the run is none of its own."""
-        counts = self.counts
         if type(event) is BlockDelta:
-            kind = event.kind if event.kind in BLOCK_OF_DELTA else "other_delta"
-            counts[kind] = counts.get(kind, 0) + event.count
+            kind, number = event.kind if event.kind in BLOCK_OF_DELTA else "other_delta", event.count
         else:
-            kind = _TYPES[type(event)]
-            counts[kind] = counts.get(kind, 0) + 1
+            kind, number = _TYPES[type(event)], 1
+        self.counts[kind] = self.counts.get(kind, 0) + number
 
     def add_text_of(self, message: Message, excerpt: int) -> None:
         """Add the text of a message that is over, withdrawn or not."""

@@ -67,13 +67,12 @@ def input_of(event: Event, message: Message | None, *, complete_messages: bool) 
     plain = _STREAMED_INPUTS.get(type(event))
     if plain is None:
         return _beside_the_stream(event, message, complete_messages=complete_messages)
-    is_content = type(event) is BlockDelta or type(event) is BlockStarted
     if message is None or not message.attempt or message.over:
-        return Input.UNSTARTED if is_content and not complete_messages else Input.LATE
+        return Input.UNSTARTED if type(event) in _CONTENT and not complete_messages else Input.LATE
     if complete_messages:
         if is_another(cast(StreamedEvent, event).message_id, message):
             return Input.LATE
-    elif is_content and message.stopped and message.reason is not None:
+    elif message.stopped and message.reason is not None and type(event) in _CONTENT:
         return Input.UNSTARTED  # the message is complete
     if type(event) is MessageDelta:
         if event.stop_reason is None:
@@ -144,3 +143,4 @@ _STREAMED_INPUTS: dict[type, Input] = {
     MessageDelta: Input.FINISH,
     MessageStopped: Input.STOP,
 }
+_CONTENT = frozenset({BlockDelta, BlockStarted})

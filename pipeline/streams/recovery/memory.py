@@ -14,8 +14,8 @@ from msgspec import Struct, field
 from pipeline.errors import StreamError
 from pipeline.fixes import Fix
 from pipeline.streams.recovery.diagnosis import Trace
-from pipeline.streams.recovery.finished import FinishedTurn
 from pipeline.streams.recovery.message import Message
+from pipeline.streams.recovery.render import FinishedTurn
 
 
 class Word(enum.StrEnum):
