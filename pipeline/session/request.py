@@ -140,7 +140,9 @@ class Normalized:
         target: the target's name.
         violations: what the target's rules say of the body; with a ``hard`` one among them there is no body.
         prefix_bytes: how many bytes of the body the session's next request starts with.
-        reset: why the body does not start with the last request's settled part, ``""`` where it does.
+        reset: why the settled part is not the last request's any more, ``""`` where it is.
+        prefix_reset: why the body does not start with the last request's settled part: for ``reset``, or the fix for
+            which this one request has another head; ``""`` where it does.
     """
 
     def __init__(
@@ -152,11 +154,13 @@ class Normalized:
         *,
         prefix_bytes: int,
         reset: str,
+        prefix_reset: str,
     ) -> None:
         self.target = target.name
         self.violations = violations
         self.prefix_bytes = prefix_bytes
         self.reset = reset
+        self.prefix_reset = prefix_reset
         self._is_text = target.text
         self._body, self._account = body, account
 
@@ -255,7 +259,9 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
         len(settled.gone),
     )
     reset, settled.reset = settled.reset, ""
-    return Normalized(target, body, account, violations, prefix_bytes=prefix_bytes, reset=reset)
+    return Normalized(
+        target, body, account, violations, prefix_bytes=prefix_bytes, reset=reset, prefix_reset=reset or ending.reset
+    )
 
 
 def _tail(tail: str, target: Target) -> str:

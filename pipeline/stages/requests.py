@@ -102,7 +102,7 @@ class Publisher:
             cause=place_of(record, AGENT_TURNS),
             reason=reason,
             first=UNSET if entry.first is None else entry.first,
-            prefix_reset=done.reset if done.reset and last is not None else UNSET,
+            prefix_reset=done.prefix_reset if done.prefix_reset and last is not None else UNSET,
             model=UNSET if model is None else model,
             supersedes=last.request_id if last is not None and superseded else UNSET,
         )
@@ -130,8 +130,8 @@ class Publisher:
         self._tally["reknit_request_bytes", done.target, str(size)] += 1
         self._tally["reknit_request_written_bytes_total", done.target] += size
         self._tally["reknit_prefix_kept_bytes_total", done.target] += done.prefix_bytes
-        if done.reset:
-            self._tally["reknit_prefix_resets_total", done.reset] += 1
+        if done.prefix_reset:
+            self._tally["reknit_prefix_resets_total", done.prefix_reset] += 1
 
     # Fixes.
 

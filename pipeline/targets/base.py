@@ -89,8 +89,8 @@ class Ending(Struct, frozen=True, kw_only=True):
 
     ``prefix`` replaces the dialect's own where the body takes another shape; nothing of such a body is a prefix of
     the next. ``last`` is the place of the last message in the body, where a turn may be written as several; without
-    it, the last turn's place counts. ``head`` replaces the dialect's own for the rules, where what stands behind the
-    messages depends on them.
+    it, the last turn's place counts. ``head`` replaces the dialect's own for the rules, where it depends on the
+    messages, and ``reset`` is the fix that changed it for this one request.
     """
 
     parts: Sequence[Encoded]
@@ -98,6 +98,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     prefix: bytes | None = None
     last: int | None = None
     head: bytes | None = None
+    reset: str = ""
 
 
 class Dialect(Protocol):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import make
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
-from pipeline.model import Block, Text, ToolResult, ToolUse, Unknown, on_the_wire
+from pipeline.model import Block, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown, on_the_wire
 from pipeline.targets.anthropic.blocks import Projection, as_it_is, stays
-from pipeline.targets.anthropic.fitness import left_open, unfit_reasoning, untaken
+from pipeline.targets.anthropic.fitness import left_open, refuses_bare_loop, unfit_reasoning, untaken
 from pipeline.targets.anthropic.parameters import write_head
-from pipeline.targets.base import Encoded, Ending, Row, Run, Setting, stub_for
+from pipeline.targets.base import Encoded, Ending, Row, Run, Setting, before_list, stub_for
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
 from pipeline.targets.names import legal_name
 
@@ -32,6 +32,10 @@ class ImageCount(Struct, frozen=True, array_like=True):
     large: bool = False
     # Provider-run calls whose results are still to come.
     opened: tuple[str, ...] = ()
+    # The answer with which the tool loop at the end began: whether it begins with thinking, or has lost it to a mend.
+    loop: Literal["", "thinks", "bare", "lost"] = ""
+    # Whether the last user turn held results, so that the loop goes on.
+    answered: bool = False
 
 
 class _Wire(Struct, frozen=True):
@@ -56,6 +60,8 @@ class AnthropicDialect:
         self.model = setting.model
         thinking = bytes(setting.params.get("thinking", b"null"))
         self._thinks = thinking != b"null" and b'"disabled"' not in thinking
+        # Adaptive thinking asks for none in a tool loop (recorded).
+        self._thinks_first = b'"enabled"' in thinking
         self.state = ImageCount()
         head = write_head(setting, system)
         self.head = head.data
@@ -71,6 +77,8 @@ class AnthropicDialect:
                 return self._project(message, state)
         blocks = [piece.block for piece in message.pieces]
         rows = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
+        if self._thinks_first:
+            state = _loop_behind(state, message.role, blocks, lost=bool(message.changed))
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
     def encode_run(self, run: Run, start: int, state: ImageCount) -> tuple[Encoded, int] | None:
@@ -85,23 +93,39 @@ class AnthropicDialect:
                 behind = as_it_is(turn, state.images, large=state.large)
                 if behind is None:
                     break
-                state = ImageCount(*behind, state.opened) if behind[0] != state.images else state
+                state = structs.replace(state, images=behind[0], large=behind[1])
             content = turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)
             messages.append(_Run(turn.role, content))
         if not messages:
             return None
+        if self._thinks_first:
+            for turn in turns[start : start + len(messages)]:
+                state = _loop_behind(state, turn.role, turn.blocks, lost=False)
         return Encoded(data=_encode(messages)[1:-1], state=state), start + len(messages)
 
     def end(self, messages: Sequence[Message], state: ImageCount, _settled: int, *, final: bool) -> Ending:
         """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""
         parts: list[Encoded] = []
         for at, message in enumerate(messages):
-            if final and at == len(messages) - 1 and message.role == "assistant":
-                parts.append(self._project(message, state, prefill=True))
-            else:
-                parts.append(self.encode(message, state))
+            before = state
+            prefill = final and at == len(messages) - 1 and message.role == "assistant"
+            parts.append(self._project(message, state, prefill=True) if prefill else self.encode(message, state))
             state = parts[-1].state
-        return Ending(parts=self._with_newest_marks(parts), suffix=b"]}")
+        if not self._must_not_think(messages, state):
+            return Ending(parts=self._with_newest_marks(parts), suffix=b"]}")
+        if messages[-1].role == "assistant":
+            parts[-1] = self._project(messages[-1], before, prefill=True, thinks=False)
+        head = msgspec.json.decode(self.head, type=dict[str, Raw])
+        fix = make("thinking_disabled", "params.thinking", before=head.pop("thinking"), target=NAME)
+        parts = [*self._with_newest_marks(parts), Encoded(data=b"", state=state, fixes=[fix])]
+        bare = _encode(head)
+        return Ending(parts=parts, suffix=b"]}", prefix=before_list(bare, "messages"), head=bare, reset=fix.code)
+
+    def _must_not_think(self, messages: Sequence[Message], state: ImageCount) -> bool:
+        """Whether the model goes on with a tool loop whose first answer lacks the thinking that it must begin with."""
+        if not self._thinks_first or not messages or not (state.answered or messages[-1].role == "assistant"):
+            return False
+        return state.loop == "lost" or (state.loop == "bare" and refuses_bare_loop(self.model))
 
     def _with_newest_marks(self, parts: list[Encoded]) -> list[Encoded]:
         """The open messages with as many of their breakpoints as there is room for, the newest ones (ANT-28)."""
@@ -132,12 +156,14 @@ class AnthropicDialect:
             return all(isinstance(part, Text) for part in block.content) and stays(block)
         return isinstance(block, (Text, ToolResult)) and stays(block)
 
-    def _project(self, came: Message, state: ImageCount, *, prefill: bool = False) -> Encoded:
+    def _project(
+        self, came: Message, state: ImageCount, *, prefill: bool = False, thinks: bool | None = None
+    ) -> Encoded:
         book = Book(NAME)
         message = _taken(came, book, state.opened, paused=prefill)
         opened = left_open(message.pieces, state.opened) if message.role == "assistant" else state.opened
         unfit = unfit_reasoning(message, self.model)
-        if prefill and not self._thinks:
+        if prefill and not (self._thinks if thinks is None else thinks):
             # An answer that the model is to go on with holds no reasoning, unless thinking is on (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
             unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
@@ -154,6 +180,10 @@ class AnthropicDialect:
             work.out.append(stub_for(came, book))
         rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in work.out]
         blocks = [on_the_wire(piece.block) for piece in work.out]
+        behind = structs.replace(state, images=work.images, large=work.large, opened=opened)
+        if self._thinks_first:
+            shown = [piece.block for piece in work.out]
+            behind = _loop_behind(behind, message.role, shown, lost=bool(message.changed or unfit))
         bare, marks = unmarked(blocks)
         content = _content(work.out, bare)
         if marks > self.marks_left:
@@ -164,11 +194,23 @@ class AnthropicDialect:
             data=_encode(_Wire(message.role, content)),
             marked=_encode(_Wire(message.role, blocks)) if marks else b"",
             marks=marks,
-            state=ImageCount(work.images, work.large, opened),
+            state=behind,
             rows=rows,
             fixes=book.fixes,
             gone=book.gone,
         )
+
+
+def _loop_behind(state: ImageCount, role: str, blocks: Sequence[Block], *, lost: bool) -> ImageCount:
+    """The state behind a message of these blocks, as far as it tells where a tool loop began; ``lost`` is a mend."""
+    first = blocks[0] if blocks else None
+    if role == "user":
+        return structs.replace(state, answered=isinstance(first, ToolResult))
+    if role != "assistant" or (state.answered and state.loop):
+        return state
+    if isinstance(first, (Thinking, RedactedThinking)):
+        return structs.replace(state, loop="thinks")
+    return structs.replace(state, loop="lost" if lost else "bare")
 
 
 def _content(pieces: Sequence[Piece], blocks: Sequence[Any]) -> Sequence[Any] | str:

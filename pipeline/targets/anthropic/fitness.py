@@ -119,6 +119,8 @@ def _ids(piece: Piece) -> _Ids:
 # From 4.7 on models write signed thinking blocks without text, and take them back (recorded).
 _VERSION: Final = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 _EMPTY_SINCE: Final = (4, 7)
+# They refuse a tool loop that does not begin with thinking (ANT-23); later ones are documented to switch it off.
+_LOOPS_THINK: Final = ((3, 7), (4, 0))
 
 
 def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
@@ -157,5 +159,16 @@ def _fault(piece: Piece, message: Message, model: str | None) -> str:
 
 
 def _takes_empty(model: str | None) -> bool:
-    version = _VERSION.search(model or "")
-    return version is not None and (int(version[1]), int(version[2] or 0)) >= _EMPTY_SINCE
+    version = _version(model)
+    return version is not None and version >= _EMPTY_SINCE
+
+
+def refuses_bare_loop(model: str | None) -> bool:
+    """Whether a model is known, or unknown but may be one, to want thinking before the calls of a tool loop."""
+    version = _version(model)
+    return version is None or version in _LOOPS_THINK
+
+
+def _version(model: str | None) -> tuple[int, int] | None:
+    found = _VERSION.search(model or "")
+    return None if found is None else (int(found[1]), int(found[2] or 0))
