@@ -157,6 +157,26 @@ def test_validate_prints_one_violation_a_line_in_the_providers_words():
     assert {line["line"] for line in lines(numbered)} == {2}
 
 
+def test_validate_is_told_which_betas_go_with_a_body():
+    block = {"type": "document", "source": {"type": "file", "file_id": "f1"}}
+    body = HEALTHY | {"messages": [{"role": "user", "content": [block]}]}
+    found = [
+        [(line["rule"], line["severity"]) for line in lines(reknit("validate", *options, given=body))]
+        for options in (
+            (),
+            ("--beta", "fast-1"),
+            ("--beta", "context-1m-2025-08-07,files-api-2025-04-14"),
+        )
+    ]
+    assert found == [[("ANT-31c", "soft")], [("ANT-31d", "hard")], []]
+
+
+def test_a_prompt_is_validated_as_the_text_that_it_is():
+    done = reknit("validate", "--target", "copilot-cli", given=b"Read the README.")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert reknit("validate", "--target", "copilot-cli", given=b" ").returncode == 4
+
+
 def test_validate_says_that_a_body_is_no_json_object():
     done = reknit("validate", given=b"{")
     assert done.returncode == 2

@@ -13,7 +13,7 @@ from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
 from pipeline.model import Block, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown, on_the_wire
 from pipeline.targets.anthropic.blocks import Projection, as_it_is, stays
-from pipeline.targets.anthropic.fitness import left_open, refuses_bare_loop, unfit_reasoning, untaken
+from pipeline.targets.anthropic.fitness import left_open, refuses_bare_loop, takes_other_type, unfit_reasoning, untaken
 from pipeline.targets.anthropic.parameters import write_head
 from pipeline.targets.base import Encoded, Ending, Row, Run, Setting, before_list, stub_for
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
@@ -167,7 +167,8 @@ class AnthropicDialect:
             # An answer that the model is to go on with holds no reasoning, unless thinking is on (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
             unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
-        work = Projection(self.name, book, state.images, large=state.large)
+        other_type = takes_other_type(self.model)
+        work = Projection(self.name, book, state.images, large=state.large, other_type=other_type)
         for at, piece in enumerate(message.pieces):
             if at in unfit:
                 book.drop(unfit[at], piece)

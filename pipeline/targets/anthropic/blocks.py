@@ -59,11 +59,14 @@ def _with_mark_taken(piece: Piece, book: Book) -> Piece:
 class Projection:
     """The work on one message: pieces go in by ``add``, and what is sent stands in ``out`` after ``finish``."""
 
-    def __init__(self, name: Callable[[str], str], book: Book, images: int, *, large: bool) -> None:
+    def __init__(
+        self, name: Callable[[str], str], book: Book, images: int, *, large: bool, other_type: bool = False
+    ) -> None:
         self.out: list[Piece] = []
         self.images = images
         self.large = large
         self._name = name
+        self._other_type = other_type
         self._book = book
         self._media: list[Piece] = []
 
@@ -156,6 +159,8 @@ class Projection:
             return stubbed_image(piece, self._book, fault, mark=image.cache_control)
         self.images += 1
         self.large = self.large or facts.longest_side > _MANY_IMAGES_SIDE
+        if self._other_type and facts.declared in MEDIA_TYPES:
+            return piece
         return with_own_type(piece, image, facts, self._book)
 
 

@@ -38,6 +38,8 @@ _TAKEN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "assistant": _CALLS | _RESULTS | {"compaction"},
         "user": frozenset({"container_upload", "search_result"}),
+        # Inside the history, for models that take such messages at all.
+        "system": frozenset({"tool_addition", "tool_removal"}),
     }
 )
 
@@ -121,6 +123,7 @@ _VERSION: Final = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)"
 _EMPTY_SINCE: Final = (4, 7)
 # They refuse a tool loop that does not begin with thinking (ANT-23); later ones are documented to switch it off.
 _LOOPS_THINK: Final = ((3, 7), (4, 0))
+_OTHER_TYPES: Final = ((3, 0), (3, 5))
 
 
 def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
@@ -161,6 +164,11 @@ def _fault(piece: Piece, message: Message, model: str | None) -> str:
 def _takes_empty(model: str | None) -> bool:
     version = _version(model)
     return version is not None and version >= _EMPTY_SINCE
+
+
+def takes_other_type(model: str | None) -> bool:
+    """Whether a model takes an image of another type than the one declared, of those that it knows (recorded)."""
+    return _version(model) in _OTHER_TYPES
 
 
 def refuses_bare_loop(model: str | None) -> bool:
