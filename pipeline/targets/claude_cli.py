@@ -19,6 +19,7 @@ from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, Text, ToolResult, Unknown, on_the_wire
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
+from pipeline.targets.fitting import without_own
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (
     BETWEEN,
@@ -100,7 +101,7 @@ def _alone(message: Message, book: Book) -> Encoded:
         if isinstance(piece.block, Unknown):
             book.drop_unknown(piece)
         else:
-            pieces.append(piece)
+            pieces.append(without_own(piece, book))
     fitted = _stubbed_if_empty(with_pieces(message, pieces), message, book)
     fitted = quiet(fitted, _GUARD, book, fitted.pieces)
     first = fitted.pieces[0]

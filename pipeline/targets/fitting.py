@@ -145,7 +145,7 @@ def bare(
         empty: so are citations and callers that say nothing (``null``, ``[]``); else the writer passes over them.
         owners: the providers whose own the target writes again.
     """
-    piece = without_mark(_without_own(piece, book, owners), book if marks else None)
+    piece = without_mark(without_own(piece, book, owners), book if marks else None)
     block = piece.block
     if isinstance(block, Text) and block.refusal and not refusals:
         piece = book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
@@ -163,7 +163,7 @@ def bare(
     return book.change(code, piece, without, detail=bytes(lost).decode())
 
 
-def _without_own(piece: Piece, book: Book, owners: Collection[str]) -> Piece:
+def without_own(piece: Piece, book: Book, owners: Collection[str] = ()) -> Piece:
     """The piece without what another provider has beside it and its message."""
     own, block = piece.own, piece.block
     if own is not UNSET and own.provider not in owners:

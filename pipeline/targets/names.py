@@ -119,7 +119,7 @@ class Params(Struct, frozen=True):
 # A schema's type as Gemini spells it: in capitals, or as the number that its libraries have for it.
 _GEMINI_TYPE: Final = re.compile(rb'"type":\s*[\["]*\s*"?(?:[A-Z]{4,7}"|[1-7]\b)').search
 # A tool's inner object, by shape, and what the readers read in it and beside it.
-_WRAPPERS: Final = ("function", "toolSpec")
+_WRAPPERS: Final = ("function", "toolSpec", "custom", "functions")
 _READ: Final = frozenset(
     {"type", *_WRAPPERS, "name", "description", "parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS
 )
@@ -144,6 +144,8 @@ class ToolNames:
             self._fixes.append(make("tool_repeated", path, before=given or tool, target=self._target))
             return None
         self._seen.add(name)
+        if given is not None and bytes(given.get("type", b"")) == b'"custom"' and "input_schema" not in given:
+            self._fixes.append(make("tool_as_function", path, before=given, target=self._target, detail="custom"))
         if name != tool.name:
             detail = f"{tool.name} -> {name}"
             self._fixes.append(make("tool_name_rewritten", path, target=self._target, detail=detail))

@@ -216,7 +216,7 @@ def test_tools_of_every_shape():
         ("f", b'{"type":"object"}'),
         ("g", b'{"type":"object"}'),
     ]
-    assert [tool.name for tool in tools if tool.raw is not UNSET] == ["web_search", "e"]
+    assert [tool.name for tool in tools if tool.raw is not UNSET] == ["web_search", "e", "g"]
     assert tools[0].description == "d"
 
 

@@ -15,6 +15,8 @@ from pipeline.model import Tool
 
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _NULL: Final = Raw(b"null")
+# What a tool that takes free text is as a function's.
+_FREE_TEXT: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
 _CONVERSE_TOOLS: Final = frozenset({"tools", "toolChoice"})
 _CACHE_MARK: Final = Raw(b'{"type":"ephemeral"}')
 
@@ -157,6 +159,9 @@ def _tool_items(rest: dict[str, Raw], notes: Notes) -> list[tuple[Raw, str, Raw 
         value = rest.pop(key, None)
         if value is not None:
             for i, item in enumerate([value] if declares_functions(value) else as_list(value, key)):
+                if key == "functions" and starts_with(item, b"{"):
+                    # OpenAI's older form, in whose words the model answers.
+                    item = Raw(b'{"functions":%b}' % bytes(item))  # noqa: PLW2901  it is another from here on
                 found += single_tools(item, f"{key}.{i}")
     value = rest.get("toolConfig")
     if value is not None and (_CONVERSE_TOOLS.isdisjoint(as_object(value, "toolConfig"))):
@@ -200,19 +205,26 @@ def _read_tool(value: Raw, path: str, notes: Notes, came: Raw | UnsetType = UNSE
     fields = Fields(value, path, notes)
     if "cachePoint" in fields:
         return Tool(name="", input_schema=_NULL, raw=value)
-    inner = fields.take_object("function") or fields.take_object("toolSpec") or fields
+    wrapped = next((name for name in ("function", "toolSpec", "custom", "functions") if name in fields), "")
+    inner = fields.take_object(wrapped) if wrapped else None
+    inner = fields if inner is None else inner
     kind = fields.take_string("type")
     name, description, schema = inner.take_string("name"), inner.take_string("description"), _schema(inner)
     if (schema is None or name is None) and (kind not in (None, "function", "custom") or name is None):
         if kind is None and name is None and (schema is not None or len(fields.names()) != 1):
             raise InputError("wrong_type", "expected a tool with a name", path=path)
         return Tool(name=name or kind or "", input_schema=_NULL, raw=value)
+    if schema is None and kind == "custom":
+        schema, is_own = _FREE_TEXT, True
+    else:
+        # Responses has a function's name beside its type, and tells an absent ``strict`` from a false one.
+        is_own = kind == "function" and inner is fields
     extras = inner.names() + fields.names()
     return Tool(
         name=name or "",
         description=UNSET if description is None else description,
         input_schema=_NO_SCHEMA if schema is None else schema,
-        raw=value if came is UNSET and extras else came,
+        raw=value if came is UNSET and (extras or is_own or wrapped == "functions") else came,
     )
 
 

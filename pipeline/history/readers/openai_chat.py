@@ -40,6 +40,7 @@ MESSAGE_KEYS: Final = frozenset(
         "reasoning",
         "reasoning_content",
         "tool_name",
+        "name",
     }
 )
 """Keys by which a message is known for this shape."""

@@ -141,9 +141,15 @@ def _custom_output(fields: Fields) -> tuple[Role, Block]:
     return _output(fields, "custom_tool_call_output")
 
 
+def _is_servers(fields: Fields) -> bool:
+    """Whether the provider itself searches for tools."""
+    execution = fields.peek("execution")
+    return execution is not None and bytes(execution) == b'"server"'
+
+
 def _call_of(known: NativeType, fields: Fields) -> ToolUse | None:
     """A call that the client runs: its members are the input. None where the provider ran it, or it is none."""
-    call_id = fields.take_string(known.opens) if known.opens else None
+    call_id = None if not known.opens or _is_servers(fields) else fields.take_string(known.opens)
     if call_id is None:
         return None
     members = fields.take_rest()
@@ -154,7 +160,7 @@ def _call_of(known: NativeType, fields: Fields) -> ToolUse | None:
 
 def _result_of(known: NativeType, fields: Fields) -> ToolResult | None:
     """What answers such a call: a text, a screenshot, or the JSON of it."""
-    call_id = fields.take_string(known.answers) if known.answers else None
+    call_id = None if not known.answers or _is_servers(fields) else fields.take_string(known.answers)
     if call_id is None:
         return None
     members = fields.take_rest()

@@ -118,9 +118,15 @@ def write_tools(
     target: str,
     form: Callable[[Function], Any],
     own_tool: Callable[[Mapping[str, Any]], bool],
+    own_form: Callable[[Mapping[str, Any]], bool],
+    *,
     fixes: list[Fix],
 ) -> list[Any]:
-    """The tools in an API's form; ``own_tool`` tells the provider's own, which go as they are."""
+    """The tools in an API's form.
+
+    ``own_tool`` tells the provider's own, which go as they are, and ``own_form`` the client's that are in the API's
+    form already; those stay so, with whatever else they say, if there is nothing to mend.
+    """
     written: list[Any] = []
     names = ToolNames(target, lambda name: legal_name(name, LONGEST_NAME), fixes)
     for at, tool in enumerate(tools):
@@ -134,6 +140,13 @@ def write_tools(
             continue
         declared = names.declare(tool, keys, path)
         if declared is None:
+            continue
+        if (
+            own_form(keys)
+            and "cache_control" not in keys
+            and (declared.name, declared.input_schema) == (tool.name, tool.input_schema)
+        ):
+            written.append(tool.raw)
             continue
         inner = _inner(keys)
         extras = unread_keys(keys, "strict", "cache_control")
@@ -165,7 +178,7 @@ def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | N
 
 
 def _inner(keys: Mapping[str, Any]) -> dict[str, Any]:
-    for key in ("function", "toolSpec"):
+    for key in ("function", "toolSpec", "custom", "functions"):
         if key in keys:
             return msgspec.json.decode(keys[key], type=dict[str, Any])
     return {}
@@ -174,10 +187,10 @@ def _inner(keys: Mapping[str, Any]) -> dict[str, Any]:
 PARAMETERS: Final = frozenset(
     {
         "audio", "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
-        "modalities", "n", "parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key",
-        "prompt_cache_retention", "reasoning_effort", "response_format", "safety_identifier", "seed", "service_tier",
-        "stop", "store", "stream", "stream_options", "temperature", "tool_choice", "top_logprobs", "top_p", "user",
-        "verbosity", "web_search_options",
+        "modalities", "moderation", "n", "parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key",
+        "prompt_cache_options", "prompt_cache_retention", "reasoning_effort", "response_format", "safety_identifier",
+        "seed", "service_tier", "stop", "store", "stream", "stream_options", "temperature", "tool_choice",
+        "top_logprobs", "top_p", "user", "verbosity", "web_search_options",
     }
 )  # fmt: skip
 """The parameters that the API's documentation names."""
@@ -187,10 +200,14 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
     """The head of every request of a session; ``known`` are the parameters that the target takes."""
     fixes: list[Fix] = []
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
-    tools = write_tools(setting.tools, target, _tool, _is_custom, fixes)
-    if tools:
-        keys["tools"] = tools
     params = _in_chat_words(flattened(setting.params))
+    tools = write_tools(setting.tools, target, _tool, _is_custom, _is_chats, fixes=fixes)
+    if setting.tools and all(_is_older(tool) for tool in setting.tools):
+        # The model answers in the words in which it was asked.
+        keys["functions"] = [_function_of(tool) for tool in tools]
+        known |= {"function_call"}
+    elif tools:
+        keys["tools"] = tools
     limited(params, model.limit or ("max_completion_tokens" if "max_completion_tokens" in params else "max_tokens"))
     if model.switch and "thinking" in params:
         known |= {"thinking"}
@@ -206,6 +223,19 @@ def _tool(function: Function) -> dict[str, Any]:
 def _is_custom(keys: Mapping[str, Any]) -> bool:
     """Whether a tool is of the one kind beside functions that Chat Completions has."""
     return "custom" in keys
+
+
+def _is_chats(keys: Mapping[str, Any]) -> bool:
+    return "function" in keys and bytes(keys.get("type", b"")) == b'"function"'
+
+
+def _is_older(tool: Tool) -> bool:
+    return tool.raw is not UNSET and "functions" in msgspec.json.decode(tool.raw, type=dict[str, Raw])
+
+
+def _function_of(tool: Mapping[str, Any]) -> Function:
+    function: Function = tool["function"]
+    return function
 
 
 def _named(name: str) -> dict[str, Any]:

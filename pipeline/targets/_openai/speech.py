@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.clean import SYSTEM_MARK
-from pipeline.history.native import RESPONSES
+from pipeline.history.native import CHAT, RESPONSES
 from pipeline.history.pieces import Book, Piece, code_for_unknown
 from pipeline.history.results import INTERRUPTED
 from pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
@@ -28,6 +28,10 @@ from pipeline.text.flatten import shown
 ERROR: Final = "[Tool error]"
 # What stands in a result for a medium that had to move.
 MOVED: Final = "[Shown in the next user message]"
+
+
+# Whose images say at what detail they are shown, in the same words.
+_DETAILED: Final = frozenset({CHAT, RESPONSES})
 
 
 class Voice(Struct, frozen=True, kw_only=True):
@@ -74,7 +78,7 @@ def show_result(piece: Piece, result: ToolResult, voice: Voice, book: Book) -> S
     elif isinstance(content, list):
         for at, part in enumerate(content):
             inner = Piece(part, piece.turn, _inner_path(piece, at), came_as=piece.tool_id)
-            inner = bare(inner, book, owners=voice.owners)
+            inner = bare(inner, book, owners=voice.owners | _DETAILED if isinstance(part, Image) else voice.owners)
             if isinstance(inner.block, Text):
                 sent.append(inner.block)
             elif isinstance(part, Unknown):
@@ -275,7 +279,8 @@ class UserTurn:
 
     def add_piece(self, piece: Piece) -> None:
         """Add the next block; results come before everything else."""
-        piece = bare(piece, self._book, owners=self._voice.owners)
+        owners = self._voice.owners | _DETAILED if isinstance(piece.block, Image) else self._voice.owners
+        piece = bare(piece, self._book, owners=owners)
         block = piece.block
         match block:
             case Text():

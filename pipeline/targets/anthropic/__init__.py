@@ -150,6 +150,8 @@ class AnthropicDialect:
 
     def _plain(self, piece: Piece) -> bool:
         block = piece.block
+        if piece.own is not UNSET:
+            return False
         if isinstance(block, ToolUse):
             return self.name(block.name) == block.name and stays(block)
         if isinstance(block, ToolResult) and isinstance(block.content, list):

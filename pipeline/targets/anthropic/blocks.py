@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.pieces import Book, Piece, code_for_unknown
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
+from pipeline.targets.fitting import without_own
 from pipeline.targets.marks import POINT, is_mark, mark_of
 from pipeline.targets.media import (
     MEDIA_TYPES,
@@ -75,7 +76,7 @@ class Projection:
         if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
             self._set_mark(piece, piece.block)
             return
-        piece = _with_mark_taken(piece, self._book)
+        piece = _with_mark_taken(without_own(piece, self._book), self._book)
         block = piece.block
         match block:
             case ToolUse():
@@ -129,7 +130,7 @@ class Projection:
         content: list[Any] = []
         for at, part in enumerate(result.content):
             inner = Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
-            inner = _with_mark_taken(inner, self._book)
+            inner = _with_mark_taken(without_own(inner, self._book), self._book)
             if isinstance(part, Unknown) and part.kind not in (
                 _TAKEN_IN_ERRORS if result.is_error else _TAKEN_IN_RESULTS
             ):
@@ -177,6 +178,8 @@ def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None
 
     None where it is not, or where that takes more than a look.
     """
+    if turn.own is not UNSET:
+        return None
     for block in turn.blocks:
         if not stays(block):
             return None

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
-from pipeline.model import Tool
+from pipeline.model import Tool, on_the_wire
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
 from pipeline.targets.names import ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
@@ -129,7 +129,7 @@ class _Marks:
 
 def _system(given: str | Raw | None, rows: Sequence[Piece], fixes: list[Fix]) -> Raw | None:
     """The system prompt, followed by the history's leading system messages."""
-    texts = [piece.block for piece in rows]
+    texts = [on_the_wire(piece.block) for piece in rows]
     if isinstance(given, str) and not texts:
         return Raw(_encode(given))
     blocks = _system_blocks(given, fixes)

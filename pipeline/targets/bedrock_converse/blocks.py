@@ -260,10 +260,12 @@ def written_as_they_are(run: Run, start: int, model: str) -> tuple[bytes, int]:
 
 def _says_nothing_more(turn: Turn) -> bool:
     """Whether a turn's texts, calls and results have nothing beside them for which Converse has no place."""
+    if turn.own is not UNSET:
+        return False
     for block in turn.blocks:
         parts = block.content if isinstance(block, ToolResult) and type(block.content) is list else ()
         for part in (block, *parts):
-            if isinstance(part, Unknown) or part.cache_control is not UNSET:
+            if isinstance(part, Unknown) or not (part.cache_control is part.own is UNSET):
                 return False
             if isinstance(part, Text) and (part.refusal or part.structured or part.citations is not UNSET):
                 return False

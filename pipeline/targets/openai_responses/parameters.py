@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -21,16 +23,17 @@ from pipeline.targets._openai.parameters import (
 )
 from pipeline.targets._openai.rows import encode
 from pipeline.targets.base import Setting, WrittenHead
+from pipeline.targets.names import clamped
 from pipeline.targets.openai_responses.items import Tool
 
 NAME: Final = "openai-responses"
 PARAMETERS: Final = frozenset(
     {
-        "background", "context_management", "conversation", "include", "max_output_tokens",
-        "max_tool_calls", "metadata", "parallel_tool_calls", "previous_response_id", "prompt",
-        "prompt_cache_key", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier",
-        "store", "stream", "stream_options", "temperature", "text", "tool_choice", "top_logprobs", "top_p",
-        "truncation", "user",
+        "background", "client_metadata", "context_management", "conversation", "include", "max_output_tokens",
+        "max_tool_calls", "metadata", "moderation", "parallel_tool_calls", "previous_response_id", "prompt",
+        "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier",
+        "service_tier", "store", "stream", "stream_options", "temperature", "text", "tool_choice", "top_logprobs",
+        "top_p", "truncation", "user",
     }
 )  # fmt: skip
 """The parameters that the API's documentation names."""
@@ -43,6 +46,7 @@ _OWN_TOOLS: Final = frozenset(
         "web_search_preview", "web_search_preview_2025_03_11",
     }
 )  # fmt: skip
+_BOUNDS: Final = MappingProxyType({"max_output_tokens": (16, math.inf)})  # RSP-20
 _NO: Final = Raw(b"false")
 
 
@@ -56,11 +60,12 @@ def write_head(setting: Setting) -> WrittenHead:
     prompt = "\n\n".join(text for text in [*first, system_text(setting.system, NAME, fixes)] if text)
     if prompt:
         keys["instructions"] = prompt
-    tools = write_tools(setting.tools, NAME, _tool, _is_own, fixes)
+    tools = write_tools(setting.tools, NAME, _tool, _is_own, _is_responses, fixes=fixes)
     if tools:
         keys["tools"] = tools
     params = _in_own_words(params)
     limited(params, "max_output_tokens")
+    params = clamped(params, _BOUNDS, NAME, fixes)
     params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
     return WrittenHead(encode(keys | kept(params, PARAMETERS, NAME, fixes)), fixes)
 
@@ -75,6 +80,10 @@ def _is_own(keys: Mapping[str, Any]) -> bool:
     # A client's tool has a name and a schema, whatever type it says it is of.
     is_clients = "input_schema" in keys or keys.keys() >= {"name", "parameters"}
     return isinstance(kind, str) and kind in _OWN_TOOLS and not is_clients
+
+
+def _is_responses(keys: Mapping[str, Any]) -> bool:
+    return "name" in keys and bytes(keys.get("type", b"")) == b'"function"'
 
 
 def _named(name: str) -> dict[str, str]:
