@@ -51,7 +51,7 @@ def read(fields: Fields, notes: Notes) -> list[Placed]:
             message = f"{key} belongs to the openai-chat shape, not to anthropic"
             raise InputError("wrong_shape", message, path=fields.at(key))
     fields.ignore(*_RESPONSE_KEYS)
-    return read_content(fields.take("content"), fields.at("content"), notes, read_block)
+    return read_content(fields.take("content"), fields.at("content"), notes, mend_block)
 
 
 def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> list[Placed]:
@@ -90,34 +90,39 @@ def _plain(value: Raw, path: str, notes: Notes) -> Text:
 
 
 def read_block(value: Raw, path: str, notes: Notes) -> list[Placed]:
-    """One block; a type that the model does not know is kept whole, an object without one is a text or its JSON."""
+    """One block of a message of which nothing is known: most are healthy, and take one typed decode."""
     typed = decode_block(value)
-    if typed is not None:
-        return [(typed, path)]
-    fields = Fields(value, path, notes)
-    kind = kind_named(fields)
+    return [(typed, path)] if typed is not None else mend_block(value, path, notes)
+
+
+def mend_block(value: Raw, path: str, notes: Notes) -> list[Placed]:
+    """One block; a type that the model does not know is kept whole, an object without one is a text or its JSON."""
+    return mend_fields(Fields(value, path, notes), value)
+
+
+def mend_fields(fields: Fields, value: Raw) -> list[Placed]:
+    """The same of a block that has been taken apart; ``value`` is the whole of it."""
+    kind, path, notes = kind_named(fields), fields.path, fields.notes
     if kind or "type" in fields:
-        return read_known(_READERS.get(kind, _unreadable), kind, value, path, notes)
+        return read_known(_READERS.get(kind, _unreadable), fields, value)
     text = fields.peek("text")
     if text is not None and starts_with(text, b'"'):
         notes.add("field_missing", fields.at("type"), "text")
-        return read_known(_text, kind, value, path, notes)
+        return read_known(_text, fields, value)
     return [(_plain(value, path, notes), path)]
 
 
-def read_known(
-    reader: Callable[[Fields], Block | None], kind: str, value: Raw, path: str, notes: Notes
-) -> list[Placed]:
+def read_known(reader: Callable[[Fields], Block | None], fields: Fields, value: Raw) -> list[Placed]:
     """A block as its type's reader makes it; what the reader cannot use is kept whole, with no other fix."""
-    attempt = notes.attempt()
-    fields = Fields(value, path, attempt)
+    kind, notes = kind_named(fields), fields.notes
+    fields.notes = notes.attempt()
     fields.ignore("type")
     block = reader(fields)
     if block is None:
-        return [(Unknown(kind=kind, raw=value), path)]
+        return [(Unknown(kind=kind, raw=value), fields.path)]
     fields.drop_rest()
-    notes.fixes += attempt.fixes
-    return [(block, path)]
+    notes.fixes += fields.notes.fixes
+    return [(block, fields.path)]
 
 
 def _unreadable(_: Fields) -> None:
@@ -218,7 +223,7 @@ def _tool_use(fields: Fields) -> ToolUse:
 def _tool_result(fields: Fields) -> ToolResult:
     return ToolResult(
         tool_use_id=fields.take_text("tool_use_id"),
-        content=result_content(fields.take("content"), fields.at("content"), fields.notes, read_block),
+        content=result_content(fields.take("content"), fields.at("content"), fields.notes, mend_block),
         is_error=fields.take_flag("is_error"),
         cache_control=_or_unset(fields.take("cache_control")),
         issuer=_issuer(fields),

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
 from pipeline.history.healthy import healthy_stretches
-from pipeline.history.readers.anthropic import INNER, Inner, Placed, read_block, read_content
+from pipeline.history.readers.anthropic import INNER, Inner, Placed, mend_fields, read_content
 from pipeline.history.readers.calls import read_input
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
 from pipeline.history.readers.rawjson import starts_with, wrong_type
@@ -88,7 +88,7 @@ def read_member(value: Raw, path: str, notes: Notes) -> list[Placed]:
     fields = Fields(value, path, notes)
     members = [key for key in fields.names() if key in BLOCK_KEYS]
     if "type" in fields:
-        return read_block(value, path, notes)
+        return mend_fields(fields, value)
     if not members:
         # A member that is not known yet is the service's own.
         return [(Unknown(kind="", raw=value), path)]

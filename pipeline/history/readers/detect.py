@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from pipeline.history.readers import converse, openai_chat, openai_responses
-from pipeline.history.readers.fields import Fields, Notes, as_list
+from pipeline.history.readers.fields import Fields, as_list, as_object
 from pipeline.history.readers.rawjson import starts_with
 
 Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini"]
@@ -16,6 +16,8 @@ Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "clau
 _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalModelRequestFields", "guardrailConfig"})
 _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
 _CALL_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
+_NULL: Final = Raw(b"null")
+_BLOCKS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
@@ -40,9 +42,7 @@ def _told_shape(fields: Fields) -> Shape | None:
         return "openai-responses"
     if "parts" in fields and "content" not in fields:
         return "gemini"
-    content = fields.peek("content")
-    blocks = as_list(content, fields.at("content")) if content is not None and starts_with(content, b"[") else []
-    shapes = list(dict.fromkeys(shape for block in blocks if (shape := _shape_of_block(block))))
+    shapes = list(dict.fromkeys(shape for block in _blocks_of(fields) if (shape := _shape_of_block(block))))
     is_message = kind is not None and bytes(kind) == b'"message"'
     if shapes == ["openai-responses"] or (is_message and ("status" in fields or "openai-chat" in shapes)):
         return "openai-responses"
@@ -60,17 +60,25 @@ def _is_row(fields: Fields) -> bool:
 
 def shape_of_results(fields: Fields) -> Shape | None:
     """The shape whose results a tool's row holds as blocks, as some write them; None for any other message."""
-    role, content = fields.peek("role"), fields.peek("content")
-    if role is None or bytes(role) not in _TOOL_ROLES or content is None or not starts_with(content, b"["):
-        return None
-    for block in as_list(content, fields.at("content")):
-        if starts_with(block, b"{"):
-            keys = Fields(block, "", Notes())
-            if "toolResult" in keys:
-                return "bedrock-converse"
-            if (kind := keys.peek("type")) is not None and bytes(kind) == b'"tool_result"':
-                return "anthropic"
+    role = fields.peek("role")
+    for keys in _blocks_of(fields) if role is not None and bytes(role) in _TOOL_ROLES else ():
+        if "toolResult" in keys:
+            return "bedrock-converse"
+        if bytes(keys.get("type", b"")) == b'"tool_result"':
+            return "anthropic"
     return None
+
+
+def _blocks_of(fields: Fields) -> list[dict[str, Raw]]:
+    """The members of each block of a message's content that is an object."""
+    content = fields.peek("content")
+    if content is None or not starts_with(content, b"["):
+        return []
+    try:
+        return _BLOCKS.decode(content)
+    except msgspec.ValidationError:
+        items = as_list(content, fields.at("content"))
+        return [as_object(item, "") for item in items if starts_with(item, b"{")]
 
 
 def shape_of_head(keys: dict[str, Raw]) -> Shape:
@@ -99,17 +107,13 @@ def is_transcript_line(keys: dict[str, Raw]) -> bool:
     return "type" in keys and "role" not in keys and not _TRANSCRIPT_KEYS.isdisjoint(keys)
 
 
-def _shape_of_block(value: Raw) -> Shape | None:
+def _shape_of_block(keys: dict[str, Raw]) -> Shape | None:
     """The one shape that a block belongs to, or None."""
-    if not starts_with(value, b"{"):
-        return None
-    fields = Fields(value, "", Notes())
-    kind = fields.peek("type")
-    if kind is not None:
-        named = bytes(kind).strip(b'"').decode()
-        thinking = fields.peek("thinking")
-        is_mistrals = named == "thinking" and thinking is not None and starts_with(thinking, b"[")
-        if named == "input_file":
-            return "openai-responses"
-        return "openai-chat" if named in openai_chat.PART_KINDS or is_mistrals else None
-    return None if converse.BLOCK_KEYS.isdisjoint(fields.names()) else "bedrock-converse"
+    kind = keys.get("type", _NULL)
+    if starts_with(kind, b"n"):
+        return None if converse.BLOCK_KEYS.isdisjoint(keys) else "bedrock-converse"
+    named = bytes(kind).strip(b'"').decode()
+    if named == "input_file":
+        return "openai-responses"
+    is_mistrals = named == "thinking" and starts_with(keys.get("thinking", _NULL), b"[")
+    return "openai-chat" if named in openai_chat.PART_KINDS or is_mistrals else None

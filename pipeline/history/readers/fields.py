@@ -104,6 +104,10 @@ def as_string(value: Raw | bytes, path: str) -> str:
     Raises:
         InputError: another type, or not JSON.
     """
+    data = bytes(value)
+    if b"\\" not in data and starts_with(data, b'"'):
+        # JSON that has been read before: nothing is left to decode.
+        return data[1:-1].decode()
     return _decode(_STRING, value, path, "a string")
 
 

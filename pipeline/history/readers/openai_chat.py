@@ -13,7 +13,7 @@ from pipeline.history.native import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import (
     Placed,
     kind_named,
-    read_block,
+    mend_fields,
     read_content,
     read_known,
     result_content,
@@ -90,9 +90,13 @@ def own_of_message(fields: Fields, role: Raw | None) -> Own | UnsetType:
 
 def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
     """One content part. A type that OpenAI shares with the canonical shape is read there."""
-    kind = kind_named(Fields(value, path, notes))
-    reader = _PARTS.get(kind)
-    return read_known(reader, kind, value, path, notes) if reader else read_block(value, path, notes)
+    return read_fields(Fields(value, path, notes), value)
+
+
+def read_fields(fields: Fields, value: Raw) -> list[Placed]:
+    """The same of a part that has been taken apart; ``value`` is the whole of it."""
+    reader = _PARTS.get(kind_named(fields))
+    return read_known(reader, fields, value) if reader else mend_fields(fields, value)
 
 
 def _answered_call(fields: Fields, *, is_tool: bool) -> str | None:

@@ -94,10 +94,12 @@ def own_of_message(fields: Fields, role: Raw | None, item_id: Raw | None) -> Own
 
 def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
     """One content part; most are those of the chat shape."""
-    kind = kind_named(Fields(value, path, notes))
-    if kind == "input_file":
-        return read_known(_file, kind, value, path, notes)
-    return openai_chat.read_part(value, path, notes)
+    fields = Fields(value, path, notes)
+    return (
+        read_known(_file, fields, value)
+        if kind_named(fields) == "input_file"
+        else openai_chat.read_fields(fields, value)
+    )
 
 
 def _own(fields: Fields, *names: str, kind: str = "") -> Own | UnsetType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, cast, get_args
 
@@ -18,6 +19,7 @@ from pipeline.history.readers.head import Head, read_head
 from pipeline.history.readers.rawjson import (
     compact,
     deep_place,
+    is_utf8,
     nesting_error,
     starts_with,
     to_bytes,
@@ -51,6 +53,11 @@ class ReadResult(Struct, frozen=True, kw_only=True):
 
 _SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
 _ANY: Final = msgspec.json.Decoder(Raw)
+# What only messages have that no typed reader takes, as it is written: names of members, and types of blocks.
+_OF_OTHERS: Final = re.compile(
+    rb'"(?:parts|call_id|encrypted_content|refusal|reasoning_content|image_url|input_text|input_image|output_text)"'
+)
+_BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 
 
 def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -> ReadResult:
@@ -85,12 +92,15 @@ def read_message(
     shape = _named(source)
     text = to_bytes(data, f"messages.{index}")
     try:
-        healthy = None if _has_line_breaks(text) else _healthy_message(text, index, shape)
-        if healthy is not None:
-            return healthy.turns, []
-        parsable, mask = _parsable(text)
+        if not _has_line_breaks(text):
+            healthy = _healthy_message(text, index, shape)
+            if healthy is not None:
+                return healthy.turns, []
+            if is_utf8(text) and (mended := _mended_message(text, index, shape)) is not None:
+                return mended
+        text, mask = _parsable(text)
         notes = _notes(mask)
-        turn, _ = _read_one(parsable, index, shape, mask, notes)
+        turn, _ = _read_one(text, index, shape, mask, notes)
     except RecursionError:
         raise nesting_error(f"messages.{index}") from None
     return [turn], with_ids(notes.fixes, [turn])
@@ -249,11 +259,25 @@ def _read_one(
     return (unmask_turn(turn, mask, notes) if masked and mask else turn), found
 
 
-def _healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | None:
-    """One message that is healthy, or None."""
-    if shape in ROOTS:
+def _mended_message(text: bytes, index: int, shape: Shape | None) -> tuple[list[Turn], list[Fix]] | None:
+    """One message tolerantly; None where it is no JSON, be it for half a surrogate pair."""
+    notes = Notes()
+    try:
+        turn, _ = read_tolerantly(text, index, shape, notes)
+    except InputError as error:
+        if error.code != "not_json":
+            raise
         return None
-    return typed.read_message(item, index, shape) or converse.read_message(item, index, shape)
+    return [turn], with_ids(notes.fixes, [turn])
+
+
+def _healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | None:
+    """One message that is healthy, or None. Where no shape was named, the message's keys choose which is tried."""
+    if shape in ROOTS or (shape is None and _OF_OTHERS.search(item)):
+        return None
+    if shape == "bedrock-converse" or (shape is None and _BLOCKS.search(item) and b'"type"' not in bytes(item)):
+        return converse.read_message(item, index, shape)
+    return typed.read_message(item, index, shape)
 
 
 def _notes(mask: Mask | None) -> Notes:

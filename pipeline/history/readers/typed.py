@@ -7,6 +7,7 @@ return None, and the message is read tolerantly.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
@@ -191,6 +192,8 @@ _FREE_FORM: Final[dict[type, tuple[str, ...]]] = {
     ToolResult: ("cache_control",),
 }
 _OPEN_BRACE: Final = ord("{")
+# What only OpenAI's messages have, as it is written: names of members, and roles.
+_OF_ROWS: Final = re.compile(rb'"(?:tool_calls|tool_call_id|tool|developer)"')
 
 
 def read_document(text: bytes, shape: str | None) -> Healthy | None:
@@ -213,18 +216,14 @@ def read_document(text: bytes, shape: str | None) -> Healthy | None:
 
 
 def read_message(value: Raw | bytes, index: int, shape: str | None) -> Healthy | None:
-    """One message if it is healthy and of the shape that was named, or None."""
-    if shape != "openai-chat":
-        canonical = decoded(_CANONICAL_MESSAGE, value)
-        if canonical is not None:
-            turns = _canonical_turns((canonical,), index)
-            return Healthy(turns, {}, "anthropic") if _are_sound(turns) else None
-    if shape in (None, "openai-chat"):
-        openai = decoded(_OPENAI_MESSAGE, value)
-        if openai is not None:
-            spoken = _openai_turns((openai,), index)
-            return None if spoken is None else Healthy(spoken, {}, _shape((openai,)))
-    return None
+    """One message if it is healthy and of the shape that was named, else of the one that its keys tell; or None."""
+    if shape == "openai-chat" or (shape is None and _OF_ROWS.search(value)):
+        row = decoded(_OPENAI_MESSAGE, value)
+        spoken = None if row is None else _openai_turns((row,), index)
+        return None if row is None or spoken is None else Healthy(spoken, {}, _shape((row,)))
+    message = decoded(_CANONICAL_MESSAGE, value)
+    turns = [] if message is None else _canonical_turns((message,), index)
+    return Healthy(turns, {}, "anthropic") if turns and _are_sound(turns) else None
 
 
 def decode_block(value: Raw | bytes) -> Block | None:
