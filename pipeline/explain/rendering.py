@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from pipeline.explain.pages import Broken, FixPage, Mended, Retold, RulePage, explain, summaries
+from pipeline.explain.shares import SHARES
 from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery.inputs import Input
@@ -172,6 +173,7 @@ def _value(value: object) -> str:
 _ACTS = "acts.md"
 _FIXES = "fixes.md"
 _NATIVE = "native.md"
+_SHARES = "shares.md"
 _STREAMS = "streams.md"
 _WRITTEN = "<!-- Written by `make docs` from the catalogue and its examples; not to be edited. -->"
 _DRAWN = "<!-- Written by `make docs` from the transition table; not to be edited. -->"
@@ -198,6 +200,12 @@ _NATIVE_INTRO = (
     "not tell whose it is), or becomes what the last column says. A type that is not listed is taken for the model's "
     "and bound to its neighbours."
 )
+_SHARES_INTRO = (
+    "Recorded requests that their provider had accepted, sent back to it through Reknit: in how many something was "
+    "lost, refused, or changed without a fix (`harmed`), in how many something was mended without a loss, and in how "
+    "many each fix was made. The goal is at most one in 200 harmed and one in 50 mended. What says the same is a "
+    "published list (`pipeline/testing/equalities.py`)."
+)
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a word. What an attempt is "
     "worth when the next thing comes is one table for all sources (`pipeline/streams/recovery/machine.py`), from which "
@@ -221,6 +229,7 @@ def documents() -> Mapping[str, str]:
         _FIXES: "\n".join(_page("Fixes", _FIXES_INTRO, fixes)),
         _ACTS: "\n".join(_acts_page()),
         _NATIVE: "\n".join(_native_page()),
+        _SHARES: "\n".join(_shares_page()),
         _STREAMS: "\n".join(_streams_page()),
         **pages,
     }
@@ -253,10 +262,31 @@ def _native_page() -> Iterator[str]:
     yield ""
 
 
+def _shares_page() -> Iterator[str]:
+    yield from ("# What becomes of accepted requests", "", _WRITTEN, "", _SHARES_INTRO, "")
+    yield from ("| provider | accepted | harmed | mended without a loss |", "|---|---|---|---|")
+    for row in SHARES:
+        counts = (f"{count} ({count / row.accepted:.1%})" for count in (len(row.harmed), row.mended))
+        yield f"| {row.provider} | {row.accepted} | {' | '.join(counts)} |"
+    yield from ("", f"| fix | {' | '.join(row.provider for row in SHARES)} |", "|---" * (len(SHARES) + 1) + "|")
+    for code in sorted({code for row in SHARES for code in row.codes}):
+        shares = (f"{row.codes[code] / row.accepted:.1%}" if code in row.codes else "" for row in SHARES)
+        yield f"| [{code}]({place_of(code)}) | {' | '.join(shares)} |"
+    for row in SHARES:
+        if row.harmed:
+            yield from ("", f"## {row.provider}", "", "| request | why |", "|---|---|")
+            yield from (f"| {_cell(request)} | {_cell(why)} |" for request, why in row.harmed.items())
+    yield ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def _row(act: Act) -> str:
     known = f"{act.basis}: {act.source}"
     answer = f"{act.answer}: {act.why}" if act.why else act.answer
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (act.words, act.effect, known, answer)) + " |"
+    return "| " + " | ".join(_cell(cell) for cell in (act.words, act.effect, known, answer)) + " |"
 
 
 def _streams_page() -> Iterator[str]:

@@ -3,6 +3,8 @@
 Run as a program, it tells the shares by provider and what the requests behind them are:
 
     python tests/corpus/harmless.py [PROVIDER ...]
+
+With ``--write`` it writes them down for the page in docs/ and for the test beside it.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
 import click
+import msgspec
 from recorded import accepted
 
+from pipeline.explain.shares import SHARES, SHARES_FILE, Shares
 from pipeline.fixes import FIXES
 from pipeline.testing.equal import Difference, differences
 from reknit import normalize
@@ -57,20 +62,55 @@ def outcome(row: dict, provider: str) -> Outcome:
     return Outcome(row["id"], lossless, lossy, rejected, tuple(differences(sent, done.body, provider, done.fixes)))
 
 
+def kinds(one: Outcome) -> set[str]:
+    """What became of one request, in words that many requests share."""
+    said = {f"lossless {code}" for code in one.lossless} | {f"lossy {code}" for code in one.lossy}
+    said |= {f"rejected {rule}" for rule in one.rejected}
+    return said | {f"differs  {_place(each.path)} {each.kind}" for each in one.different}
+
+
+_MEASURED = ("lossless ", "lossy ", "rejected ", "differs ")
+
+
+def outcomes_of(provider: str) -> list[Outcome]:
+    return [outcome(row, provider) for row in accepted(provider) if is_conversation(row)]
+
+
+def measured(provider: str) -> Shares:
+    """The shares of one provider; whoever explains a harmed request writes the reason in place of its kinds."""
+    outcomes = outcomes_of(provider)
+    codes = Counter(code for each in outcomes for code in {*each.lossless, *each.lossy})
+    return Shares(
+        provider=provider,
+        accepted=len(outcomes),
+        mended=sum(bool(each.lossless) for each in outcomes),
+        codes=dict(sorted(codes.items())),
+        harmed={each.id: "; ".join(sorted(kinds(each))[:3]) for each in outcomes if each.harmed},
+    )
+
+
+def write(path: Path = SHARES_FILE) -> None:
+    """Write the shares of all providers anew; reasons that were given by hand stay."""
+    given = {request: why for row in SHARES for request, why in row.harmed.items() if not why.startswith(_MEASURED)}
+    rows = [measured(provider) for provider in PROVIDERS]
+    for row in rows:
+        row.harmed.update({request: given[request] for request in row.harmed.keys() & given.keys()})
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+
+
 def tell(provider: str) -> None:
     """Print the shares of one provider, and examples by kind."""
-    outcomes = [outcome(row, provider) for row in accepted(provider) if is_conversation(row)]
+    outcomes = outcomes_of(provider)
     harmed, mended = sum(each.harmed for each in outcomes), sum(bool(each.lossless) for each in outcomes)
     click.echo(f"\n{provider}: {len(outcomes)} accepted, {harmed} harmed, {mended} with a lossless fix")
-    kinds: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for each in outcomes:
-        seen = {f"lossless {code}" for code in each.lossless} | {f"lossy {code}" for code in each.lossy}
-        seen |= {f"rejected {rule}" for rule in each.rejected}
-        seen |= {f"differs  {_place(one.path)} {one.kind}: {one.before} -> {one.after}"[:150] for one in each.different}
-        kinds.update(seen)
-        examples.update(dict.fromkeys(seen - set(examples), each.id))
-    for kind, count in kinds.most_common(60):
+        counts.update(kinds(each))
+        for one in each.different:
+            examples.setdefault(f"differs  {_place(one.path)} {one.kind}", f"{one.before} -> {one.after}"[:150])
+        examples.update(dict.fromkeys(kinds(each) - set(examples), each.id))
+    for kind, count in counts.most_common(60):
         click.echo(f"{count:5} {kind}  [{examples[kind]}]")
 
 
@@ -79,5 +119,8 @@ def _place(path: str) -> str:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or PROVIDERS:
-        tell(name)
+    if sys.argv[1:] == ["--write"]:
+        write()
+    else:
+        for name in sys.argv[1:] or PROVIDERS:
+            tell(name)

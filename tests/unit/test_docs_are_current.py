@@ -41,6 +41,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
         "fixes.md",
         "acts.md",
         "native.md",
+        "shares.md",
         "streams.md",
         *(f"rules/{target}.md" for target in TARGETS),
     }
