@@ -34,6 +34,15 @@ def _quiet_clients():
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
+_IS_REQUIRED = os.environ.get("REKNIT_REQUIRE_KAFKA") == "1"
+
+
+@pytest.fixture(scope="session")
+def broker_is_required():
+    """Whether what is missing for a test fails it, as in CI."""
+    return _IS_REQUIRED
+
+
 def _need_kafka() -> None:
     wrong = kafka_broker.missing_tools()
     if wrong is None:
@@ -43,7 +52,7 @@ def _need_kafka() -> None:
             wrong = str(error)
     if wrong is None:
         return
-    if os.environ.get("REKNIT_REQUIRE_KAFKA") == "1":
+    if _IS_REQUIRED:
         pytest.fail(f"REKNIT_REQUIRE_KAFKA is set, but: {wrong}")
     pytest.skip(f"no real Kafka: {wrong}")
 

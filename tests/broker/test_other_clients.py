@@ -1,0 +1,59 @@
+"""Programs that are not ours: each asks a question and is given the request, by the published contract."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import harness
+import pipeline_lab as lab
+import pytest
+from aiokafka.partitioner import murmur2
+
+from topics import AGENT_TURNS
+
+pytestmark = pytest.mark.broker
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PROGRAMS = {
+    "java": ["java", "-cp", f"{ROOT}/deploy/kafka/lib/*", str(EXAMPLES / "java" / "Agent.java")],
+    "librdkafka": [sys.executable, str(EXAMPLES / "librdkafka.py")],
+    "kcat": [str(EXAMPLES / "kcat.sh")],
+}
+
+
+async def test_strangers_programs_feed_and_read_the_pipeline(broker, prefix, tmp_path, free_port, broker_is_required):
+    if missing := [program for program in ("javac", "kcat") if shutil.which(program) is None]:
+        (pytest.fail if broker_is_required else pytest.skip)(f"not installed: {missing}")
+    await lab.make_topics(broker.bootstrap, prefix)
+    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
+    asking = {f"{name}-{number}": name for name in PROGRAMS for number in range(2)}
+    try:
+        await fleet.start().ready(60)
+        each = (asked(name, broker.bootstrap, prefix, session) for session, name in asking.items())
+        bodies = await asyncio.gather(*each)
+    finally:
+        fleet.end()
+    said = [{"role": "user", "content": "What is there?"}]
+    assert [(body["model"], body["messages"]) for body in bodies] == [("claude-sonnet-4-5", said)] * len(asking)
+    partitions = await harness.read_all(broker.bootstrap, prefix + AGENT_TURNS, lab.PARTITIONS)
+    placed = {record.key.decode(): record.partition for part in partitions for record in part}
+    assert placed == {session: (murmur2(session.encode()) & 0x7FFFFFFF) % lab.PARTITIONS for session in asking}
+
+
+async def asked(name: str, bootstrap: str, prefix: str, session: str) -> dict:
+    process = await asyncio.create_subprocess_exec(
+        *PROGRAMS[name], bootstrap, prefix, session, "What is there?", stdout=-1, stderr=-1
+    )
+    try:
+        async with asyncio.timeout(120):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)
