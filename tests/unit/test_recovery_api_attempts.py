@@ -1,6 +1,11 @@
-"""An API's attempts: broken off in every state, retried in every state, and everything told once."""
+"""An API's attempts: broken off in every state, retried in every state, and everything told once.
+
+No message comes whole: a block is proved by its stop and the message's stop reason.
+"""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from msgspec import Raw
@@ -22,7 +27,8 @@ from pipeline.streams.events import (
 )
 from pipeline.streams.recovery.machine import Machine
 from pipeline.streams.recovery.memory import Ids, Memory, State
-from topics.items import AgentUnrecognized, Item, ItemCompleted, TurnDelta, TurnStop, Usage
+from pipeline.streams.recovery.render import FinishedTurn
+from topics.items import AgentUnrecognized, Item, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 
 TEXT: list[Event] = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello.")]
@@ -167,3 +173,97 @@ def test_a_complete_message_that_tells_places_may_come_as_often_as_it_likes() ->
 def test_a_complete_block_of_another_kind_is_not_the_one_that_streamed() -> None:
     items, _ = stepped(MessageStarted("m1"), *TEXT, whole("thinking"), MessageDelta("end_turn"), RunEnded("exit"))
     assert texts(items) == [("Hello.", True), ("thinking 0", False)]
+
+
+# -- what proves a block where no complete message does ------------------------------------------------------------
+
+CALL: list[Event] = [
+    BlockStarted(index=1, kind="tool_use", tool_id="t1", name="Bash"),
+    BlockDelta(1, "input_json_delta", '{"cmd": "ls"}'),
+    BlockStopped(1),
+]
+CUT_CALL: list[Event] = [CALL[0], BlockDelta(1, "input_json_delta", '{"cmd": "l'), CALL[2]]
+FINISH: list[Event] = [MessageDelta("tool_use"), MessageStopped()]
+
+
+def run(*events: Event) -> tuple[list[Item], list[FinishedTurn]]:
+    items, machine = stepped(MessageStarted("m1"), *events, RunEnded("exit"))
+    return items, machine.memory.finished
+
+
+def completed(items: list[Item]) -> list[tuple[str, bool]]:
+    return [(item.item_id, item.incomplete) for item in items if isinstance(item, ItemCompleted)]
+
+
+def test_blocks_that_stopped_are_complete_when_the_message_has_its_stop_reason() -> None:
+    items, (turn,) = run(*STOPPED, *CALL, *FINISH)
+    assert completed(items) == [("x-block-0", False), ("t1", False)]
+    assert json.loads(turn.message)["content"] == [
+        {"type": "text", "text": "Hello."},
+        {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"cmd": "ls"}},
+    ]
+    assert not turn.incomplete
+
+
+def test_a_stop_reason_behind_the_stop_proves_the_blocks_and_closes_the_turn_once_more() -> None:
+    items, (turn,) = run(*STOPPED, *CALL, *reversed(FINISH), MessageDelta("tool_use"))
+    assert completed(items) == [("x-block-0", False), ("t1", False)]
+    stops = [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)]
+    assert stops == [(True, None), (False, "tool_use")]
+    assert not turn.incomplete
+
+
+def test_a_stop_reason_behind_an_error_and_a_stop_proves_nothing() -> None:
+    items, (turn,) = run(*STOPPED, Failed("overloaded", "overloaded_error"), *reversed(FINISH))
+    assert completed(items) == [("x-block-0", True)]
+    assert turn.incomplete
+
+
+def test_a_call_without_arguments_has_an_empty_object() -> None:
+    _, (turn,) = run(CALL[0], CALL[2], *FINISH)
+    assert json.loads(turn.message)["content"][0]["input"] == {}
+
+
+@pytest.mark.parametrize("end", [[], [MessageDelta(None)], [MessageStopped()]], ids=["none", "null", "stop"])
+def test_without_a_stop_reason_nothing_is_complete(end: list[Event]) -> None:
+    items, (turn,) = run(*STOPPED, *end)
+    assert completed(items) == [("x-block-0", True)]
+    assert turn.incomplete
+
+
+def test_a_call_whose_input_is_not_json_is_not_made_whole_by_its_stop() -> None:
+    items, (turn,) = run(*CUT_CALL, *FINISH)
+    assert ItemCompleted(item_id="t1", partial_input='{"cmd": "l', incomplete=True, reason="exit") in items
+    assert json.loads(turn.message)["content"][0] == {
+        "type": "tool_use",
+        "id": "t1",
+        "name": "Bash",
+        "input": '{"cmd": "l',
+        "incomplete": True,
+    }
+
+
+def test_what_did_not_finish_is_withdrawn_by_the_next_attempt() -> None:
+    items, (turn,) = run(*STOPPED, MessageStarted("m2"), *STOPPED, *FINISH)
+    assert ItemRetracted(item_id="x-block-0") in items
+    assert [(entry.item_id, entry.text) for entry in reduce(items).entries] == [("x-block-1", "Hello.")]
+    assert turn.message_id == "m2"
+
+
+def test_what_was_never_shown_is_not_withdrawn() -> None:
+    silent = BlockStarted(index=0, kind="thinking")
+    items, _ = run(silent, MessageStarted("m2"), *STOPPED, *FINISH)
+    assert [item for item in items if isinstance(item, ItemRetracted)] == []
+    assert texts(items) == [("Hello.", False)]
+
+
+def test_what_an_error_cut_says_which_one() -> None:
+    items, _ = run(*TEXT, Failed("Overloaded", "overloaded"))
+    assert [item.reason for item in items if isinstance(item, ItemCompleted)] == ["overloaded"]
+
+
+def test_without_records_no_turns_are_kept() -> None:
+    machine = Machine(Memory(Ids("x")), "stop", records=False)
+    for event in (MessageStarted("m1"), *STOPPED, *FINISH, RunEnded("exit")):
+        machine.step(event)
+    assert machine.memory.finished == []

@@ -21,6 +21,7 @@ from topics.items import (
     ItemRetracted,
     ItemStarted,
     TurnDiagnosis,
+    TurnResult,
     TurnStop,
 )
 from topics.reducer import View, reduce
@@ -446,6 +447,35 @@ def test_after_a_result_nothing_is_replaced_and_a_late_line_still_completes() ->
         ("text", "The answer."),
     ]
     assert shown(reduce(recovered(CUT_ANSWER, result(), whole("m1", said("The answer."))))) == [("text", "The answer.")]
+
+
+def test_a_result_is_compared_with_the_last_message_of_which_something_is_left() -> None:
+    answered = [start("m1"), text("Hi"), whole("m1", said("Hi")), finish("end_turn"), stop()]
+    items = recovered(answered, start("m2"), text("Hel"), stop(), start("m3"), result("Hi"))
+    assert [item.unseen for item in items if isinstance(item, TurnResult)] == [False]
+    assert [item.unseen for item in recovered(result("Hi")) if isinstance(item, TurnResult)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("run", "incomplete"),
+    [
+        ([whole("m1", said("Hi")), result("Hi")], False),
+        ([whole("m1", said("Hi")), finish("end_turn"), stop()], False),
+        ([end(), stop()], True),
+    ],
+    ids=["told by a result", "stopped for a reason", "cut"],
+)
+def test_a_result_ends_no_turn_once_more(run: list[Line], *, incomplete: bool) -> None:
+    items = recovered(start("m1"), text("Hi"), *run, result("Hi"))
+    assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [incomplete]
+
+
+def test_what_a_replacement_says_again_stands_once_in_the_log() -> None:
+    recovery = Recovery("claude-cli")
+    for line in lines_of([start("m1"), text("Same."), whole("m1", said("Same.")), whole("m2", said("Same."))]):
+        recovery.feed(line)
+    recovery.end_run()
+    assert [turn.message_id for turn in recovery.take_finished()] == ["m2"]
 
 
 def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone() -> None:

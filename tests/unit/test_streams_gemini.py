@@ -11,12 +11,15 @@ from msgspec import Raw
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from pipeline.streams.gemini.candidates import Arguments, PartialArg, steps
+from pipeline.streams.gemini.candidates import Arguments, steps
+from pipeline.streams.gemini.wire import PartialArg
 from topics.items import (
     AgentError,
     AgentUnrecognized,
+    Item,
     ItemDelta,
     ItemRetracted,
+    ItemStarted,
     TurnStop,
     Usage,
 )
@@ -326,3 +329,49 @@ def test_what_is_no_chunk_is_passed_on(data: bytes) -> None:
     items = recovery.feed(data) + recovery.end_run("exit")
     assert items
     assert all(isinstance(item, AgentUnrecognized) for item in items)
+
+
+# -- attempts that are over -----------------------------------------------------------------------------------------
+
+# The ids of so many messages before the one that streams are remembered: a saved state must not grow without end.
+REMEMBERED = 8
+LAST = REMEMBERED + 1
+
+
+def attempted(attempt: int, words: str, reason: str | None = None) -> bytes:
+    return json.dumps(chunk(text(words), reason=reason, id=f"r{attempt}")).encode()
+
+
+def after_attempts() -> Recovery:
+    """A run of attempts, each cut after its first words by the next one; the last of them streams."""
+    recovery = Recovery("gemini", records=False)
+    for attempt in range(LAST + 1):
+        recovery.feed(attempted(attempt, "words"))
+    return recovery
+
+
+@pytest.mark.parametrize("back", range(1, REMEMBERED + 1))
+def test_a_late_chunk_of_an_attempt_that_is_over_leaves_the_one_that_streams_alone(back: int) -> None:
+    recovery = after_attempts()
+    late: list[Item] = recovery.feed(attempted(LAST - back, " that come late"))
+    assert [type(item) for item in late] == [AgentUnrecognized]
+    assert late[0].reason == "a chunk of a message that is over"
+    rest = recovery.feed(attempted(LAST, ", whole", "STOP")) + recovery.end_run("exit")
+    assert [item.content for item in rest if isinstance(item, ItemDelta)] == [", whole"]
+    assert [item.incomplete for item in rest if isinstance(item, TurnStop)] == [False]
+
+
+def test_an_attempt_that_is_long_over_is_forgotten() -> None:
+    items = after_attempts().feed(attempted(LAST - REMEMBERED - 1, "words again"))
+    assert [type(item) for item in items] == [ItemRetracted, TurnStop, ItemStarted, ItemDelta]
+
+
+def test_a_message_that_goes_on_after_its_end_is_none_that_is_over() -> None:
+    """The same id again is the same attempt, however often it goes on."""
+    recovery = Recovery("gemini", records=False)
+    recovery.feed(attempted(0, "words"))
+    said = [recovery.feed(attempted(1, f"answer {number}", "STOP")) for number in range(REMEMBERED + 1)]
+    deltas = [item.content for items in said for item in items if isinstance(item, ItemDelta)]
+    assert deltas == [f"answer {number}" for number in range(REMEMBERED + 1)]
+    late = recovery.feed(attempted(0, " that come late"))
+    assert [type(item) for item in late] == [AgentUnrecognized]
