@@ -97,6 +97,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_seconds: Annotated[float, Meta(gt=0)] = 10.0
     heartbeat_seconds: Annotated[float, Meta(gt=0)] = 2.0
     rebalance_seconds: Annotated[float, Meta(gt=0)] = 20.0
+    # How long a worker's start waits for a broker that does not answer yet, before it ends with 75.
+    wait_seconds: Annotated[float, Meta(ge=0)] = 0.0
     # From SIGTERM to the end; orchestrators kill after 30 s by default.
     stop_seconds: Annotated[float, Meta(gt=0)] = 20.0
 

@@ -22,9 +22,13 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import create_conn
 from aiokafka.errors import (
     BrokerResponseError,
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
     IllegalSaslStateError,
     KafkaError,
     SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
     UnsupportedSaslMechanismError,
 )
 from msgspec import Meta, Struct
@@ -230,6 +234,24 @@ class _Endpoint:
         return given.access_token, given.expires_in
 
 
+# A right that is missing, as the client reports it.
+REFUSALS = (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+
+
+def refusal(error: BaseException, right: str = "a right") -> str:
+    """Return the sentence that says which right is missing; the client names the place or leaves it out."""
+    kinds = {GroupAuthorizationFailedError: "group", TransactionalIdAuthorizationFailed: "transactional id"}
+    kind = kinds.get(type(error), "cluster" if isinstance(error, ClusterAuthorizationFailedError) else "topic")
+    place = error.args[0] if error.args else ""
+    named = ", ".join(sorted(place)) if isinstance(place, set | frozenset) else str(place)
+    return f"the brokers refuse {right} on {kind} {named}".rstrip() + ". `reknit topics acls` prints what is needed."
+
+
 async def why_down(cluster: Cluster) -> BrokerError:
     """Return the error that says why no client can connect: asked of the first address, once."""
     given = connection(cluster)
@@ -263,6 +285,8 @@ async def why_down(cluster: Cluster) -> BrokerError:
 
 async def explained(cluster: Cluster, error: Exception) -> BrokerError:
     """Return what a command says of a client's error: what the broker refuses, or why none answers."""
+    if isinstance(error, REFUSALS):
+        return BrokerError("not_authorized", refusal(error))
     if isinstance(error, BrokerResponseError) and not error.retriable:
         return BrokerError("broker_refused", f"{cluster.bootstrap_servers} refuses: {words_of(error)}")
     return await why_down(cluster)

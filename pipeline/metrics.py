@@ -7,13 +7,27 @@ applies once the batch is committed, so that a counter never counts what was rol
 from __future__ import annotations
 
 from collections import Counter as CountOf
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import product
 from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from pipeline._version import __version__
+from pipeline.fixes import FIXES
+from pipeline.rules import RULE_IDS
 from pipeline.stages.base import Result
+from pipeline.streams.sources import SOURCES
+from topics import AGENT_TURNS, PROVIDER_EVENTS
 
 Tally: TypeAlias = Mapping[tuple[str, ...], float]
 
@@ -67,11 +81,49 @@ STAGE_HISTOGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+# Why a record of an input became a dead letter.
+DEAD_LETTER_CODES = (
+    "bad_framing",
+    "bad_policy",
+    "bad_record",
+    "bad_snapshot",
+    "empty",
+    "id_reused",
+    "internal",
+    "missing_role",
+    "nested_too_deeply",
+    "no_key",
+    "no_message",
+    "no_messages",
+    "no_value",
+    "not_json",
+    "not_parked",
+    "policy",
+    "quarantined",
+    "rejected",
+    "size",
+    "too_deep",
+    "unexpected_event",
+    "unknown_message",
+    "unknown_role",
+    "unknown_source",
+    "unknown_target",
+    "wrong_shape",
+    "wrong_type",
+)
+
+
 class Metrics:
     """The worker's metrics, as the engine reports them. ``registry`` is what ``/metrics`` serves."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, targets: Collection[str] = ()) -> None:
+        """Label sets that are bounded begin at 0; of ``targets`` those by target do, of others once they occur."""
+        # One series more for each counter, which nothing here reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call] # it has no types
         self.registry = registry if registry is not None else CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
         self._tallied = {
             name: Counter(name, text, labels, registry=self.registry) for name, (text, labels) in STAGE_COUNTERS.items()
         }
@@ -102,8 +154,33 @@ class Metrics:
         self._lag = self._gauge(
             "reknit_consumer_lag_records", "Source offsets not yet committed.", "topic", "partition"
         )
-        self._owned = self._gauge("reknit_partitions", "Source partitions that this worker has.")
+        self._lag_known: set[tuple[str, int]] = set()
+        self._owned = self._gauge("reknit_partitions", "Source partitions that this worker has.", "topic")
+        self._silent = self._gauge("reknit_broker_silent_seconds", "Seconds since a broker answered last.")
+        self._every = self._gauge("reknit_source_partitions", "Partitions that the source topic has.", "topic")
         self._gauge("reknit_build_info", "Always 1; the version is a label.", "version").labels(__version__).set(1)
+
+        self._begin_at_zero(targets)
+
+    def _begin_at_zero(self, targets: Collection[str]) -> None:
+        """Make the series of what may happen: of a counter that begins at 1, no rate ever shows the first."""
+        lossy = [fix.code for fix in FIXES.values() if not fix.lossless]
+        bounded: dict[str, Iterator[tuple[str, ...]]] = {
+            "reknit_fixes_total": product(FIXES, ("", *targets)),
+            "reknit_fixes_lossy_total": product(lossy, ("", *targets)),
+            "reknit_requests_total": product(targets, ("clean", "mended", "rejected")),
+            "reknit_rejections_total": ((target, rule) for target in targets for rule in RULE_IDS.get(target, ())),
+            "reknit_items_total": product(SOURCES, ("stream", "promoted", "result")),
+            "reknit_results_unseen_total": product(SOURCES),
+            "reknit_retractions_total": product(SOURCES),
+            "reknit_items_incomplete_total": product(SOURCES),
+            "reknit_events_unrecognised_total": product(SOURCES),
+            "reknit_turns_finished_total": product(SOURCES),
+            "reknit_dead_letters_total": product((AGENT_TURNS, PROVIDER_EVENTS), DEAD_LETTER_CODES),
+        }
+        for name, sets in bounded.items():
+            for labels in sets:
+                self._tallied[name].labels(*labels)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -144,9 +221,13 @@ class Metrics:
         """Observe the time from when a batch's oldest record was written to the batch's commit."""
         self._latency.labels(topic).observe(seconds)
 
-    def on_lag(self, topic: str, partition: int, records: int) -> None:
-        """Set how many source offsets are not yet committed."""
-        self._lag.labels(topic, partition).set(records)
+    def on_lag(self, topic: str, partition: int, records: int | None) -> None:
+        """Set how many source offsets are not yet committed; where that is not known there is no series."""
+        if records is not None:
+            self._lag.labels(topic, partition).set(records)
+        elif (topic, partition) in self._lag_known:
+            self._lag.remove(topic, partition)
+        (self._lag_known.discard if records is None else self._lag_known.add)((topic, partition))
 
     def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
         """Observe that a partition's state was read back."""
@@ -164,6 +245,13 @@ class Metrics:
         del partition
         self._expired.labels(topic).inc(offsets)
 
-    def on_partitions(self, count: int) -> None:
-        """Set how many source partitions this worker has."""
-        self._owned.set(count)
+    def on_partitions(self, topic: str, count: int, every: int) -> None:
+        """Set how many partitions of a source topic this worker has, and how many there are."""
+        self._owned.labels(topic).set(count)
+        self._every.labels(topic).set(every)
+        for counter in (self._consumed, self._batches, self._restored, self._poison, self._expired):
+            counter.labels(topic)
+
+    def watch_broker(self, silent_seconds: Callable[[], float]) -> None:
+        """Show, whenever metrics are read, how long ago a broker answered last."""
+        self._silent.set_function(silent_seconds)

@@ -63,4 +63,9 @@ def describe(error: ReknitError) -> dict[str, str]:
 def fail(error: ReknitError) -> NoReturn:
     """Say what is wrong and end: with the code for what may pass where it may, else with that for unusable input."""
     say(f"reknit: {error}")
-    raise SystemExit(int(Exit.DOWN if isinstance(error, BrokerDownError) else Exit.UNUSABLE))
+    raise SystemExit(exit_of(error))
+
+
+def exit_of(error: ReknitError) -> int:
+    """The exit code of a command that cannot do what it was asked for."""
+    return int(Exit.DOWN if isinstance(error, BrokerDownError) else Exit.UNUSABLE)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from typing import TYPE_CHECKING, Literal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Literal, TextIO
 
 import click
 import msgspec
 import structlog
 
-from pipeline.cli.broker import broker_options, configured
-from pipeline.cli.output import fail, say
-from pipeline.config import Config
+from pipeline.cli.broker import broker_options
+from pipeline.cli.output import exit_of, fail
+from pipeline.config import Config, load_config
 from pipeline.errors import ReknitError
 from pipeline.registry import target_named
 from pipeline.stages.defaults import Defaults
@@ -22,11 +25,15 @@ if TYPE_CHECKING:
     from pipeline.engine import Tuning
 
 
+log = logging.getLogger("reknit.worker")
+
+
 @click.command("worker")
 @broker_options
 @click.option("--partitions", type=int, help="How many partitions every topic has.")
 @click.option("--delivery", type=click.Choice(["exactly-once", "at-least-once"]), help="What a crash may cost.")
 @click.option("--metrics-port", type=int, help="Port of /metrics, /livez and /readyz; 0 takes a free one.")
+@click.option("--wait", "wait_seconds", type=float, help="Seconds to wait for a broker that does not answer yet.")
 @click.option("--state-dir", type=click.Path(file_okay=False), help="For what one worker writes locally.")
 def worker_command(config_file: str | None, **options: str | int | None) -> None:
     """Run a worker until it is stopped.
@@ -35,11 +42,17 @@ def worker_command(config_file: str | None, **options: str | int | None) -> None
     answers at the start, or where it was fenced, got stuck or failed; what was in flight then is not committed and will
     be processed again.
     """
-    config = configured(config_file, **options)
+    form = os.environ.get("REKNIT_LOG_FORMAT")
     try:
+        config = load_config(config_file, overrides=options)
+        form = config.log_format
         raise SystemExit(run(config))
     except ReknitError as error:
-        fail(error)
+        if form != "json":
+            fail(error)
+        configure_logs(form="json")
+        log.error("%s", error)  # noqa: TRY400  a sentence for the operator; where it was raised says nothing
+        raise SystemExit(exit_of(error)) from None
 
 
 def run(config: Config, tuning: Tuning | None = None) -> int:
@@ -53,10 +66,15 @@ def run(config: Config, tuning: Tuning | None = None) -> int:
     from pipeline.stages.registry import WRITTEN, stages
 
     configure_logs(config.log_level, config.log_format)
-    say(f"reknit: delivery {config.delivery}, brokers {config.bootstrap_servers}, prefix {config.prefix!r}")
     bounds = {name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)}
     tuning = tuning or Tuning(**bounds)
-    return run_worker(config, stages(session_defaults(config)), Metrics(), outputs=WRITTEN, tuning=tuning)
+    return run_worker(
+        config,
+        stages(session_defaults(config)),
+        Metrics(targets=config.session.targets),
+        outputs=WRITTEN,
+        tuning=tuning,
+    )
 
 
 def session_defaults(config: Config) -> Defaults:
@@ -86,6 +104,76 @@ def session_defaults(config: Config) -> Defaults:
     )
 
 
+class CalmHandler(logging.StreamHandler[TextIO]):
+    """Says what repeats a few times, and then, once some seconds are over, only how often more.
+
+    A client without a broker reports each attempt of each connection, hundreds a second, and programming errors and
+    refused connections alike with a traceback; the engine says in its own words what matters of it.
+    """
+
+    # How many records of one wording are let through in so many seconds, by the beginning of the logger's name.
+    BOUNDS: ClassVar[dict[str, tuple[int, float]]] = {
+        "aiokafka": (1, 10.0),
+        "asyncio": (1, 10.0),
+        "faust": (1, 10.0),
+        "mode": (1, 10.0),
+        "pipeline.engine": (1, 10.0),  # what mode says of our services
+        "reknit.dead-letters": (3, 1.0),
+        "reknit.engine": (5, 10.0),
+    }
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._clock = clock
+        # By logger, level and wording: since when, how many were let through, and the first that was not, with a count.
+        self._windows: dict[tuple[str, int, str], _Window] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record, unless its like was written often enough; before it, what is over and was left out."""
+        now = self._clock()
+        self._close_windows(lambda window: now >= window.ends)
+        bound = next((self.BOUNDS[name] for name in self.BOUNDS if within(record.name, name)), None)
+        if bound is None:
+            super().emit(record)
+            return
+        key = (record.name, record.levelno, str(record.msg))
+        window = self._windows.setdefault(key, _Window(now + bound[1]))
+        window.count += 1
+        if window.count > bound[0]:
+            window.last = record
+            return
+        if record.exc_info and not record.name.startswith("reknit") and record.exc_info[0] is not None:
+            record.msg, record.args = f"{record.getMessage()}: {record.exc_info[0].__name__}", ()
+            record.exc_info = record.exc_text = None
+        window.allowed = bound[0]
+        super().emit(record)
+
+    def close(self) -> None:
+        """Say what was left out, and close."""
+        self._close_windows(lambda _: True)
+        super().close()
+
+    def _close_windows(self, over: Callable[[_Window], bool]) -> None:
+        for key, window in [entry for entry in self._windows.items() if over(entry[1])]:
+            del self._windows[key]
+            if window.last is not None:
+                more, last = window.count - window.allowed, window.last
+                last.msg, last.args, last.exc_info = f"{last.getMessage()} (and {more - 1} more like this)", (), None
+                super().emit(last)
+
+
+class _Window:
+    def __init__(self, ends: float) -> None:
+        self.ends = ends
+        self.count = self.allowed = 0
+        self.last: logging.LogRecord | None = None
+
+
+def within(name: str, logger: str) -> bool:
+    """Whether a logger's name is this one or below it."""
+    return name == logger or name.startswith(f"{logger}.")
+
+
 # They build a log record for each message even where none is shown, and say at INFO what only they care about.
 QUIET = ("faust", "aiokafka", "mode")
 
@@ -101,7 +189,7 @@ def configure_logs(level: str = "info", form: Literal["text", "json"] = "text") 
     last: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = CalmHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -1,4 +1,4 @@
-"""No source record is skipped and none is taken twice: a chain of spans of the log.
+"""Records that wait: none skipped and none taken twice, in a chain of spans of the log.
 
 A gap in offsets says nothing by itself. Transaction markers, aborted records and compaction leave gaps in a healthy
 log; a rebalance or a discarded fetch leaves the same gap where records were lost. So offsets are not compared with
@@ -9,11 +9,15 @@ exist. What is left to check is that each span begins where the last one ended.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from pipeline.stages.base import Record
+
+# What a fetched record takes in memory beside its value: the object, a session's key, a few headers.
+_FETCHED_OVERHEAD = 600
 
 
 class Span(Struct, frozen=True):
@@ -62,3 +66,68 @@ class Chain:
     def restart(self, start: int) -> None:
         """Begin again at ``start``: what was accepted behind it was given up and will be fetched again."""
         self.end = start
+
+
+class Backlog:
+    """What was fetched of one partition and waits to be processed."""
+
+    def __init__(self) -> None:
+        self._chain = Chain(0)
+        self._records: deque[Record] = deque()
+        self._bytes = 0
+        self.limit = 0  # the first offset that no reader could see, as the broker said last
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def end(self) -> int:
+        """The offset behind all that was accepted."""
+        return self._chain.end
+
+    def accept(self, span: Span) -> None:
+        """Add what is new of a span.
+
+        Raises:
+            Hole: as ``Chain.take``.
+        """
+        records = self._chain.take(span)
+        self.limit = span.limit
+        self._records.extend(records)
+        self._bytes += fetched_size(records)
+
+    def fills(self, size: int, count: int) -> bool:
+        """Whether so many bytes or records wait already."""
+        return self._bytes >= size or len(self._records) >= count
+
+    def clear(self, start: int) -> None:
+        """Give up what waits; what is accepted next begins at ``start``."""
+        self._records.clear()
+        self._bytes = 0
+        self._chain.restart(start)
+
+    def take(self, start: int, count: int, size: int) -> tuple[list[Record], int]:
+        """Return the records of the next batch, at least one, from ``start`` on, and the offset behind them."""
+        waiting = self._records
+        while waiting and waiting[0].offset < start:  # committed by a batch that outlived a rebalance
+            self._bytes -= fetched_size([waiting.popleft()])
+        records: list[Record] = []
+        taken = 0
+        if len(waiting) <= count and self._bytes <= size:
+            records, taken = list(waiting), self._bytes
+            waiting.clear()
+        while waiting and len(records) < count:
+            next_size = fetched_size([waiting[0]])
+            if records and taken + next_size > size:
+                break
+            taken += next_size
+            records.append(waiting.popleft())
+        self._bytes -= taken
+        # Where nothing waits, the chain's end counts: it lies behind trailing transaction markers too.
+        return records, records[-1].offset + 1 if waiting else max(self._chain.end, start)
+
+
+def fetched_size(records: Sequence[Record]) -> int:
+    """Return about how many bytes of memory fetched records hold."""
+    values = sum([len(record.value) for record in records if record.value])
+    return values + _FETCHED_OVERHEAD * len(records)

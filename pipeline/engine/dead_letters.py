@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 
 from pipeline.engine.runtime import log, where
 from pipeline.stages.base import Output, Record, Result, Stage, error_headers
 from topics import DEAD_LETTERS
 
+_letters = logging.getLogger("reknit.dead-letters")
+# The headers that say where the record stood, and why it could not be processed.
+_PLACE = tuple(f"reknit.error.{name}" for name in ("topic", "partition", "offset", "code"))
 # A record's own overhead in a batch, and a batch's: lengths, offsets, timestamps, the header (at most 61 bytes).
 _OVERHEAD = 100
-# What a fetched record takes in memory beside its value: the object, a session's key, a few headers.
-_FETCHED_OVERHEAD = 600
-
-
-def fetched_size(records: Sequence[Record]) -> int:
-    """Return about how many bytes of memory fetched records hold."""
-    values = sum([len(record.value) for record in records if record.value])
-    return values + _FETCHED_OVERHEAD * len(records)
 
 
 def output_size(output: Output) -> int:
@@ -53,6 +49,16 @@ def size_letter(output: Output, topic: str, partition: int, offset: int) -> Outp
     # A key that large has no business in a header or a digest column either; sessions have short keys.
     key = output.key if len(output.key or b"") <= 1 << 20 else None
     return Output(DEAD_LETTERS, key, None, headers)
+
+
+def log_letters(outputs: Sequence[Output]) -> None:
+    """Name the dead letters among committed outputs: where each record stood, and the code; never its content."""
+    for output in outputs:
+        if output.topic == DEAD_LETTERS:
+            why = {name: (value or b"").decode() for name, value in output.headers if name in _PLACE}
+            _letters.warning(
+                "%s partition %s offset %s became a dead letter: %s", *(why.get(name, "?") for name in _PLACE)
+            )
 
 
 def walk(stage: Stage, records: Sequence[Record]) -> tuple[list[Result], Exception | None]:

@@ -26,11 +26,24 @@ class UpstreamChangedError(ReknitError):
 class EngineError(ReknitError):
     """A running worker cannot go on; the batch in flight is not committed and will be processed again.
 
-    Codes: ``fenced`` (another worker owns the partition), ``stuck`` (a deadline was missed), ``stalled`` (records
-    wait and none is processed), ``state_unreadable``, ``message_too_large``, ``worker_failed``.
+    Codes: ``stalled`` (records wait and none is processed), ``state_unreadable``, ``message_too_large``,
+    ``worker_failed``, and those of the subclasses.
     """
 
     fault: ClassVar[Fault] = "us"
+
+
+class PartitionLostError(EngineError):
+    """A partition cannot go on as it is, but may once it is opened anew: what was committed stands in its changelog.
+
+    Codes: ``fenced`` (somebody took over its transactional id), ``stuck`` (a deadline was missed).
+    """
+
+
+class NotAuthorizedError(EngineError):
+    """The brokers refuse what a worker needs to do; the message names the right."""
+
+    fault: ClassVar[Fault] = "caller"
 
 
 class EmbeddedBrokerError(ReknitError):

@@ -68,6 +68,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     compression: Literal["zstd", "lz4"] | None = "zstd"
     # Deadlines. A batch that can neither commit nor fail must not look alive.
     start_seconds: float = 30.0
+    wait_seconds: float = 0.0  # how long a start looks again for a broker that does not answer
     batch_seconds: float = 30.0
     transaction_seconds: float = 25.0
     stop_seconds: float = 20.0
@@ -92,8 +93,8 @@ class Metrics(Protocol):
     def on_latency(self, topic: str, seconds: float) -> None:
         """Observe the time from when a batch's oldest record was written to the batch's commit."""
 
-    def on_lag(self, topic: str, partition: int, records: int) -> None:
-        """Set how many source offsets are not yet committed."""
+    def on_lag(self, topic: str, partition: int, records: int | None) -> None:
+        """Set how many source offsets are not yet committed; None where that is not known, or not ours to say."""
 
     def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
         """Observe that a partition's state was read back."""
@@ -104,8 +105,11 @@ class Metrics(Protocol):
     def on_expired(self, topic: str, partition: int, offsets: int) -> None:
         """Count source offsets that the broker's retention removed before they were read."""
 
-    def on_partitions(self, count: int) -> None:
-        """Set how many source partitions this worker has."""
+    def on_partitions(self, topic: str, count: int, every: int) -> None:
+        """Set how many partitions of a source topic this worker has, and how many there are."""
+
+    def watch_broker(self, silent_seconds: Callable[[], float]) -> None:
+        """Ask the function, whenever metrics are read, how long ago a broker answered last."""
 
 
 class NoMetrics:
@@ -123,7 +127,7 @@ class NoMetrics:
     def on_latency(self, topic: str, seconds: float) -> None:
         """Do nothing."""
 
-    def on_lag(self, topic: str, partition: int, records: int) -> None:
+    def on_lag(self, topic: str, partition: int, records: int | None) -> None:
         """Do nothing."""
 
     def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
@@ -135,5 +139,8 @@ class NoMetrics:
     def on_expired(self, topic: str, partition: int, offsets: int) -> None:
         """Do nothing."""
 
-    def on_partitions(self, count: int) -> None:
+    def on_partitions(self, topic: str, count: int, every: int) -> None:
+        """Do nothing."""
+
+    def watch_broker(self, silent_seconds: Callable[[], float]) -> None:
         """Do nothing."""

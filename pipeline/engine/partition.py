@@ -2,24 +2,27 @@
 
 It opens in this order, and no other is sound: take the partition over (which fences the former owner), read the state
 changelog to its end (it holds the next source offset), work. While the group rebalances it is parked: the batch in
-flight is finished, what waits is given up, since it will be fetched again from the position that is committed.
+flight is finished, what waits is given up, since it will be fetched again from the position that is committed. After a
+failure that may pass it is opened anew, in the same order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pipeline.engine.contiguity import Chain, Span
-from pipeline.engine.dead_letters import fetched_size, output_size, poison_letter, size_letter, walk
-from pipeline.engine.errors import EngineError
+from aiokafka.errors import KafkaError
+
+from pipeline.engine.contiguity import Backlog, Span
+from pipeline.engine.dead_letters import log_letters, output_size, poison_letter, size_letter, walk
+from pipeline.engine.errors import EngineError, PartitionLostError
 from pipeline.engine.recovery import restore
 from pipeline.engine.runtime import log, where
 from pipeline.engine.writer import Batch, Writer
+from pipeline.kafka import REFUSALS
 from pipeline.stages.base import Record, Result, Stage
 
 if TYPE_CHECKING:
@@ -31,9 +34,12 @@ _SLICE_BYTES = 8 << 20
 _SLOW_RECORD_SECONDS = 60e-6
 
 
-class State(Enum):
-    """What an actor does now."""
+# The pause before a partition is opened anew, doubled at each look up to the second value.
+_REOPEN_SECONDS = 0.5
+_REOPEN_SECONDS_MOST = 5.0
 
+
+class State(Enum):
     OPENING = "opening"
     WORKING = "working"
     PARKED = "parked"
@@ -41,8 +47,6 @@ class State(Enum):
 
 
 class Partition:
-    """One source partition and everything that is kept for it."""
-
     def __init__(
         self,
         runtime: Runtime,
@@ -52,6 +56,7 @@ class Partition:
         writer: Callable[[Stage], Writer],
         on_room: Callable[[], None],
         on_position: Callable[[int], None],
+        is_ours: Callable[[int], Awaitable[bool | None]],
     ) -> None:
         """Begin to open.
 
@@ -62,9 +67,12 @@ class Partition:
             writer: makes the writer, once the stage is there.
             on_room: called when more records may come.
             on_position: called with the next source offset, once everything before it is durable.
+            is_ours: called with the next source offset; asks the group whether the partition is this worker's in the
+                generation that holds now. None where nobody knows.
         """
         self.topic = topic
         self.number = number
+        self._place = (topic, number)
         self.state = State.OPENING
         self.next = 0  # the next source offset to process; known once the changelog is read
         self.aligned = False  # whether the source consumer was told to fetch from `next`
@@ -73,11 +81,12 @@ class Partition:
         self._on_room = on_room
         self._on_position = on_position
         self._stage = runtime.stages[topic](number)
+        self._new_writer = writer
         self._writer = writer(self._stage)
-        self._chain = Chain(0)
-        self._limit = 0
-        self._pending: deque[Record] = deque()
-        self._pending_bytes = 0
+        self._is_ours = is_ours
+        # Failures that a new opening may mend: the last one, and the first since the last commit.
+        self._failed_at = self._failing_since = float("-inf")
+        self._backlog = Backlog()
         self._full = False  # whether the consumer was told so; then it waits for `on_room`
         self._oldest_ms = 0  # when the oldest record of the batch in flight was written
         # What one source record makes in bytes, and takes in the stage in seconds, as seen lately.
@@ -92,45 +101,33 @@ class Partition:
 
     def wants(self, share_bytes: int, share_records: int) -> bool:
         """Return whether more records may come, given this partition's share of the worker's memory."""
-        self._full = self._pending_bytes >= share_bytes or len(self._pending) >= share_records
+        self._full = self._backlog.fills(share_bytes, share_records)
         return self.state is State.WORKING and self.aligned and not self._full
 
     def offer(self, span: Span) -> None:
-        """Take a span of the log.
-
-        Raises:
-            Hole: records before it are missing; nothing was taken.
-        """
+        """Accept a span of the log, or raise ``Hole``: records before it are missing."""
         if self.state is not State.WORKING:
             return  # parked or closing: it will be fetched again
-        records = self._chain.take(span)
-        self._limit = span.limit
-        if records:
-            self._pending.extend(records)
-            self._pending_bytes += fetched_size(records)
+        self._backlog.accept(span)
+        if self._backlog:
             self._wake.set()
 
     def expired(self, first: int) -> None:
         """Go on at ``first``: the broker's retention removed what came before it was read. That is a loss."""
-        log.error(
-            "%s partition %d: offsets %d to %d expired before they were read",
-            self.topic,
-            self.number,
-            self._chain.end,
-            first - 1,
-        )
-        self._runtime.metrics.on_expired(self.topic, self.number, first - self._chain.end)
-        self._chain.restart(first)
+        lost = self._backlog.end
+        log.error("%s partition %d: offsets %d to %d expired before they were read", *self._place, lost, first - 1)
+        self._runtime.metrics.on_expired(*self._place, first - lost)
+        self._backlog.clear(first)
 
     @property
     def waits_for(self) -> int:
         """The offset from which this actor needs the log."""
-        return self._chain.end
+        return self._backlog.end
 
     @property
     def done_to(self) -> int:
         """The offset up to which nothing is left to do: markers behind the last record count as done."""
-        return self.next if self._pending or not self._idle.is_set() else self._chain.end
+        return self.next if self._backlog or not self._idle.is_set() else self._backlog.end
 
     async def park(self, seconds: float) -> None:
         """Finish the batch in flight, for at most so many seconds, and give up what waits.
@@ -142,58 +139,104 @@ class Partition:
             return
         if self.state is State.WORKING:
             self.state = State.PARKED
-        self._drop_pending()
+        self._backlog.clear(self.next)
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
         except TimeoutError:
-            log.warning("%s partition %d: the batch in flight outlives the rebalance", self.topic, self.number)
+            log.warning("%s partition %d: the batch in flight outlives the rebalance", *self._place)
 
     def resume(self) -> None:
         """Go on after a rebalance that left the partition here."""
         if self.state is State.PARKED:
             self.state = State.WORKING
             self.aligned = False
-            self._chain.restart(self.next)
+            self._backlog.clear(self.next)
             self._wake.set()
 
     async def close(self) -> None:
         """Finish the batch in flight and let go. What waits is not committed, so it will be read again."""
         opening = self.state is State.OPENING
         self.state = State.CLOSED
-        self._drop_pending()
+        self._backlog.clear(self.next)
         self._wake.set()
-        if opening:
-            self._task.cancel()
+        if not opening:
+            # Without a broker the batch in flight has no end; given up, it is not committed either.
+            await asyncio.wait([self._task], timeout=self._tuning.stop_seconds / 2)
+        self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-
-    def _drop_pending(self) -> None:
-        self._pending.clear()
-        self._pending_bytes = 0
-        self._chain.restart(self.next)
 
     # The actor's own task.
 
     async def _live(self) -> None:
         try:
-            await self._open()
             while self.state is not State.CLOSED:
-                if self.state is State.PARKED or not self._pending:
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                self._idle.clear()
                 try:
-                    await self._work()
-                finally:
-                    self._idle.set()
+                    await self._open()
+                    await self._work_until_closed()
+                except REFUSALS:
+                    raise
+                except (PartitionLostError, KafkaError, OSError) as error:
+                    await self._make_way(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the worker
             self._runtime.fail(error)
         finally:
             self.state = State.CLOSED
             await self._writer.close()
 
-    def _stuck(self, what: str, seconds: float) -> EngineError:
-        return EngineError("stuck", f"{self.topic} partition {self.number}: {what} took more than {seconds:.0f} s")
+    async def _work_until_closed(self) -> None:
+        while self.state is not State.CLOSED:
+            if self.state is State.PARKED or not self._backlog:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            self._idle.clear()
+            try:
+                await self._work()
+            finally:
+                self._idle.set()
+
+    async def _make_way(self, error: PartitionLostError | KafkaError | OSError) -> None:
+        """Let go after a failure, and return once the partition may be opened anew, or is closed.
+
+        What became of the batch in flight is not known: it may be committed. Its changelog says so, once the new
+        opening has settled the transaction. A former owner must not open, since that would fence the new one.
+
+        Raises:
+            PartitionLostError: it has another owner, or nothing was committed for long though brokers answer.
+        """
+        if self.state is not State.WORKING and self.state is not State.OPENING:
+            self.state = State.CLOSED  # a rebalance is under way: it opens the partition anew where it belongs
+            return
+        self.state, self.aligned = State.OPENING, False
+        self._backlog.clear(self.next)
+        self._note_failure(error)
+        log.warning("%s partition %d is opened anew: %s", *self._place, _words(error))
+        await self._writer.close()
+        delay = _REOPEN_SECONDS
+        while True:
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _REOPEN_SECONDS_MOST)
+            ours = await self._is_ours(self.next) if self._runtime.answers else None
+            if ours is False and isinstance(error, PartitionLostError) and error.code == "fenced":
+                raise error
+            if ours is False:
+                self.state = State.CLOSED
+                return
+            if ours:
+                break
+        self._stage = self._runtime.stages[self.topic](self.number)
+        self._writer = self._new_writer(self._stage)
+
+    def _note_failure(self, error: Exception) -> None:
+        now, patience = time.monotonic(), self._tuning.stall_seconds
+        if not self._runtime.answers or now - self._failed_at > 2 * patience:
+            self._failing_since = now
+        self._failed_at = now
+        if now - self._failing_since > patience:
+            raise error
+
+    def _stuck(self, what: str, seconds: float) -> PartitionLostError:
+        return PartitionLostError("stuck", f"{what} took more than {seconds:.0f} s")
 
     async def _open(self) -> None:
         try:
@@ -202,7 +245,7 @@ class Partition:
         except TimeoutError:
             raise self._stuck("taking the partition over", self._tuning.start_seconds) from None
         self.next = await self._restore() or 0
-        self._chain.restart(self.next)
+        self._backlog.clear(self.next)
         self.state = State.WORKING
         self._on_position(self.next)
         self._on_room()
@@ -218,12 +261,16 @@ class Partition:
                 committed_only=runtime.exactly_once,
                 patience=self._tuning.start_seconds,
             )
-        runtime.metrics.on_restored(self.topic, self.number, restored.records, restored.seconds)
+        runtime.metrics.on_restored(*self._place, restored.records, restored.seconds)
+        told = (*self._place, restored.records, restored.seconds)
+        log.info("%s partition %d: %d records of state restored in %.1f s", *told)
         return restored.position
 
     async def _work(self) -> None:
-        """Process and commit what waits, as much as fits into one batch."""
-        records, position = self._take()
+        records, position = self._backlog.take(self.next, self._tuning.batch_records, self._tuning.batch_bytes)
+        self._oldest_ms = records[0].timestamp if records else 0
+        if self._full:
+            self._on_room()
         started = time.monotonic()
         result, done, at = Result(), 0, 0
         size = 0
@@ -233,7 +280,7 @@ class Partition:
             try:
                 made = self._stage.process(part)
             except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises
-                log.error("the stage of %s raised in partition %d: %s", self.topic, self.number, where(error))
+                log.error("the stage of %s raised in partition %d: %s", *self._place, where(error))
                 await self._commit(result, part[0].offset, done, started)
                 await self._process_poisoned(part)
                 result, done, size, started = Result(), 0, 0, time.monotonic()
@@ -249,28 +296,6 @@ class Partition:
                 await asyncio.sleep(0)
         await self._commit(result, position, done, started)
 
-    def _take(self) -> tuple[list[Record], int]:
-        """Return the records of the next batch, at least one, and the source offset behind them."""
-        pending, size = self._pending, 0
-        records: list[Record] = []
-        while pending and pending[0].offset < self.next:  # committed by a batch that outlived a rebalance
-            self._pending_bytes -= fetched_size([pending.popleft()])
-        if len(pending) <= self._tuning.batch_records and self._pending_bytes <= self._tuning.batch_bytes:
-            records, size = list(pending), self._pending_bytes
-            pending.clear()
-        while pending and len(records) < self._tuning.batch_records:
-            next_size = fetched_size([pending[0]])
-            if records and size + next_size > self._tuning.batch_bytes:
-                break
-            size += next_size
-            records.append(pending.popleft())
-        self._pending_bytes -= size
-        self._oldest_ms = records[0].timestamp if records else 0
-        if self._full:
-            self._on_room()
-        # Where nothing waits, the chain's end counts: it lies behind trailing transaction markers too.
-        return records, records[-1].offset + 1 if pending else max(self._chain.end, self.next)
-
     def _slice_length(self) -> int:
         """Return how many records the stage gets at once: few where each makes much or takes long.
 
@@ -284,13 +309,12 @@ class Partition:
         return max(1, min(bounds))
 
     def _add(self, result: Result, made: Result, part: Sequence[Record]) -> int:
-        """Append what a slice made to the batch; return its bytes."""
         last = part[-1].offset
         size = 0
         for output in made.outputs:
             bytes_of_one = output_size(output)
             if bytes_of_one > self._tuning.output_bytes:
-                output = size_letter(output, self.topic, self.number, last)  # noqa: PLW2901 - it stands for it
+                output = size_letter(output, *self._place, last)  # noqa: PLW2901 - it stands for it
             else:
                 size += bytes_of_one
             result.outputs.append(output)
@@ -311,14 +335,17 @@ class Partition:
         except TimeoutError:
             raise self._stuck("a commit", self._tuning.batch_seconds) from None
         self.next = position
+        self._failed_at = float("-inf")
+        self._runtime.on_answer()
         self._on_position(position)
         now = time.monotonic()
         metrics = self._runtime.metrics
-        metrics.on_commit(self.topic, self.number, result, records)
-        metrics.on_batch(self.topic, self.number, processed - started, now - processed)
+        metrics.on_commit(*self._place, result, records)
+        log_letters(result.outputs)
+        metrics.on_batch(*self._place, processed - started, now - processed)
         if records:
             metrics.on_latency(self.topic, max(0.0, time.time() - self._oldest_ms / 1000))
-        metrics.on_lag(self.topic, self.number, max(0, self._limit - position))
+        metrics.on_lag(*self._place, max(0, self._backlog.limit - position))
 
     # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a
     # bug in a stage, and it must not stop the partition.
@@ -349,12 +376,11 @@ class Partition:
 
     def _bury(self, record: Record) -> Result:
         """Return what stands for a poison record: its dead letter, counted as stages count theirs."""
-        self._runtime.metrics.on_poison(self.topic, self.number)
+        self._runtime.metrics.on_poison(*self._place)
         letter = poison_letter(self.topic, record)
         return Result(outputs=[letter], tally={("reknit_dead_letters_total", self.topic, "internal"): 1})
 
     async def _rebuild(self) -> None:
-        """Make the stage anew from what is committed."""
         deadline = time.monotonic() + self._tuning.start_seconds
         while True:
             self._stage = self._runtime.stages[self.topic](self.number)
@@ -365,3 +391,7 @@ class Partition:
             if time.monotonic() > deadline:
                 raise EngineError("state_unreadable", f"the changelog ends at {position}, before offset {self.next}")
             await asyncio.sleep(0.02)
+
+
+def _words(error: PartitionLostError | KafkaError | OSError) -> str:
+    return error.message if isinstance(error, PartitionLostError) else where(error)

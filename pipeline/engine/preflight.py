@@ -3,35 +3,148 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
-from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+    for_code,
+)
+from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.transaction import InitProducerIdRequest
+from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
-from pipeline.engine.errors import StartupError
+from pipeline.engine.errors import NotAuthorizedError, StartupError
+from pipeline.errors import BrokerDownError
 from pipeline.kafka import explained
 
 if TYPE_CHECKING:
     from pipeline.engine.runtime import Runtime
 
 _RETRY_SECONDS = 0.2
+# Between two looks for a broker that does not answer yet.
+_LOOK_AGAIN_SECONDS = 1.0
+
+# Operations as bits of what a broker says that a client may do (Kafka's AclOperation).
+_OPERATIONS = {"Read": 1 << 3, "Write": 1 << 4}
 
 
-async def check(runtime: Runtime, topics: Collection[str]) -> None:
-    """Look at the broker and at the topics (contract names) that this worker reads and writes.
+class _MetadataResponse(Response):  # type: ignore[misc] # aiokafka has no types here
+    """Version 8, the first that says what the client may do with each topic (KIP-430)."""
+
+    API_KEY = 3
+    API_VERSION = 8
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", Array(("node_id", Int32), ("host", String()), ("port", Int32), ("rack", String()))),
+        ("cluster_id", String()),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("topic", String()),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline_replicas", Array(Int32)),
+                    ),
+                ),
+                ("operations", Int32),
+            ),
+        ),
+        ("cluster_operations", Int32),
+    )
+
+
+class _MetadataRequest(RequestStruct):  # type: ignore[misc] # as above
+    API_KEY = 3
+    API_VERSION = 8
+    RESPONSE_TYPE = _MetadataResponse
+    SCHEMA = Schema(
+        ("topics", Array(String())),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    )
+
+
+class _TopicsRequest(Request[MetadataRequest_v5 | _MetadataRequest]):  # type: ignore[misc] # as above
+    """Topics with what the client may do with them; from brokers that do not say that, the topics only."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: list[str]) -> None:
+        self._topics = topics
+
+    def build(self, version: type[RequestStruct]) -> RequestStruct:
+        more = (False, True) if version.API_VERSION >= _MetadataRequest.API_VERSION else ()
+        return version(self._topics, *(False, *more))
+
+
+class _GroupRequestStruct(DescribeGroupsRequest_v3):  # type: ignore[misc] # as above
+    RESPONSE_TYPE = DescribeGroupsResponse_v3  # the client's own reads the answer as one of version 2
+
+
+class _GroupRequest(Request[_GroupRequestStruct]):  # type: ignore[misc] # as above
+    API_KEY = 15
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, version: type[RequestStruct]) -> RequestStruct:
+        return version([self._group], *(True,))
+
+
+async def check(runtime: Runtime, read: Collection[str], written: Collection[str]) -> None:
+    """Look at the broker, at the topics (contract names) that this worker reads and writes, and at its rights.
 
     Raises:
-        BrokerError: no broker answers within ``start_seconds``, or it does not let this worker in.
+        BrokerDownError: no broker answers within ``start_seconds``, nor within ``wait_seconds`` of looking again.
+        BrokerError: it does not let this worker in.
+        NotAuthorizedError: rights are missing; it names all that can be found out without writing.
         StartupError: ``topics_missing``, ``partitions_mismatch`` or ``transactions_unsupported``.
     """
+    patience = time.monotonic() + runtime.tuning.wait_seconds
+    while True:
+        try:
+            await _check(runtime, read, written)
+        except BrokerDownError:
+            if time.monotonic() >= patience:
+                raise
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        else:
+            return
+
+
+async def _check(runtime: Runtime, read: Collection[str], written: Collection[str]) -> None:
     client = AIOKafkaClient(**runtime.connection, request_timeout_ms=5_000)
     try:
         async with asyncio.timeout(runtime.tuning.start_seconds):
             await client.bootstrap()
-            await _check_topics(client, runtime, topics)
+            topics = await _topics(client, {runtime.prefix + topic for topic in {*read, *written}})
+            missing = [*_missing_on_topics(runtime, topics, read, written), *await _missing_beside(client, runtime)]
+            if missing:
+                raise NotAuthorizedError(
+                    "not_authorized",
+                    f"missing rights: {', '.join(missing)}. `reknit topics acls` prints what is needed.",
+                )
+            _check_topics(runtime, topics)
             if runtime.exactly_once:
                 await _check_transactions(client, runtime.bootstrap)
     except (KafkaError, OSError, TimeoutError) as error:
@@ -40,12 +153,11 @@ async def check(runtime: Runtime, topics: Collection[str]) -> None:
         await client.close()
 
 
-async def _check_topics(client: AIOKafkaClient, runtime: Runtime, topics: Collection[str]) -> None:
-    wanted = {runtime.prefix + topic for topic in topics}
-    found = await _partition_counts(client, wanted)
+def _check_topics(runtime: Runtime, topics: Mapping[str, Mapping[str, Any]]) -> None:
+    found = {name: len(entry["partitions"]) for name, entry in topics.items() if not entry["error_code"]}
     apply = f"`reknit topics apply --bootstrap-servers {runtime.bootstrap}"
     apply += f" --prefix {runtime.prefix}`" if runtime.prefix else "`"
-    missing = sorted(wanted - found.keys())
+    missing = sorted(topics.keys() - found.keys())
     if missing:
         raise StartupError("topics_missing", f"missing topics: {', '.join(missing)}. Run {apply}.")
     wrong = [f"{topic} has {count}" for topic, count in sorted(found.items()) if count != runtime.partitions]
@@ -57,18 +169,69 @@ async def _check_topics(client: AIOKafkaClient, runtime: Runtime, topics: Collec
         )
 
 
-async def _partition_counts(client: AIOKafkaClient, topics: Collection[str]) -> Mapping[str, int]:
-    """Return the partition count of each topic that exists. Asking must not create the others."""
+async def _topics(client: AIOKafkaClient, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the broker says of each topic. Asking must not create those that do not exist."""
     while True:
-        request = MetadataRequest(sorted(topics), allow_auto_topic_creation=False)
-        response = await client.send(client.get_random_node(), request)
+        response = await client.send(client.get_random_node(), _TopicsRequest(sorted(names)))
         described = {entry["topic"]: entry for entry in response.to_object()["topics"]}
         errors = [for_code(entry["error_code"]) for entry in described.values()]
         # A topic that was made a moment ago may have no leader yet.
         if any(getattr(error, "retriable", False) and error.__name__.startswith("Leader") for error in errors):
             await asyncio.sleep(_RETRY_SECONDS)
             continue
-        return {name: len(entry["partitions"]) for name, entry in described.items() if not entry["error_code"]}
+        return described
+
+
+def _missing_on_topics(
+    runtime: Runtime, topics: Mapping[str, Mapping[str, Any]], read: Collection[str], written: Collection[str]
+) -> Iterator[str]:
+    for operation, needed in (("Read", read), ("Write", written)):
+        for topic in sorted(needed):
+            name = runtime.prefix + topic
+            entry = topics[name]
+            if entry["error_code"] == TopicAuthorizationFailedError.errno or _lacks(entry, operation):
+                yield f"{operation} on topic {name}"
+
+
+def _lacks(entry: Mapping[str, Any], operation: str) -> bool:
+    # A broker that does not say what is allowed says nothing, a negative number, or no operation at all.
+    allowed: int = entry.get("operations", entry.get("authorized_operations", 0))
+    return not entry["error_code"] and allowed > 0 and not allowed & _OPERATIONS[operation]
+
+
+async def _missing_beside(client: AIOKafkaClient, runtime: Runtime) -> list[str]:
+    """Return the missing rights on the group and the transactional ids."""
+    missing = []
+    try:
+        node = await _coordinator(client, CoordinationType.GROUP, runtime.group)
+        answer = (await client.send(node, _GroupRequest(runtime.group))).to_object()["groups"][0]
+        if answer["error_code"] == GroupAuthorizationFailedError.errno or _lacks(answer, "Read"):
+            missing.append(f"Read on group {runtime.group}")
+    except GroupAuthorizationFailedError:
+        missing.append(f"Read on group {runtime.group}")
+    except (IncompatibleBrokerVersion, NotImplementedError):
+        pass  # a broker that does not say; the group will
+    if runtime.exactly_once:
+        try:
+            await _coordinator(client, CoordinationType.TRANSACTION, f"{runtime.group}-{next(iter(runtime.stages))}-0")
+        except TransactionalIdAuthorizationFailed:
+            missing.append(f"Write on transactional ids that begin with {runtime.group}-")
+        except KafkaError:
+            pass  # no transactions at all, which is said in its own words
+    return missing
+
+
+async def _coordinator(client: AIOKafkaClient, kind: int, key: str) -> int:
+    while True:
+        try:
+            node: int = await client.coordinator_lookup(kind, key)
+            if await client.ready(node):
+                return node
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+        await client.force_metadata_update()
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def _check_transactions(client: AIOKafkaClient, bootstrap: str) -> None:

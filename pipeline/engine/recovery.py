@@ -14,8 +14,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import Struct
 
-from pipeline.engine.errors import EngineError
+from pipeline.engine.errors import EngineError, NotAuthorizedError, PartitionLostError
 from pipeline.engine.runtime import where
+from pipeline.kafka import REFUSALS, refusal
 
 # No stage key begins with a zero byte: session ids are text.
 POSITION = b"\0position"
@@ -45,8 +46,9 @@ async def restore(
     """Give every record of the changelog to ``apply``, oldest first; None as a value deletes the key.
 
     Raises:
-        EngineError: ``state_unreadable`` (``apply`` raised: the state was written by something else) or ``stuck``
-            (no progress for ``patience`` seconds).
+        EngineError: ``state_unreadable`` (``apply`` raised: the state was written by something else).
+        PartitionLostError: ``stuck`` (no progress for ``patience`` seconds).
+        NotAuthorizedError: the changelog must not be read.
     """
     changelog = TopicPartition(topic, partition)
     reader = AIOKafkaConsumer(
@@ -59,11 +61,13 @@ async def restore(
         max_partition_fetch_bytes=_FETCH_BYTES,
     )
     started = time.monotonic()
-    await reader.start()
     try:
+        await reader.start()
         reader.assign([changelog])
         end = (await reader.end_offsets([changelog]))[changelog]
         position, count = await _read_to(reader, changelog, end, apply, patience)
+    except REFUSALS as error:
+        raise NotAuthorizedError("not_authorized", refusal(type(error)(topic), "Read")) from error
     finally:
         await reader.stop()
     return Restored(position, count, time.monotonic() - started)
@@ -82,7 +86,9 @@ async def _read_to(
         if at > reached:
             reached, moved_at = at, time.monotonic()
         elif time.monotonic() - moved_at > patience:
-            raise EngineError("stuck", f"no progress in {changelog} at offset {at} of {end} for {patience:.0f} s")
+            raise PartitionLostError(
+                "stuck", f"no progress in {changelog} at offset {at} of {end} for {patience:.0f} s"
+            )
         records = (await reader.getmany(changelog, timeout_ms=_POLL_MS)).get(changelog, ())
         count += len(records)
         try:

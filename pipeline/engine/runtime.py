@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.engine.errors import EngineError, StartupError
+from pipeline.engine.errors import EngineError, NotAuthorizedError, StartupError
 from pipeline.errors import ReknitError
-from pipeline.kafka import Cluster, connection
+from pipeline.kafka import REFUSALS, Cluster, connection, refusal
 
 if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Metrics, StageFactory, Tuning
@@ -26,6 +27,10 @@ def where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     return f"{type(error).__name__}{place}"
+
+
+# Without an answer for so long, the brokers count as away; they are asked every few seconds.
+SILENT_SECONDS = 10.0
 
 
 class Runtime:
@@ -55,6 +60,8 @@ class Runtime:
         self.metrics = metrics
         self.tuning = tuning
         self.recoveries = asyncio.Semaphore(tuning.recoveries)
+        self._answered_at = time.monotonic()
+        metrics.watch_broker(lambda: self.silent_seconds)
         self.failure: ReknitError | None = None
         self.failed = asyncio.Event()
 
@@ -62,11 +69,27 @@ class Runtime:
         """Return a broker's topic name without this pipeline's prefix."""
         return topic.removeprefix(self.prefix)
 
+    def on_answer(self) -> None:
+        """Take note that a broker answered just now."""
+        self._answered_at = time.monotonic()
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long ago a broker answered last."""
+        return time.monotonic() - self._answered_at
+
+    @property
+    def answers(self) -> bool:
+        """Whether a broker answered lately."""
+        return self.silent_seconds < SILENT_SECONDS
+
     def fail(self, error: BaseException) -> None:
         """End the worker because of ``error``. The first failure counts; later ones follow from it."""
         if self.failure is not None:
             return
-        if not isinstance(error, ReknitError):
+        if isinstance(error, REFUSALS):
+            error = NotAuthorizedError("not_authorized", refusal(error))
+        elif not isinstance(error, ReknitError):
             error = EngineError("worker_failed", where(error))
         log.error("the worker ends: %s", error)
         self.failure = error

@@ -19,12 +19,20 @@ offsets are committed here, for everybody who asks how far it is and for nobody 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import aiokafka
-from aiokafka.errors import ConsumerStoppedError, IllegalStateError, KafkaError
+from aiokafka.errors import (
+    CommitFailedError,
+    ConsumerStoppedError,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+)
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -32,21 +40,22 @@ from pipeline.engine.contiguity import Hole, Span
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
 from pipeline.engine.writer import AtLeastOnceWriter, ExactlyOnceWriter, Writer
+from pipeline.kafka import REFUSALS
 
 if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import Fetcher
     from faust.types import AppT, ServiceT
 
     from pipeline.stages.base import Stage
-import contextlib
-from collections.abc import Awaitable
 
 # How long one poll waits for records. A poke ends it early, so this is only how often the loop looks around.
 _POLL_SECONDS = 1.0
+# How long the group's coordinator may take to say whose a partition is.
+_ASK_SECONDS = 5.0
 
 
 class _HasRuntime(Protocol):
-    """What our app has beside Faust's (``app`` makes it, and stands above this module)."""
+    # Our app beside Faust's; `app` makes it, and stands above this module.
 
     runtime: Runtime
 
@@ -59,7 +68,6 @@ class SpanThread(driver.AIOKafkaConsumerThread):
     """The thread that owns the Kafka client; it fetches spans."""
 
     def __post_init__(self) -> None:
-        """Set up as Faust does, and the event for ``poke``."""
         super().__post_init__()
         self._poked = asyncio.Event()
 
@@ -79,6 +87,26 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         except RuntimeError as error:  # the thread has ended, and its loop is closed
             log.info("the group's offsets were not committed: %s", error)
 
+    async def is_ours(self, tp: TP, position: int) -> bool | None:
+        """Ask the group's coordinator, by a commit of ``position``, whether the partition is ours in this generation.
+
+        Returns None where that is not known: no answer yet, or a rebalance is under way.
+        """
+        ours: bool | None = await self.call_thread(self._commit_as_owner, tp, position)
+        return ours
+
+    async def _commit_as_owner(self, tp: TP, position: int) -> bool | None:
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                await self._ensure_consumer().commit({aiokafka.TopicPartition(*tp): position})
+        except CommitFailedError as error:
+            return None if isinstance(error.__cause__, RebalanceInProgressError) else False
+        except REFUSALS:
+            raise
+        except (KafkaError, TimeoutError):
+            return None
+        return True
+
     async def _commit_positions(self, positions: Mapping[TP, int]) -> None:
         consumer = self._ensure_consumer()
         assigned = consumer.assignment()
@@ -86,7 +114,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         try:
             await consumer.commit({place: offset for place, offset in offsets.items() if place in assigned})
         except (KafkaError, IllegalStateError) as error:
-            log.info("the group's offsets were not committed: %s", error)
+            log.info("the group's offsets were not committed: %s", type(error).__name__)
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:  # noqa: ARG002  Faust gives it
         """Make the client: read_committed where it matters, Faust's co-partitioning and sticky assignor always.
@@ -107,6 +135,9 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             fetch_max_wait_ms=int(tuning.fetch_wait_seconds * 1000),
             session_timeout_ms=int(tuning.session_seconds * 1000),
             rebalance_timeout_ms=int(tuning.rebalance_seconds * 1000),
+            # The watchdog looks whether records are taken. With the client's own bound, a worker that could not rejoin
+            # for that long, since no broker answered, would never do it again.
+            max_poll_interval_ms=2**31 - 1,
             heartbeat_interval_ms=int(tuning.heartbeat_seconds * 1000),
             request_timeout_ms=int(self.app.conf.broker_request_timeout * 1000),
         )
@@ -172,7 +203,7 @@ class SpanConsumer(driver.Consumer):
         self.actors: dict[TP, Partition] = {}
         self._runtime = _runtime_of(self.app)
         self._generation = -1
-        self._joined = False
+        self._joined = self._told_ready = False
         self._offsets = OffsetCommits(self._thread.commit_positions)
 
     def _new_consumer_thread(self) -> SpanThread:
@@ -187,7 +218,9 @@ class SpanConsumer(driver.Consumer):
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Park every actor: which partitions stay here is only known once they are assigned again."""
-        self._joined = False
+        if self._joined:
+            log.info("rebalancing; %d partitions finish their batches", len(self.actors))
+        self._joined = self._told_ready = False
         patience = self._runtime.tuning.rebalance_seconds * 0.7
         await asyncio.gather(*(actor.park(patience) for actor in self.actors.values()))
         await super().on_partitions_revoked(revoked)
@@ -218,8 +251,9 @@ class SpanConsumer(driver.Consumer):
                     writer=self._writer_for(tp, topic),
                     on_room=self._thread.poke,
                     on_position=partial(self._offsets.soon, tp),
+                    is_ours=partial(self._thread.is_ours, tp),
                 )
-        self._runtime.metrics.on_partitions(len(self.actors))
+        self._count_partitions()
         await super().on_partitions_assigned(assigned, generation_id)
         self._joined = True
 
@@ -230,7 +264,18 @@ class SpanConsumer(driver.Consumer):
         await self._offsets.finish()
 
     async def _close(self, tps: set[TP]) -> None:
-        await asyncio.gather(*(self.actors.pop(tp).close() for tp in tps))
+        closing = [self.actors.pop(tp) for tp in tps]
+        await asyncio.gather(*(actor.close() for actor in closing))
+        for actor in closing:
+            self._runtime.metrics.on_lag(actor.topic, actor.number, None)
+
+    def _count_partitions(self) -> None:
+        owned = {
+            topic: sorted(a.number for a in self.actors.values() if a.topic == topic) for topic in self._runtime.stages
+        }
+        for topic, numbers in owned.items():
+            self._runtime.metrics.on_partitions(topic, len(numbers), self._runtime.partitions)
+        log.info("assigned: %s", "; ".join(f"{topic} {numbers}" for topic, numbers in owned.items()))
 
     def _writer_for(self, tp: TP, topic: str) -> Callable[[Stage], Writer]:
         if self._runtime.exactly_once:
@@ -247,8 +292,17 @@ class SpanConsumer(driver.Consumer):
                 if not self.flow_active:
                     await self.can_resume_flow.wait()
                     continue
-                await self._align()
-                self._hand_over(await self._thread.spans(self._wanted(), _POLL_SECONDS))
+                if self.settled and not self._told_ready:
+                    self._told_ready = True
+                    log.info("ready, with %d partitions", len(self.actors))
+                try:
+                    await self._align()
+                    self._hand_over(await self._thread.spans(self._wanted(), _POLL_SECONDS))
+                except (KafkaError, OSError, TimeoutError) as error:
+                    if not _may_pass(error):
+                        raise
+                    log.warning("the inputs could not be read: %s", type(error).__name__)
+                    await asyncio.sleep(_POLL_SECONDS)
         except ConsumerStoppedError:
             if not self.app.should_stop:
                 raise
@@ -293,9 +347,12 @@ class SpanConsumer(driver.Consumer):
         """Do nothing: the watchdog looks at positions, which mean something here."""
 
 
-class SpanTransport(driver.Transport):
-    """Faust's aiokafka transport with our consumer."""
+def _may_pass(error: KafkaError | OSError | TimeoutError) -> bool:
+    """Whether the same client may succeed later. A general error of the client means that a task of its own died."""
+    return bool(isinstance(error, OSError | TimeoutError) or error.retriable or isinstance(error, KafkaTimeoutError))
 
+
+class SpanTransport(driver.Transport):
     Consumer = SpanConsumer
 
 

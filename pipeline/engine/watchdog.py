@@ -2,7 +2,8 @@
 
 Three ways to hang, three watches: the event loop does not turn (a thread looks at it), records wait in the log and
 none is taken (a task compares positions with the log's ends, over a connection of its own), a stop does not come to
-an end (the thread again). A missed deadline inside a batch is the partition's own matter.
+an end (the thread again). A missed deadline inside a batch is the partition's own matter. The task also sees whether
+any broker answers: while none does, the worker is not ready, and waits.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
 from mode import Service
 
 from pipeline.engine.errors import EngineError
@@ -26,7 +28,8 @@ from pipeline.engine.runtime import Runtime, log
 # EX_TEMPFAIL: start me again.
 EXIT_FAILED = 75
 
-_LOOK_SECONDS = 5.0
+# How often the logs' ends are asked for, and how long an answer may take.
+_LOOK_SECONDS = 3.0
 
 
 class Deadman(threading.Thread):
@@ -87,6 +90,7 @@ class Watchdog(Service):
         self._deadman = deadman
         self._actors = actors
         self._stop_worker = stop
+        self._silent = False  # whether it was said that no broker answers
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}  # where a partition stood, and since when
 
     @Service.task
@@ -102,20 +106,72 @@ class Watchdog(Service):
 
     @Service.task
     async def _watch_progress(self) -> None:
-        while not self.should_stop:
-            await self.sleep(_LOOK_SECONDS)
-            actors = {TopicPartition(tp.topic, tp.partition): actor for tp, actor in self._actors().items()}
-            try:
-                ends = await self._ends(list(actors))
-            except (KafkaError, OSError, TimeoutError) as error:
-                log.warning("the log's ends are not known: %s", type(error).__name__)
-                continue  # no broker, no lag; batches have deadlines of their own
-            for tp, actor in actors.items():
-                self._look_at(actor, ends[tp])
+        reader: AIOKafkaConsumer | None = None
+        try:
+            while not self.should_stop:
+                await self.sleep(_LOOK_SECONDS)
+                actors = {TopicPartition(tp.topic, tp.partition): actor for tp, actor in self._actors().items()}
+                try:
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        if reader is None:
+                            reader = self._reader()
+                            await reader.start()
+                        ends = await self._ends(reader, list(actors))
+                except (KafkaError, OSError, TimeoutError):
+                    if reader is not None:
+                        await reader.stop()
+                    reader = None
+                    self._on_silence(actors.values())
+                    continue
+                self._on_answer()
+                for tp, actor in actors.items():
+                    self._look_at(actor, ends[tp])
+        finally:
+            if reader is not None:
+                await reader.stop()
+
+    def _reader(self) -> AIOKafkaConsumer:
+        # With open transactions the log ends, for a reader, at the first of them.
+        isolation = "read_committed" if self._runtime.exactly_once else "read_uncommitted"
+        return AIOKafkaConsumer(
+            **self._runtime.connection,
+            isolation_level=isolation,
+            enable_auto_commit=False,
+            request_timeout_ms=int(_LOOK_SECONDS * 1000),
+        )
+
+    async def _ends(self, reader: AIOKafkaConsumer, tps: list[TopicPartition]) -> Mapping[TopicPartition, int]:
+        if not tps:
+            # A worker without partitions asks all the same whether somebody answers.
+            client = reader._client  # noqa: SLF001  a consumer has no call that asks nothing
+            await client.send(client.get_random_node(), MetadataRequest([]))
+            return {}
+        ends: Mapping[TopicPartition, int] = await reader.end_offsets(tps)
+        return ends
+
+    def _on_silence(self, actors: Iterable[Partition]) -> None:
+        """Say so, once it has lasted; no lag is known then, and no partition is to blame for standing still."""
+        if not self._silent and not self._runtime.answers:
+            self._silent = True
+            log.warning(
+                "no broker at %s has answered for %.0f s; waiting for one",
+                self._runtime.bootstrap,
+                self._runtime.silent_seconds,
+            )
+        for actor in actors:
+            self._runtime.metrics.on_lag(actor.topic, actor.number, None)
+        self._seen.clear()
+
+    def _on_answer(self) -> None:
+        if self._silent:
+            log.warning("a broker answers again, after %.0f s", self._runtime.silent_seconds)
+        self._silent = False
+        self._runtime.on_answer()
 
     def _look_at(self, actor: Partition, end: int) -> None:
         key, at, now = (actor.topic, actor.number), actor.done_to, time.monotonic()
-        self._runtime.metrics.on_lag(actor.topic, actor.number, max(0, end - at))
+        if actor.state is not State.OPENING:  # before its changelog is read, nobody knows
+            self._runtime.metrics.on_lag(actor.topic, actor.number, max(0, end - at))
         if at >= end or actor.state is not State.WORKING or self._seen.get(key, (-1, 0.0))[0] != at:
             self._seen[key] = (at, now)
         elif now - self._seen[key][1] > self._runtime.tuning.stall_seconds:
@@ -126,19 +182,3 @@ class Watchdog(Service):
                     f"{self._runtime.tuning.stall_seconds:.0f} s",
                 )
             )
-
-    async def _ends(self, tps: list[TopicPartition]) -> Mapping[TopicPartition, int]:
-        if not tps:
-            return {}
-        # With open transactions the log ends, for a reader, at the first of them.
-        isolation = "read_committed" if self._runtime.exactly_once else "read_uncommitted"
-        async with asyncio.timeout(self._runtime.tuning.start_seconds):
-            reader = AIOKafkaConsumer(
-                bootstrap_servers=self._runtime.bootstrap, isolation_level=isolation, enable_auto_commit=False
-            )
-            await reader.start()
-            try:
-                ends: Mapping[TopicPartition, int] = await reader.end_offsets(tps)
-            finally:
-                await reader.stop()
-        return ends

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import faust
 import mode.loop
 
+from pipeline._version import __version__
 from pipeline.engine import aiokafka_patch, preflight, selfcheck
 from pipeline.engine.app import ReknitApp, make_app
 from pipeline.engine.errors import StartupError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Metrics, StageFactory
 
 EXIT_CLEAN = 0
+# Only a person can change why it does not run.
+EXIT_UNUSABLE = 2
 
 # Garbage collection. A batch allocates tens of thousands of small objects that no cycle holds, and the defaults look
 # through the young ones 40 times a batch: a quarter of a worker's time. Those that are there at the start never go.
@@ -55,10 +58,12 @@ def run_worker(
         tuning: bounds; the defaults fit a broker near by.
 
     Returns:
-        0 after SIGTERM or SIGINT, however early it comes; 75 when the worker was fenced, got stuck or failed.
-        Whatever was in flight then is not committed and will be processed again: start it again.
+        0 after SIGTERM or SIGINT, however early it comes; 75 when the worker was fenced, got stuck or failed: start it
+        again; 2 when a right is missing. Whatever was in flight then is not committed and will be processed again.
 
     Raises:
+        BrokerError: no broker answers, or it does not let this worker in.
+        NotAuthorizedError: the worker lacks rights.
         StartupError: the broker, its topics or the configuration do not allow a start.
         UpstreamChangedError: the installed Faust, aiokafka or mode are not the pinned ones.
     """
@@ -71,8 +76,9 @@ def run_worker(
         runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning())
         _make_directory(runtime)
         changelogs = {stages[topic](0).state_topic for topic in stages}
-        topics = {*stages, *changelogs, *outputs, DEAD_LETTERS}
-        if not loop.run_until_complete(_unless_stopped(loop, preflight.check(runtime, topics))):
+        written = {*changelogs, *outputs, DEAD_LETTERS}
+        check = preflight.check(runtime, {*stages, *changelogs}, written)
+        if not loop.run_until_complete(_unless_stopped(loop, check)):
             loop.close()
             return EXIT_CLEAN
     except BaseException:
@@ -80,7 +86,8 @@ def run_worker(
         raise
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    log.info("delivery: %s; group %s at %s", config.delivery, runtime.group, runtime.bootstrap)
+    runtime.on_answer()
+    log.info("reknit %s: delivery %s, group %s at %s", __version__, config.delivery, runtime.group, runtime.bootstrap)
     return EngineWorker(make_app(runtime), runtime, loop).run()
 
 
@@ -112,11 +119,11 @@ def _make_directory(runtime: Runtime) -> None:
         ) from error
 
 
-def _end_process() -> NoReturn:
+def _end_process(status: int) -> NoReturn:
     """End at once: the client's thread may still work, and taking the interpreter down under it was seen to crash."""
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(EXIT_FAILED)
+    os._exit(status)
 
 
 class EngineWorker(faust.Worker):
@@ -137,7 +144,7 @@ class EngineWorker(faust.Worker):
         self.spinner = None
 
     def run(self) -> int:
-        """Run to the end and return 0; after a failure end the process, with 75."""
+        """Run to the end and return 0; after a failure end the process."""
         self._deadman.start()
         self.install_signal_handlers()  # at once: mode does it a little later, and a signal may come between
         status: object = None
@@ -153,10 +160,14 @@ class EngineWorker(faust.Worker):
         finally:
             self._deadman.disarm()
         if self._runtime.failure is None and not status:
+            log.info("stopped")
             return EXIT_CLEAN
-        _end_process()
+        failure = self._runtime.failure
+        _end_process(EXIT_UNUSABLE if failure is not None and failure.fault == "caller" else EXIT_FAILED)
 
     def _schedule_shutdown(self, signal: signal.Signals) -> None:
+        if self._runtime.failure is None:
+            log.info("stopping: %s", signal.name)
         self._deadman.must_end_within(self._runtime.tuning.stop_seconds)
         super()._schedule_shutdown(signal)
 
@@ -182,4 +193,6 @@ class EngineWorker(faust.Worker):
             return self._not_live()
         if self.should_stop:
             return "stopping"
+        if not self._runtime.answers:
+            return f"no broker has answered for {self._runtime.silent_seconds:.0f} s"
         return None if self._consumer.settled else "rebalancing or reading state"

@@ -7,18 +7,20 @@ of a partition reads both together. The group's own offsets follow a moment late
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiokafka.producer.sender
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import InvalidProducerEpoch, MessageSizeTooLargeError, ProducerFenced
+from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
 from aiokafka.producer.message_accumulator import BatchBuilder
 from msgspec import Struct
 
-from pipeline.engine.errors import EngineError
+from pipeline.engine.errors import EngineError, NotAuthorizedError, PartitionLostError
 from pipeline.engine.recovery import POSITION
+from pipeline.kafka import REFUSALS, refusal
 from pipeline.stages.base import Headers, Output
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ aiokafka.producer.sender.BACKOFF_OVERRIDE = 0.002
 
 # A broker takes requests up to socket.request.max.bytes, 100 MiB by default: batches of this size go one by one.
 _LARGE = 16 << 20
+# How long the last deliveries of a producer that is given up may take.
+_STOP_SECONDS = 2.0
 
 
 class Batch(Struct, frozen=True):
@@ -108,6 +112,8 @@ class Sender:
                 "message_too_large",
                 f"{name} refuses a record that the contract allows; `reknit topics apply` sets max.message.bytes",
             ) from error
+        except REFUSALS as error:
+            raise NotAuthorizedError("not_authorized", refusal(type(error)(name), "Write")) from error
 
     async def _submit(self, batch: BatchBuilder, name: str) -> asyncio.Future[object]:
         batch.close()
@@ -155,12 +161,12 @@ class ExactlyOnceWriter:
         """Write a batch and commit it.
 
         Raises:
-            EngineError: ``fenced``, when another worker has taken the partition over.
+            PartitionLostError: ``fenced``, when its transactional id was taken over, or its transaction timed out.
         """
         try:
             await self._write(batch)
         except (ProducerFenced, InvalidProducerEpoch) as error:
-            raise EngineError("fenced", f"another worker owns {self._source}") from error
+            raise PartitionLostError("fenced", f"another worker owns {self._source}") from error
 
     async def _write(self, batch: Batch) -> None:
         producer = self._producer
@@ -172,7 +178,7 @@ class ExactlyOnceWriter:
 
     async def close(self) -> None:
         """Stop the producer."""
-        await self._producer.stop()
+        await _stop(self._producer)
 
 
 class AtLeastOnceWriter:
@@ -210,7 +216,7 @@ class AtLeastOnceWriter:
         """Write a batch: the outputs are delivered before the state is sent.
 
         Raises:
-            EngineError: ``stuck``, when the batch grew older than the group's session.
+            PartitionLostError: ``stuck``, when the batch grew older than the group's session.
         """
         deadline = time.monotonic() + self._session_seconds
         await self._sender.send_outputs(batch.outputs)
@@ -222,9 +228,22 @@ class AtLeastOnceWriter:
 
     async def close(self) -> None:
         """Stop the producer."""
-        await self._producer.stop()
+        await _stop(self._producer)
 
 
 def _still_ours(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise EngineError("stuck", "a batch took longer than the session; its partition may have a new owner")
+        raise PartitionLostError("stuck", "a batch took longer than the session; its partition may have a new owner")
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    """Stop a producer; within a bound, since without a broker the client's own way waits for deliveries for ever."""
+    with contextlib.suppress(TimeoutError, KafkaError):
+        async with asyncio.timeout(_STOP_SECONDS):
+            await producer.stop()
+            return
+    task = producer._sender.sender_task  # noqa: SLF001  the client has no other way to give up
+    while task is not None and not task.done():  # it waits for its own tasks one by one; each is cancelled in its turn
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
+    await producer.client.close()

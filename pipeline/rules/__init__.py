@@ -41,6 +41,7 @@ _EVERY: tuple[tuple[RuleSet[Any], dict[str, Rule]], ...] = (
     (cascade.Cascade(), cascade.RULES),
 )
 RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}
+RULE_IDS: dict[str, tuple[str, ...]] = {rules.target: tuple(catalogue) for rules, catalogue in _EVERY}
 RULES: dict[str, Rule] = {rule_id: rule for _, catalogue in _EVERY for rule_id, rule in catalogue.items()}
 
 

@@ -175,6 +175,7 @@ def test_the_engines_bounds_have_the_engines_defaults():
         "stall_seconds",
         "stop_seconds",
         "transaction_seconds",
+        "wait_seconds",
     }
     for name in shared:
         assert getattr(config, name) == getattr(tuning, name), name

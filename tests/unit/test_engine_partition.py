@@ -6,10 +6,11 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from aiokafka.errors import KafkaConnectionError, TransactionalIdAuthorizationFailed
 
 from pipeline.engine import partition as module
 from pipeline.engine.contiguity import Hole, Span
-from pipeline.engine.errors import EngineError, StartupError
+from pipeline.engine.errors import PartitionLostError, StartupError
 from pipeline.engine.interface import NoMetrics, Tuning
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.recovery import Restored
@@ -63,18 +64,29 @@ class Broker:
         self.gate = asyncio.Event()
         self.gate.set()
         self.error = None
-        self.opened = self.closed = 0
+        self.once = None
+        self.ours = []  # what the group says when it is asked, True once nothing is left
+        self.opened = self.closed = self.writing = 0
 
     async def open(self):
         self.opened += 1
 
     async def write(self, batch):
+        self.writing += 1
         await self.gate.wait()
         if self.error:
             raise self.error
+        once, self.once = self.once, None
+        if once and not once[1]:
+            raise once[0]
         self.batches.append(batch)
         self.state |= batch.changes
         self.position = batch.position
+        if once:
+            raise once[0]
+
+    def fail_once(self, error, *, committed):
+        self.once = (error, committed)
 
     async def close(self):
         self.closed += 1
@@ -83,6 +95,9 @@ class Broker:
         for key, value in self.state.items():
             apply(key, value)
         return Restored(self.position, len(self.state), 0.0)
+
+    async def is_ours(self, position):
+        return self.ours.pop(0) if self.ours else True
 
     @property
     def values(self):
@@ -119,6 +134,7 @@ def config(**more):
 async def make(monkeypatch):
     """Return what makes a broker and an actor on it that works."""
     made = []
+    monkeypatch.setattr(module, "_REOPEN_SECONDS", 0.001)
 
     async def build(*, state=None, position=None, metrics=None, **tuning):
         broker = Broker()
@@ -126,7 +142,15 @@ async def make(monkeypatch):
         monkeypatch.setattr(module, "restore", broker.restore)
         runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning))
         told = broker.positions.append
-        actor = Partition(runtime, "in.v1", 0, writer=lambda _: broker, on_room=lambda: None, on_position=told)
+        actor = Partition(
+            runtime,
+            "in.v1",
+            0,
+            writer=lambda _: broker,
+            on_room=lambda: None,
+            on_position=told,
+            is_ours=broker.is_ours,
+        )
         made.append(actor)
         await until(lambda: actor.state is not State.OPENING)
         return broker, actor, runtime
@@ -174,7 +198,7 @@ async def test_records_that_come_during_a_commit_make_the_next_batch(make):
     broker, actor, runtime = await make()
     broker.gate.clear()
     actor.offer(span(0, fetched(0)))
-    await until(lambda: not actor._pending)
+    await until(lambda: broker.writing == 1)
     for offset in range(1, 50):
         actor.offer(span(offset, fetched(offset)))
     broker.gate.set()
@@ -190,7 +214,7 @@ async def test_a_batch_is_bounded_in_records_and_bytes_but_takes_one_at_least(ma
     broker, actor, _ = await make(batch_records=3, batch_bytes=4_000)
     broker.gate.clear()
     actor.offer(span(0, fetched(0)))
-    await until(lambda: not actor._pending)
+    await until(lambda: broker.writing == 1)
     big = [fetched(offset, b"x" * 2_500) for offset in (5, 6)]
     actor.offer(span(1, *(fetched(offset) for offset in range(1, 5)), *big, fetched(7, b"x" * 5_000)))
     broker.gate.set()
@@ -244,7 +268,7 @@ async def test_parked_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make
     broker, actor, _ = await make()
     broker.gate.clear()
     actor.offer(span(0, fetched(0)))
-    await until(lambda: not actor._pending)
+    await until(lambda: broker.writing == 1)
     actor.offer(span(1, fetched(1)))
     parking = asyncio.create_task(actor.park(5.0))
     await asyncio.sleep(0.01)
@@ -265,7 +289,7 @@ async def test_a_batch_that_outlives_its_parking_is_not_processed_twice(make):
     broker, actor, _ = await make()
     broker.gate.clear()
     actor.offer(span(0, fetched(0), fetched(1)))
-    await until(lambda: not actor._pending)
+    await until(lambda: broker.writing == 1)
     await actor.park(0.01)
     actor.resume()
     actor.offer(span(0, fetched(0), fetched(1), fetched(2)))  # the position was not committed yet
@@ -278,7 +302,7 @@ async def test_closing_finishes_the_batch_in_flight_and_lets_go(make):
     broker, actor, runtime = await make()
     broker.gate.clear()
     actor.offer(span(0, fetched(0)))
-    await until(lambda: not actor._pending)
+    await until(lambda: broker.writing == 1)
     closing = asyncio.create_task(actor.close())
     await asyncio.sleep(0.01)
     broker.gate.set()
@@ -288,22 +312,76 @@ async def test_closing_finishes_the_batch_in_flight_and_lets_go(make):
     assert runtime.failure is None
 
 
-async def test_an_error_while_writing_ends_the_worker_and_moves_nothing(make):
+LOST = PartitionLostError("fenced", "another worker owns it")
+PASSING = [LOST, PartitionLostError("stuck", "too long"), KafkaConnectionError("gone"), ConnectionResetError()]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("committed", [False, True])
+async def test_after_a_write_of_unknown_outcome_it_is_opened_anew(make, error, committed):
     broker, actor, runtime = await make()
-    broker.error = EngineError("fenced", "another worker owns it")
+    broker.ours = [None, True]  # nobody knows at first
+    broker.fail_once(error, committed=committed)
+    actor.offer(span(0, fetched(0), fetched(1)))
+    await until(lambda: broker.opened == 2 and actor.state is State.WORKING)
+    assert (actor.waits_for, actor.aligned) == (2 if committed else 0, False)
+    assert broker.closed == 1
+    actor.offer(span(actor.waits_for, *(fetched(offset) for offset in range(actor.waits_for, 4))))
+    await until(lambda: actor.next == 4)
+    assert broker.values == [b"0:1", b"1:2", b"2:3", b"3:4"], "once each, from the state that was committed"
+    assert runtime.failure is None
+
+
+async def test_fenced_by_another_owner_it_ends_the_worker_and_moves_nothing(make):
+    broker, actor, runtime = await make()
+    broker.ours = [False]
+    broker.error = LOST
     actor.offer(span(0, fetched(0)))
     await until(runtime.failed.is_set)
     assert runtime.failure is broker.error
-    assert actor.next == 0
+    assert (actor.next, broker.opened) == (0, 1)
     assert actor.state is State.CLOSED
 
 
-async def test_a_commit_without_an_end_is_stuck(make):
-    broker, actor, runtime = await make(batch_seconds=0.05)
-    broker.gate.clear()
+async def test_cut_off_from_a_partition_that_moved_away_it_only_closes(make):
+    broker, actor, runtime = await make()
+    broker.ours = [False]
+    broker.error = KafkaConnectionError("gone")
     actor.offer(span(0, fetched(0)))
+    await until(lambda: actor.state is State.CLOSED)
+    assert (runtime.failure, broker.opened) == (None, 1)
+
+
+async def test_a_commit_without_an_end_is_given_up_and_one_that_never_ends_is_told(make):
+    broker, actor, runtime = await make(batch_seconds=0.05, stall_seconds=0.1)
+    broker.gate.clear()
+    for _ in range(4):
+        actor.offer(span(0, fetched(0)))
+        await until(lambda: actor.state is State.OPENING or runtime.failed.is_set())
+        await until(lambda: actor.state is State.WORKING or runtime.failed.is_set())
     await until(runtime.failed.is_set)
     assert runtime.failure.code == "stuck"
+
+
+async def test_while_no_broker_answers_it_waits(make, monkeypatch):
+    broker, actor, runtime = await make(stall_seconds=0.0)
+    monkeypatch.setattr("pipeline.engine.runtime.SILENT_SECONDS", 0.0)
+    broker.fail_once(KafkaConnectionError("gone"), committed=False)
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: actor.state is State.OPENING)
+    await asyncio.sleep(0.05)
+    assert (broker.opened, runtime.failure) == (1, None)
+    monkeypatch.setattr("pipeline.engine.runtime.SILENT_SECONDS", 10.0)
+    await until(lambda: broker.opened == 2 and actor.state is State.WORKING)
+
+
+async def test_a_missing_right_ends_the_worker_and_is_named(make):
+    broker, actor, runtime = await make()
+    broker.error = TransactionalIdAuthorizationFailed("p.reknit-in.v1-0")
+    actor.offer(span(0, fetched(0)))
+    await until(runtime.failed.is_set)
+    assert (runtime.failure.code, runtime.failure.fault) == ("not_authorized", "caller")
+    assert "a right on transactional id p.reknit-in.v1-0" in runtime.failure.message
 
 
 async def test_an_unknown_error_does_not_quote_content(make, caplog):
@@ -330,7 +408,7 @@ async def test_room_is_shared(make):
     assert actor.wants(1_000, 10)
     broker.gate.clear()
     actor.offer(span(0, fetched(0)))
-    await until(lambda: not actor._pending)
+    await until(lambda: broker.writing == 1)
     actor.offer(span(1, fetched(1, b"x" * 2_000)))
     assert not actor.wants(1_000, 10)
     assert actor.wants(10_000, 10)

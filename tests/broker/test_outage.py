@@ -1,0 +1,178 @@
+"""Failures that a worker survives, and what is seen of them: brokers that go away, commits of unknown outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import time
+
+import harness
+import pipeline_lab as lab
+import pytest
+import toy_stage
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from topics import AGENT_TURNS
+
+pytestmark = pytest.mark.broker
+
+MARK = "planted-9c1f"
+AWAY_SECONDS = 60
+
+
+def samples(page, name):
+    return {
+        line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith(name)
+    }
+
+
+async def until(condition, seconds, worker):
+    deadline = time.monotonic() + seconds
+    while not await asyncio.to_thread(condition):
+        assert worker.running, worker.tail()
+        assert time.monotonic() < deadline, worker.tail()
+        await asyncio.sleep(0.2)
+
+
+def marked(n):
+    """A session whose every text is planted: a turn, then records that become dead letters."""
+    turn = {"role": "user", "content": [{"type": "text", "text": MARK}]}
+    yield AGENT_TURNS, b"%s-%d" % (MARK.encode(), n), json.dumps(turn).encode(), []
+    for _ in range(20):
+        yield AGENT_TURNS, b"%s-%d" % (MARK.encode(), n), b'{"role": "%s"' % MARK.encode(), []
+
+
+async def test_a_minute_without_a_broker_is_seen_and_survived(own_broker, prefix, tmp_path, free_port, monkeypatch):
+    monkeypatch.setenv("REKNIT_LOG_FORMAT", "json")
+    await lab.make_topics(own_broker.bootstrap, prefix)
+    fleet = lab.make_fleet(own_broker.bootstrap, prefix, tmp_path, free_port)
+    try:
+        worker = fleet.start()
+        async with lab.Feeder(own_broker.bootstrap, prefix, 200) as feeder:
+            await worker.ready(60)
+            await asyncio.sleep(3)
+        async with lab.Feeder(own_broker.bootstrap, prefix, 500, marked(1)) as planted:
+            await planted.wait()
+        await until(lambda: samples(worker.ask("/metrics")[1], "reknit_consumer_lag_records"), 20, worker)
+        lines = len(worker.log.read_text().splitlines())
+        # Records are on their way when it dies: the commit in flight has an unknown outcome.
+        with contextlib.suppress(KafkaError):
+            async with lab.Feeder(own_broker.bootstrap, prefix, 500):
+                await asyncio.sleep(1)
+                await asyncio.to_thread(own_broker.kill)
+        began = time.monotonic()
+        await until(lambda: worker.ask("/readyz")[0] == 503, 20, worker)
+        await until(lambda: "no broker has answered for" in worker.ask("/readyz")[1], 20, worker)
+        assert worker.ask("/livez")[0] == 200
+        await asyncio.sleep(max(0.0, AWAY_SECONDS - (time.monotonic() - began)))
+        page = worker.ask("/metrics")[1]
+        assert samples(page, "reknit_broker_silent_seconds ")["reknit_broker_silent_seconds"] > AWAY_SECONDS - 15
+        assert samples(page, "reknit_consumer_lag_records{") == {}, "nobody knows the lag"
+        await asyncio.to_thread(own_broker.start)
+        await worker.ready(60)
+        async with lab.Feeder(own_broker.bootstrap, prefix, 300, lab.script(1)):
+            await asyncio.sleep(2)
+        await lab.drained(own_broker.bootstrap, prefix)
+        counted = await lab.audit(own_broker.bootstrap, prefix)
+        assert counted["sessions"] > 20
+        said = worker.log.read_text().splitlines()
+        assert len(said) - lines < 100, "\n".join(said)
+        page = worker.ask("/metrics")[1]
+        assert await worker.stop() == 0
+        said = worker.log.read_text()
+        events = [json.loads(line) for line in said.splitlines()]
+        told = [event["event"] for event in events]
+        for one in ("ready, with 8 partitions", "a broker answers again, after", "stopping: SIGTERM", "stopped"):
+            assert any(event.startswith(one) for event in told), f"{one}\n{said}"
+        assert any("became a dead letter: not_json" in event for event in told)
+        assert any(re.search(r"became a dead letter: not_json \(and \d+ more like this\)$", event) for event in told)
+        for word in ("Traceback", "Unclosed", MARK):
+            assert word not in said
+        assert MARK not in page
+        assert "_created" not in page
+        for name in ("process_cpu_seconds_total", "process_open_fds", "process_resident_memory_bytes", "python_gc_"):
+            assert samples(page, name)
+        assert feeder.sent
+    finally:
+        fleet.end()
+
+
+SOURCES = toy_stage.SOURCES
+TOPICS = [*SOURCES, *(name.replace(".v1", "-state.v1") for name in SOURCES), toy_stage.OUT, "pipeline.dead-letters.v1"]
+
+
+@pytest.mark.parametrize("failpoint", ["lost before the commit", "lost after the commit", "no end"])
+async def test_a_commit_of_unknown_outcome_opens_the_partition_anew(broker, prefix, tmp_path, free_port, failpoint):
+    await harness.make_topics(broker.bootstrap, [prefix + name for name in TOPICS], 2)
+    options = {
+        "bootstrap_servers": broker.bootstrap,
+        "prefix": prefix,
+        "partitions": 2,
+        "delivery": "exactly-once",
+        "state_dir": str(tmp_path / "state"),
+        "tuning": {"session_seconds": 6.0, "heartbeat_seconds": 1.0, "batch_seconds": 4.0},
+        "failpoint": failpoint,
+    }
+    fleet = harness.Fleet(harness.toy_command(**options), tmp_path, free_port)
+    try:
+        worker = fleet.start()
+        sources = [prefix + source for source in SOURCES]
+        async with harness.Feeder(broker.bootstrap, sources, 2, 300):
+            await worker.ready()
+            await until(lambda: worker.tail(1 << 20).count("is opened anew") >= 3, 40, worker)
+            await worker.ready()
+            thief = AIOKafkaProducer(
+                bootstrap_servers=broker.bootstrap, transactional_id=f"{prefix}reknit-{SOURCES[0]}-0"
+            )
+            await thief.start()  # an epoch is lost, though the partition is still assigned
+            await thief.stop()
+            await until(lambda: "is opened anew: another worker owns" in worker.tail(1 << 20), 20, worker)
+        await harness.caught_up(broker.bootstrap, prefix + toy_stage.OUT, sources, 2, 60)
+        total = await harness.audit(broker.bootstrap, prefix, toy_stage.ToyStage, SOURCES, [toy_stage.OUT], 2)
+        assert total > 500
+        assert await worker.stop() == 0
+    finally:
+        fleet.end()
+
+
+async def test_a_frozen_worker_whose_partitions_moved_takes_them_back_or_ends_with_one_line(
+    broker, prefix, tmp_path, free_port
+):
+    await harness.make_topics(broker.bootstrap, [prefix + name for name in TOPICS], 2)
+    options = {
+        "bootstrap_servers": broker.bootstrap,
+        "prefix": prefix,
+        "partitions": 2,
+        "delivery": "exactly-once",
+        "state_dir": str(tmp_path / "state"),
+        "tuning": {"session_seconds": 4.0, "heartbeat_seconds": 1.0, "rebalance_seconds": 8.0},
+        "failpoint": str(tmp_path / "freeze"),
+    }
+    fleet = harness.Fleet(harness.toy_command(**options), tmp_path, free_port)
+    try:
+        frozen = fleet.start()
+        await frozen.ready()
+        sources = [prefix + source for source in SOURCES]
+        async with harness.Feeder(broker.bootstrap, sources, 2, 200):
+            await asyncio.sleep(2)
+            (tmp_path / "freeze").touch()  # the failpoint: it stops itself in the middle of a transaction
+            await asyncio.sleep(1)
+            other = fleet.start()
+            await other.ready(40)
+            await asyncio.sleep(1)
+            frozen.signal(signal.SIGCONT)
+            await asyncio.sleep(8)
+        # If the group tells it first it goes on with what is left to it; if its commit is refused first it ends.
+        said = frozen.log.read_text()
+        assert "Traceback" not in said
+        fenced = "the worker ends: another worker owns"
+        assert (frozen.status, said.count(fenced)) in {(None, 0), (75, 1)}, said
+        await harness.caught_up(broker.bootstrap, prefix + toy_stage.OUT, sources, 2, 60)
+        assert await harness.audit(broker.bootstrap, prefix, toy_stage.ToyStage, SOURCES, [toy_stage.OUT], 2) > 200
+        assert await other.stop() == 0
+    finally:
+        fleet.end()
