@@ -79,6 +79,7 @@ class Broker:
         self.controller_port = free_port()
         self.heap = heap
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self.format_options: list[str] = []  # for the storage tool, such as the first users
         self.log = self.directory / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -102,7 +103,9 @@ class Broker:
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
         if not (self.directory / "data" / "meta.properties").exists():
-            self._run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+            self._run_tool(
+                "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties), *self.format_options
+            )
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._java(f"-Xmx{self.heap}", f"-Xms{self.heap}"), "kafka.Kafka", str(properties)],

@@ -17,6 +17,7 @@ from pipeline.config import Config
 from pipeline.errors import InputError, ReknitError
 from topics import TOPICS, compat, generate, qualified
 from topics.plan import Wanted, wanted
+from topics.rights import kafka_acls, kafka_user, roles
 
 _LAYOUT = (
     click.option("--partitions", type=int, help="Partitions of every topic  [env: REKNIT_PARTITIONS]"),
@@ -92,6 +93,31 @@ def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: A
     outcomes = _on_cluster(configured(**options), timeout, work)
     _print(outcomes)
     _leave(outcomes, missing=Exit.REJECTED)
+
+
+@topics.command("acls")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["kafka-acls", "strimzi"]),
+    default="kafka-acls",
+    show_default=True,
+    help="Lines for kafka-acls.sh, or KafkaUser resources of Strimzi, one a line.",
+)
+@click.option("--cluster", default="kafka", show_default=True, help="The Kafka resource of Strimzi's users.")
+@broker_options
+def acls_command(form: str, cluster: str, **options: Any) -> None:  # noqa: ANN401  as above
+    """Print the least rights of a worker, of producers and of consumers. Needs no broker.
+
+    A consumer's group begins with the name of its user.
+    """
+    config = configured(**options)
+    for role in roles(config.prefix):
+        if form == "strimzi":
+            write_json(kafka_user(role, cluster))
+            continue
+        for line in kafka_acls(role, config.bootstrap_servers):
+            write_bytes(f"{line}\n".encode())
 
 
 @topics.command("schemas")

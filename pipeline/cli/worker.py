@@ -125,47 +125,57 @@ class CalmHandler(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
         self._clock = clock
-        # By logger, level and wording: since when, how many were let through, and the first that was not, with a count.
-        self._windows: dict[tuple[str, int, str], _Window] = {}
+        self._windows: dict[tuple[str, int, str], _Window] = {}  # by logger, level and wording
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, unless its like was written often enough; before it, what is over and was left out."""
+        """Write the record, unless its like was written often enough; before it, what was left out and is due."""
         now = self._clock()
-        self._close_windows(lambda window: now >= window.ends)
+        self._say_left_out(now)
         bound = next((self.BOUNDS[name] for name in self.BOUNDS if within(record.name, name)), None)
         if bound is None:
             super().emit(record)
             return
-        key = (record.name, record.levelno, str(record.msg))
-        window = self._windows.setdefault(key, _Window(now + bound[1]))
-        window.count += 1
-        if window.count > bound[0]:
+        times, seconds = bound
+        window = self._windows.setdefault(
+            (record.name, record.levelno, str(record.msg)), _Window(now + seconds, seconds)
+        )
+        if window.written >= times:
+            window.left_out += 1
             window.last = record
             return
-        if record.exc_info and not record.name.startswith("reknit") and record.exc_info[0] is not None:
+        window.written += 1
+        if record.exc_info and record.exc_info[0] is not None and not within(record.name, "reknit"):
             record.msg, record.args = f"{record.getMessage()}: {record.exc_info[0].__name__}", ()
             record.exc_info = record.exc_text = None
-        window.allowed = bound[0]
         super().emit(record)
 
     def close(self) -> None:
         """Say what was left out, and close."""
-        self._close_windows(lambda _: True)
+        self._say_left_out(float("inf"))
         super().close()
 
-    def _close_windows(self, over: Callable[[_Window], bool]) -> None:
-        for key, window in [entry for entry in self._windows.items() if over(entry[1])]:
-            del self._windows[key]
-            if window.last is not None:
-                more, last = window.count - window.allowed, window.last
-                last.msg, last.args, last.exc_info = f"{last.getMessage()} (and {more - 1} more like this)", (), None
-                super().emit(last)
+    def _say_left_out(self, now: float) -> None:
+        for key, window in [entry for entry in self._windows.items() if now >= entry[1].ends]:
+            if window.last is None:
+                del self._windows[key]
+                continue
+            more, last = window.left_out - 1, window.last
+            if more:
+                last.msg, last.args = f"{last.getMessage()} (and {more} more like this)", ()
+            last.exc_info = last.exc_text = None
+            # This line counts as the first of the next seconds.
+            self._windows[key] = _Window(now + window.seconds, window.seconds, written=1)
+            super().emit(last)
 
 
 class _Window:
-    def __init__(self, ends: float) -> None:
+    """The seconds in which so many records of one wording are written, and what was left out of them."""
+
+    def __init__(self, ends: float, seconds: float, written: int = 0) -> None:
         self.ends = ends
-        self.count = self.allowed = 0
+        self.seconds = seconds
+        self.written = written
+        self.left_out = 0
         self.last: logging.LogRecord | None = None
 
 

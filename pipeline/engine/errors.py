@@ -10,7 +10,7 @@ from pipeline.errors import Fault, ReknitError
 class StartupError(ReknitError):
     """The worker cannot start with this configuration or this broker; nothing was read or written.
 
-    Codes: ``topics_missing``, ``partitions_mismatch``, ``transactions_unsupported``,
+    Codes: ``port_taken``, ``port_refused``, ``topics_missing``, ``partitions_mismatch``, ``transactions_unsupported``,
     ``delivery_unknown``, ``state_dir_unusable``.
     """
 

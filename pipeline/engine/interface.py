@@ -41,6 +41,10 @@ class EngineConfig(Cluster, Protocol):
         """The port of /metrics, /livez and /readyz; 0 takes a free one."""
 
 
+# Where nobody asked for a port; a second worker on the host then takes a free one.
+DEFAULT_METRICS_PORT = 9464
+
+
 class Tuning(Struct, frozen=True, kw_only=True):
     """Bounds of the engine. Seconds, bytes and counts; the defaults suit a broker in the same network."""
 

@@ -8,6 +8,7 @@ thread, the worker's life. Replaced are, each through a method that Faust lets s
   (``_create_worker_consumer``) and fetches whole spans;
 - ``Consumer._drain_messages``, the loop between the thread and the streams;
 - ``Consumer.on_partitions_revoked``, ``on_partitions_assigned`` and ``on_stop``, around Faust's own;
+- ``Producer._settings_auth``, for our way to the cluster;
 - ``Consumer.verify_all_partitions_active``: it reports partitions whose streams see no events, and ours never do.
 
 Faust's commit loop commits what streams acknowledged; no stream sees these records, so it commits nothing. The group's
@@ -19,8 +20,7 @@ offsets are committed here, for everybody who asks how far it is and for nobody 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -39,7 +39,7 @@ from faust.types import TP
 from pipeline.engine.contiguity import Hole, Span
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
-from pipeline.engine.writer import AtLeastOnceWriter, ExactlyOnceWriter, Writer
+from pipeline.engine.writer import AtLeastOnceWriter, ExactlyOnceWriter, OffsetCommits, Writer
 from pipeline.kafka import REFUSALS
 
 if TYPE_CHECKING:
@@ -352,47 +352,13 @@ def _may_pass(error: KafkaError | OSError | TimeoutError) -> bool:
     return bool(isinstance(error, OSError | TimeoutError) or error.retriable or isinstance(error, KafkaTimeoutError))
 
 
+class IdleProducer(driver.Producer):
+    """Faust starts one whether somebody sends by it or not; it too has to be let in by the brokers."""
+
+    def _settings_auth(self) -> Mapping[str, Any]:
+        return _runtime_of(self.app).connection
+
+
 class SpanTransport(driver.Transport):
     Consumer = SpanConsumer
-
-
-# What comes within so long after a commit goes into the next one together.
-_PAUSE_SECONDS = 0.1
-# How long an end waits for the last commit: a client that has stopped answers no more.
-_LAST_COMMIT_SECONDS = 1.0
-
-
-class OffsetCommits:
-    """Commits what it is told to, in the background; ``commit`` does it for several partitions at once.
-
-    The position that counts stands in a partition's changelog, beside the state that it belongs to. So no batch waits
-    for these commits, and one that is refused is left to the next. All partitions share them, a few a second.
-    """
-
-    def __init__(self, commit: Callable[[Mapping[TP, int]], Awaitable[object]]) -> None:
-        self._commit = commit
-        self._waiting: dict[TP, int] = {}
-        self._hurry = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def soon(self, partition: TP, offset: int) -> None:
-        """Commit this next offset within a moment."""
-        self._waiting[partition] = offset
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
-
-    async def finish(self) -> None:
-        """Commit what waits now, and wait for it a moment at most."""
-        if self._task is None:
-            return
-        self._hurry.set()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._task), _LAST_COMMIT_SECONDS)
-        self._hurry.clear()
-
-    async def _run(self) -> None:
-        while self._waiting:
-            offsets, self._waiting = self._waiting, {}
-            await self._commit(offsets)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), _PAUSE_SECONDS)
+    Producer = IdleProducer

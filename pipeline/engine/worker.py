@@ -7,18 +7,20 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import faust
 import mode.loop
+import uvloop
 
 from pipeline._version import __version__
 from pipeline.engine import aiokafka_patch, preflight, selfcheck
 from pipeline.engine.app import ReknitApp, make_app
 from pipeline.engine.errors import StartupError
-from pipeline.engine.health import Health
+from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import NoMetrics, Tuning
 from pipeline.engine.runtime import Runtime, log, where
 from pipeline.engine.transport import SpanConsumer
@@ -36,8 +38,26 @@ EXIT_UNUSABLE = 2
 # through the young ones 40 times a batch: a quarter of a worker's time. Those that are there at the start never go.
 _GC_THRESHOLDS = (50_000, 20, 50)
 
+_TLS_GOODBYE_SECONDS = 0.2
+
 # A worker that was fenced or got stuck may have a client that answers nobody any more: its partitions wait for its end.
 FAILED_STOP_SECONDS = 3.0
+
+
+class Loop(uvloop.Loop):
+    """uvloop, which waits half a minute for the other side's goodbye where a TLS connection closes; Kafka says none."""
+
+    async def create_connection(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as uvloop's own
+        if options.get("ssl"):
+            options.setdefault("ssl_shutdown_timeout", _TLS_GOODBYE_SECONDS)
+        return await super().create_connection(*args, **options)
+
+
+class LoopPolicy(uvloop.EventLoopPolicy):  # type: ignore[misc] # it has no types
+    """Makes these loops, for the threads of the clients too."""
+
+    def _loop_factory(self) -> Loop:
+        return Loop()
 
 
 def run_worker(
@@ -70,11 +90,13 @@ def run_worker(
     selfcheck.verify()
     aiokafka_patch.install()
     mode.loop.use("uvloop")
+    asyncio.set_event_loop_policy(LoopPolicy())
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning())
         _make_directory(runtime)
+        listening = listen(runtime.tuning.metrics_host, runtime.metrics_port)
         changelogs = {stages[topic](0).state_topic for topic in stages}
         written = {*changelogs, *outputs, DEAD_LETTERS}
         check = preflight.check(runtime, {*stages, *changelogs}, written)
@@ -88,7 +110,7 @@ def run_worker(
     gc.set_threshold(*_GC_THRESHOLDS)
     runtime.on_answer()
     log.info("reknit %s: delivery %s, group %s at %s", __version__, config.delivery, runtime.group, runtime.bootstrap)
-    return EngineWorker(make_app(runtime), runtime, loop).run()
+    return EngineWorker(make_app(runtime), runtime, loop, listening).run()
 
 
 async def _unless_stopped(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> bool:
@@ -129,13 +151,12 @@ def _end_process(status: int) -> NoReturn:
 class EngineWorker(faust.Worker):
     """Faust's worker with health, watchdog, and an end within a bound."""
 
-    def __init__(self, app: ReknitApp, runtime: Runtime, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, app: ReknitApp, runtime: Runtime, loop: asyncio.AbstractEventLoop, listening: socket.socket
+    ) -> None:
         self._runtime = runtime
         self._deadman = Deadman(runtime.tuning.loop_stuck_seconds)
-        tuning = runtime.tuning
-        self.health = Health(
-            runtime.metrics.registry, self._not_live, self._not_ready, tuning.metrics_host, runtime.metrics_port
-        )
+        self.health = Health(runtime.metrics.registry, self._not_live, self._not_ready, listening)
         watchdog = Watchdog(runtime, self._deadman, lambda: self._consumer.actors, self._end)
         # Logging is the caller's; Faust's own setup would replace it and draw a spinner.
         super().__init__(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiokafka.producer.sender
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
 from aiokafka.producer.message_accumulator import BatchBuilder
+from faust.types import TP
 from msgspec import Struct
 
 from pipeline.engine.errors import EngineError, NotAuthorizedError, PartitionLostError
@@ -35,6 +36,10 @@ aiokafka.producer.sender.BACKOFF_OVERRIDE = 0.002
 
 # A broker takes requests up to socket.request.max.bytes, 100 MiB by default: batches of this size go one by one.
 _LARGE = 16 << 20
+# What comes within so long after a commit goes into the next one together.
+_PAUSE_SECONDS = 0.1
+# How long an end waits for the last commit: a client that has stopped answers no more.
+_LAST_COMMIT_SECONDS = 1.0
 # How long the last deliveries of a producer that is given up may take.
 _STOP_SECONDS = 2.0
 
@@ -247,3 +252,39 @@ async def _stop(producer: AIOKafkaProducer) -> None:
         task.cancel()
         await asyncio.wait([task], timeout=0.1)
     await producer.client.close()
+
+
+class OffsetCommits:
+    """Commits what it is told to, in the background; ``commit`` does it for several partitions at once.
+
+    The position that counts stands in a partition's changelog, beside the state that it belongs to. So no batch waits
+    for these commits, and one that is refused is left to the next. All partitions share them, a few a second.
+    """
+
+    def __init__(self, commit: Callable[[Mapping[TP, int]], Awaitable[object]]) -> None:
+        self._commit = commit
+        self._waiting: dict[TP, int] = {}
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def soon(self, partition: TP, offset: int) -> None:
+        """Commit this next offset within a moment."""
+        self._waiting[partition] = offset
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    async def finish(self) -> None:
+        """Commit what waits now, and wait for it a moment at most."""
+        if self._task is None:
+            return
+        self._hurry.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._task), _LAST_COMMIT_SECONDS)
+        self._hurry.clear()
+
+    async def _run(self) -> None:
+        while self._waiting:
+            offsets, self._waiting = self._waiting, {}
+            await self._commit(offsets)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), _PAUSE_SECONDS)

@@ -167,6 +167,6 @@ def test_on_a_real_broker_each_run_reports_the_same(broker, start, prefix):
 def test_a_broker_that_is_not_there_is_said_in_one_line(start, free_port):
     demo, said = start("--once", "--bootstrap-servers", f"127.0.0.1:{free_port()}")
     stdout, _ = demo.communicate(timeout=PATIENCE)
-    assert (demo.returncode, stdout) == (2, b"")
+    assert (demo.returncode, stdout) == (75, b"")
     assert "Traceback" not in said.read_text()
     assert "broker_unreachable" in said.read_text()

@@ -6,8 +6,12 @@ import asyncio
 import contextlib
 import json
 import re
+import shutil
 import signal
+import subprocess
 import time
+import urllib.request
+from pathlib import Path
 
 import harness
 import pipeline_lab as lab
@@ -22,6 +26,7 @@ pytestmark = pytest.mark.broker
 
 MARK = "planted-9c1f"
 AWAY_SECONDS = 60
+ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
 
 
 def samples(page, name):
@@ -46,59 +51,116 @@ def marked(n):
         yield AGENT_TURNS, b"%s-%d" % (MARK.encode(), n), b'{"role": "%s"' % MARK.encode(), []
 
 
+class Prometheus:
+    """A real one that looks at a worker every second; where the program is not installed, nobody looks."""
+
+    def __init__(self, folder, port, worker):
+        self._program = shutil.which("prometheus")
+        self._folder, self._port, self._worker = folder, port, worker
+        self._process = None
+
+    def __enter__(self):
+        if self._program is None:
+            return self
+        self._folder.mkdir()
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(ALERTS)],
+            "scrape_configs": [
+                {"job_name": "reknit", "static_configs": [{"targets": [f"127.0.0.1:{self._worker.port}"]}]}
+            ],
+        }
+        (self._folder / "prometheus.yml").write_text(json.dumps(config))
+        command = [self._program, "--config.file", str(self._folder / "prometheus.yml")]
+        command += ["--storage.tsdb.path", str(self._folder / "data")]
+        command += [f"--web.listen-address=127.0.0.1:{self._port}"]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return self
+
+    def __exit__(self, *_error):
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def fires(self, alert, **labels):
+        """Whether the alert fires; always true where nobody looks."""
+        if self._process is None:
+            return True
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/alerts") as page,
+        ):
+            found = [one for one in json.load(page)["data"]["alerts"] if one["state"] == "firing"]
+            wanted = {"alertname": alert, **labels}.items()
+            return any(wanted <= one["labels"].items() for one in found)
+        return False
+
+    def silent(self, alert):
+        return self._process is None or not self.fires(alert)
+
+
 async def test_a_minute_without_a_broker_is_seen_and_survived(own_broker, prefix, tmp_path, free_port, monkeypatch):
     monkeypatch.setenv("REKNIT_LOG_FORMAT", "json")
     await lab.make_topics(own_broker.bootstrap, prefix)
     fleet = lab.make_fleet(own_broker.bootstrap, prefix, tmp_path, free_port)
+    worker = fleet.start()
     try:
-        worker = fleet.start()
-        async with lab.Feeder(own_broker.bootstrap, prefix, 200) as feeder:
-            await worker.ready(60)
-            await asyncio.sleep(3)
-        async with lab.Feeder(own_broker.bootstrap, prefix, 500, marked(1)) as planted:
-            await planted.wait()
-        await until(lambda: samples(worker.ask("/metrics")[1], "reknit_consumer_lag_records"), 20, worker)
-        lines = len(worker.log.read_text().splitlines())
-        # Records are on their way when it dies: the commit in flight has an unknown outcome.
-        with contextlib.suppress(KafkaError):
-            async with lab.Feeder(own_broker.bootstrap, prefix, 500):
-                await asyncio.sleep(1)
-                await asyncio.to_thread(own_broker.kill)
-        began = time.monotonic()
-        await until(lambda: worker.ask("/readyz")[0] == 503, 20, worker)
-        await until(lambda: "no broker has answered for" in worker.ask("/readyz")[1], 20, worker)
-        assert worker.ask("/livez")[0] == 200
-        await asyncio.sleep(max(0.0, AWAY_SECONDS - (time.monotonic() - began)))
-        page = worker.ask("/metrics")[1]
-        assert samples(page, "reknit_broker_silent_seconds ")["reknit_broker_silent_seconds"] > AWAY_SECONDS - 15
-        assert samples(page, "reknit_consumer_lag_records{") == {}, "nobody knows the lag"
-        await asyncio.to_thread(own_broker.start)
-        await worker.ready(60)
-        async with lab.Feeder(own_broker.bootstrap, prefix, 300, lab.script(1)):
-            await asyncio.sleep(2)
-        await lab.drained(own_broker.bootstrap, prefix)
-        counted = await lab.audit(own_broker.bootstrap, prefix)
-        assert counted["sessions"] > 20
-        said = worker.log.read_text().splitlines()
-        assert len(said) - lines < 100, "\n".join(said)
-        page = worker.ask("/metrics")[1]
-        assert await worker.stop() == 0
-        said = worker.log.read_text()
-        events = [json.loads(line) for line in said.splitlines()]
-        told = [event["event"] for event in events]
-        for one in ("ready, with 8 partitions", "a broker answers again, after", "stopping: SIGTERM", "stopped"):
-            assert any(event.startswith(one) for event in told), f"{one}\n{said}"
-        assert any("became a dead letter: not_json" in event for event in told)
-        assert any(re.search(r"became a dead letter: not_json \(and \d+ more like this\)$", event) for event in told)
-        for word in ("Traceback", "Unclosed", MARK):
-            assert word not in said
-        assert MARK not in page
-        assert "_created" not in page
-        for name in ("process_cpu_seconds_total", "process_open_fds", "process_resident_memory_bytes", "python_gc_"):
-            assert samples(page, name)
-        assert feeder.sent
+        with Prometheus(tmp_path / "prometheus", free_port(), worker) as prometheus:
+            await without_a_broker(own_broker, prefix, worker, prometheus)
     finally:
         fleet.end()
+
+
+async def without_a_broker(own_broker, prefix, worker, prometheus):
+    await worker.ready(60)
+    async with lab.Feeder(own_broker.bootstrap, prefix, 200) as feeder:
+        await asyncio.sleep(3)
+    async with lab.Feeder(own_broker.bootstrap, prefix, 500, marked(1)) as planted:
+        await planted.wait()
+    await until(lambda: samples(worker.ask("/metrics")[1], "reknit_consumer_lag_records"), 20, worker)
+    await until(lambda: prometheus.fires("ReknitDeadLetters", code="not_json"), 20, worker)
+    assert prometheus.silent("ReknitNoBroker")
+    lines = len(worker.log.read_text().splitlines())
+    # Records are on their way when it dies: the commit in flight has an unknown outcome.
+    with contextlib.suppress(KafkaError):
+        async with lab.Feeder(own_broker.bootstrap, prefix, 500):
+            await asyncio.sleep(1)
+            await asyncio.to_thread(own_broker.kill)
+    began = time.monotonic()
+    await until(lambda: worker.ask("/readyz")[0] == 503, 20, worker)
+    await until(lambda: "no broker has answered for" in worker.ask("/readyz")[1], 20, worker)
+    assert worker.ask("/livez")[0] == 200
+    await asyncio.sleep(max(0.0, AWAY_SECONDS - (time.monotonic() - began)))
+    said = worker.log.read_text().splitlines()
+    assert len(said) - lines < 100, "\n".join(said)
+    page = worker.ask("/metrics")[1]
+    assert samples(page, "reknit_broker_silent_seconds ")["reknit_broker_silent_seconds"] > AWAY_SECONDS - 15
+    assert samples(page, "reknit_consumer_lag_records{") == {}, "nobody knows the lag"
+    assert prometheus.fires("ReknitNoBroker")
+    await asyncio.to_thread(own_broker.start)
+    await worker.ready(60)
+    await until(lambda: prometheus.silent("ReknitNoBroker"), 20, worker)
+    async with lab.Feeder(own_broker.bootstrap, prefix, 300, lab.script(1)):
+        await asyncio.sleep(2)
+    await lab.drained(own_broker.bootstrap, prefix)
+    counted = await lab.audit(own_broker.bootstrap, prefix)
+    assert counted["sessions"] > 5
+    page = worker.ask("/metrics")[1]
+    assert await worker.stop() == 0
+    said = worker.log.read_text()
+    events = [json.loads(line) for line in said.splitlines()]
+    told = [event["event"] for event in events]
+    for one in ("ready, with 8 partitions", "a broker answers again, after", "stopping: SIGTERM", "stopped"):
+        assert any(event.startswith(one) for event in told), f"{one}\n{said}"
+    assert any("became a dead letter: not_json" in event for event in told)
+    assert any(re.search(r"became a dead letter: not_json \(and \d+ more like this\)$", event) for event in told)
+    for word in ("Traceback", "Unclosed", MARK):
+        assert word not in said
+    assert MARK not in page
+    assert "_created" not in page
+    for name in ("process_cpu_seconds_total", "process_open_fds", "process_resident_memory_bytes", "python_gc_"):
+        assert samples(page, name)
+    assert feeder.sent
 
 
 SOURCES = toy_stage.SOURCES

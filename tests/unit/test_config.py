@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw, structs
 
 from pipeline.config import Config, ConfigError, load_config
-from pipeline.engine.interface import Tuning
+from pipeline.engine.interface import DEFAULT_METRICS_PORT, Tuning
 from pipeline.model import Policy
 
 
@@ -164,6 +164,7 @@ def test_what_planners_must_not_tell_can_be_said_in_the_environment():
 
 def test_the_engines_bounds_have_the_engines_defaults():
     config, tuning = Config(), Tuning()
+    assert config.metrics_port == DEFAULT_METRICS_PORT
     shared = set(Config.__struct_fields__) & set(Tuning.__struct_fields__)
     assert shared == {
         "batch_bytes",

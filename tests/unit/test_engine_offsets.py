@@ -4,7 +4,7 @@ import asyncio
 
 from faust.types import TP
 
-from pipeline.engine.transport import OffsetCommits
+from pipeline.engine.writer import OffsetCommits
 
 ONE, TWO = TP("in.v1", 1), TP("in.v1", 2)
 
@@ -46,7 +46,7 @@ async def test_a_commit_after_a_pause_is_made_too():
 
 
 async def test_an_end_does_not_wait_for_a_client_that_has_stopped(monkeypatch):
-    monkeypatch.setattr("pipeline.engine.transport._LAST_COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr("pipeline.engine.writer._LAST_COMMIT_SECONDS", 0.01)
     broker = Broker()
     offsets = OffsetCommits(broker.commit)
     offsets.soon(ONE, 5)

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.engine import watchdog
 from pipeline.engine import writer as writers
-from pipeline.engine.errors import EngineError
-from pipeline.engine.health import Health
+from pipeline.engine.errors import EngineError, StartupError
+from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import NoMetrics, Tuning
 from pipeline.engine.partition import State
 from pipeline.engine.recovery import POSITION
@@ -116,11 +116,11 @@ async def get(port, path):
         return answer.status, await answer.text()
 
 
-async def test_health_pages():
+async def test_health_pages(monkeypatch):
     registry = CollectorRegistry()
     Counter("reknit_things_total", "Things.", registry=registry).inc(3)
     wrong = {"live": None, "ready": "reading state"}
-    health = Health(registry, lambda: wrong["live"], lambda: wrong["ready"], "127.0.0.1", 0)
+    health = Health(registry, lambda: wrong["live"], lambda: wrong["ready"], listen("127.0.0.1", 0))
     await health.on_start()
     try:
         assert await get(health.port, "/livez") == (200, "ok\n")
@@ -131,13 +131,12 @@ async def test_health_pages():
         status, text = await get(health.port, "/metrics")
         assert status == 200
         assert "reknit_things_total 3.0" in text
-        other = Health(registry, lambda: None, lambda: None, "127.0.0.1", health.port)
-        await other.on_start()
-        try:
-            assert other.port not in {None, health.port}, "the port is taken, so it gets another"
-            assert (await get(other.port, "/readyz"))[0] == 200
-        finally:
-            await other.on_stop()
+        with pytest.raises(StartupError) as refused:
+            listen("127.0.0.1", health.port)
+        assert f"cannot listen on 127.0.0.1 port {health.port}: Address already in use" in refused.value.message
+        monkeypatch.setattr("pipeline.engine.health.DEFAULT_METRICS_PORT", health.port)
+        with listen("127.0.0.1", health.port) as other:
+            assert other.getsockname()[1] not in {0, health.port}, "nobody asked for the default port"
     finally:
         await health.on_stop()
 

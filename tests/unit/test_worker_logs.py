@@ -43,7 +43,12 @@ def test_a_clients_line_is_told_once_in_ten_seconds_with_a_count(told):
     assert lines() == ["no node 0"]
     clock.now += 3
     log("aiokafka.conn", "no node %d", 400)
-    assert lines() == ["no node 0", "no node 399 (and 398 more like this)", "no node 400"]
+    assert lines() == ["no node 0", "no node 399 (and 398 more like this)"]
+    clock.now += 10
+    log("reknit.worker", "something else")
+    clock.now += 10
+    log("aiokafka.conn", "no node %d", 401)
+    assert lines()[2:] == ["no node 400", "something else", "no node 401"]
 
 
 @pytest.mark.parametrize(

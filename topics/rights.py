@@ -1,0 +1,108 @@
+"""The least rights on a cluster: of a worker, of a producer of each input, of a consumer of each output.
+
+Measured with Apache Kafka's own authorizer: Read and Write imply Describe, and an idempotent producer needs nothing
+beside Write on its topic. Pure: giving the rights is somebody else's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from topics.declarations import TOPICS, qualified
+
+Kind: TypeAlias = Literal["topic", "group", "transactionalId"]
+
+_OPTIONS: dict[Kind, str] = {"topic": "--topic", "group": "--group", "transactionalId": "--transactional-id"}
+
+
+class Right(Struct, frozen=True):
+    """What may be done with a resource, or, where it is ``prefixed``, with all whose names begin so."""
+
+    kind: Kind
+    name: str
+    operations: tuple[str, ...]
+    prefixed: bool = False
+
+    @property
+    def pattern(self) -> str:
+        """The kind of its name, as Kafka calls it."""
+        return "prefixed" if self.prefixed else "literal"
+
+
+class Role(Struct, frozen=True):
+    """Who needs the rights; ``user`` is a name that Kafka and Kubernetes both take."""
+
+    user: str
+    rights: tuple[Right, ...]
+
+
+def roles(prefix: str) -> Iterator[Role]:
+    """Return the roles of the pipeline with this prefix."""
+    group = f"{prefix}reknit"
+    yield _role(prefix, "worker", *_worker_on_topics(prefix), *_worker_beside(group))
+    for topic in TOPICS:
+        name, short = qualified(topic.name, prefix), re.sub(r"\.v\d+$", "", topic.name)
+        if topic.direction == "in":
+            yield _role(prefix, f"producer-{short}", Right("topic", name, ("Write",)))
+        elif topic.direction == "out":
+            user = f"consumer-{short}"
+            group_of_it = Right("group", _user(prefix, user), ("Read",), prefixed=True)
+            yield _role(prefix, user, Right("topic", name, ("Read",)), group_of_it)
+
+
+def _worker_on_topics(prefix: str) -> Iterator[Right]:
+    for topic in TOPICS:
+        # The worker writes to the inputs as well: recorded turns, policies.
+        operations = ("Write",) if topic.direction == "out" else ("Read", "Write")
+        yield Right("topic", qualified(topic.name, prefix), operations)
+
+
+def _worker_beside(group: str) -> Iterator[Right]:
+    yield Right("group", group, ("Read",))
+    yield Right("transactionalId", f"{group}-", ("Write",), prefixed=True)
+
+
+def _role(prefix: str, name: str, *rights: Right) -> Role:
+    return Role(_user(prefix, name), rights)
+
+
+def _user(prefix: str, name: str) -> str:
+    # Names in Kubernetes have lower case, digits and hyphens.
+    return re.sub(r"[^a-z0-9]+", "-", f"{prefix}reknit-{name}".lower()).strip("-")
+
+
+def kafka_acls(role: Role, bootstrap_servers: str) -> Iterator[str]:
+    """Return the ``kafka-acls.sh`` lines that give a role its rights."""
+    for right in role.rights:
+        operations = " ".join(f"--operation {operation}" for operation in right.operations)
+        resource = f"{_OPTIONS[right.kind]} '{right.name}' --resource-pattern-type {right.pattern}"
+        who = f"--allow-principal User:{role.user}"
+        yield f"kafka-acls.sh --bootstrap-server {bootstrap_servers} --add {who} {operations} {resource}"
+
+
+def kafka_user(role: Role, cluster: str) -> dict[str, Any]:
+    """Return a role as a ``KafkaUser`` of Strimzi; ``cluster`` is the name of its ``Kafka`` resource."""
+    acls = [
+        {
+            "resource": {
+                "type": right.kind,
+                "name": right.name,
+                "patternType": "prefix" if right.prefixed else "literal",
+            },
+            "operations": list(right.operations),
+        }
+        for right in role.rights
+    ]
+    return {
+        "apiVersion": "kafka.strimzi.io/v1beta2",
+        "kind": "KafkaUser",
+        "metadata": {"name": role.user, "labels": {"strimzi.io/cluster": cluster}},
+        "spec": {
+            "authentication": {"type": "scram-sha-512"},
+            "authorization": {"type": "simple", "acls": acls},
+        },
+    }
