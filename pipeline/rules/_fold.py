@@ -25,7 +25,7 @@ _NO_FAMILY = Family("")
 
 
 @dataclass(kw_only=True, eq=False)
-class Walk:
+class Walk(ABC):
     """A rule set on its way through a request: what it knows behind ``index`` items, and what it found in this step.
 
     Between two steps a walk is a state, which nothing changes any more: the next step begins with a ``fork``.
@@ -53,6 +53,21 @@ class Walk:
         forked = object.__new__(type(self))
         forked.__dict__ = {**self.__dict__, "found": []}
         return forked
+
+    @abstractmethod
+    def judge_item(self, item: Any) -> None:  # noqa: ANN401  a subclass knows its items
+        """Judge one item, which stands at ``index``."""
+
+    @abstractmethod
+    def judge_end(self) -> None:
+        """Judge what only the end of the items shows."""
+
+    def judge_items(self, items: Sequence[Any]) -> None:
+        """Judge the next items; None stands for one that could not be read and was reported already."""
+        for item in items:
+            if item is not None:
+                self.judge_item(item)
+            self.index += 1
 
     def refuse(self, rule: Rule, path: str, **values: object) -> None:
         """Report a breach of a rule.
@@ -88,20 +103,20 @@ class Fold(ABC, Generic[W, Item]):
     items: ClassVar[msgspec.json.Decoder[Any]]  # of a list of Item
 
     @abstractmethod
-    def begin(self, head: dict[str, Any], model: str | None) -> W:
+    def judge_head(self, head: dict[str, Any], model: str | None) -> W:
         """Judge the body without the list; ``model`` is the one that was given, or that the head names."""
 
     @abstractmethod
-    def read(self, values: Sequence[object], walk: W) -> list[Item | None]:
+    def read_items(self, values: Sequence[object], walk: W) -> list[Item | None]:
         """Make items of JSON values tolerantly, and report what does not fit; None is one that could not be read."""
 
-    @abstractmethod
-    def judge(self, walk: W, items: Sequence[Item | None]) -> None:
+    def judge_items(self, walk: W, items: Sequence[Item | None]) -> None:
         """Judge the next items."""
+        walk.judge_items(items)
 
-    @abstractmethod
     def judge_end(self, walk: W) -> None:
-        """Judge what only the end of the items shows."""
+        """Judge what only the end of the request shows."""
+        walk.judge_end()
 
     @abstractmethod
     def judge_no_list(self, walk: W, body: dict[str, Any]) -> None:
@@ -119,10 +134,10 @@ class Fold(ABC, Generic[W, Item]):
 
     def start(self, head: bytes, model: str | None = None) -> tuple[W, list[Violation]]:
         """Judge a request without its items; positions assume that the list will be its last key."""
-        values, bad = _read(head)
+        values, bad = _read_json(head)
         if not isinstance(values, dict):
-            return self._not_begun(bad, model)
-        walk = self._begin(values, model)
+            return self._walk_of_no_object(bad, model)
+        walk = self._walk_behind(values, model)
         joint = len(f',"{self.key}":[') - (not values)
         text = head.decode()
         walk.chars, walk.size = len(text) - 1 + joint, len(head) + joint + 1
@@ -144,12 +159,12 @@ class Fold(ABC, Generic[W, Item]):
         except _UNREADABLE:
             self._step_slowly(walk, array)
         else:
-            self.judge(walk, items)
+            self.judge_items(walk, items)
             walk.chars += chars + 1
         return walk, walk.found
 
     def _step_slowly(self, walk: W, array: bytes) -> None:
-        values, bad = _read(array)
+        values, bad = _read_json(array)
         if not isinstance(values, list):
             walk.broken = True
             if not walk.surrogate:
@@ -159,7 +174,7 @@ class Fold(ABC, Generic[W, Item]):
             return
         before = walk.index
         text = array[1:-1].decode()
-        self.judge(walk, self.read(values, walk))
+        self.judge_items(walk, self.read_items(values, walk))
         if bad is not None and not walk.surrogate:
             path = _json.surrogate_path({self.key: [None] * before + values})
             self.refuse_half(walk, BadJSON(bad.reason, bad.at - 1), text, path, walk.chars)
@@ -184,17 +199,17 @@ class Fold(ABC, Generic[W, Item]):
             head = {name: _VALUE.decode(value) for name, value in raw.items()}
         except _UNREADABLE:
             return self._validate_slowly(body, model)
-        walk = self._begin(head, model)
+        walk = self._walk_behind(head, model)
         walk.size = len(body)
-        self.judge(walk, items)
+        self.judge_items(walk, items)
         self.judge_end(walk)
         return walk.found
 
     def _validate_slowly(self, body: bytes, model: str | None) -> list[Violation]:
-        values, bad = _read(body)
+        values, bad = _read_json(body)
         if not isinstance(values, dict):
-            return self._not_begun(bad, model)[1]
-        walk = self._begin(values, model)
+            return self._walk_of_no_object(bad, model)[1]
+        walk = self._walk_behind(values, model)
         walk.size = len(body)
         if bad is not None:
             self.refuse_half(walk, bad, body.decode(), _json.surrogate_path(values), 0)
@@ -202,25 +217,25 @@ class Fold(ABC, Generic[W, Item]):
         if not isinstance(listed, list):
             self.judge_no_list(walk, values)
             return walk.found
-        self.judge(walk, self.read(listed, walk))
+        self.judge_items(walk, self.read_items(listed, walk))
         self.judge_end(walk)
         return walk.found
 
-    def _begin(self, values: dict[str, Any], model: str | None) -> W:
+    def _walk_behind(self, values: dict[str, Any], model: str | None) -> W:
         head = {name: value for name, value in values.items() if name != self.key}
         named = head.get(self.model_key)
-        return self.begin(head, model if model is not None else named if isinstance(named, str) else None)
+        return self.judge_head(head, model if model is not None else named if isinstance(named, str) else None)
 
-    def _not_begun(self, bad: BadJSON | None, model: str | None) -> tuple[W, list[Violation]]:
+    def _walk_of_no_object(self, bad: BadJSON | None, model: str | None) -> tuple[W, list[Violation]]:
         """A walk that leads nowhere, since the body is no JSON object."""
-        walk = self._begin({}, model)
+        walk = self._walk_behind({}, model)
         walk.found = []
         walk.broken = True
         self.refuse_text(walk, bad, 0)
         return walk, walk.found
 
 
-def _read(data: bytes) -> tuple[object, BadJSON | None]:
+def _read_json(data: bytes) -> tuple[object, BadJSON | None]:
     try:
         text = data.decode()
     except UnicodeDecodeError:

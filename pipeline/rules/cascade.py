@@ -138,6 +138,27 @@ class Turns(Walk):
     at: int = 0
     latest: tuple[Violation, ...] = ()
 
+    def judge_item(self, message: Message) -> None:
+        """Judge one message."""
+        path = f"messages.{self.index}.content"
+        if not message.content.strip():
+            self.refuse(BLANK, path)
+        self.role, self.at = message.role, self.index
+        if message.role == "user" and _begins_with_result(message.content):
+            _judge_results(self, message.content, path)
+            self.latest = ()
+        elif message.role == "user":
+            self.latest = tuple(_judge_instructions(message.content, path))
+
+    def judge_end(self) -> None:
+        """Judge the user's latest turn, and who speaks last."""
+        if not self.index:
+            self.refuse(NO_MESSAGES, "messages")
+            return
+        self.found += self.latest
+        if self.role == "assistant":
+            self.refuse(LAST_ASSISTANT, f"messages.{self.at}")
+
 
 class Cascade(Fold[Turns, Message]):
     """The rule set of the target ``cascade``."""
@@ -148,7 +169,7 @@ class Cascade(Fold[Turns, Message]):
     surrogate = SURROGATE
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = msgspec.json.Decoder(list[Message])
 
-    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
+    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
         """Judge the system slot, and look for what has no place."""
         walk = Turns()
         for key in _NO_SLOT:
@@ -163,34 +184,9 @@ class Cascade(Fold[Turns, Message]):
             walk.refuse(NO_DIRECTORY, "system")
         return walk
 
-    def read(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
+    def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
         """Make messages of JSON values tolerantly."""
         return [_read(value, f"messages.{at}", walk) for at, value in enumerate(values, walk.index)]
-
-    def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
-        """Judge messages."""
-        for at, message in enumerate(items, walk.index):
-            if message is None:
-                continue
-            path = f"messages.{at}.content"
-            if not message.content.strip():
-                walk.refuse(BLANK, path)
-            walk.role, walk.at = message.role, at
-            if message.role == "user" and _begins_with_result(message.content):
-                _judge_results(walk, message.content, path)
-                walk.latest = ()
-            elif message.role == "user":
-                walk.latest = tuple(_judge_instructions(message.content, path))
-        walk.index += len(items)
-
-    def judge_end(self, walk: Turns) -> None:
-        """Judge the user's latest turn, and who speaks last."""
-        if not walk.index:
-            walk.refuse(NO_MESSAGES, "messages")
-            return
-        walk.found += walk.latest
-        if walk.role == "assistant":
-            walk.refuse(LAST_ASSISTANT, f"messages.{walk.at}")
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Judge a body without a list of messages."""

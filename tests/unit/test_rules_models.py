@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.rules import RULES
+from pipeline.rules import RULES, validate
 from pipeline.rules.anthropic.families import UNKNOWN as UNKNOWN_CLAUDE
 from pipeline.rules.anthropic.families import family_of as claude_family
 from pipeline.rules.bedrock_converse.families import family_of as converse_family
@@ -36,6 +36,10 @@ from pipeline.rules.vllm.templates import template_of
         (claude_family, "claude-opus-4-8[1m]", "claude-4-8"),
         (claude_family, "Claude-Sonnet-5", "claude-5"),
         (claude_family, "claude-fable-5", "claude-5"),
+        (claude_family, "databricks-claude-3-7-sonnet", "claude-3-7"),
+        (claude_family, "openrouter/anthropic/claude-3.5-sonnet:beta", "claude-3-5"),
+        (claude_family, "claude-sonnet-4-5-acme", "unknown"),
+        (claude_family, "my-claude-4-8", "unknown"),
         (claude_family, "claude-opus-9", "unknown"),
         (claude_family, "gpt-4-5", "unknown"),
         (claude_family, "claude", "unknown"),
@@ -81,6 +85,8 @@ from pipeline.rules.vllm.templates import template_of
         (converse_family, "arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-lite-v1:0", "nova"),
         (converse_family, "us.mistral.pixtral-large-2502-v1:0", "mistral"),
         (converse_family, "openai.gpt-oss-120b-1:0", "unknown"),
+        (converse_family, "acme.innovation-1", "unknown"),
+        (converse_family, "supernova", "unknown"),
     ],
 )
 def test_names(family_of, model, name):
@@ -100,3 +106,68 @@ def test_a_rule_names_the_families_that_its_fact_says_refuse():
     assert RULES["ANT-23"].families == ("claude-3-7", "claude-4")
     assert "claude-sonnet-4-6" not in RULES["ANT-25"].families
     assert RULES["VLM-09"].families == ("devstral", "mistral-7b", "mistral")
+
+
+def user(*blocks):
+    return {"role": "user", "content": [*blocks]}
+
+
+def assistant(*blocks):
+    return {"role": "assistant", "content": [*blocks]}
+
+
+HI = {"text": "hi"}
+CALL = {"toolUse": {"toolUseId": "t", "name": "f", "input": {}}}
+DOCUMENT = {"document": {"name": "d", "format": "txt", "source": {"text": "x"}}}
+IN_S3 = {"s3Location": {"uri": "s3://bucket/x"}}
+
+
+def result(*parts):
+    return {"toolResult": {"toolUseId": "t", "content": [*parts]}}
+
+
+def reasoning(**text):
+    return {"reasoningContent": {"reasoningText": {"text": "r", **text}}}
+
+
+# What breaks each rule that only some models behind Converse have.
+BREACHES = {
+    "BED-01b": [assistant(HI), user(HI)],
+    "BED-02": [user(HI), user(HI)],
+    "BED-08": [user({"text": " "})],
+    "BED-11": [user(HI), assistant(HI)],
+    "BED-15": [user(HI), assistant(reasoning(signature="s"), HI), user(HI)],
+    "BED-17": [user(HI), assistant(CALL), user(result(HI), HI)],
+    "BED-18": [user(HI), assistant(reasoning(), HI), user(HI)],
+    "BED-23": [user(HI, {"image": {"format": "png", "source": IN_S3}})],
+    "BED-24": [user(HI, {"video": {"format": "mp4", "source": IN_S3}})],
+    "BED-25": [user(HI), assistant(CALL), user(result(DOCUMENT))],
+    "BED-28": [user(CALL)],
+}
+
+
+# h: hard, m: only some models, nobody knows of this one, -: taken, or nothing said; in the order of the rules above.
+@pytest.mark.parametrize(
+    ("model", "severities"),
+    [
+        ("anthropic.claude-3-haiku-20240307-v1:0", "hmh---hhh-h"),
+        ("anthropic.claude-3-5-sonnet-20240620-v1:0", "hhh---hhh-h"),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "-mh---hhh-h"),
+        ("us.anthropic.claude-opus-4-6-v1", "mmhh--hhh-h"),
+        ("anthropic.claude-acme", "mmh---hhh-h"),
+        ("us.amazon.nova-pro-v1:0", "m--------h-"),
+        ("amazon.titan-text-express-v1", "m-m--m-mmm-"),
+        ("meta.llama3-1-70b-instruct-v1:0", "mmm--h-mm--"),
+        ("mistral.mistral-large-2402-v1:0", "mmm--h-mm--"),
+        ("us.deepseek.r1-v1:0", "mmm-hm-mmm-"),
+        ("acme.innovation-1", "mmm--m-mmmm"),
+    ],
+)
+def test_what_models_behind_converse_refuse(model, severities):
+    tools = {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {"type": "object"}}}}]}
+    told = ""
+    for rule, messages in BREACHES.items():
+        body = {"modelId": model, "messages": messages, "toolConfig": tools}
+        found = {violation.rule: violation.severity[0] for violation in validate(body, "bedrock-converse")}
+        told += found.get(rule, "-")
+    assert told == severities

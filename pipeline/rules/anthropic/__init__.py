@@ -12,10 +12,9 @@ from msgspec.structs import replace
 from pipeline.rules._fold import Fold
 from pipeline.rules._json import BadJSON, Misfit, Report, Spot, fit, fit_with_items
 from pipeline.rules.anthropic import catalogue as rules
-from pipeline.rules.anthropic.blocks import judge_blank, judge_messages
+from pipeline.rules.anthropic.blocks import Messages, judge_blank
 from pipeline.rules.anthropic.catalogue import RULES, rule
 from pipeline.rules.anthropic.families import family_of
-from pipeline.rules.anthropic.turns import Turns
 from pipeline.rules.anthropic.wire import PARAMETERS, Block, Message, Text
 from pipeline.rules.base import Rule
 
@@ -99,7 +98,7 @@ _RULES: dict[Misfit, Rule] = {
 }
 
 
-class Anthropic(Fold[Turns, Message]):
+class Anthropic(Fold[Messages, Message]):
     """The rule set of the target ``anthropic``, whose parser names positions in the text."""
 
     target = "anthropic"
@@ -111,11 +110,11 @@ class Anthropic(Fold[Turns, Message]):
         """Take the values of the header ``anthropic-beta`` that goes with the bodies, as far as they are known."""
         self._betas = _each(betas)
 
-    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
+    def judge_head(self, head: dict[str, Any], model: str | None) -> Messages:
         """Judge the parameters."""
         thinking = head.get("thinking")
         kind = thinking.get("type") if isinstance(thinking, dict) else None
-        walk = Turns(
+        walk = Messages(
             family=family_of(model),
             thinking=kind if isinstance(kind, str) else "",
             tools=bool(head.get("tools")),
@@ -130,7 +129,7 @@ class Anthropic(Fold[Turns, Message]):
                 walk.refuse(rules.EXTRA_PARAMETER, name)
         return walk
 
-    def read(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
+    def read_items(self, values: Sequence[object], walk: Messages) -> list[Message | None]:
         """Make messages of JSON values tolerantly, every misfit named by its rule."""
 
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
@@ -139,29 +138,25 @@ class Anthropic(Fold[Turns, Message]):
 
         return [_read(value, f"messages.{at}", walk, report) for at, value in enumerate(values, walk.index)]
 
-    def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
-        """Judge messages."""
-        judge_messages(walk, items)
-
-    def judge_end(self, walk: Turns) -> None:
+    def judge_end(self, walk: Messages) -> None:
         """Judge the end of the messages, and how large the request is."""
-        walk.end()
+        walk.judge_end()
         _judge_size(walk)
 
-    def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
+    def judge_no_list(self, walk: Messages, body: dict[str, Any]) -> None:
         """Judge a body without a list of messages."""
         words = "Input should be a valid list" if "messages" in body else "Field required"
         walk.refuse(rules.SHAPE, "messages", words=words)
         _judge_size(walk)
 
-    def refuse_text(self, walk: Turns, bad: BadJSON | None, before: int) -> None:
+    def refuse_text(self, walk: Messages, bad: BadJSON | None, before: int) -> None:
         """Report text that is no JSON, with the place, or none of an object."""
         if bad is None:
             walk.refuse(rules.SHAPE, "", at="body", words="Input should be a valid dictionary")
         else:
             walk.refuse(rules.BAD_JSON, "", reason=bad.place(before=before))
 
-    def refuse_half(self, walk: Turns, bad: BadJSON, text: str, path: str, before: int) -> None:
+    def refuse_half(self, walk: Messages, bad: BadJSON, text: str, path: str, before: int) -> None:
         """Report half a surrogate pair, with its place in the text."""
         walk.refuse(rules.BAD_JSON, path, reason=bad.place(text, before))
 
@@ -172,7 +167,7 @@ def _each(betas: object) -> frozenset[str]:
     return frozenset(name.strip() for item in listed if isinstance(item, str) for name in item.split(",") if name)
 
 
-def _read(value: object, path: str, walk: Turns, report: Report) -> Message | None:
+def _read(value: object, path: str, walk: Messages, report: Report) -> Message | None:
     if not isinstance(value, dict):
         walk.refuse(rules.MESSAGE_SHAPE, path)
         return None
@@ -182,12 +177,12 @@ def _read(value: object, path: str, walk: Turns, report: Report) -> Message | No
     return message if blocks is None else replace(message, content=blocks)
 
 
-def _judge_size(walk: Turns) -> None:
+def _judge_size(walk: Messages) -> None:
     if walk.size > rules.REQUEST_BYTES:
         walk.refuse(rules.TOO_LARGE, "")
 
 
-def _judge_parameters(head: dict[str, object], walk: Turns) -> None:
+def _judge_parameters(head: dict[str, object], walk: Messages) -> None:
     if "model" not in head:
         walk.refuse(NO_MODEL, "model")
     elif not isinstance(head["model"], str):
@@ -208,7 +203,7 @@ def _judge_parameters(head: dict[str, object], walk: Turns) -> None:
         walk.refuse(rules.SHAPE, "tool_choice", words="Input should be a valid dictionary")
 
 
-def _judge_thinking(head: dict[str, object], walk: Turns) -> None:
+def _judge_thinking(head: dict[str, object], walk: Messages) -> None:
     thinking, choice, limit = head.get("thinking"), head.get("tool_choice"), head.get("max_tokens")
     if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
         return
@@ -224,7 +219,7 @@ def _judge_thinking(head: dict[str, object], walk: Turns) -> None:
         walk.refuse(FORCED_THINKING, "tool_choice")
 
 
-def _judge_system(system: object, walk: Turns) -> None:
+def _judge_system(system: object, walk: Messages) -> None:
     """Judge the system prompt, and count its cached blocks."""
     if system is None or isinstance(system, str):
         return
@@ -245,7 +240,7 @@ def _judge_system(system: object, walk: Turns) -> None:
                 judge_blank(walk, block, path, path, "system", alone=len(system) == 1)
 
 
-def _judge_tools(tools: object, walk: Turns) -> None:
+def _judge_tools(tools: object, walk: Messages) -> None:
     """Judge the tools, and count those that are cached."""
     if tools is None:
         return
@@ -268,7 +263,7 @@ def _judge_tools(tools: object, walk: Turns) -> None:
             names.add(name)
 
 
-def _judge_custom(tool: dict[str, object], path: str, walk: Turns) -> None:
+def _judge_custom(tool: dict[str, object], path: str, walk: Messages) -> None:
     """Judge a tool of the caller's own; the provider's own tools change too often to be judged."""
     at = f"{path}.custom"
     name, schema = tool.get("name"), tool.get("input_schema")

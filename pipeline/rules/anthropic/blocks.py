@@ -69,40 +69,40 @@ _IMAGE_TAGS = "'base64', 'url'"
 _DOCUMENT_TAGS = "'base64', 'content', 'text', 'url'"
 
 
-def judge_messages(walk: Turns, messages: Sequence[Message | None]) -> None:
-    """Judge decoded messages; None stands for one that could not be read and was reported already."""
-    after = walk.index + len(messages)
-    hollow = walk.last is not None and _is_hollow(walk.last)
-    for index, message in enumerate(messages, walk.index):
-        if message is not None:
-            content = message.content
-            if hollow:
-                walk.refuse(rules.EMPTY_MESSAGE, f"messages.{walk.last_at}")
-                hollow = False
-            if message.role != walk.role:
-                walk.enter(message, index)
-            elif message.role != "system":
-                walk.refuse(rules.ALTERNATE, f"messages.{index}", role=message.role)
-            if type(content) is list and content:
-                walk.index, walk.blocks = index, content
-                at = 0
-                for block in content:
-                    # Most blocks are text that breaks nothing; the rest goes to its judge.
-                    if type(block) is Text and block.text and not block.text.isspace() and block.cache_control is None:
-                        walk.sealed = True
-                    else:
-                        _JUDGES[type(block)](walk, block, at)
-                    at += 1  # noqa: SIM113 - enumerate would make a tuple a block
-                if walk.calls_here:
-                    walk.end_calls()
-            else:
-                walk.sealed = True
-                if not content or (type(content) is str and content.isspace()):
-                    _judge_empty(walk, message, index)
-                    hollow = _is_hollow(message)
-            walk.last, walk.last_at = message, index
-    walk.index = after
-    walk.ids, walk.new_ids = walk.ids.plus(walk.new_ids), set()
+class Messages(Turns):
+    """The walk with the judges of all kinds of blocks."""
+
+    def judge_items(self, items: Sequence[Message | None]) -> None:
+        """Judge messages; the ids of one step are remembered together."""
+        super().judge_items(items)
+        self.ids, self.new_ids = self.ids.plus(self.new_ids), set()
+
+    def judge_item(self, message: Message) -> None:
+        """Judge one message."""
+        index, content = self.index, message.content
+        if self.last is not None and _is_hollow(self.last):
+            self.refuse(rules.EMPTY_MESSAGE, f"messages.{self.last_at}")
+        if message.role != self.role:
+            self.enter_run(message, index)
+        elif message.role != "system":
+            self.refuse(rules.ALTERNATE, f"messages.{index}", role=message.role)
+        if type(content) is list and content:
+            self.blocks = content
+            at = 0
+            for block in content:
+                # Most blocks are text that breaks nothing; the rest goes to its judge.
+                if type(block) is Text and block.text and not block.text.isspace() and block.cache_control is None:
+                    self.sealed = True
+                else:
+                    _JUDGES[type(block)](self, block, at)
+                at += 1  # noqa: SIM113 - enumerate would make a tuple a block
+            if self.calls_here:
+                self.judge_calls_place()
+        else:
+            self.sealed = True
+            if not content or (type(content) is str and content.isspace()):
+                _judge_empty(self, message, index)
+        self.last, self.last_at = message, index
 
 
 def _is_hollow(message: Message) -> bool:
@@ -150,19 +150,19 @@ def _tool_use(walk: Turns, block: ToolUse, at: int) -> None:
         bound = f"most {rules.CALL_NAME_LENGTH} characters" if block.name else "least 1 character"
         path = walk.path(at)
         walk.refuse(rules.CALL_NAME, f"{path}.name", at=f"{path}.tool_use.name", bound=bound)
-    if walk.role == "assistant" or walk.belongs("tool_use", "assistant"):
+    if walk.role == "assistant" or walk.judge_role_of("tool_use", "assistant"):
         if not walk.calls_here:
             walk.first_call = at
         walk.calls_here += 1
-        walk.call(block.id, walk.index, at)
+        walk.judge_call(block.id, walk.index, at)
 
 
 def _tool_result(walk: Turns, block: ToolResult, at: int) -> None:
     walk.tool_blocks = True
     if block.cache_control is not None:
         walk.markers += 1
-    if walk.role == "user" or walk.belongs("tool_result", "user"):
-        walk.result(block.tool_use_id, walk.index, at)
+    if walk.role == "user" or walk.judge_role_of("tool_result", "user"):
+        walk.judge_result(block.tool_use_id, walk.index, at)
     content = block.content
     if content and content.__class__ is list:
         _in_result(walk, block, content, at)
@@ -208,7 +208,7 @@ def _judge_image(walk: Turns, image: Image, path: str, at: str) -> None:
     source = image.source
     walk.images += 1
     if isinstance(source, File):
-        walk.file_source(f"{path}.source", f"{at}.image.source", _IMAGE_TAGS)
+        walk.judge_file_source(f"{path}.source", f"{at}.image.source", _IMAGE_TAGS)
     elif isinstance(source, Base64):
         _judge_bytes(walk, source, f"{path}.source", f"{at}.image.source.base64")
 
@@ -235,7 +235,7 @@ def _judge_bytes(walk: Turns, source: Base64, path: str, at: str) -> None:
 
 def _judge_document(walk: Turns, document: Document, path: str, at: str) -> None:
     if isinstance(document.source, File):
-        walk.file_source(f"{path}.source", f"{at}.document.source", _DOCUMENT_TAGS)
+        walk.judge_file_source(f"{path}.source", f"{at}.document.source", _DOCUMENT_TAGS)
 
 
 def _document(walk: Turns, block: Document, at: int) -> None:
@@ -246,7 +246,7 @@ def _document(walk: Turns, block: Document, at: int) -> None:
 
 def _thinking(walk: Turns, block: Thinking, at: int) -> None:
     walk.sealed = walk.thought = True
-    walk.belongs("thinking", "assistant")
+    walk.judge_role_of("thinking", "assistant")
     path = walk.path(at)
     if not block.signature:
         walk.refuse(rules.BAD_SIGNATURE, f"{path}.signature", at=path)
@@ -256,7 +256,7 @@ def _thinking(walk: Turns, block: Thinking, at: int) -> None:
 
 def _redacted(walk: Turns, block: RedactedThinking, at: int) -> None:
     walk.sealed = True
-    walk.belongs("redacted_thinking", "assistant")
+    walk.judge_role_of("redacted_thinking", "assistant")
     if not block.data:
         path = walk.path(at)
         walk.refuse(rules.BAD_REDACTED, f"{path}.data", at=path)
@@ -265,14 +265,14 @@ def _redacted(walk: Turns, block: RedactedThinking, at: int) -> None:
 def _server_call(walk: Turns, block: ServerToolUse | McpToolUse, _at: int) -> None:
     _note(walk, block, _at)
     kind = KINDS[type(block)]
-    if walk.belongs(kind, "assistant"):
+    if walk.judge_role_of(kind, "assistant"):
         name = "mcp" if isinstance(block, McpToolUse) else block.name
         walk.servers[block.id] = (walk.index, name)
 
 
 def _server_result(walk: Turns, block: ServerResult | McpResult, at: int) -> None:
     _note(walk, block, at)
-    walk.server_result(block.tool_use_id, KINDS[type(block)], walk.path(at))
+    walk.judge_server_result(block.tool_use_id, KINDS[type(block)], walk.path(at))
 
 
 def _note(walk: Turns, block: Any, _at: int) -> None:  # noqa: ANN401 - any kind without rules of its own

@@ -91,13 +91,13 @@ class Turns(Walk):
         """Name the block at ``at`` of the message at hand."""
         return f"messages.{self.index}.content.{at}"
 
-    def belongs(self, kind: str, role: str) -> bool:
+    def judge_role_of(self, kind: str, role: str) -> bool:
         """Tell whether the message may hold a block of ``kind``; report it when not."""
         if self.role != role:
             self.refuse(rules.BLOCK_ROLE, f"messages.{self.index}", kind=kind, role=role)
         return self.role == role
 
-    def end_calls(self) -> None:
+    def judge_calls_place(self) -> None:
         """Check, at a message's end, that nothing but calls followed its first call."""
         if self.calls_here != len(self.blocks) - self.first_call:
             ids = ", ".join(block.id for block in self.blocks if block.__class__ is ToolUse)
@@ -106,7 +106,7 @@ class Turns(Walk):
             self.refuse(rule, f"messages.{self.index}", ids=ids)
         self.calls_here = 0
 
-    def enter(self, message: Message, index: int) -> None:
+    def enter_run(self, message: Message, index: int) -> None:
         """Take up a message of another role than the one before."""
         before, role = self.role, message.role
         self.role = role
@@ -133,7 +133,7 @@ class Turns(Walk):
         """Whether a beta feature of this name, of whatever date, is asked for."""
         return any(beta.startswith(f"{feature}-") for beta in self.betas)
 
-    def file_source(self, path: str, at: str, tags: str) -> None:
+    def judge_file_source(self, path: str, at: str, tags: str) -> None:
         """Judge an uploaded file, which needs a beta header: where any header is known, it is settled."""
         if not self.has_beta("files-api"):
             self.refuse(rules.FILE_WITHOUT_BETA if self.betas else rules.FILE_SOURCE, path, at=at, tags=tags)
@@ -174,7 +174,7 @@ class Turns(Walk):
             self.refuse(rules.SERVER_UNANSWERED, path, name=name, id=call, result=result)
         self.servers = {}
 
-    def call(self, call: str, index: int, at: int) -> None:
+    def judge_call(self, call: str, index: int, at: int) -> None:
         """Take a tool_use of the assistant's."""
         # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
         if not (call.isidentifier() and call.isascii()) and _LEGAL_ID(call) is None:
@@ -187,7 +187,7 @@ class Turns(Walk):
         self.new_ids.add(call)
         self.calls.setdefault(call, index)
 
-    def result(self, call: str, index: int, at: int) -> None:
+    def judge_result(self, call: str, index: int, at: int) -> None:
         """Take a tool_result of the user's."""
         self.results = True
         asked = self.calls.get(call)
@@ -207,13 +207,13 @@ class Turns(Walk):
             self.refuse(rules.ID_ALPHABET, field, at=f"{path}.tool_result.tool_use_id")
         self.refuse(rules.ORPHAN_RESULT, path, id=call)
 
-    def server_result(self, call: str, kind: str, path: str) -> None:
+    def judge_server_result(self, call: str, kind: str, path: str) -> None:
         """Take a server tool's result; its call must still be waiting."""
         if self.servers.pop(call, None) is None:
             caller = "mcp_tool_use" if kind == "mcp_tool_result" else "server_tool_use"
             self.refuse(rules.SERVER_ORPHAN, path, result=kind, id=call, call=caller)
 
-    def end(self) -> None:
+    def judge_end(self) -> None:
         """Judge what only the end of the request shows: its last message, and counts over all of it."""
         last = self.last
         if not self.index:

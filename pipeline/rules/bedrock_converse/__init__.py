@@ -65,7 +65,7 @@ class BedrockConverse(Fold[Turns, Message]):
     surrogate = rules.HALF_CHARACTER
     items = msgspec.json.Decoder(list[Message])
 
-    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
+    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
         """Judge the parameters."""
         walk = Turns(
             family=family_of(model),
@@ -85,7 +85,7 @@ class BedrockConverse(Fold[Turns, Message]):
         _judge_tools(head.get("toolConfig"), walk)
         return walk
 
-    def read(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
+    def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
         """Make messages of JSON values tolerantly, every misfit named by its rule."""
 
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
@@ -100,22 +100,18 @@ class BedrockConverse(Fold[Turns, Message]):
 
         return [_read(value, f"messages.{at}", report) for at, value in enumerate(values, walk.index)]
 
-    def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
+    def judge_items(self, walk: Turns, items: Sequence[Message | None]) -> None:
         """Judge messages, the plain beginning of a request first."""
         if walk.index:
-            walk.messages(items)
+            walk.judge_items(items)
         else:
             pass_plain(walk, items)
-            walk.messages(items[walk.index :])
-
-    def judge_end(self, walk: Turns) -> None:
-        """Judge the end of the messages."""
-        walk.end()
+            walk.judge_items(items[walk.index :])
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Absent messages are none; anything but a list is a misfit."""
         if body.get(self.key) is None:
-            walk.end()
+            walk.judge_end()
         else:
             _refuse_type(walk, "messages", "list")
 

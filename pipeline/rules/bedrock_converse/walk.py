@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,14 +62,7 @@ class Turns(Walk):
     documents: Seen = NONE_SEEN
     tool_blocks: bool = False
 
-    def messages(self, messages: Iterable[Message | None]) -> None:
-        """Judge messages; None stands for one that could not be read and was reported already."""
-        for message in messages:
-            if message is not None:
-                self._message(message)
-            self.index += 1
-
-    def _message(self, message: Message) -> None:
+    def judge_item(self, message: Message) -> None:
         role = message.role
         if role not in _ROLES:
             path = f"messages.{self.index}.role"
@@ -190,7 +183,7 @@ class Turns(Walk):
                 self.refuse(rules.SAME_DOCUMENT, f"{path}.{at}.document.name")
             self.documents = self.documents.plus([name])
 
-    def end(self) -> None:
+    def judge_end(self) -> None:
         """Judge what only the end of the messages shows."""
         self._judge_pairs()
         if not self.index and not self.prompt:

@@ -81,7 +81,7 @@ class Gemini(Fold[Turns, Content]):
     surrogate = rules.HALF_CHARACTER
     items = msgspec.json.Decoder(list[Content])
 
-    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
+    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
         """Judge the parameters."""
         walk = Turns(family=rules.family_of(model))
         if not model:
@@ -98,7 +98,7 @@ class Gemini(Fold[Turns, Content]):
             walk.refuse(JSON_WITH_FUNCTIONS, "generationConfig.responseMimeType")
         return walk
 
-    def read(self, values: Sequence[object], walk: Turns) -> list[Content | None]:
+    def read_items(self, values: Sequence[object], walk: Turns) -> list[Content | None]:
         """Make contents of JSON values tolerantly, every misfit named by its rule."""
 
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
@@ -114,18 +114,10 @@ class Gemini(Fold[Turns, Content]):
 
         return [_read(rename(value), f"contents.{at}", report) for at, value in enumerate(values, walk.index)]
 
-    def judge(self, walk: Turns, items: Sequence[Content | None]) -> None:
-        """Judge contents."""
-        walk.contents(items)
-
-    def judge_end(self, walk: Turns) -> None:
-        """Judge the end of the contents."""
-        walk.end()
-
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Absent contents are none; anything but a list is a misfit."""
         if body.get(self.key) is None:
-            walk.end()
+            walk.judge_end()
         else:
             walk.refuse(rules.SHAPE, "contents", kind="TYPE_LIST")
 

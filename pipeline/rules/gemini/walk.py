@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -55,14 +54,7 @@ class Turns(Walk):
     called_at: int = 0
     unsigned: tuple[Unsigned, ...] = ()
 
-    def contents(self, contents: Iterable[Content | None]) -> None:
-        """Judge contents; None stands for one that could not be read and was reported already."""
-        for content in contents:
-            if content is not None:
-                self._content(content)
-            self.index += 1
-
-    def _content(self, content: Content) -> None:
+    def judge_item(self, content: Content) -> None:
         if content.role not in ("user", "model", None, ""):
             rule = rules.FUNCTION_ROLE if content.role == "function" else rules.ROLE
             self.refuse(rule, f"contents.{self.index}.role")
@@ -160,7 +152,7 @@ class Turns(Walk):
             field = "inlineData" if isinstance(media, Blob) else "fileData"
             self.refuse(rules.MIME_TYPE, f"{path}.{field}.mimeType", mime=media.mimeType)
 
-    def end(self) -> None:
+    def judge_end(self) -> None:
         """Judge what only the end of the contents shows."""
         if not self.index:
             self.refuse(rules.NO_CONTENTS, "contents")

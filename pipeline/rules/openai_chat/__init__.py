@@ -39,7 +39,7 @@ class OpenAIChat(Fold[Turns, Message]):
     surrogate = rules.SURROGATE
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = msgspec.json.Decoder(list[Message])
 
-    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
+    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
         """Judge the parameters and the tools."""
         thinking = head.get("thinking")
         switch = thinking.get("type") if isinstance(thinking, dict) else None
@@ -60,19 +60,11 @@ class OpenAIChat(Fold[Turns, Message]):
                 walk.refuse(rules.EXTRA_PARAMETER, name, name=name)
         return walk
 
-    def read(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
+    def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
         """Make messages of JSON values tolerantly."""
         misfits = _misfits(walk)
         fitted = (misfits.fit(value, Message, f"messages.{at}") for at, value in enumerate(values, walk.index))
         return [message if isinstance(message, Message) else None for message in fitted]
-
-    def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
-        """Judge messages."""
-        walk.messages(items)
-
-    def judge_end(self, walk: Turns) -> None:
-        """Judge the end of the messages."""
-        walk.end()
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Judge a body without a list of messages."""

@@ -48,7 +48,7 @@ class Turns(Walk):
         forked.answered = set(self.answered)
         return forked
 
-    def message(self, message: Message) -> None:
+    def judge_item(self, message: Message) -> None:
         """Judge one message."""
         content, role = message.content, message.role
         self.role = role
@@ -142,14 +142,7 @@ class Turns(Walk):
                 if judge is not None:
                     judge(self, part, f"{path}.{at}")
 
-    def messages(self, messages: Sequence[Message | None]) -> None:
-        """Judge messages; None stands for one that could not be read and was reported already."""
-        for message in messages:
-            if message is not None:
-                self.message(message)
-            self.index += 1
-
-    def end(self) -> None:
+    def judge_end(self) -> None:
         """Judge the end of the messages: no call is left open, and there is a message at all."""
         if self.calls:
             self._close()

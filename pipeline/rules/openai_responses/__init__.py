@@ -44,7 +44,7 @@ class OpenAIResponses(Fold[Items, Item]):
     surrogate = rules.SURROGATE
     items: ClassVar[msgspec.json.Decoder[list[Item]]] = msgspec.json.Decoder(list[Item])
 
-    def begin(self, head: dict[str, Any], model: str | None) -> Items:
+    def judge_head(self, head: dict[str, Any], model: str | None) -> Items:
         """Judge the parameters and the tools; no rule differs between models."""
         del model
         walk = Items(chained=any(head.get(name) is not None for name in _CHAINS), stored=head.get("store") is not False)
@@ -61,7 +61,7 @@ class OpenAIResponses(Fold[Items, Item]):
                 walk.refuse(rules.EXTRA_PARAMETER, name)
         return walk
 
-    def read(self, values: Sequence[object], walk: Items) -> list[Item | None]:
+    def read_items(self, values: Sequence[object], walk: Items) -> list[Item | None]:
         """Make items of JSON values tolerantly.
 
         A message without its ``type`` comes this way as well: the decode cannot tell it from the other items.
@@ -72,14 +72,6 @@ class OpenAIResponses(Fold[Items, Item]):
             typed = {"type": "message", **value} if isinstance(value, dict) and "type" not in value else value
             fitted.append(misfits.fit(typed, Item, f"input.{at}"))
         return [None if isinstance(item, Hole) else item for item in fitted]  # type: ignore[misc]  # what was asked for
-
-    def judge(self, walk: Items, items: Sequence[Item | None]) -> None:
-        """Judge items."""
-        walk.items(items)
-
-    def judge_end(self, walk: Items) -> None:
-        """Judge the end of the input, which may be empty."""
-        walk.end()
 
     def judge_no_list(self, walk: Items, body: dict[str, Any]) -> None:
         """Judge a body whose input is one text, or missing."""

@@ -69,16 +69,13 @@ class Items(Walk):
         forked.open, forked.new_answered, forked.new_ids = dict(self.open), set(), set()
         return forked
 
-    def items(self, items: Sequence[Item | None]) -> None:
-        """Judge items; None stands for one that could not be read and was reported already."""
-        for item in items:
-            if item is not None:
-                self.item(item)
-            self.index += 1
+    def judge_items(self, items: Sequence[Item | None]) -> None:
+        """Judge items; the ids of one step are remembered together."""
+        super().judge_items(items)
         self.answered, self.new_answered = self.answered.plus(self.new_answered), set()
         self.ids, self.new_ids = self.ids.plus(self.new_ids), set()
 
-    def item(self, item: Item) -> None:
+    def judge_item(self, item: Item) -> None:
         """Judge one item."""
         kind = item.__class__
         if self.reasoning[0] and kind is not Reasoning:
@@ -107,7 +104,7 @@ class Items(Walk):
         if not name.startswith(prefix):
             self.refuse(rules.ID_PREFIX, path, at=bracketed(path), id=name, prefix=prefix)
 
-    def end(self) -> None:
+    def judge_end(self) -> None:
         """Judge the end: reasoning that leads nowhere, calls without an output."""
         name, at = self.reasoning
         if name:

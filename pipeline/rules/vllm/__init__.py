@@ -159,18 +159,15 @@ class Turns(Walk):
                 self.found.append(Violation(ours.id, violation.path, violation.message, ours.severity))
         self.chat.found = []
 
-    def messages(self, messages: Sequence[Message | None]) -> None:
+    def judge_items(self, items: Sequence[Message | None]) -> None:
         """Judge messages: by the shared rules, then as the template does."""
-        self.chat.messages(messages)
+        self.chat.judge_items(items)
         self.share()
-        for message in messages:
-            if message is not None:
-                self._message(message, self.index)
-            self.index += 1
+        super().judge_items(items)
 
-    def end(self) -> None:
+    def judge_end(self) -> None:
         """Judge the end of the messages."""
-        self.chat.end()
+        self.chat.judge_end()
         self.share()
         self._count()
         if self.index and not self.user:
@@ -178,9 +175,9 @@ class Turns(Walk):
         if self.last == "assistant" and not (self.prefix or self.goes_on):
             self.refuse(LAST_ASSISTANT, f"messages.{self.last_at}.role")
 
-    def _message(self, message: Message, index: int) -> None:
+    def judge_item(self, message: Message) -> None:
         """Judge one message as the template does."""
-        role = message.role
+        role, index = message.role, self.index
         if role != "tool" and (self.calls or self.results):
             self._count()
         if role == "system" and index:
@@ -248,26 +245,18 @@ class Vllm(Fold[Turns, Message]):
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = OpenAIChat.items
     _chat: ClassVar[OpenAIChat] = OpenAIChat()
 
-    def begin(self, head: dict[str, Any], model: str | None) -> Turns:
+    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
         """Judge the parameters; the model's name chooses the template."""
         goes_on = head.get("continue_final_message") is True
-        walk = Turns(family=template_of(model), chat=self._chat.begin(head, model), goes_on=goes_on)
+        walk = Turns(family=template_of(model), chat=self._chat.judge_head(head, model), goes_on=goes_on)
         walk.share()
         return walk
 
-    def read(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
+    def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
         """Make messages of JSON values tolerantly."""
-        messages = self._chat.read(values, walk.chat)
+        messages = self._chat.read_items(values, walk.chat)
         walk.share()
         return messages
-
-    def judge(self, walk: Turns, items: Sequence[Message | None]) -> None:
-        """Judge messages."""
-        walk.messages(items)
-
-    def judge_end(self, walk: Turns) -> None:
-        """Judge the end of the messages."""
-        walk.end()
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Judge a body without a list of messages, which no server takes."""
