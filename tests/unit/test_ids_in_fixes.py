@@ -55,6 +55,15 @@ NAMED = {
         [USER, {"role": "assistant", "content": "Done."}],
         ("tail_continued", "messages.2.content.0", ""),
     ),
+    "arguments that are no object, of an item": (
+        [
+            {"type": "message", "role": "user", "content": "Read."},
+            {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "[1]"},
+            {"type": "function_call_output", "call_id": "c1", "output": "hello"},
+        ],
+        ("input_parsed", "input.1.arguments", "c1"),
+        ("input_wrapped", "input.1", "c1"),
+    ),
     "rows of a tool and fields of a call": (
         TOOL_ROWS,
         ("field_missing", "messages.1.tool_calls.0.function.arguments", "c1"),

@@ -39,6 +39,13 @@ def test_the_mark_of_what_an_agent_program_wrote_stays_with_the_turn():
     assert (turn.synthetic, fixes) == (False, [("field_dropped", "messages.0.synthetic")])
 
 
+def test_a_document_keeps_its_words_beside_what_is_left_out():
+    given = {"type": "document", "source": {"type": "text", "data": "x"}, "title": "T", "context": "C", "mood": 1}
+    turn, fixes = one({"role": "user", "content": [given]})
+    assert [(block.title, block.context) for block in turn.blocks] == [("T", "C")]
+    assert fixes == [("field_dropped", "messages.0.content.0.mood")]
+
+
 def test_every_canonical_block_is_kept_as_it_is():
     message = (
         '{"role":"assistant","id":"m1","content":['

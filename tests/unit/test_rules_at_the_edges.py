@@ -53,3 +53,54 @@ def test_thinking_at_the_end_of_a_turn_is_refused_also_before_a_system_turn():
 )
 def test_no_contents_are_another_breach_than_contents_of_another_shape(body, rule):
     assert broken(body, "gemini") == [(rule, "contents")]
+
+
+CONVERSE = {
+    "messages": [
+        {"role": "user", "content": [{"text": "q"}]},
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a", "name": "f", "input": {}}}]},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "a", "content": [{"text": "r"}]}}]},
+    ],
+    "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {}}}}]},
+}
+CLAUDE = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "q"}]}
+VERDICTS = {
+    "a result of words": ("bedrock-converse", CONVERSE, []),
+    "a system block of two kinds": (
+        "bedrock-converse",
+        CONVERSE | {"system": [{"text": "a", "cachePoint": {"type": "default"}}]},
+        [
+            (
+                "BED-29 system.0: The SystemContentBlock object at system.0 must set one of the following keys: "
+                "text, guardContent, cachePoint."
+            )
+        ],
+    ),
+    "a choice of tools that is a number": (
+        "anthropic",
+        CLAUDE | {"tool_choice": 5},
+        ["ANT-35 tool_choice: tool_choice: Input should be a valid dictionary"],
+    ),
+    "half a pair in a Python string": (
+        "anthropic",
+        json.dumps(CLAUDE).replace('"q"', '"\ud800"'),
+        [
+            (
+                "ANT-32 : The request body is not valid JSON: str is not valid UTF-8: surrogates not allowed: "
+                "line 1 column 1 (char 0)"
+            )
+        ],
+    ),
+    "a Gemini that nobody knows yet": (
+        "gemini",
+        {"model": "gemini-9.9-pro", "contents": [{"role": "user", "parts": [{"text": "q"}]}]},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_body_has_these_breaches_and_no_others_not_even_warnings(name):
+    target, body, breaches = VERDICTS[name]
+    model = "anthropic.claude-sonnet-4-5" if target == "bedrock-converse" else None
+    assert [f"{found.rule} {found.path}: {found.message}" for found in validate(body, target, model)] == breaches

@@ -154,6 +154,16 @@ def test_segments_are_written_once_and_the_head_stays_small():
     assert resumed.request().body == session.request().body
 
 
+def test_a_segment_that_is_asked_for_takes_what_is_settled_out_of_the_head():
+    session = session_of(rounds(12))
+    before = len(session.head())
+    ((number, record),) = session.take_segments(flush=True)
+    assert number == 0
+    assert len(session.head()) < before / 2
+    assert session.take_segments(flush=True) == []
+    assert Session.load(session.head(), [record]).request().body == session.request().body
+
+
 def test_a_session_from_its_records_can_still_go_back_and_take_another_target():
     session = session_of(rounds(12), policy=Policy(tail="keep"), system="s", tools=[{"name": "ls", "input_schema": {}}])
     segments = [record for _, record in session.take_segments(flush=True)]
