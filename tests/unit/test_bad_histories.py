@@ -7,6 +7,7 @@ import json
 import math
 
 import pytest
+from build import image, png
 
 from pipeline import Session, normalize, validate
 from pipeline.errors import InputError
@@ -234,6 +235,25 @@ def test_a_session_takes_the_same_message_by_message(name):
         at = end + len(given[end:]) - len(given[end:].lstrip(" ,"))
     for target in TARGETS:
         assert session.request(target).body == normalize(given, to=target).body
+
+
+PNG, OTHER = png(62, 62), png(63, 63)
+
+
+@pytest.mark.parametrize(
+    ("data", "mended"),
+    [
+        (PNG.replace("+", "-"), PNG),
+        (OTHER.replace("/", "_"), OTHER),
+        (f"{PNG[:20]}\r\n{PNG[20:]}", PNG),
+        (f"data:image/png;base64,{PNG}", PNG),
+    ],
+)
+def test_the_data_of_an_image_is_plain_base64_in_the_end(data, mended):
+    assert data != mended
+    done = normalize([{"role": "user", "content": [image(data)]}])
+    assert [fix.code for fix in done.fixes] == ["media_data_mended"]
+    assert json.loads(done.body)["messages"][0]["content"] == [image(mended)]
 
 
 # Python objects that are no JSON.

@@ -31,11 +31,13 @@ reasoning = st.sampled_from(
     ]
 )
 PNG = {"image": {"format": "png", "source": {"bytes": "AAAA"}}}
+DOCUMENT = {"format": "pdf", "name": "n", "source": {"bytes": "AAAA"}, "context": "c", "citations": {"enabled": True}}
 parts = st.sampled_from([{"text": "out"}, {"text": " "}, {"json": {"b": 1.0}}, {"text": "a", "json": {}}, PNG, {}, "a"])
 results = st.one_of(st.lists(parts, max_size=3), st.sampled_from([None, "a"]))
 # What the rules have no word for, and the reader has.
 members = st.one_of(
     record({"reasoningContent": reasoning}),
+    record({"document": DOCUMENT}, more=st.just(1)),
     record({"toolUse": record({"toolUseId": "t1", "name": "f", "input": inputs})}),
     record({"toolUse": {"toolUseId": "t1", "name": "f", "input": {}}}, text=st.just("a")),
     record({"toolResult": record({"toolUseId": "t1", "content": results}, status=st.sampled_from(["error", None]))}),

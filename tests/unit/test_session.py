@@ -128,6 +128,11 @@ def test_another_history_takes_the_place_of_the_old():
     assert session.request().body == normalize([user("new")]).body
 
 
+def test_a_replacement_is_read_in_the_shape_that_is_named():
+    with pytest.raises(UnknownTargetError, match="found 'nobody'"):
+        Session().replace([{"role": "user", "content": "x"}], source="nobody")
+
+
 def test_a_replacement_that_cannot_be_read_changes_nothing():
     session = session_of([user("q")])
     with pytest.raises(InputError):
@@ -162,6 +167,8 @@ def test_a_segment_that_is_asked_for_takes_what_is_settled_out_of_the_head():
     assert len(session.head()) < before / 2
     assert session.take_segments(flush=True) == []
     assert Session.load(session.head(), [record]).request().body == session.request().body
+    session.configure(model="claude-sonnet-4-5")
+    assert [number for number, _ in session.take_segments(flush=True)] == [1]
 
 
 def test_a_session_from_its_records_can_still_go_back_and_take_another_target():
