@@ -189,12 +189,13 @@ class Structure(Struct, frozen=True, kw_only=True):
         paused_by: types of blocks behind which any model goes on with its own turn.
         neighbours: the roles of which two messages may follow each other.
         calls_apart: so may an assistant's message with calls and another one, before the results.
-        text_behind: text may stand behind a call.
+        flat: the assistant's blocks are items of a flat list: text may stand behind a call, a blank one beside it.
         unanswered: a turn's calls may be without any result.
         blank: the roles of which a message may be a text that says nothing.
         blank_results: a result may hold such texts.
         ids_again: a call may have the id of one in an earlier turn.
-        system_inside: system messages may stand behind others.
+        system_inside: system messages of text may stand behind others.
+        system_blocks: and may hold blocks of these types.
         reasoning_alone: an assistant's message may be nothing but reasoning.
     """
 
@@ -203,12 +204,13 @@ class Structure(Struct, frozen=True, kw_only=True):
     paused_by: frozenset[str] = frozenset()
     neighbours: frozenset[Role] = frozenset()
     calls_apart: bool = False
-    text_behind: bool = False
+    flat: bool = False
     unanswered: bool = False
     blank: frozenset[Role] = frozenset()
     blank_results: bool = False
     ids_again: bool = False
     system_inside: bool = False
+    system_blocks: frozenset[str] = frozenset()
     reasoning_alone: bool = False
 
 

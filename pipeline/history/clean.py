@@ -83,11 +83,11 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
     return stretches
 
 
-def system_pieces(turn: Turn, book: Book, *, leading: bool, stays: bool) -> list[Piece]:
+def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool) -> list[Piece]:
     """A system message's blocks: texts as they are for the system slot, marked for a place inside the history.
 
-    Media inside the history stay as the user's; what no system prompt and no user can say is shown as its JSON.
-    ``stays`` says that a message inside the history remains what it is.
+    Media inside the history stay as the user's; what no system prompt and no user can say is shown as its JSON. Where
+    a system message may stay inside the history, its texts and the blocks that it may hold do.
     """
     if not turn.blocks:
         book.note("turn_empty", turn.place)
@@ -96,8 +96,10 @@ def system_pieces(turn: Turn, book: Book, *, leading: bool, stays: bool) -> list
         piece = Piece(block, turn.index, block_path(turn, at), system=True)
         if is_blank(piece):
             book.drop("blank_dropped", piece)
-        elif stays and not leading:
-            pieces.append(_unrefused(piece, book) if isinstance(block, Text) and block.refusal else piece)
+        elif structure.system_inside and not leading and isinstance(block, Text):
+            pieces.append(_unrefused(piece, book) if block.refusal else piece)
+        elif not leading and isinstance(block, Unknown) and block.kind in structure.system_blocks:
+            pieces.append(piece)
         elif isinstance(block, Text):
             piece = _unrefused(piece, book) if block.refusal else piece
             marked = structs.replace(block, text=SYSTEM_MARK + block.text, refusal=False)

@@ -139,7 +139,7 @@ class History:
 
     def _system(self, turn: Turn) -> None:
         leading = not self.exchanges
-        pieces = system_pieces(turn, self._book, leading=leading, stays=self.structure.system_inside)
+        pieces = system_pieces(turn, self.structure, self._book, leading=leading)
         if leading:
             self.system += pieces
         elif pieces:

@@ -157,8 +157,10 @@ def _assistant(
     exchange: Exchange, pieces: Sequence[Piece], structure: Structure, changed: set[int], book: Book
 ) -> list[Message]:
     messages = []
-    for said, identity in _messages(pieces, exchange.assistant_starts, exchange.assistant_id, book):
-        ordered = said if structure.text_behind else _reordered(said, changed, book)
+    for said, identity in _messages(
+        pieces, exchange.assistant_starts, exchange.assistant_id, book, flat=structure.flat
+    ):
+        ordered = said if structure.flat else _reordered(said, changed, book)
         messages.append(_message("assistant", ordered, identity, changed))
     return messages
 
@@ -171,13 +173,13 @@ def _user(exchange: Exchange, results: Sequence[Piece], changed: set[int], book:
 
 
 def _messages(
-    pieces: Sequence[Piece], starts: Sequence[Start], first: str | None, book: Book
+    pieces: Sequence[Piece], starts: Sequence[Start], first: str | None, book: Book, *, flat: bool = False
 ) -> list[tuple[list[Piece], str | None]]:
     """The pieces of each message with its id, that of the ``first`` one where no other starts."""
     ids = {start.turn: start.id for start in starts}
     return [
-        (_without_blanks(said, book), ids.get(said[0].turn, first) if at else first)
-        for at, said in enumerate(_parted(pieces, starts) if starts else [list(pieces)] if pieces else [])
+        (said if flat else _without_blanks(said, book), ids.get(said[0].turn) if at else first)
+        for at, said in enumerate(_parted(pieces, starts))
     ]
 
 
@@ -197,14 +199,17 @@ def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece
     turns = {start.turn for start in starts}
     parted: list[list[Piece]] = []
     for piece in pieces:
-        begins = piece.turn in turns and piece.turn != parted[-1][0].turn if parted else True
-        if begins and parted and isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}:
-            begins = False
-        if begins:
+        if not parted or piece.stays_system != parted[-1][0].stays_system:
             parted.append([piece])
-        else:
+        elif piece.turn not in turns or piece.turn == parted[-1][0].turn or _has_no_turn(piece):
             parted[-1].append(piece)
+        else:
+            parted.append([piece])
     return parted
+
+
+def _has_no_turn(piece: Piece) -> bool:
+    return isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}
 
 
 def _reordered(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece]:

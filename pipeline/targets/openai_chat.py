@@ -36,7 +36,7 @@ class OpenAIChat:
         """At most 40 characters (OAI-03)."""
         return shortened
 
-    def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  all models have it from the API
+    def structure(self, setting: Setting) -> Structure:
         """What recorded requests were accepted with; every call is answered directly, and every result has its call."""
         return Structure(
             assistant_first=True,
@@ -44,6 +44,7 @@ class OpenAIChat:
             neighbours=frozenset({"user", "assistant"}),
             blank=frozenset({"assistant"}),
             ids_again=True,
+            system_inside=bool(chat_model(setting.model).system),
         )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:

@@ -11,9 +11,28 @@ from msgspec import UNSET, Raw, Struct, structs
 from pipeline.fixes import make
 from pipeline.history.exchanges import is_reasoning
 from pipeline.history.pieces import Book, Message, Piece, is_whole
-from pipeline.model import Block, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown, on_the_wire
+from pipeline.model import (
+    Block,
+    RedactedThinking,
+    Structure,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+    on_the_wire,
+)
 from pipeline.targets.anthropic.blocks import Projection, as_it_is, stays
-from pipeline.targets.anthropic.fitness import left_open, refuses_bare_loop, takes_other_type, unfit_reasoning, untaken
+from pipeline.targets.anthropic.fitness import (
+    PAUSING,
+    SYSTEM_BLOCKS,
+    left_open,
+    refuses_bare_loop,
+    takes_other_type,
+    unfit_reasoning,
+    untaken,
+    version_of,
+)
 from pipeline.targets.anthropic.parameters import write_head
 from pipeline.targets.base import Encoded, Ending, Row, Run, Setting, before_list, stub_for
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
@@ -23,6 +42,19 @@ NAME: Final = "anthropic"
 
 # Names in a history may be longer than those of defined tools; the shorter limit keeps the two the same (ANT-13c).
 LONGEST_NAME: Final = 128
+
+
+# Since which version a request may begin with the assistant (recorded on 4.5 and 4.6; refused in 2024), may not end
+# with it (4.6 is contested, so it counts as refusing), and may have system messages inside (recorded on 4.8 and 5).
+_ASSISTANT_FIRST_SINCE: Final = (4, 5)
+NO_PREFILL_SINCE: Final = (4, 6)
+_SYSTEM_INSIDE_SINCE: Final = (4, 8)
+
+
+def is_thinking(setting: Setting) -> bool:
+    """Whether the model is asked to think."""
+    thinking = bytes(setting.params.get("thinking", b"null"))
+    return thinking != b"null" and b'"disabled"' not in thinking
 
 
 class ImageCount(Struct, frozen=True, array_like=True):
@@ -58,10 +90,9 @@ class AnthropicDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.model = setting.model
-        thinking = bytes(setting.params.get("thinking", b"null"))
-        self._thinks = thinking != b"null" and b'"disabled"' not in thinking
+        self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
-        self._thinks_first = b'"enabled"' in thinking
+        self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
         self.state = ImageCount()
         head = write_head(setting, system)
         self.head = head.data
@@ -260,6 +291,22 @@ class Anthropic:
     text = False
     tail_rule = "ANT-25"
     tail_rules = frozenset({"ANT-01", "ANT-20", "ANT-23", "ANT-23b", "ANT-24", "ANT-25"})
+
+    def structure(self, setting: Setting) -> Structure:
+        """What recorded requests were accepted with, by the model's version; of later ones what the newest take."""
+        version = version_of(setting.model)
+        prefill = version is not None and version < NO_PREFILL_SINCE and not is_thinking(setting)
+        system = version is not None and version >= _SYSTEM_INSIDE_SINCE
+        return Structure(
+            assistant_first=version is not None and version >= _ASSISTANT_FIRST_SINCE,
+            assistant_last="text" if prefill else "never",
+            paused_by=PAUSING,
+            neighbours=frozenset({"user", "assistant"}),
+            calls_apart=True,
+            ids_again=True,
+            system_inside=system,
+            system_blocks=SYSTEM_BLOCKS if system else frozenset(),
+        )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> AnthropicDialect:
         """Get ready for a session."""

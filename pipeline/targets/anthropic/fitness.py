@@ -20,7 +20,10 @@ from pipeline.model import Issuer, RedactedThinking, Thinking, ToolUse, Unknown
 from pipeline.targets.base import is_issued_by
 from pipeline.targets.marks import POINT
 
-_CALLS: Final = frozenset({"server_tool_use", "mcp_tool_use"})
+# Calls that the provider runs itself: a turn that ends in one is paused, and any model goes on with it.
+PAUSING: Final = frozenset({"server_tool_use", "mcp_tool_use"})
+# What a system message inside the history may hold besides text (recorded).
+SYSTEM_BLOCKS: Final = frozenset({"tool_addition", "tool_removal"})
 _RESULTS: Final = frozenset(
     {
         "web_search_tool_result",
@@ -36,10 +39,10 @@ _RESULTS: Final = frozenset(
 # The types beyond the model's own that the API takes, by role.
 _TAKEN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
-        "assistant": _CALLS | _RESULTS | {"compaction"},
+        "assistant": PAUSING | _RESULTS | {"compaction"},
         "user": frozenset({"container_upload", "search_result"}),
         # Inside the history, for models that take such messages at all.
-        "system": frozenset({"tool_addition", "tool_removal"}),
+        "system": SYSTEM_BLOCKS,
     }
 )
 
@@ -95,7 +98,7 @@ def _unpaired(pieces: Sequence[Piece], opened: Collection[str]) -> tuple[dict[st
     orphans: set[int] = set()
     for at, piece in enumerate(pieces):
         kind = _kind(piece)
-        if kind in _CALLS:
+        if kind in PAUSING:
             calls[_ids(piece).id] = at
         elif kind in _RESULTS and calls.pop(_ids(piece).tool_use_id, None) is None:
             orphans.add(at)
@@ -161,22 +164,23 @@ def _fault(piece: Piece, message: Message, model: str | None) -> str:
     return "thinking_of_changed_turn" if piece.turn in message.changed else ""
 
 
+def version_of(model: str | None) -> tuple[int, int] | None:
+    """The version of a Claude model, by any provider's name for it."""
+    found = _VERSION.search(model or "")
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
 def _takes_empty(model: str | None) -> bool:
-    version = _version(model)
+    version = version_of(model)
     return version is not None and version >= _EMPTY_SINCE
 
 
 def takes_other_type(model: str | None) -> bool:
     """Whether a model takes an image of another type than the one declared, of those that it knows (recorded)."""
-    return _version(model) in _OTHER_TYPES
+    return version_of(model) in _OTHER_TYPES
 
 
 def refuses_bare_loop(model: str | None) -> bool:
     """Whether a model is known, or unknown but may be one, to want thinking before the calls of a tool loop."""
-    version = _version(model)
+    version = version_of(model)
     return version is None or version in _LOOPS_THINK
-
-
-def _version(model: str | None) -> tuple[int, int] | None:
-    found = _VERSION.search(model or "")
-    return None if found is None else (int(found[1]), int(found[2] or 0))

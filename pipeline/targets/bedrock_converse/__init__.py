@@ -16,7 +16,9 @@ from msgspec import Struct, structs
 
 from pipeline.fixes import make
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, ToolResult, ToolUse, Unknown
+from pipeline.model import STRICT, Role, Structure, Text, ToolResult, ToolUse, Unknown
+from pipeline.targets.anthropic import NO_PREFILL_SINCE, is_thinking
+from pipeline.targets.anthropic.fitness import version_of
 from pipeline.targets.base import Encoded, Ending, Run, Setting, before_list, stub_for
 from pipeline.targets.bedrock_converse.blocks import (
     LONGEST_NAME,
@@ -35,6 +37,10 @@ _BESIDE_DOCUMENT: Final = "See the attached document."
 # What the assistant says between results and words that must not share a turn (BED-17).
 _BETWEEN: Final = "I have the results."
 _RESULTS_ALONE: Final = ("llama", "mistral")
+
+# Which Claude was recorded to begin with the assistant, and since which the end may be its with tools as well.
+_ASSISTANT_FIRST: Final = (4, 5)
+_PREFILL_SINCE: Final = (3, 5)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -179,6 +185,18 @@ class BedrockConverse:
     text = False
     tail_rule = "BED-11"
     tail_rules = frozenset({"BED-01", "BED-03b", "BED-11", "BED-11b"})
+
+    def structure(self, setting: Setting) -> Structure:
+        """What recorded requests were accepted with, by the model's family."""
+        model = (setting.model or "").lower()
+        both: frozenset[Role] = frozenset({"user", "assistant"})
+        if "claude" in model:
+            version = version_of(model)
+            prefill = version is not None and _PREFILL_SINCE <= version < NO_PREFILL_SINCE and not is_thinking(setting)
+            return Structure(assistant_first=version == _ASSISTANT_FIRST, assistant_last="text" if prefill else "never")
+        if "nova" in model:
+            return Structure(neighbours=both, blank=both, blank_results=True, ids_again=True)
+        return Structure(neighbours=both) if "titan" in model else STRICT
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ConverseDialect:
         """Get ready for a session."""

@@ -234,9 +234,10 @@ class OpenAIResponses:
             assistant_last="always",
             neighbours=frozenset({"user", "assistant"}),
             calls_apart=True,
-            text_behind=True,
+            flat=True,
             blank=frozenset({"user", "assistant"}),
             ids_again=True,
+            system_inside=True,
         )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ResponsesDialect:
