@@ -188,7 +188,7 @@ class Structure(Struct, frozen=True, kw_only=True):
         assistant_last: it may end with the assistant: with anything that it said, or with text only.
         paused_by: types of blocks behind which any model goes on with its own turn.
         neighbours: the roles of which two messages may follow each other.
-        calls_apart: so may an assistant's message with calls and another one, before the results.
+        calls_apart: so may an assistant's message with calls and one without text, before the results.
         flat: the assistant's blocks are items of a flat list: text may stand behind a call, a blank one beside it.
         unanswered: a turn's calls may be without any result.
         blank: the roles of which a message may be a text that says nothing.

@@ -36,7 +36,7 @@ from pipeline.history.render import (
     user_messages,
 )
 from pipeline.history.results import is_placeholder, orphan_pieces, same_content
-from pipeline.model import STRICT, Policy, Structure, ToolResult, ToolUse, Turn
+from pipeline.model import STRICT, Policy, Structure, Text, ToolResult, ToolUse, Turn
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64
@@ -173,7 +173,8 @@ class History:
             or all(map(is_reasoning, pieces))
         ):
             return False
-        if self.structure.calls_apart or not exchange.calls:
+        says = any(isinstance(piece.block, Text) for piece in pieces)
+        if self.structure.flat or (self.structure.calls_apart and not says) or not exchange.calls:
             return True
         called = exchange.assistant[exchange.calls[-1].at].turn
         return bool(exchange.assistant_starts) and called < exchange.assistant_starts[-1].turn

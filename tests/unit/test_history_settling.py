@@ -105,15 +105,15 @@ def test_leading_system_messages_are_the_system_prompt():
 
 def test_later_system_messages_stay_in_place_as_marked_text():
     done = session_of(user("q"), said(), {"role": "system", "content": "note"}, user("on")).request()
-    assert b'[{"type":"text","text":"[System message]\\nnote"},{"type":"text","text":"on"}]' in done.body
-    assert [fix.code for fix in done.fixes] == ["system_inlined", "turns_merged"]
+    assert b'{"role":"user","content":"[System message]\\nnote"},{"role":"user","content":' in done.body
+    assert [fix.code for fix in done.fixes] == ["system_inlined"]
 
 
 def test_reasoning_alone_is_no_turn():
     thought = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]}
     done = session_of(user("a"), thought, user("b")).request()
-    assert [fix.code for fix in done.fixes] == ["reasoning_alone", "turns_merged"]
-    assert b'[{"type":"text","text":"a"},{"type":"text","text":"b"}]' in done.body
+    assert [fix.code for fix in done.fixes] == ["reasoning_alone"]
+    assert [message["role"] for message in json.loads(done.body)["messages"]] == ["user", "user"]
 
 
 def test_a_history_can_be_used_without_a_session():

@@ -76,10 +76,10 @@ def test_a_turn_that_lost_a_call_has_no_reasoning():
     assert codes == ["call_unanswered", "thinking_of_changed_turn"]
 
 
-def test_a_merged_turn_keeps_the_reasoning_of_the_part_that_is_as_it_was():
+def test_of_neighbours_the_one_that_is_as_it_was_keeps_its_reasoning():
     body, codes = made(user("q"), said(SIGNED, "a"), said(SIGNED, "b", call(), call()), user(result()))
-    assert body["messages"][1] == said(SIGNED, "a", "b", call())
-    assert codes == ["turns_merged", "call_repeated", "thinking_of_changed_turn"]
+    assert body["messages"][1:3] == [said(SIGNED, "a"), said("b", call())]
+    assert codes == ["call_repeated", "thinking_of_changed_turn"]
 
 
 def test_reasoning_does_not_end_a_turn():
@@ -341,9 +341,10 @@ def test_a_string_is_written_the_same_whole_and_turn_by_turn(upto):
     ]
 
 
-def test_strings_that_are_joined_become_blocks():
-    body, fixes = made({"role": "user", "content": "one"}, {"role": "user", "content": "two"})
-    assert (body["messages"], fixes) == ([user("one", "two")], ["turns_merged"])
+def test_strings_side_by_side_stay_strings():
+    strings = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    body, fixes = made(*strings)
+    assert (body["messages"], fixes) == (strings, [])
 
 
 def test_a_marked_system_text_inside_the_history_is_a_string_as_well():

@@ -233,7 +233,6 @@ class OpenAIResponses:
             assistant_first=True,
             assistant_last="always",
             neighbours=frozenset({"user", "assistant"}),
-            calls_apart=True,
             flat=True,
             blank=frozenset({"user", "assistant"}),
             ids_again=True,
