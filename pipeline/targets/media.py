@@ -256,23 +256,25 @@ def has_source(block: Image | Document) -> bool:
 
 
 def with_source(piece: Piece, book: Book) -> Piece:
-    """The piece, or a line of text for an image or a document whose source is none that Anthropic could read.
-
-    An icon of a few bytes, of which nothing can be told, stays.
-    """
+    """The piece, or a line of text for an image or a document that Anthropic could not read."""
     block = piece.block
-    if not isinstance(block, (Image, Document)):
+    if not isinstance(block, (Image, Document)) or not (fault := source_fault(block)):
         return piece
-    fault = "" if has_source(block) else "its source cannot be read"
+    code, what = ("image_stubbed", "Image") if isinstance(block, Image) else ("document_stubbed", "Document")
+    return _stubbed(code, what, piece, book, fault, mark=block.cache_control)
+
+
+def source_fault(block: Image | Document) -> str:
+    """Why Anthropic could not read an image or a document, "" where there is no reason.
+
+    There is none for an icon of a few bytes, of which nothing can be told.
+    """
+    if not has_source(block):
+        return "its source cannot be read"
     if isinstance(block, Document):
-        fault = fault or document_fault(block.source)
-        return (
-            _stubbed("document_stubbed", "Document", piece, book, fault, mark=block.cache_control) if fault else piece
-        )
+        return document_fault(block.source)
     facts = inspect(block.source)
-    if facts is not None and not facts.headless:
-        fault = fault or facts.fault(MEDIA_TYPES.__contains__)
-    return stubbed_image(piece, book, fault, mark=block.cache_control) if fault else piece
+    return "" if facts is None or facts.headless else facts.fault(MEDIA_TYPES.__contains__)
 
 
 def document_fault(source: Raw) -> str:

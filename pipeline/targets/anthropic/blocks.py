@@ -15,8 +15,8 @@ from pipeline.targets.marks import POINT, is_mark, mark_of
 from pipeline.targets.media import (
     MEDIA_TYPES,
     Facts,
-    has_source,
     inspect,
+    source_fault,
     stubbed_image,
     with_own_type,
     with_source,
@@ -189,7 +189,7 @@ def as_it_is(turn: Turn, images: int, *, large: bool) -> tuple[int, bool] | None
                 if facts.media_type != facts.declared or _fault(facts, images, large=large):
                     return None
                 images, large = images + 1, large or facts.longest_side > _MANY_IMAGES_SIDE
-            elif isinstance(part, (Image, Document)) and not has_source(part):
+            elif isinstance(part, (Image, Document)) and source_fault(part):
                 return None
     # Reasoning cannot end a turn.
     return None if isinstance(block, (Thinking, RedactedThinking)) else (images, large)
