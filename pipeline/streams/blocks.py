@@ -56,7 +56,6 @@ class BlockWriter(Generic[A]):
         return self.answer.block
 
     def end_words(self) -> None:
-        """End the words that are open, if any are."""
         if self.answer.kind:
             self.end(self.answer.block)
             self.answer.kind = ""

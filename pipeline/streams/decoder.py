@@ -159,7 +159,6 @@ class PayloadDecoder(Generic[S]):
         return [unrecognized(_reason(fields), event=fields) if found is None else found]
 
     def finish(self) -> list[Event]:
-        """What is left when the run ends, before the state is renewed."""
         return []
 
     def end(self) -> list[Event]:

@@ -5,12 +5,14 @@ deltas. A decoder per source makes these events, keeps no opinion about what was
 an event names its message (``message_id``), an event of a message that is over can be told from a current one; None
 means that only the order tells.
 
+``counted_as`` is what the diagnosis of a run counts an event as; deltas of known kinds count by their kind.
+
 They hold each other in no circle, so the collector of circles need not know them (``gc=False``).
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
@@ -37,6 +39,7 @@ class MessageStarted(Struct, frozen=True, gc=False):
     ``placed`` says that its blocks' indexes are their order in the answer, whatever order they start in.
     """
 
+    counted_as: ClassVar[str] = "message_started"
     message_id: str | None
     model: str | None = None
     placed: bool = False
@@ -45,6 +48,7 @@ class MessageStarted(Struct, frozen=True, gc=False):
 class BlockStarted(Struct, frozen=True, kw_only=True, gc=False):
     """A block of the attempt begins. ``raw`` is the whole block, where its type is unknown."""
 
+    counted_as: ClassVar[str] = "block_started"
     index: int
     kind: str
     message_id: str | None = None
@@ -60,6 +64,7 @@ class BlockDelta(Struct, frozen=True, gc=False):
     A delta of any other kind has its whole JSON in ``raw`` and no content. ``count`` is how many deltas were joined.
     """
 
+    counted_as: ClassVar[str] = "other_delta"
     index: int
     kind: str
     content: str
@@ -75,6 +80,7 @@ class BlockNoted(Struct, frozen=True, gc=False):
     With ``aside`` the canonical form has no such member: it stands in the item's extras, and not in the history.
     """
 
+    counted_as: ClassVar[str] = "block_noted"
     index: int
     name: str
     value: Raw
@@ -90,6 +96,7 @@ class BlockStopped(Struct, frozen=True, gc=False):
     there is, and it ended before its end: it does not count as a stop.
     """
 
+    counted_as: ClassVar[str] = "block_stopped"
     index: int
     message_id: str | None = None
     text: str | None = None
@@ -103,6 +110,7 @@ class MessageDelta(Struct, frozen=True, gc=False):
     ``details`` is what else the source tells about it.
     """
 
+    counted_as: ClassVar[str] = "message_delta"
     stop_reason: str | None
     message_id: str | None = None
     cut: bool = False
@@ -112,6 +120,7 @@ class MessageDelta(Struct, frozen=True, gc=False):
 class UsageKnown(Struct, frozen=True, gc=False):
     """The tokens of the whole message, as far as they are known, or the model that goes on; the last one counts."""
 
+    counted_as: ClassVar[str] = "usage"
     usage: Usage | None
     model: str | None = None
     message_id: str | None = None
@@ -120,6 +129,7 @@ class UsageKnown(Struct, frozen=True, gc=False):
 class MessageStopped(Struct, frozen=True, gc=False):
     """The attempt's stream has stopped. Blocks from ``abandoned_from`` on are known to be given up."""
 
+    counted_as: ClassVar[str] = "message_stopped"
     message_id: str | None = None
     abandoned_from: int | None = None
 
@@ -144,6 +154,7 @@ class WholeBlock(Struct, frozen=True, kw_only=True, gc=False):
 class WholeMessage(Struct, frozen=True, kw_only=True, gc=False):
     """A complete message or a part of one: the blocks in it are confirmed. With ``parent``, a sub-agent's."""
 
+    counted_as: ClassVar[str] = "complete_message"
     message_id: str | None
     blocks: tuple[WholeBlock, ...]
     model: str | None = None
@@ -166,6 +177,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, gc=False):
 class UserMessage(Struct, frozen=True, kw_only=True, gc=False):
     """A user's line: tool results, and what else stands in it (``rest``, raw blocks)."""
 
+    counted_as: ClassVar[str] = "user_message"
     results: tuple[ToolResult, ...] = ()
     rest: tuple[Raw, ...] = ()
     tool_result: Raw | UnsetType = UNSET
@@ -180,6 +192,7 @@ class UserMessage(Struct, frozen=True, kw_only=True, gc=False):
 class Notice(Struct, frozen=True, kw_only=True, gc=False):
     """The agent program's own words about an error; never the model's."""
 
+    counted_as: ClassVar[str] = "error"
     message: str
     code: str = ""
     parent: str | None = None
@@ -188,12 +201,14 @@ class Notice(Struct, frozen=True, kw_only=True, gc=False):
 class Retried(Struct, frozen=True, gc=False):
     """The request is made again: the attempt, if one is open, was cut."""
 
+    counted_as: ClassVar[str] = "retry"
     message: str
 
 
 class Failed(Struct, frozen=True, gc=False):
     """The provider tells an error: the attempt, if one is open, was cut."""
 
+    counted_as: ClassVar[str] = "error"
     message: str
     code: str = ""
 
@@ -204,6 +219,7 @@ class Rewritten(Struct, frozen=True, gc=False):
     ``code`` is of the fix catalogue; ``before`` and ``after`` are digests, ``detail`` holds nothing of the content.
     """
 
+    counted_as: ClassVar[str] = "rewritten"
     index: int
     code: str
     before: str
@@ -215,17 +231,20 @@ class Rewritten(Struct, frozen=True, gc=False):
 class RunResult(Struct, frozen=True, gc=False):
     """A run's answer is over. ``begun`` names the messages that streamed in it, where the source tells."""
 
+    counted_as: ClassVar[str] = "result"
     item: TurnResult
     begun: tuple[str, ...] | None = None
 
 
 class RunEnded(Struct, frozen=True, gc=False):
+    counted_as: ClassVar[str] = "end"
     reason: str
 
 
 class Aside(Struct, frozen=True, gc=False):
     """Something that goes to the reader as it is and touches no message."""
 
+    counted_as: ClassVar[str] = "aside"
     item: Item
 
 

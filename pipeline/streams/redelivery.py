@@ -90,5 +90,4 @@ class SeenLines:
 
 
 def mark(uuid: str, line: bytes) -> int:
-    """A line as 64 bits."""
     return crc32(uuid.encode()) << 32 | crc32(line)

@@ -52,8 +52,6 @@ class AnthropicState(Struct, array_like=True):
 
 
 class Anthropic(PayloadDecoder[AnthropicState]):
-    """One message after another of the Messages API."""
-
     framing = staticmethod(ends.frames)
 
     def __init__(self) -> None:

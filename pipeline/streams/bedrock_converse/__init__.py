@@ -79,8 +79,6 @@ class State(Struct, array_like=True):
 
 
 class BedrockConverse(PayloadDecoder[State]):
-    """One message after another of ConverseStream."""
-
     framing = staticmethod(ends.frames)
 
     def __init__(self) -> None:

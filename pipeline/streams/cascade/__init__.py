@@ -150,7 +150,6 @@ class Cascade(PayloadDecoder[CascadeState]):
         return events
 
     def finish(self) -> list[Event]:
-        """What the filters held when the run ended."""
         return self._release_held()
 
     # Messages.

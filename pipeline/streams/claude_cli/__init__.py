@@ -97,7 +97,6 @@ class ClaudeCli:
         return self._unless_known([event], wire.uuid or "", line)
 
     def end(self) -> list[Event]:
-        """What is left when the run ends; the next line is another run's."""
         half, self._half = self._half, None
         self._seen = SeenLines()
         left = self.halves.end()

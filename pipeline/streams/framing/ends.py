@@ -102,7 +102,6 @@ class Scan(Struct):
         return False
 
     def end_event(self) -> None:
-        """What has come of an event is all of it."""
         self.depth, self.quoted, self.escaped, self.named, self.words = 0, False, False, False, False
 
 

@@ -62,8 +62,6 @@ class GeminiState(Struct):
 
 
 class Gemini(PayloadDecoder[GeminiState]):
-    """The source ``gemini``."""
-
     # JSON values, wherever they end and however their array is laid out, or SSE.
     framing = staticmethod(ends.values)
     split = staticmethod(sse.values)
@@ -108,7 +106,6 @@ class Gemini(PayloadDecoder[GeminiState]):
         return super().save()
 
     def _count(self) -> list[Event]:
-        """The tokens so far, which every chunk tells and only the last one counts."""
         tokens, self.state.tokens = self.state.tokens, None
         return [] if tokens is None else [UsageKnown(usage(tokens))]
 

@@ -231,7 +231,6 @@ def _read_words(fields: Fields) -> Part | None:
 
 
 def _is_about(name: str) -> bool:
-    """Whether a member only says something about its part."""
     return name.endswith("Metadata") or name in {"mediaResolution", "mediaProcessing"}
 
 

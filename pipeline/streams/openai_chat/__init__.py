@@ -74,8 +74,6 @@ class ChatState(Struct):
 
 
 class OpenAiChat(PayloadDecoder[ChatState]):
-    """The source ``openai-chat``."""
-
     issuer: ClassVar[str] = "openai-chat"
 
     def __init__(self) -> None:
@@ -149,7 +147,6 @@ class OpenAiChat(PayloadDecoder[ChatState]):
     # The message.
 
     def _begin(self, chunk: Chunk, choices: list[Choice]) -> list[Event]:
-        """Another attempt or message, if the chunk begins one."""
         state = self.state
         if state.id is None or self._is_another(chunk, choices):
             return self._begin_another(chunk)
@@ -351,12 +348,10 @@ def _members(choice: Choice) -> Fields:
 
 
 def _says_something(choice: Choice) -> bool:
-    """Whether a choice's piece has any words or calls."""
     return choice.delta is not None and bool(choice.delta.content or _says_more(choice.delta))
 
 
 def _says_more(delta: Delta) -> bool:
-    """Whether a piece has anything beside its words."""
     return bool(
         delta.refusal
         or delta.tool_calls

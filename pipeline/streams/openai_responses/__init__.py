@@ -53,8 +53,6 @@ class _Saved(Struct, array_like=True):
 
 
 class OpenAiResponses(PayloadDecoder[ResponsesState]):
-    """The source ``openai-responses``."""
-
     def __init__(self) -> None:
         super().__init__(ResponsesState)
         self._seen = SeenLines()

@@ -61,7 +61,6 @@ class ResponsesState(Struct):
     failure: str | None = None
 
     def piece(self, event: wire.Piece) -> list[Event]:
-        """The events of a piece of the response that streams."""
         at = event.output_index
         match event:
             case wire.ItemAdded():
@@ -110,7 +109,6 @@ class ResponsesState(Struct):
                 return self._whole_input(at, f'{BEFORE_TEXT}{escaped(event.input)}"}}')
 
     def tell(self, item: Item, raw: Raw, at: int) -> list[Event]:
-        """What there is of an item that is not whole."""
         events = [] if at in self.begun.values() else self._start(item, raw, at)
         for index, text in told(item, at, self.parts.get(at, [])):
             if item.type == "message" and index % MOST_PARTS not in self.parts.get(at, []):
@@ -187,7 +185,6 @@ class ResponsesState(Struct):
         return self.growing
 
     def _start_part(self, event: _Part, kind: str) -> list[Event]:
-        """The beginning of a part, if it has not begun."""
         is_new = event.content_index not in self.parts.get(event.output_index, ())
         at = self._part(event)
         if not is_new:

@@ -71,7 +71,6 @@ class Recovery:
 
     @property
     def source(self) -> str:
-        """Whose events they are."""
         return self._source.name
 
     @property
@@ -86,7 +85,6 @@ class Recovery:
 
     @property
     def turns(self) -> int:
-        """How many turns the session has finished."""
         return self._machine.memory.ids.turns
 
     def feed(

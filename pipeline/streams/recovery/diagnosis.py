@@ -12,26 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from pipeline.streams.events import (
-    BLOCK_OF_DELTA,
-    Aside,
-    BlockDelta,
-    BlockNoted,
-    BlockStarted,
-    BlockStopped,
-    Event,
-    Failed,
-    MessageDelta,
-    MessageStarted,
-    MessageStopped,
-    Notice,
-    Retried,
-    Rewritten,
-    RunResult,
-    UsageKnown,
-    UserMessage,
-    WholeMessage,
-)
+from pipeline.streams.events import BLOCK_OF_DELTA, BlockDelta, Event
 from pipeline.streams.recovery.message import Message
 from topics.items import Cause, TurnDiagnosis
 
@@ -43,23 +24,6 @@ EXCERPT: Final = 400
 _LEAST_TIMES: Final = 4
 _LEAST_LOOP: Final = 80
 
-_TYPES: Final[dict[type, str]] = {
-    MessageStarted: "message_started",
-    BlockStarted: "block_started",
-    BlockNoted: "block_noted",
-    BlockStopped: "block_stopped",
-    MessageDelta: "message_delta",
-    UsageKnown: "usage",
-    MessageStopped: "message_stopped",
-    WholeMessage: "complete_message",
-    UserMessage: "user_message",
-    Notice: "error",
-    Retried: "retry",
-    Failed: "error",
-    Rewritten: "rewritten",
-    RunResult: "result",
-    Aside: "aside",
-}
 # Causes by the words with which those who end runs tell them; the first that fits.
 _CAUSES: Final[tuple[tuple[re.Pattern[str], Cause], ...]] = (
     (re.compile(r"stall|no progress|idle", re.IGNORECASE), "stall"),
@@ -82,14 +46,12 @@ class Trace(Struct, array_like=True):
 
     def count_event(self, event: Event) -> None:
         """Count an event by its type; the end of the run is none of its own."""
-        if type(event) is BlockDelta:
-            kind, number = event.kind if event.kind in BLOCK_OF_DELTA else "other_delta", event.count
-        else:
-            kind, number = _TYPES[type(event)], 1
+        kind, number = event.counted_as, 1
+        if isinstance(event, BlockDelta):
+            kind, number = event.kind if event.kind in BLOCK_OF_DELTA else kind, event.count
         self.counts[kind] = self.counts.get(kind, 0) + number
 
     def add_text_of(self, message: Message, excerpt: int) -> None:
-        """Add the text of a message that is over, withdrawn or not."""
         for block in message.blocks:
             text = block.text()
             if text:
@@ -105,7 +67,6 @@ class Trace(Struct, array_like=True):
             self.tail = (self.tail + text[-excerpt:])[-excerpt:] if excerpt else ""
 
     def loops(self) -> bool:
-        """Whether the text ends in the same passage over and over."""
         return is_loop(self.tail)
 
     def diagnosis(self, reason: str, message: Message | None, *, ended: bool, excerpt: int) -> TurnDiagnosis | None:

@@ -108,7 +108,6 @@ class Shown(Struct, array_like=True):
 
     @classmethod
     def of(cls, message: Message) -> Shown | None:
-        """What a message shows; None if nothing of it is left."""
         blocks = message.surviving()
         if not blocks:
             return None
@@ -116,8 +115,6 @@ class Shown(Struct, array_like=True):
 
 
 class Memory(Struct):
-    """Everything that a machine knows, as state."""
-
     ids: Ids
     state: State = State.IDLE
     message: Message | None = None
@@ -155,6 +152,5 @@ class Context(Struct, frozen=True, kw_only=True):
         return self.memory.ids
 
     def add_finished(self, turns: list[FinishedTurn]) -> None:
-        """Keep finished turns until somebody takes them."""
         self.memory.ids.turns += len(turns)
         self.memory.finished += turns

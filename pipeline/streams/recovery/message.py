@@ -55,7 +55,6 @@ class Block(Struct, kw_only=True):
     told_at: int = 0
 
     def text(self) -> str:
-        """What was streamed, or confirmed, so far."""
         if len(self.parts) > 1:
             self.parts = ["".join(self.parts)]
         return self.parts[0] if self.parts else ""
@@ -76,7 +75,6 @@ class Block(Struct, kw_only=True):
         return self.reads_as_json() if self.final_text() else not cut
 
     def reads_as_json(self) -> bool:
-        """Whether what it ends with is a JSON value."""
         try:
             msgspec.json.decode(self.final_text())
         except (msgspec.DecodeError, RecursionError):
@@ -148,7 +146,6 @@ class UserLine(Struct, array_like=True):
 
     @classmethod
     def of(cls, event: UserMessage) -> UserLine:
-        """What is kept of the event."""
         results = [(result.tool_id, bytes(result.block)) for result in event.results]
         return cls(results, [bytes(raw) for raw in event.rest], event.synthetic)
 
@@ -195,7 +192,6 @@ class Message(Struct, kw_only=True):
         self.blocks.append(block)
 
     def block_at(self, index: int) -> Block | None:
-        """The newest block at this place in the stream."""
         place = self.places.get(index)
         return None if place is None else self.blocks[place]
 

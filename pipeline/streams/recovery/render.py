@@ -35,7 +35,6 @@ def tool_name(name: str) -> _ToolName:
 
 
 def streamed_start(item_id: str, event: BlockStarted) -> ItemStarted:
-    """A block begins to stream; its content follows in deltas."""
     kind = event.kind or "unknown"
     if not event.name:
         return ItemStarted(item_id=item_id, item_type=kind, raw=event.raw)
@@ -45,7 +44,6 @@ def streamed_start(item_id: str, event: BlockStarted) -> ItemStarted:
 def whole_items(
     item_id: str, whole: WholeBlock, *, origin: Origin = "stream", parent: str | None = None, sidechain: bool = False
 ) -> list[Item]:
-    """A block that comes all at once: it starts with its content and is complete."""
     raw = whole.raw if whole.opaque or whole.kind == "redacted_thinking" else UNSET
     started = ItemStarted(
         item_id=item_id,
@@ -125,7 +123,6 @@ def turn_stop(message: Message, *, incomplete: bool, told_by_stop: bool) -> Turn
 
 
 def subagent_stop(event: WholeMessage) -> TurnStop:
-    """A sub-agent's turn, which is one complete message."""
     return TurnStop(
         model=event.model,
         usage=event.usage,
@@ -171,7 +168,6 @@ def promoted_block(item_id: str, whole: WholeBlock, raw: bytes | None) -> Block:
 
 
 def is_unspoken(whole: WholeBlock) -> bool:
-    """Whether there is nothing to show of a whole block."""
     return whole.kind == "thinking" and not whole.text and whole.extras is UNSET
 
 
@@ -256,7 +252,6 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
 
 
 def user_turns(line: UserLine, first: int, prefix: str) -> list[FinishedTurn]:
-    """A user's line that no turn is waiting before."""
     kept = [raw for _, raw in line.results] + line.rest
     return [_turn("user", kept, first, prefix, synthetic=line.synthetic)] if kept else []
 
