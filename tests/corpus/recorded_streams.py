@@ -44,6 +44,12 @@ def events(row: Row) -> list[dict[str, Any]]:
     return [json.loads(payload) for payload in payloads(row) if payload.lstrip()[:1] == "{"]
 
 
+def parts_in(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of Gemini's chunks."""
+    candidates = [candidate for chunk in chunks for candidate in chunk.get("candidates") or []]
+    return [part for candidate in candidates for part in (candidate.get("content") or {}).get("parts") or []]
+
+
 def sse(row: Row) -> list[bytes]:
     """The events of a stream as a server sends them."""
     return [event_bytes(payload) for payload in payloads(row)]

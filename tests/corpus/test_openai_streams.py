@@ -26,6 +26,7 @@ from recorded_streams import (
     in_records,
     incomplete,
     next_request,
+    parts_in,
     payloads,
     picture,
     places,
@@ -46,6 +47,8 @@ CHAT = ("openai-chat", "openai-compat")
 RESPONSES = ("openai-responses", "responses-compat")
 each_chat = pytest.mark.parametrize("provider", CHAT)
 each_responses = pytest.mark.parametrize("provider", RESPONSES)
+each = pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+each_and_gemini = pytest.mark.parametrize("provider", [*CHAT, *RESPONSES, "gemini"])
 
 # What a client sent again is not what the provider said: the end of the recording's id, and why.
 SENT_OTHERWISE = {
@@ -68,7 +71,7 @@ TEXT_DELTAS = {"response.output_text.delta", "response.refusal.delta"}
 
 
 def source(provider: str) -> str:
-    return "openai-responses" if provider in RESPONSES else "openai-chat"
+    return "openai-responses" if provider in RESPONSES else "gemini" if provider == "gemini" else "openai-chat"
 
 
 def is_listed(row: Row, exceptions: dict[str, str]) -> bool:
@@ -185,7 +188,7 @@ def test_a_chat_is_what_the_official_accumulator_makes_of_it(provider: str) -> N
     assert wrong == []
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+@each
 def test_a_turn_is_what_the_client_sent_again(provider: str) -> None:
     rows = [row for row in recordings(provider) if row.get("followup_assistant")]
     wrong = [row for row in rows if shown(source(provider), row)[:2] != sent_again(row["followup_assistant"])]
@@ -212,7 +215,7 @@ def test_reasoning_and_the_providers_own_tools_are_shown_in_their_places(provide
         assert [entry.item_type for entry in entries] == expected, row["id"]
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+@each
 def test_nothing_is_withdrawn_or_not_understood_where_nothing_went_wrong(provider: str) -> None:
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
@@ -222,7 +225,7 @@ def test_nothing_is_withdrawn_or_not_understood_where_nothing_went_wrong(provide
         check_named(items)
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+@each
 def test_only_what_was_cut_is_incomplete(provider: str) -> None:
     """A call whose arguments are no JSON, a message without a reason to stop, and what came before an error."""
     for row in recordings(provider):
@@ -238,7 +241,7 @@ def test_only_what_was_cut_is_incomplete(provider: str) -> None:
             assert errors(items) or "[DONE]" not in payloads(row), row["id"]
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+@each
 def test_tokens_are_told_once_a_message(provider: str) -> None:
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
@@ -254,7 +257,7 @@ def test_tokens_are_told_once_a_message(provider: str) -> None:
             assert told[0].usage.output_tokens == output[-1], row["id"]
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+@each
 def test_the_turn_goes_into_the_next_request_to_the_same_api(provider: str) -> None:
     target = {"openai-chat": "openai-chat", "openai-compat": "vllm"}.get(provider, "openai-responses")
     for row in recordings(provider):
@@ -338,7 +341,7 @@ def test_a_response_that_is_cut_has_all_that_came_and_only_whole_items_are_whole
             assert all(entry.done for entry in view.entries)
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+@each_and_gemini
 def test_bytes_may_be_cut_anywhere(provider: str) -> None:
     for row in recordings(provider):
         check_cut_in_bytes(source(provider), row)
@@ -347,7 +350,7 @@ def test_bytes_may_be_cut_anywhere(provider: str) -> None:
 # -- delivered again ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+@each_and_gemini
 def test_a_record_that_is_read_again_makes_the_same_items(provider: str) -> None:
     for row in recordings(provider):
         check_redelivered_by_the_engine(source(provider), row)
@@ -424,7 +427,7 @@ def can_tell_a_retry(row: Row, count: int) -> bool:
     return not chunks or bool(roles[0] and not all(roles))
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+@each
 def test_another_attempt_takes_the_place_of_the_first(provider: str) -> None:
     for row in recordings(provider):
         if is_listed(row, NO_SIGN_OF_A_RETRY):
@@ -462,9 +465,13 @@ def words_of_responses(came: list[dict[str, Any]]) -> str:
     return "".join(once.values()) + "".join(event["delta"] for event in deltas if "sequence_number" not in event)
 
 
-@pytest.mark.parametrize("provider", [*CHAT, *RESPONSES])
+def words_of_gemini(chunks: list[dict[str, Any]]) -> str:
+    return "".join("" if part.get("thought") else part.get("text", "") for part in parts_in(chunks))
+
+
+@each_and_gemini
 def test_no_word_is_lost_whatever_comes_twice_late_or_not_at_all(provider: str) -> None:
-    said = words_of_responses if provider in RESPONSES else words_of_chat
+    said = words_of_responses if provider in RESPONSES else words_of_gemini if provider == "gemini" else words_of_chat
     rows = recordings(provider)
     for number, row in enumerate(rows):
         check_disturbed(source(provider), disturbed(row, rows[number - 1]), said)

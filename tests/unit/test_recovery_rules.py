@@ -449,11 +449,37 @@ def test_after_a_result_nothing_is_replaced_and_a_late_line_still_completes() ->
     assert shown(reduce(recovered(CUT_ANSWER, result(), whole("m1", said("The answer."))))) == [("text", "The answer.")]
 
 
-def test_a_result_is_compared_with_the_last_message_of_which_something_is_left() -> None:
-    answered = [start("m1"), text("Hi"), whole("m1", said("Hi")), finish("end_turn"), stop()]
-    items = recovered(answered, start("m2"), text("Hel"), stop(), start("m3"), result("Hi"))
-    assert [item.unseen for item in items if isinstance(item, TurnResult)] == [False]
-    assert [item.unseen for item in recovered(result("Hi")) if isinstance(item, TurnResult)] == [True]
+def streamed_whole(message_id: str, words: str) -> list[Line]:
+    return [start(message_id), *text(words), whole(message_id, said(words)), end(), finish("end_turn"), stop()]
+
+
+@pytest.mark.parametrize(
+    ("run", "unseen"),
+    [
+        ([result("")], False),
+        ([result(" \n")], False),
+        ([result("Hi")], True),
+        ([streamed_whole("m1", "No."), streamed_whole("m2", "Hi"), result("Hi")], False),
+        ([streamed_whole("m1", "Hi"), streamed_whole("m2", "No."), result("Hi")], True),
+        ([streamed_whole("m1", "Hi"), start("m2"), text("Hel"), stop(), start("m3"), result("Hi")], False),
+        ([streamed_whole("m1", "Hi"), result("Hi", begun_message_ids=["m0"])], False),
+        ([streamed_whole("m1", "No."), whole("m2", said("Hi")), result("Hi", begun_message_ids=["m1"])], False),
+    ],
+    ids=[
+        "no words",
+        "blanks",
+        "no message",
+        "newest",
+        "older",
+        "newest of which something is left",
+        "the only one",
+        "silent",
+    ],
+)
+def test_a_result_is_compared_with_the_newest_message_it_can_be_about(
+    run: list[Line | list[Line]], *, unseen: bool
+) -> None:
+    assert [item.unseen for item in recovered(*run) if isinstance(item, TurnResult)] == [unseen]
 
 
 @pytest.mark.parametrize(
