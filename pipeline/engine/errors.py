@@ -40,6 +40,12 @@ class PartitionLostError(EngineError):
     """
 
 
+class TopicChangedError(EngineError):
+    """An input is not the one whose records were processed: ``position_beyond_end``."""
+
+    fault: ClassVar[Fault] = "caller"
+
+
 class NotAuthorizedError(EngineError):
     """The brokers refuse what a worker needs to do; the message names the right."""
 

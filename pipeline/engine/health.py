@@ -7,6 +7,7 @@ front page says OK during recovery.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,8 @@ def listen(host: str, port: int) -> socket.socket:
             return socket.create_server((host, 0), family=family)
         raise StartupError(
             "port_taken" if taken else "port_refused",
-            f"cannot listen on {host} port {port}: {error.strerror}. Set another --metrics-port; 0 takes a free one.",
+            f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}. "
+            "Set another --metrics-port; 0 takes a free one.",
         ) from error
 
 

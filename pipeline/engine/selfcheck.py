@@ -46,7 +46,6 @@ PARTS = {
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._commit": "932852ce7a23",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer": "c2701bfc3e6f",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._seek_wait": "9d221e816d94",
-    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.earliest_offsets": "5d697cd76873",
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.commit": "d31c8558ba25",
     "faust.transport.drivers.aiokafka:Consumer._new_consumer_thread": "0870ec53dea7",
     "faust.transport.drivers.aiokafka:Producer._new_producer": "e72355c3430e",

@@ -20,6 +20,7 @@ offsets are committed here, for everybody who asks how far it is and for nobody 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -37,6 +38,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from pipeline.engine.contiguity import Hole, Span
+from pipeline.engine.errors import TopicChangedError
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
 from pipeline.engine.writer import AtLeastOnceWriter, ExactlyOnceWriter, OffsetCommits, Writer
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 
 # How long one poll waits for records. A poke ends it early, so this is only how often the loop looks around.
 _POLL_SECONDS = 1.0
+# How long a log must seem to end before what was read of it, until that is believed.
+_BEYOND_SECONDS = 10.0
 # How long the group's coordinator may take to say whose a partition is.
 _ASK_SECONDS = 5.0
 
@@ -86,6 +90,15 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             await self.call_thread(self._commit_positions, positions)
         except RuntimeError as error:  # the thread has ended, and its loop is closed
             log.info("the group's offsets were not committed: %s", error)
+
+    async def bounds(self, tp: TP) -> tuple[int, int]:
+        """Return the first offset that a partition has, and the one behind its last that a reader may see."""
+        return await self.call_thread(self._bounds, tp)  # type: ignore[no-any-return] # mode has no types here
+
+    async def _bounds(self, tp: TP) -> tuple[int, int]:
+        consumer, place = self._ensure_consumer(), aiokafka.TopicPartition(*tp)
+        first, end = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
+        return first[place], end[place]
 
     async def is_ours(self, tp: TP, position: int) -> bool | None:
         """Ask the group's coordinator, by a commit of ``position``, whether the partition is ours in this generation.
@@ -204,6 +217,7 @@ class SpanConsumer(driver.Consumer):
         self._runtime = _runtime_of(self.app)
         self._generation = -1
         self._joined = self._told_ready = False
+        self._beyond_since: dict[TP, float] = {}
         self._offsets = OffsetCommits(self._thread.commit_positions)
 
     def _new_consumer_thread(self) -> SpanThread:
@@ -258,7 +272,6 @@ class SpanConsumer(driver.Consumer):
         self._joined = True
 
     async def on_stop(self) -> None:
-        """Finish the batches in flight and stop the producers, so that no transaction stays open."""
         await super().on_stop()
         await self._close(set(self.actors))
         await self._offsets.finish()
@@ -334,7 +347,9 @@ class SpanConsumer(driver.Consumer):
             if actor.aligned or actor.state is not State.WORKING or tp not in self.assignment():
                 continue
             try:
-                first = (await self.earliest_offsets(tp))[tp]
+                first, end = await self._thread.bounds(tp)
+                if self._is_beyond(tp, actor.waits_for, end):
+                    continue
                 if actor.waits_for < first:
                     actor.expired(first)
                 # seek() from this thread was seen to have no effect on records already fetched; seek_wait() has one.
@@ -342,6 +357,27 @@ class SpanConsumer(driver.Consumer):
             except IllegalStateError:
                 continue  # a rebalance took it away this moment; it will be aligned after that
             actor.aligned = True
+
+    def _is_beyond(self, tp: TP, position: int, end: int) -> bool:
+        """Whether a partition ends before the position that is stored for it; where that lasts, end the worker.
+
+        Just after a broker's failure a log may seem shorter than it is.
+        """
+        if position <= end:
+            self._beyond_since.pop(tp, None)
+            return False
+        since = self._beyond_since.setdefault(tp, time.monotonic())
+        if time.monotonic() - since > _BEYOND_SECONDS:
+            stage = self._runtime.stages[self._runtime.contract_name(tp.topic)](tp.partition)
+            self._runtime.fail(
+                TopicChangedError(
+                    "position_beyond_end",
+                    f"{tp.topic} partition {tp.partition} ends at offset {end}, but it was processed up to {position}: "
+                    "was the topic made anew? What is kept of its sessions belongs to the former one. Start a pipeline "
+                    f"of its own, with another --prefix, or make {self._runtime.prefix}{stage.state_topic} anew too.",
+                )
+            )
+        return True
 
     async def verify_all_partitions_active(self) -> None:
         """Do nothing: the watchdog looks at positions, which mean something here."""

@@ -38,6 +38,7 @@ class Deadman(threading.Thread):
     def __init__(self, loop_stuck_seconds: float) -> None:
         super().__init__(name="deadman", daemon=True)
         self._limit = loop_stuck_seconds
+        self.status = EXIT_FAILED  # of a process that does not stop in time
         self._ticked_at = time.monotonic()
         self._deadline: float | None = None
         self._done = threading.Event()
@@ -64,15 +65,15 @@ class Deadman(threading.Thread):
         """Look four times a second."""
         while not self._done.wait(0.25):
             if self._deadline is not None and time.monotonic() > self._deadline:
-                _exit("the worker did not stop in time")
+                _exit("the worker did not stop in time", self.status)
             if self.age > self._limit:
                 _exit(f"the event loop has not turned for {self._limit:.0f} s")
 
 
-def _exit(reason: str) -> None:
+def _exit(reason: str, status: int = EXIT_FAILED) -> None:
     sys.stderr.write(f"reknit: {reason}; ending the process, nothing was committed\n")
     sys.stderr.flush()
-    os._exit(EXIT_FAILED)
+    os._exit(status)
 
 
 class Watchdog(Service):

@@ -183,8 +183,12 @@ class EngineWorker(faust.Worker):
         if self._runtime.failure is None and not status:
             log.info("stopped")
             return EXIT_CLEAN
+        _end_process(self._failed_status)
+
+    @property
+    def _failed_status(self) -> int:
         failure = self._runtime.failure
-        _end_process(EXIT_UNUSABLE if failure is not None and failure.fault == "caller" else EXIT_FAILED)
+        return EXIT_UNUSABLE if failure is not None and failure.fault == "caller" else EXIT_FAILED
 
     def _schedule_shutdown(self, signal: signal.Signals) -> None:
         if self._runtime.failure is None:
@@ -194,6 +198,7 @@ class EngineWorker(faust.Worker):
 
     def _end(self) -> None:
         """Stop after a failure: leave the group if that is quick; what is open is the next owner's to settle."""
+        self._deadman.status = self._failed_status
         self._deadman.must_end_within(FAILED_STOP_SECONDS)
         self._schedule_shutdown(signal.SIGTERM)
 

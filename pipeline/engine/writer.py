@@ -131,6 +131,8 @@ class Sender:
 
     async def _queue(self, batch: BatchBuilder, name: str) -> asyncio.Future[object]:
         future: asyncio.Future[object] = await self._producer.send_batch(batch, name, partition=self._partition)
+        # Once one delivery has failed, nobody waits for the others; their errors are no news then.
+        future.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
         return future
 
 
@@ -172,6 +174,13 @@ class ExactlyOnceWriter:
             await self._write(batch)
         except (ProducerFenced, InvalidProducerEpoch) as error:
             raise PartitionLostError("fenced", f"another worker owns {self._source}") from error
+        except KafkaError as error:
+            # Where the broker refuses one topic, what is sent to another fails in words that hide it.
+            waiter = self._producer._txn_manager._transaction_waiter  # noqa: SLF001  it holds the first error
+            first = waiter.exception() if waiter is not None and waiter.done() and not waiter.cancelled() else None
+            if isinstance(first, REFUSALS):
+                raise NotAuthorizedError("not_authorized", refusal(first, "Write")) from error
+            raise
 
     async def _write(self, batch: Batch) -> None:
         producer = self._producer

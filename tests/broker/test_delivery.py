@@ -170,6 +170,25 @@ async def test_a_source_whose_beginning_expired_goes_on_and_says_what_was_lost(b
     assert "toy.first.v1 partition 0: offsets 0 to 3 expired before they were read" in worker.tail()
 
 
+async def test_an_input_that_was_made_anew_is_refused_in_a_sentence(broker, prefix, make):
+    fleet = await make(prefix)
+    await send(broker.bootstrap, prefix + FIRST, [(b"a", b"%d" % n) for n in range(6)])
+    worker = fleet.start()
+    await until_done(broker.bootstrap, prefix, 6)
+    assert await worker.stop() == 0
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    await admin.delete_topics([prefix + FIRST])
+    await asyncio.sleep(1)
+    await admin.close()
+    await harness.make_topics(broker.bootstrap, [prefix + FIRST], PARTITIONS)
+    worker = fleet.start()
+    assert await worker.wait(40) == 2
+    said = f"{prefix}{FIRST} partition 0 ends at offset 0, but it was processed up to 6: was the topic made anew?"
+    assert said in worker.tail()
+    assert "Traceback" not in worker.tail()
+
+
 async def test_two_prefixes_on_one_broker_do_not_meet(broker, prefix, make):
     left, right = f"{prefix}left.", f"{prefix}right."
     fleets = [await make(left), await make(right)]

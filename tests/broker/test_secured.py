@@ -152,12 +152,13 @@ async def test_the_pipeline_runs_with_the_printed_rights_and_names_each_that_is_
     try:
         await worker.ready(60)
         login(PRODUCER)
-        turn = json.dumps({"role": "user", "content": [{"type": "text", "text": "Hello"}]})
+        message = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+        turn, appended = json.dumps(message), json.dumps({"type": "turn.appended", "message": message})
         done = await asyncio.to_thread(reknit, "ingest", "turns", "--session", "one", *place[:4], text=f"{turn}\n")
         assert done.returncode == 0, done.stderr
         producer = AIOKafkaProducer(**login(PRODUCER), enable_idempotence=True)
         await producer.start()
-        await producer.send_and_wait(PREFIX + AGENT_TURNS, key=b"two", value=turn.encode())
+        await producer.send_and_wait(PREFIX + AGENT_TURNS, key=b"two", value=appended.encode())
         await producer.stop()
         consumer = AIOKafkaConsumer(
             PREFIX + PROVIDER_REQUESTS,
@@ -169,6 +170,8 @@ async def test_the_pipeline_runs_with_the_printed_rights_and_names_each_that_is_
         await consumer.start()
         try:
             found = {(await asyncio.wait_for(consumer.getone(), 40)).key for _ in range(2)}
+        except TimeoutError:
+            raise AssertionError(worker.tail()) from None
         finally:
             await consumer.stop()
         assert found == {b"one", b"two"}
@@ -179,7 +182,7 @@ async def test_the_pipeline_runs_with_the_printed_rights_and_names_each_that_is_
         await change(secured, DeleteAclsRequest, [write])
         login(PRODUCER)
         await asyncio.to_thread(reknit, "ingest", "turns", "--session", "one", *place[:4], text=f"{turn}\n")
-        assert await worker.wait(60) == 2
+        assert await worker.wait(60) == 2, worker.tail()
         assert f"the brokers refuse Write on topic {PREFIX}{PROVIDER_REQUESTS}" in worker.tail()
         assert "Traceback" not in worker.log.read_text()
         assert PASSWORD not in worker.log.read_text()
