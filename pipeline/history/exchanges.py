@@ -143,6 +143,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         gone = {call.at for call in calls}
         places = {at: new for new, at in enumerate(at for at in range(len(self.assistant)) if at not in gone)}
         self.assistant = [self.assistant[at] for at in places]
+        self.__dict__.pop("reasoning", None)
         self.calls = [structs.replace(call, at=places[call.at]) for call in self.calls if call.at not in gone]
 
     def join_user(self, later: Exchange, *, apart: bool) -> None:
@@ -189,7 +190,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     @property
     def only_reasoning(self) -> bool:
         """Whether the assistant turn is nothing but reasoning, which no provider takes by itself."""
-        return bool(self.assistant) and all(is_reasoning(piece) for piece in self.assistant)
+        return bool(self.assistant) and not self._says_more
 
     def firm(self, *, unanswered_stay: bool) -> bool:
         """Whether something of the assistant turn stays, whatever comes.
@@ -199,7 +200,16 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         if not unanswered_stay:
             loose = {call.at for call in self.calls if call.result < 0}
             return any(not is_reasoning(piece) and at not in loose for at, piece in enumerate(self.assistant))
-        return any(not is_reasoning(piece) for piece in self.assistant)
+        return self._says_more
+
+    @property
+    def _says_more(self) -> bool:
+        """Whether anything of the assistant turn is no reasoning; what was looked at once is not looked at again."""
+        at: int = self.__dict__.get("reasoning", 0)
+        while at < len(self.assistant) and is_reasoning(self.assistant[at]):
+            at += 1
+        self.__dict__["reasoning"] = at
+        return at < len(self.assistant)
 
 
 def call_of(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> tuple[Exchange, Call] | None:

@@ -20,7 +20,7 @@ from pipeline.registry import Target
 from pipeline.rules import RuleSet, Violation
 from pipeline.rules.base import WholeBody
 from pipeline.targets import Ending, Setting
-from pipeline.targets.base import Row, Run, run_encoder
+from pipeline.targets.base import HealthyTurns, Row, healthy_encoder
 
 # So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
 _LITTLE = 4096
@@ -72,7 +72,7 @@ class SettledPart:
     def __init__(self, target: Target, setting: Setting, system: Sequence[Piece]) -> None:
         self.target = target
         self.dialect = target.writer.prepare(setting, system)
-        self._encode_run = run_encoder(self.dialect)
+        self._encode_healthy = healthy_encoder(self.dialect)
         self.model = setting.model
         self.state: Any = self.dialect.state
         self.chunks: list[bytes] = []
@@ -110,19 +110,19 @@ class SettledPart:
         self.chunks.append(part.data)
         return len(part.data)
 
-    def settle_run(self, run: Run) -> int:
+    def settle_healthy(self, healthy: HealthyTurns) -> int:
         """Write the messages of a healthy stretch for good, as many in one go as the target takes as they are."""
         length, at = 0, 0
-        while at < len(run.turns):
-            written = self._encode_run(run, at, self.state) if self._encode_run is not None else None
+        while at < len(healthy.turns):
+            written = self._encode_healthy(healthy, at, self.state) if self._encode_healthy is not None else None
             if written is None:
-                length += self.settle(message_of(run.turns[at]))
+                length += self.settle(message_of(healthy.turns[at]))
                 at += 1
                 continue
             part, end = written
             self.state = part.state
             self.chunks.append(part.data)
-            self.rows += run.turns[at:end]
+            self.rows += healthy.turns[at:end]
             length += len(part.data)
             at = end
         return length

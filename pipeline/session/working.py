@@ -34,7 +34,7 @@ from pipeline.session.state import (
     save_setting,
 )
 from pipeline.targets import Setting, Writer
-from pipeline.targets.base import Run, images_of, structure_of
+from pipeline.targets.base import HealthyTurns, images_of, structure_of
 
 # A segment is written when this much has settled: few enough for a small head, enough for few segments.
 _SEGMENT_MESSAGES = 16
@@ -56,6 +56,13 @@ class Mending:
         self.settled_bytes = 0
         self._open_parts()
         self.mark_packed(Slice())
+
+    @property
+    def parts(self) -> dict[str, SettledPart]:
+        """What is settled for each target; with another head once there are more leading system messages."""
+        if len(self.history.system) != self._system_rows:
+            self._reopen_parts()
+        return self._parts
 
     @property
     def names(self) -> list[str]:
@@ -86,8 +93,6 @@ class Mending:
         history = self.history
         for turn in turns:
             certain += history.append(turn)
-            if len(history.system) != self._system_rows:
-                self._reopen_parts()
             self._settle()
         return certain
 
@@ -96,9 +101,9 @@ class Mending:
         self.history.skip(stretch)
         self._settle()
         self.shared.ids += [turn.id for turn in turns]
-        run = Run(turns, stretch.names, frozenset(stretch.special))
+        healthy = HealthyTurns(turns, stretch.names, frozenset(stretch.special))
         for part in self.parts.values():
-            self.settled_bytes += part.settle_run(run)
+            self.settled_bytes += part.settle_healthy(healthy)
 
     def _settle(self) -> None:
         """Write for every target what the machine has settled."""
@@ -161,11 +166,11 @@ class Mending:
         system = self.history.system
         self.shared.system = system
         self._system_rows = len(system)
-        self.parts = {target.name: SettledPart(target, self.setting, system) for target in self.targets}
+        self._parts = {target.name: SettledPart(target, self.setting, system) for target in self.targets}
 
     def _reopen_parts(self) -> None:
         """Give the targets another head, for a leading system message; nothing has been settled yet."""
-        resets = {name: part.reset for name, part in self.parts.items()}
+        resets = {name: part.reset for name, part in self._parts.items()}
         self._open_parts()
         for name, part in self.parts.items():
             part.reset = resets[name]

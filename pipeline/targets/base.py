@@ -121,7 +121,7 @@ class Dialect(Protocol):
         """
 
 
-class Run(Struct, frozen=True):
+class HealthyTurns(Struct, frozen=True):
     """The turns of a healthy stretch, each of which is one message.
 
     ``names`` are the tools that they call; ``special`` are the places of those that hold more than plain text, calls,
@@ -133,15 +133,15 @@ class Run(Struct, frozen=True):
     special: Collection[int]
 
 
-EncodeRun: TypeAlias = Callable[[Run, int, Any], tuple[Encoded, int] | None]
-"""Writes the messages of a run from a place on that are written just as they are, behind a state, and says where they
-end. The data are theirs joined by the separator; the rows are left out. None where already the first is not written as
-it is."""
+EncodeHealthy: TypeAlias = Callable[[HealthyTurns, int, Any], tuple[Encoded, int] | None]
+"""Writes the messages of a stretch from a place on that are written just as they are, behind a state, and says where
+they end. The data are theirs joined by the separator; the rows are left out. None where already the first is not
+written as it is."""
 
 
-def run_encoder(dialect: Dialect) -> EncodeRun | None:
-    """How a dialect writes healthy messages in one go: its method ``encode_run``, if it has one."""
-    encode: EncodeRun | None = getattr(dialect, "encode_run", None)
+def healthy_encoder(dialect: Dialect) -> EncodeHealthy | None:
+    """How a dialect writes healthy messages in one go: its method ``encode_healthy``, if it has one."""
+    encode: EncodeHealthy | None = getattr(dialect, "encode_healthy", None)
     return encode
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import zlib
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, Final
@@ -10,11 +11,15 @@ from typing import Any, Final
 Message = dict[str, Any]
 
 _PROSE = "The build fails in the second step, since the cache key names a file that the first step has moved. "
-_SCREENSHOT: Final = {
-    "type": "base64",
-    "media_type": "image/png",
-    "data": base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\4\0\0\0\3\0\10\2\0\0\0" + b"\0" * 1500).decode(),
-}
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4) + name + data + zlib.crc32(name + data).to_bytes(4)
+
+
+_HEADER: Final = (1024).to_bytes(4) + (768).to_bytes(4) + b"\x08\x02\0\0\0"
+_PNG: Final = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", _HEADER) + _chunk(b"IDAT", bytes(1500)) + _chunk(b"IEND", b"")
+_SCREENSHOT: Final = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(_PNG).decode()}
 _OUTPUT = "{:4d}  src/pipeline/worker.py  def process(self, records): return self.stage.process(records)\n"
 
 

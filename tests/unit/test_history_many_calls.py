@@ -1,4 +1,4 @@
-"""Very many calls in one turn: each result finds its call at once, and what is asked twice is seen at once."""
+"""Very many of one kind, calls and more: each result finds its call at once, and twice as many are twice the work."""
 
 from __future__ import annotations
 
@@ -69,3 +69,23 @@ def test_four_times_the_calls_are_four_times_the_work(target):
 
     of(10)  # what is made once
     assert of(800) < 4.2 * of(200)
+
+
+DOCUMENT = {"type": "document", "title": "notes", "source": {"type": "text", "media_type": "text/plain", "data": "d"}}
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+
+
+@pytest.mark.parametrize("target", ["anthropic", "bedrock-converse", "openai-chat", "gemini"])
+@pytest.mark.parametrize(
+    "history",
+    [
+        lambda count: [{"role": "user", "content": [DOCUMENT] * count}],
+        lambda count: [{"role": "system", "content": "rule"}] * count + [{"role": "user", "content": "q"}],
+        lambda count: [{"role": "user", "content": "q"}] + [{"role": "assistant", "content": [THINKING]}] * count,
+        lambda count: [{"role": "user", "content": "q"}, {"role": "assistant", "content": [THINKING]}] * count,
+    ],
+    ids=["documents of one name", "leading system rows", "turns of reasoning in a row", "turns of reasoning"],
+)
+def test_twice_as_many_are_twice_the_work(history, target):
+    few, many = (lines(partial(written, history(count), target)) for count in (200, 400))
+    assert many < 2.3 * few

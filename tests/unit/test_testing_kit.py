@@ -73,7 +73,7 @@ def test_a_faithful_target_keeps_every_promise(own):
 
 
 class OneByOne(AnthropicDialect):
-    encode_run = None
+    encode_healthy = None
 
 
 class Wizard(OneByOne):

@@ -34,7 +34,7 @@ from pipeline.targets.anthropic.fitness import (
     version_of,
 )
 from pipeline.targets.anthropic.parameters import write_head
-from pipeline.targets.base import Encoded, Ending, Row, Run, Setting, before_list, stub_for
+from pipeline.targets.base import Encoded, Ending, HealthyTurns, Row, Setting, before_list, stub_for
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
 from pipeline.targets.names import legal_name
 
@@ -75,7 +75,7 @@ class _Wire(Struct, frozen=True):
     content: Sequence[Any] | str
 
 
-class _Run(Struct, frozen=True, gc=False):
+class _HealthyMessage(Struct, frozen=True, gc=False):
     role: str
     content: tuple[Block, ...] | str
 
@@ -112,21 +112,21 @@ class AnthropicDialect:
             state = _loop_behind(state, message.role, blocks, lost=bool(message.changed))
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
-    def encode_run(self, run: Run, start: int, state: ImageCount) -> tuple[Encoded, int] | None:
+    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ImageCount) -> tuple[Encoded, int] | None:
         """Write healthy messages as they are, if their tools' names can stay."""
-        if any(self.name(name) != name for name in run.names):
+        if any(self.name(name) != name for name in healthy.names):
             return None
-        turns = run.turns
-        messages: list[_Run] = []
+        turns = healthy.turns
+        messages: list[_HealthyMessage] = []
         for at in range(start, len(turns)):
             turn = turns[at]
-            if at in run.special:
+            if at in healthy.special:
                 behind = as_it_is(turn, state.images, large=state.large)
                 if behind is None:
                     break
                 state = structs.replace(state, images=behind[0], large=behind[1])
             content = turn.blocks if turn.paths is None else _as_given(turn.blocks, turn.paths)
-            messages.append(_Run(turn.role, content))
+            messages.append(_HealthyMessage(turn.role, content))
         if not messages:
             return None
         if self._thinks_first:

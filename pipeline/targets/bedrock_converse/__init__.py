@@ -19,7 +19,7 @@ from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import STRICT, Role, Structure, Text, ToolResult, ToolUse, Unknown
 from pipeline.targets.anthropic import NO_PREFILL_SINCE, is_thinking
 from pipeline.targets.anthropic.fitness import version_of
-from pipeline.targets.base import Encoded, Ending, Run, Setting, before_list, stub_for
+from pipeline.targets.base import Encoded, Ending, HealthyTurns, Setting, before_list, stub_for
 from pipeline.targets.bedrock_converse.blocks import (
     LONGEST_NAME,
     ConverseFitting,
@@ -109,11 +109,15 @@ class ConverseDialect:
             gone=book.gone,
         )
 
-    def encode_run(self, run: Run, start: int, state: ConverseState) -> tuple[Encoded, int] | None:
+    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseState) -> tuple[Encoded, int] | None:
         """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
-        if self._results_alone or not self._tools or any(legal_name(name, LONGEST_NAME) != name for name in run.names):
+        if (
+            self._results_alone
+            or not self._tools
+            or any(legal_name(name, LONGEST_NAME) != name for name in healthy.names)
+        ):
             return None
-        data, count = written_as_they_are(run, start, self._model)
+        data, count = written_as_they_are(healthy, start, self._model)
         behind = structs.replace(state, count=state.count + count)
         return (Encoded(data=data, state=behind), start + count) if count else None
 

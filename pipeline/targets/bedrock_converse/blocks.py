@@ -27,7 +27,7 @@ from pipeline.model import (
     Turn,
     Unknown,
 )
-from pipeline.targets.base import Run
+from pipeline.targets.base import HealthyTurns
 from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member, reasoning_stays
 from pipeline.targets.fitting import Fitting
 from pipeline.targets.marks import POINT, point_of, without_mark
@@ -55,7 +55,11 @@ class ConverseFitting(Fitting):
 
     def __init__(self, book: Book, model: str, titles: tuple[str, ...], points: Container[str] = ()) -> None:
         super().__init__(book)
-        self.titles = titles
+        self._before = titles
+        self._added: list[str] = []
+        self._taken: set[str] = set()
+        # The last number that each name was told apart by.
+        self._numbers: dict[str, int] = {}
         self._model = model
         self._points = points
 
@@ -116,16 +120,25 @@ class ConverseFitting(Fitting):
                 filled = structs.replace(result, content=EMPTY_ERROR)
                 self.out[at] = self.book.change("error_filled", piece, filled)
 
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The names of the documents up to the end of the message."""
+        return (*self._before, *self._added) if self._added else self._before
+
     def _title(self, title: str) -> str:
         legal = _SPACES.sub(" ", _ILLEGAL.sub("-", title)).strip()
         if len(legal) > 200:
             legal = legal[:_LONGEST_TITLE].strip()
         legal = legal or "document"
-        name, number = legal, 1
-        while name in self.titles:
+        self._taken = self._taken or set(self._before)
+        number = self._numbers.get(legal, 1)
+        name = legal
+        while name in self._taken:
             number += 1
             name = f"{legal[:_LONGEST_TITLE].strip()} ({number})"
-        self.titles = (*self.titles, name)
+        self._numbers[legal] = number
+        self._taken.add(name)
+        self._added.append(name)
         return name
 
 
@@ -244,12 +257,12 @@ class _Message(Struct, frozen=True, gc=False):
 _encode = msgspec.json.Encoder().encode
 
 
-def written_as_they_are(run: Run, start: int, model: str) -> tuple[bytes, int]:
+def written_as_they_are(healthy: HealthyTurns, start: int, model: str) -> tuple[bytes, int]:
     """The healthy messages from ``start`` on that are written as they are, joined by commas; and how many they are."""
     messages: list[_Message] = []
-    for at in range(start, len(run.turns)):
-        turn = run.turns[at]
-        if at in run.special and not (_says_nothing_more(turn) and reasoning_stays(turn, model)):
+    for at in range(start, len(healthy.turns)):
+        turn = healthy.turns[at]
+        if at in healthy.special and not (_says_nothing_more(turn) and reasoning_stays(turn, model)):
             break
         content = [_member(block) for block in turn.blocks]
         if None in content:
