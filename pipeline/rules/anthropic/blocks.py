@@ -80,7 +80,8 @@ class Messages(Turns):
     def judge_item(self, message: Message) -> None:
         """Judge one message."""
         index, content = self.index, message.content
-        if self.last is not None and _is_hollow(self.last):
+        last = self.last
+        if last is not None and not last.content and _is_hollow(last):
             self.refuse(rules.EMPTY_MESSAGE, f"messages.{self.last_at}")
         if message.role != self.role:
             self.enter_run(message, index)
