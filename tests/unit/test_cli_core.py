@@ -15,7 +15,9 @@ HEALTHY = {
     "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
 }
 BROKEN = HEALTHY | {
-    "messages": [*HEALTHY["messages"], {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]
+    # It takes no answer to go on with.
+    "model": "claude-opus-4-6",
+    "messages": [*HEALTHY["messages"], {"role": "assistant", "content": [{"type": "text", "text": "a"}]}],
 }
 
 

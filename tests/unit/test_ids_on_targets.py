@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import Session, normalize
+from pipeline.registry import TARGETS
+from pipeline.targets import Setting
+from pipeline.targets.base import structure_of
 from pipeline.targets.names import nine, shortened
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
@@ -57,7 +60,9 @@ others = st.one_of(st.sampled_from(["a.b", "a:b", "", "ü", "x" * 116]), st.text
 @given(ids=st.lists(st.one_of(legal, others), max_size=20), data=st.data())
 def test_ids_are_unique_and_taken_and_a_session_that_was_saved_goes_on_with_them(target, model, ids, data):
     found = made(ids, target, model)
-    assert len(set(found)) == len(found) == len(ids)
+    assert len(found) == len(ids)
+    # Each call has a turn of its own, so ids may come again where the models take that.
+    assert structure_of(TARGETS[target].writer, Setting(model=model)).ids_again or len(set(found)) == len(found)
     assert all(re.fullmatch(TAKEN[target, model], each) for each in found)
     session, segments = Session([target], model=model), []
     for message in rounds(ids):
@@ -78,7 +83,7 @@ def test_legal_ids_stay_as_they_are(ids):
 @pytest.mark.parametrize(
     ("ids", "kept"),
     [
-        (["toolu_1", "toolu_1"], [0]),
+        (["toolu_1", "toolu_1"], [0, 1]),
         (["call.1", "call_1", "call:1", "call.1"], [1]),
         (["x" * 65], []),
         ([""], []),
