@@ -12,7 +12,7 @@ from strategies import perturbed_histories, policies
 from pipeline import normalize
 from pipeline.history.healthy import Stretch
 from pipeline.registry import TARGETS
-from pipeline.session.working import WorkingHistory
+from pipeline.session.working import Mending
 from pipeline.testing import Kit
 
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
@@ -58,9 +58,9 @@ CALL = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
 )
 def test_the_quick_path_is_taken_again_behind_what_was_mended(monkeypatch, between, taken):
     skipped = []
-    skip = WorkingHistory._skip
+    skip = Mending._skip
     monkeypatch.setattr(
-        WorkingHistory, "_skip", lambda work, turns, stretch: skipped.append(len(turns)) or skip(work, turns, stretch)
+        Mending, "_skip", lambda work, turns, stretch: skipped.append(len(turns)) or skip(work, turns, stretch)
     )
     normalize([*HELLO, *between, *HELLO[1:]])
     assert skipped == taken
