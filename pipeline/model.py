@@ -197,6 +197,8 @@ class Structure(Struct, frozen=True, kw_only=True):
         system_inside: system messages of text may stand behind others.
         system_blocks: and may hold blocks of these types.
         reasoning_alone: an assistant's message may be nothing but reasoning.
+        calls_elsewhere: a result may answer a call that stands with the provider: any result, or one behind a
+            reference to an item.
     """
 
     assistant_first: bool = False
@@ -212,6 +214,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     system_inside: bool = False
     system_blocks: frozenset[str] = frozenset()
     reasoning_alone: bool = False
+    calls_elsewhere: Literal["never", "referred", "always"] = "never"
 
 
 STRICT = Structure()

@@ -9,9 +9,8 @@ the exchange remembers which turns begin a message. The machine finds; the ``Str
 
 After each turn, everything before the earlier of these is settled: the last turn, which may still grow, and the first
 exchange with a call that has no real result yet, as long as it is among the last ``policy.open_exchanges``. A request
-renders the open exchanges as if nothing more came (``open_messages``), without changing them.
-
-A whole history is repaired by the same steps, so both ways give the same.
+renders the open exchanges as if nothing more came (``open_messages``), without changing them. A whole history is
+repaired by the same steps, so both ways give the same.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from pipeline.history.clean import clean, system_pieces
 from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_reasoning
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import IdTable, Image, SettledCall, made_id
+from pipeline.history.native import REFERENCE
 from pipeline.history.pieces import Book, Entry, Message, Piece, is_blank, is_row
 from pipeline.history.render import (
     OpenEnd,
@@ -36,7 +36,7 @@ from pipeline.history.render import (
     user_messages,
 )
 from pipeline.history.results import is_placeholder, orphan_pieces, same_content
-from pipeline.model import STRICT, Policy, Structure, Text, ToolResult, ToolUse, Turn
+from pipeline.model import STRICT, Policy, Structure, Text, ToolResult, ToolUse, Turn, Unknown
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64
@@ -63,6 +63,7 @@ class History:
         self.user_spoke_last = False
         # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
         self.cut: set[str] = set()
+        self.referred = False  # to an item that stands with the provider, and may be a call
         self._book = Book()
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
@@ -109,10 +110,7 @@ class History:
 
     @property
     def waiting(self) -> bool:
-        """Whether it is the model's turn.
-
-        The last turn is the user's, and every call has a real result or the user has spoken over the open call.
-        """
+        """Whether the user's turn is the last, and each call has a real result or the user spoke over the open one."""
         if not self.user_spoke_last or not self.exchanges:
             return False
         spoken = any(not (piece.system or is_blank(piece)) for piece in self.exchanges[-1].user)
@@ -181,6 +179,7 @@ class History:
 
     def _add_assistant_piece(self, exchange: Exchange, piece: Piece, turn: Turn) -> None:
         call = piece.block
+        self.referred = self.referred or (isinstance(call, Unknown) and call.kind == REFERENCE)
         if isinstance(call, ToolUse):
             made = turn.ids_made and call.id == made_id(call.name)
             before = None if made else exchange.asked(call.id)
@@ -298,6 +297,8 @@ class History:
 
     def _orphan(self, piece: Piece, result: ToolResult) -> list[Piece]:
         answered = self.ids.answered(result.tool_use_id)
+        if answered is None and self.structure.calls_elsewhere in {"always", "referred" if self.referred else ""}:
+            return [piece]
         code = "result_duplicate" if answered else "result_orphan" if answered is None else "result_late"
         if self.policy.orphan_result == "text" and not answered:
             return orphan_pieces(piece, result, f"{code}_text", self._book)

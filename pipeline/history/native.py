@@ -16,6 +16,8 @@ from msgspec import Raw, Struct
 
 RESPONSES = "openai-responses"
 CHAT = "openai-chat"
+# The item that names another one, which stands with the provider.
+REFERENCE = "item_reference"
 GEMINI = "gemini"
 ANTHROPIC = "anthropic"
 CONVERSE = "bedrock-converse"
@@ -111,12 +113,13 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     _run("mcp_list_tools", ""),
     _run("program"),
     _run("program_output", "its program"),
-    _run("item_reference", "what it names stands with the provider, as the call of a later result may"),
+    _run(REFERENCE, "what it names stands with the provider, as the call of a later result may"),
     NativeType(
         provider=RESPONSES, kind="compaction", turn="user", beside="what it sums up stands before it", bound=True
     ),
     NativeType(provider=RESPONSES, kind="compaction_trigger", turn="user"),
     NativeType(provider=RESPONSES, kind="additional_tools", turn="user"),
+    NativeType(provider=RESPONSES, kind="configuration_update", turn="user"),
     NativeType(
         provider=CHAT, kind="custom", opens="id", beside="its results, directly behind the message", elsewhere=_FUNCTION
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal
@@ -187,11 +188,17 @@ def _without_blanks(pieces: list[Piece], book: Book) -> list[Piece]:
     """The pieces of a message less texts that say nothing, which may be all of a message and stand beside nothing."""
     if len(pieces) == 1 or not any(map(is_blank, pieces)):
         return pieces
-    kept = [piece for piece in pieces if not is_blank(piece)] or pieces[:1]
+    beside = Counter(piece.turn for piece in pieces)
+    kept = [piece for piece in pieces if not is_blank(piece) or _is_item(piece, beside)] or pieces[:1]
     for piece in pieces:
         if piece not in kept:
             book.drop("blank_dropped", piece)
     return kept
+
+
+def _is_item(piece: Piece, beside: Counter[int]) -> bool:
+    """Whether a piece is all of an item of Responses, of which several make one message."""
+    return piece.path.startswith("input.") and beside[piece.turn] == 1
 
 
 def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece]]:

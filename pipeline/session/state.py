@@ -118,6 +118,7 @@ class HistoryState(Struct, omit_defaults=True, kw_only=True):
     changed: list[int] = []
     user_spoke_last: bool = False
     cut: list[str] = []
+    referred: bool = False
 
 
 class SavedSetting(Struct, omit_defaults=True, kw_only=True):
@@ -218,6 +219,7 @@ def save_history(history: History) -> bytes:
             changed=sorted(history.changed),
             user_spoke_last=history.user_spoke_last,
             cut=sorted(history.cut),
+            referred=history.referred,
         )
     )
 
@@ -233,6 +235,7 @@ def load_history(
     history.messages, history.turns, history.number = state.messages, state.turns, state.number
     history.changed = set(state.changed)
     history.cut = set(state.cut)
+    history.referred = state.referred
     history.user_spoke_last = state.user_spoke_last
     for settled in calls:
         history.ids.reload(settled)

@@ -14,6 +14,9 @@ from pipeline.streams.cascade.speech import Speech
 from pipeline.text import MARKER, SOURCE_ROOTS
 from topics.records import PolicyChange, SessionOpened
 
+# Parameters by which a request goes on from what a provider keeps.
+_CHAINS = ("previous_response_id", "conversation")
+
 
 class Defaults(Struct, frozen=True, kw_only=True):
     """The worker's defaults for sessions.
@@ -52,13 +55,17 @@ class Defaults(Struct, frozen=True, kw_only=True):
         A field that is absent stays as it is; null goes back to the default. ``policy`` is the one in force.
 
         Raises:
-            InputError: a system prompt or tools that cannot be read.
+            InputError: a system prompt or tools that cannot be read, or parameters that lead outside of the request.
         """
         changes: dict[str, Any] = {}
         for name, default in (("targets", self.targets), ("model", self.model), ("params", self.params)):
             given = getattr(opened, name)
             if given is not UNSET:
                 changes[name] = default if given is None else given
+        chained = [name for name in _CHAINS if name in changes.get("params", {})]
+        if chained:
+            message = "a request that goes on from one that the provider keeps cannot be made again from the log"
+            raise InputError("chained", message, path=f"params.{chained[0]}")
         if opened.system is not UNSET:
             system = _decoded(opened.system, "system")
             changes["system"] = self.system if system is None else system

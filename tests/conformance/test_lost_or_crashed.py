@@ -14,7 +14,7 @@ import pytest
 from pipeline.testing.cases import read_case, run_case
 
 HERE = Path(__file__).parent
-FILES = ("lost_or_crashed.jsonl", "harmless_anthropic_converse.jsonl")
+FILES = ("lost_or_crashed.jsonl", "harmless_anthropic_converse.jsonl", "harmless_openai.jsonl")
 
 
 def vectors():

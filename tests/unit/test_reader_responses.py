@@ -187,7 +187,7 @@ def test_a_file(part, source):
     assert [fix.code for fix in done.fixes] == ([] if named else ["document_notes_dropped"])
 
 
-def test_two_messages_in_a_row_are_joined_and_items_of_one_turn_are_not():
+def test_two_messages_in_a_row_stay_two():
     items = [
         {"role": "user", "content": "q"},
         {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},
@@ -196,9 +196,8 @@ def test_two_messages_in_a_row_are_joined_and_items_of_one_turn_are_not():
         {"role": "user", "content": "go on"},
     ]
     done = normalize({"input": items}, to="openai-responses")
-    assert [(fix.code, fix.path) for fix in done.fixes] == [("turns_merged", "input.3")]
-    parts = [{"type": "output_text", "text": text} for text in ("one", "two")]
-    assert json.loads(done.body)["input"][2] == {"type": "message", "role": "assistant", "content": parts}
+    assert done.fixes == []
+    assert [each.get("content") for each in json.loads(done.body)["input"]] == ["q", None, "one", "two", "go on"]
 
 
 def test_a_role_that_no_message_has():

@@ -178,6 +178,13 @@ def test_each_fix_is_told_once_first_with_its_request():
     assert found.tally["reknit_fixes_total", "id_rewritten", ""] == 1
 
 
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
+def test_a_request_that_goes_on_from_what_a_provider_keeps_is_refused(name):
+    found = run(OPENED | {"params": {name: "x_1"}})
+    (letter,) = of(found, DEAD_LETTERS)
+    assert header(letter, "reknit.error.code") == "chained"
+
+
 def test_a_session_opened_again_changes_what_it_names_and_keeps_the_rest():
     found = run(
         OPENED, appended(user("hi")), {"type": "session.opened", "system": "Be brief."}, {"type": "request.wanted"}

@@ -8,6 +8,7 @@ import pytest
 from build import call, result, said, text, user
 
 from pipeline import Session, normalize
+from pipeline.history.native import NATIVE_TYPES
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
@@ -173,6 +174,40 @@ def test_what_is_said_behind_a_call_stays_there_with_the_reasoning_before_it():
     items, fixes = made(user("q"), said(ENCRYPTED, call(), "so"), user(result()), to="openai-responses")
     assert [each["type"] for each in items[1:4]] == ["reasoning", "function_call", "message"]
     assert fixes == []
+
+
+RESPONSES = {each.kind: each for each in NATIVE_TYPES if each.provider == "openai-responses"}
+# Answers of the calls that the client runs, less those of free text, whose other members are canonical.
+ANSWERS = {
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "mcp_approval_request": "mcp_approval_response",
+    "shell_call": "shell_call_output",
+    "tool_search_call": "tool_search_output",
+}
+ALONE = [name for name, known in RESPONSES.items() if not known.opens and not known.answers and name != "reasoning"]
+
+
+def test_every_type_of_responses_is_tried():
+    tried = {*ANSWERS, *ANSWERS.values(), *ALONE, "reasoning", "custom_tool_call", "custom_tool_call_output"}
+    assert tried == set(RESPONSES)
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, *ALONE])
+def test_what_only_responses_has_goes_back_as_it_came_and_elsewhere_with_a_fix(name):
+    own = [{"type": name, "status": "completed"}]
+    if name in ANSWERS:
+        answer = ANSWERS[name]
+        own = [own[0] | {RESPONSES[name].opens: "c1"}, {"type": answer, RESPONSES[answer].answers: "c1", "output": "y"}]
+    elif name == "item_reference":
+        own = [{"type": name, "id": "msg_1"}]
+    items = [item("user", "q"), *own, item("assistant", "so"), item("user", "and?")]
+    done = normalize({"input": items}, to="openai-responses")
+    assert (done.fixes, json.loads(done.body)["input"]) == ([], items)
+    elsewhere = normalize({"input": items}, to="openai-chat")
+    codes = [fix.code for fix in elsewhere.fixes if fix.code != "turn_stubbed"]
+    assert codes == (["tool_as_function"] * 2 if name in ANSWERS else ["native_dropped"])
 
 
 @pytest.mark.parametrize(

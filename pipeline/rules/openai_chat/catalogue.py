@@ -42,11 +42,11 @@ UNKNOWN = ChatFamily("unknown")
 _FAMILIES: tuple[tuple[re.Pattern[str], ChatFamily], ...] = tuple(
     (re.compile(pattern), known)
     for pattern, known in (
-        (r"(^|/)o1-(mini|preview)", ChatFamily("o1-mini", system=False, max_tokens=False, audio=False)),
-        (r"(^|/)o\d", ChatFamily("o", max_tokens=False, audio=False)),
-        (r"(^|/)gpt-5", ChatFamily("gpt-5", max_tokens=False, audio=False)),
-        (r"gpt-(4o-(mini-)?)?audio", ChatFamily("gpt-audio", audio=True)),
-        (r"gpt-4\.1", ChatFamily("gpt-4.1", audio=False)),
+        (r"(^|/)o1-(mini|preview)(?!\w)", ChatFamily("o1-mini", system=False, max_tokens=False, audio=False)),
+        (r"(^|/)o\d(?![\w.])", ChatFamily("o", max_tokens=False, audio=False)),
+        (r"(^|/)gpt-5(?!\w)", ChatFamily("gpt-5", max_tokens=False, audio=False)),
+        (r"(^|/)gpt-(4o-(mini-)?)?audio(?!\w)", ChatFamily("gpt-audio", audio=True)),
+        (r"(^|/)gpt-4\.1(?!\w)", ChatFamily("gpt-4.1", audio=False)),
         (r"deepseek-(v3[.-]2|v4|reasoner)", ChatFamily("deepseek", echo="DSK-01")),
         (r"kimi-k2-thinking", ChatFamily("kimi-thinking", echo="KIM-01", thinks=True)),
         (r"kimi-k2[.-]\d(?!\d)", ChatFamily("kimi", echo="KIM-01")),
@@ -219,8 +219,8 @@ AUDIO = rule(
     fact="audio",
 )
 SYSTEM = rule(
-    "OAI-16", "model", "Unsupported value: '{at}' does not support 'system' with this model.",
-    summary="o1-mini and o1-preview take no system message.",
+    "OAI-16", "model", "Unsupported value: '{at}' does not support '{role}' with this model.",
+    summary="o1-mini and o1-preview take no message of the system's or the developer's.",
     repair="make it user text", source="recorded on o1-mini",
     fact="system",
 )

@@ -59,9 +59,9 @@ class Turns(Walk):
         if role == "assistant":
             if message.tool_calls is not None:
                 self._calls(message, message.tool_calls)
-        elif role == "system":
+        elif role in ("system", "developer"):
             path = f"messages.{self.index}.role"
-            self.refuse(rules.SYSTEM, path, at=bracketed(path))
+            self.refuse(rules.SYSTEM, path, at=bracketed(path), role=role)
         if content.__class__ is list:
             self._parts(content)
         elif content is None or content is UNSET:

@@ -21,7 +21,8 @@ __all__ = ["RULES", "Items", "OpenAIResponses"]
 _CHAINS = ("previous_response_id", "conversation")
 _OUTPUT_PARTS = listing(("input_text", "input_image", "input_file"))
 _SUPPORTED = {
-    "[]": listing(tuple(KINDS.values())),
+    # The refusal was read before there were updates of the configuration.
+    "[]": listing(tuple(name for name in KINDS.values() if name != "configuration_update")),
     "message.role": listing(ROLES),
     "message.content[]": listing(PARTS),
     "function_call_output.output[]": _OUTPUT_PARTS,

@@ -63,7 +63,10 @@ SECOND_OUTPUT = rule(
 
 NO_FOLLOWER = rule(
     "RSP-03", "hard", "Item '{id}' of type 'reasoning' was provided without its required following item.",
-    summary="Reasoning with an id stands directly before what it led to.",
+    summary=(
+        "Reasoning with an id stands directly before what it led to: a call, or, where the provider keeps items, a "
+        "message with an id."
+    ),
     repair="drop the reasoning with its call",
     source="vercel/ai#7099, #8379; continuedev/continue#8933; openai/openai-agents-js#326",
 )
@@ -150,6 +153,16 @@ FILE_TYPE = rule(
     "https://platform.openai.com/docs/assistants/tools/file-search#supported-files for supported file types.",
     summary="A file is a document, not sound or film.",
     repair="replace it by a stub", source="recorded",
+)
+FILE_URL_TYPE = rule(
+    "RSP-17c", "hard", "Invalid file at '{name}': expected a document, but got audio or video.",
+    summary="The file behind an address is no sound or film, as far as its name says.",
+    repair="replace it by a stub", source="as RSP-17; no refusal was recorded in words of its own",
+)
+FILE_URL_FORMAT = rule(
+    "RSP-17d", "soft", "{name}: not every model reads documents other than PDF",
+    summary="The file behind an address is a PDF, as far as its name says.",
+    repair="send its text", source="the API's documentation",
 )
 IMAGE_TYPE = rule(
     "RSP-17b", "hard",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from pipeline.rules._fold import Walk
 from pipeline.rules._openai import bracketed, legal_name, media_type, unsupported_image
@@ -15,6 +16,8 @@ from pipeline.rules.openai_responses import catalogue as rules
 from pipeline.rules.openai_responses.wire import (
     KINDS,
     PREFIXES,
+    ComputerCall,
+    ComputerOutput,
     CustomCall,
     CustomOutput,
     FunctionCall,
@@ -23,11 +26,20 @@ from pipeline.rules.openai_responses.wire import (
     InputImage,
     InputText,
     Item,
+    LocalShellCall,
+    LocalShellOutput,
     Message,
+    Other,
     OutputText,
+    PatchCall,
+    PatchOutput,
     Reasoning,
     Reference,
     Refusal,
+    ShellCall,
+    ShellOutput,
+    ToolSearchCall,
+    ToolSearchOutput,
 )
 
 _TOOLS: dict[type, str] = {
@@ -36,6 +48,24 @@ _TOOLS: dict[type, str] = {
     CustomCall: "custom tool call",
     CustomOutput: "custom tool call",
 }
+# Calls of the provider's tools that the caller runs, and what answers them.
+_CLIENT_CALLS: dict[type, str] = {
+    ComputerCall: "computer call",
+    ShellCall: "shell call",
+    LocalShellCall: "local shell call",
+    PatchCall: "apply patch call",
+    ToolSearchCall: "tool search call",
+}
+_CLIENT_OUTPUTS: dict[type, str] = {
+    ComputerOutput: "computer call",
+    ShellOutput: "shell call",
+    LocalShellOutput: "local shell call",
+    PatchOutput: "apply patch call",
+    ToolSearchOutput: "tool search call",
+}
+_AUDIO_OR_VIDEO = re.compile(
+    r"\.(aac|aiff?|avi|flac|m4a|mkv|mov|mp3|mp4|mpe?g|oga|ogg|opus|wav|webm|wmv)$", re.IGNORECASE
+)
 _OUTPUTS = frozenset(kind for kind, name in KINDS.items() if name.endswith("_output"))
 
 
@@ -93,6 +123,8 @@ class Items(Walk):
             self.refuse(rules.NO_FOLLOWER, f"input.{at}", id=name)
         elif isinstance(item, Message) and item.role != "assistant":
             self.refuse(rules.USER_FOLLOWS, f"input.{at}", id=name)
+        elif isinstance(item, Message) and item.id is None and self.stored:
+            self.refuse(rules.NO_FOLLOWER, f"input.{at}", id=name)
         self.reasoning = "", 0
 
     def _id(self, name: str, kind: type) -> None:
@@ -134,6 +166,16 @@ def _part(walk: Items, part: Any, path: str, *, mine: bool) -> None:  # noqa: AN
         if media.startswith(("audio/", "video/")):
             where = f"{path}.file_data"
             walk.refuse(rules.FILE_TYPE, where, at=bracketed(where), value=media)
+        _file_url(walk, part.file_url or "", f"{path}.file_url")
+
+
+def _file_url(walk: Items, url: str, path: str) -> None:
+    """Judge a document by the name that its address ends in."""
+    name = url.partition("?")[0].partition("#")[0].rpartition("/")[2]
+    if _AUDIO_OR_VIDEO.search(name):
+        walk.refuse(rules.FILE_URL_TYPE, path, name=name)
+    elif "." in name and not name.lower().endswith(".pdf"):
+        walk.refuse(rules.FILE_URL_FORMAT, path, name=name)
 
 
 def _call(walk: Items, item: FunctionCall | CustomCall, path: str) -> None:
@@ -143,23 +185,43 @@ def _call(walk: Items, item: FunctionCall | CustomCall, path: str) -> None:
 
 
 def _output(walk: Items, item: FunctionOutput | CustomOutput, path: str) -> None:
-    call = item.call_id
+    _answer(walk, item.call_id, _TOOLS[item.__class__], path)
+    if not isinstance(item.output, str):
+        for at, part in enumerate(item.output):
+            _part(walk, part, f"{path}.output.{at}", mine=False)
+
+
+def _answer(walk: Items, call: str, tool: str, path: str) -> None:
     _call_id(walk, call, path)
     if walk.open.pop(call, None) is not None:
         walk.new_answered.add(call)
     elif call in walk.new_answered or call in walk.answered:
         walk.refuse(rules.SECOND_OUTPUT, f"{path}.call_id", at=bracketed(path), id=call)
     elif not (walk.referred or walk.chained):
-        walk.refuse(rules.ORPHAN, f"{path}.call_id", tool=_TOOLS[item.__class__], id=call)
-    if not isinstance(item.output, str):
-        for at, part in enumerate(item.output):
-            _part(walk, part, f"{path}.output.{at}", mine=False)
+        walk.refuse(rules.ORPHAN, f"{path}.call_id", tool=tool, id=call)
 
 
 def _call_id(walk: Items, call: str, path: str) -> None:
     if len(call) > rules.ID_LENGTH:
         where = f"{path}.call_id"
         walk.refuse(rules.CALL_ID_TOO_LONG, where, at=bracketed(where), limit=rules.ID_LENGTH, length=len(call))
+
+
+def _client_call(walk: Items, item: Other, path: str) -> None:
+    if item.call_id is not None and not _is_servers(item):
+        _call_id(walk, item.call_id, path)
+        walk.open[item.call_id] = walk.index, _CLIENT_CALLS[item.__class__]
+
+
+def _client_output(walk: Items, item: Other, path: str) -> None:
+    call = item.id if isinstance(item, LocalShellOutput) else item.call_id
+    if call is not None and not _is_servers(item):
+        _answer(walk, call, _CLIENT_OUTPUTS[item.__class__], path)
+
+
+def _is_servers(item: Other) -> bool:
+    """Whether the provider itself searched for tools."""
+    return item.execution is not UNSET and bytes(item.execution) == b'"server"'
 
 
 def _reasoning(walk: Items, item: Reasoning, path: str) -> None:
@@ -182,6 +244,8 @@ _JUDGES: dict[type, Callable[[Items, Any, str], None]] = {
     CustomOutput: _output,
     Reasoning: _reasoning,
     Reference: _reference,
+    **dict.fromkeys(_CLIENT_CALLS, _client_call),
+    **dict.fromkeys(_CLIENT_OUTPUTS, _client_output),
 }
 
 

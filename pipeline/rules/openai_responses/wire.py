@@ -148,7 +148,7 @@ class Reference(_Tagged, frozen=True, gc=False, tag="item_reference"):
     id: str
 
 
-class _Other(_Item, frozen=True, gc=False, kw_only=True):
+class Other(_Item, frozen=True, gc=False, kw_only=True):
     """What the provider's own tools leave; their fields change too often to be judged one by one."""
 
     call_id: str | None = None
@@ -181,95 +181,102 @@ class _Other(_Item, frozen=True, gc=False, kw_only=True):
     tools: Raw | UnsetType = UNSET
 
 
-class FileSearchCall(_Other, frozen=True, gc=False, tag="file_search_call"):
+class FileSearchCall(Other, frozen=True, gc=False, tag="file_search_call"):
     """File search."""
 
 
-class ComputerCall(_Other, frozen=True, gc=False, tag="computer_call"):
+class ComputerCall(Other, frozen=True, gc=False, tag="computer_call"):
     """An action on a computer."""
 
 
-class ComputerOutput(_Other, frozen=True, gc=False, tag="computer_call_output"):
+class ComputerOutput(Other, frozen=True, gc=False, tag="computer_call_output"):
     """What it led to."""
 
 
-class WebSearchCall(_Other, frozen=True, gc=False, tag="web_search_call"):
+class WebSearchCall(Other, frozen=True, gc=False, tag="web_search_call"):
     """Web search."""
 
 
-class ToolSearchCall(_Other, frozen=True, gc=False, tag="tool_search_call"):
+class ToolSearchCall(Other, frozen=True, gc=False, tag="tool_search_call"):
     """A search for tools."""
 
 
-class ToolSearchOutput(_Other, frozen=True, gc=False, tag="tool_search_output"):
+class ToolSearchOutput(Other, frozen=True, gc=False, tag="tool_search_output"):
     """The tools that it found."""
 
 
-class AdditionalTools(_Other, frozen=True, gc=False, tag="additional_tools"):
+class ConfigurationUpdate(_Item, frozen=True, gc=False, tag="configuration_update"):
+    """A setting that holds from here on."""
+
+    reasoning: Raw | UnsetType = UNSET
+    text: Raw | UnsetType = UNSET
+
+
+class AdditionalTools(Other, frozen=True, gc=False, tag="additional_tools"):
     """Tools that become available."""
 
 
-class Compaction(_Other, frozen=True, gc=False, tag="compaction"):
+class Compaction(Other, frozen=True, gc=False, tag="compaction"):
     """The provider's summary of what came before."""
 
 
-class CompactionTrigger(_Other, frozen=True, gc=False, tag="compaction_trigger"):
+class CompactionTrigger(Other, frozen=True, gc=False, tag="compaction_trigger"):
     """Asks for such a summary."""
 
 
-class ImageCall(_Other, frozen=True, gc=False, tag="image_generation_call"):
+class ImageCall(Other, frozen=True, gc=False, tag="image_generation_call"):
     """An image that the model made."""
 
 
-class CodeCall(_Other, frozen=True, gc=False, tag="code_interpreter_call"):
+class CodeCall(Other, frozen=True, gc=False, tag="code_interpreter_call"):
     """Python code."""
 
 
-class LocalShellCall(_Other, frozen=True, gc=False, tag="local_shell_call"):
+class LocalShellCall(Other, frozen=True, gc=False, tag="local_shell_call"):
     """A shell command, for the caller to run."""
 
 
-class LocalShellOutput(_Other, frozen=True, gc=False, tag="local_shell_call_output"):
+class LocalShellOutput(Other, frozen=True, gc=False, tag="local_shell_call_output"):
     """Its output."""
 
 
-class ShellCall(_Other, frozen=True, gc=False, tag="shell_call"):
+class ShellCall(Other, frozen=True, gc=False, tag="shell_call"):
     """Shell commands."""
 
 
-class ShellOutput(_Other, frozen=True, gc=False, tag="shell_call_output"):
+class ShellOutput(Other, frozen=True, gc=False, tag="shell_call_output"):
     """Their output."""
 
 
-class PatchCall(_Other, frozen=True, gc=False, tag="apply_patch_call"):
+class PatchCall(Other, frozen=True, gc=False, tag="apply_patch_call"):
     """A file edit."""
 
 
-class PatchOutput(_Other, frozen=True, gc=False, tag="apply_patch_call_output"):
+class PatchOutput(Other, frozen=True, gc=False, tag="apply_patch_call_output"):
     """What came of it."""
 
 
-class McpTools(_Other, frozen=True, gc=False, tag="mcp_list_tools"):
+class McpTools(Other, frozen=True, gc=False, tag="mcp_list_tools"):
     """An MCP server's tools."""
 
 
-class McpRequest(_Other, frozen=True, gc=False, tag="mcp_approval_request"):
+class McpRequest(Other, frozen=True, gc=False, tag="mcp_approval_request"):
     """A call that waits for approval."""
 
 
-class McpResponse(_Other, frozen=True, gc=False, tag="mcp_approval_response"):
+class McpResponse(Other, frozen=True, gc=False, tag="mcp_approval_response"):
     """The approval."""
 
 
-class McpCall(_Other, frozen=True, gc=False, tag="mcp_call"):
+class McpCall(Other, frozen=True, gc=False, tag="mcp_call"):
     """A call that the provider sent to an MCP server, with its output."""
 
 
-class Program(_Other, frozen=True, gc=False, tag="program"):
+class Program(Other, frozen=True, gc=False, tag="program"):
     """Code that calls tools."""
 
 
-class ProgramOutput(_Other, frozen=True, gc=False, tag="program_output"):
+class ProgramOutput(Other, frozen=True, gc=False, tag="program_output"):
     """Its result."""
 
 
@@ -288,6 +295,7 @@ Item: TypeAlias = (
     | ToolSearchCall
     | ToolSearchOutput
     | AdditionalTools
+    | ConfigurationUpdate
     | Compaction
     | CompactionTrigger
     | ImageCall

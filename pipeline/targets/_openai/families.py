@@ -9,10 +9,10 @@ from msgspec import Struct
 
 # Models of OpenAI's own, which never write readable reasoning, and those of them that reason: they take
 # max_completion_tokens only (recorded on gpt-5-mini and gpt-5-nano).
-_OPENAI: Final = re.compile(r"(^|/)(gpt-|chatgpt|o\d|computer-use)")
+_OPENAI: Final = re.compile(r"(^|/)(gpt-|chatgpt-|o\d(?![\w.])|computer-use-)")
 _OPEN_WEIGHTS: Final = re.compile(r"gpt-oss")
-_REASONING: Final = re.compile(r"(^|/)(o\d|gpt-5)")
-_NO_SYSTEM: Final = re.compile(r"(^|/)o1-(mini|preview)")
+_REASONING: Final = re.compile(r"(^|/)(o\d(?![\w.])|gpt-5(?!\w))")
+_NO_SYSTEM: Final = re.compile(r"(^|/)o1-(mini|preview)(?!\w)")
 # Makers whose models know the system, but no developer.
 _NO_DEVELOPER: Final = re.compile(
     r"claude|command|deepseek|gemini|gemma|glm|grok|kimi|llama|minimax|ministral|mistral|mixtral|moonshot|nova|phi-|qwen"

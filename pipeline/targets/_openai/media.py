@@ -17,7 +17,6 @@ from pipeline.model import Document, Image, Text
 from pipeline.targets.media import MEDIA_TYPES, document_fault, inspect
 
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
-_PDF: Final = "application/pdf"
 
 
 class Parts(Protocol):
@@ -31,6 +30,9 @@ class Parts(Protocol):
 
     def uploaded_image(self, file_id: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
         """An image that was uploaded before."""
+
+    def takes(self, media_type: str) -> bool:
+        """Whether a document of this type may be part of the request."""
 
     def file(self, name: str, url: str) -> Any:  # noqa: ANN401  a part
         """A document as a data URL."""
@@ -126,8 +128,8 @@ def _file_part(source: _Source, title: str, parts: Parts) -> Any:  # noqa: ANN40
         return parts.uploaded_file(source.file_id) if source.file_id else None
     if source.url.startswith(("https://", "http://")):
         return parts.linked_file(source.url)
-    if source.data and source.media_type == _PDF and not document_fault(Raw(msgspec.json.encode(source))):
-        return parts.file(title or "document.pdf", f"data:{_PDF};base64,{source.data}")
+    if source.data and parts.takes(source.media_type) and not document_fault(Raw(msgspec.json.encode(source))):
+        return parts.file(title or "document.pdf", f"data:{source.media_type};base64,{source.data}")
     return None
 
 

@@ -221,8 +221,8 @@ def _tool(function: Function) -> dict[str, Any]:
 
 
 def _is_custom(keys: Mapping[str, Any]) -> bool:
-    """Whether a tool is of the one kind beside functions that Chat Completions has."""
-    return "custom" in keys
+    """Whether a tool is of the one kind beside functions that Chat Completions has, or a search that it took too."""
+    return "custom" in keys or bytes(keys.get("type", b"")) == b'"web_search_preview"'
 
 
 def _is_chats(keys: Mapping[str, Any]) -> bool:

@@ -59,6 +59,10 @@ class ServedParts:
         """Nothing: images are not uploaded."""
         return None
 
+    def takes(self, media_type: str) -> bool:
+        """Only PDF, where there are documents at all."""
+        return media_type == "application/pdf"
+
     def file(self, name: str, url: str) -> Any:  # noqa: ANN401, ARG002  no such part
         """Nothing: documents are not taken."""
         return None

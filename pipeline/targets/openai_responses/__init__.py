@@ -32,7 +32,7 @@ from pipeline.targets.openai_responses.items import (
     result_item,
     unfit_reasoning,
 )
-from pipeline.targets.openai_responses.parameters import NAME, write_head
+from pipeline.targets.openai_responses.parameters import CHAINS, NAME, write_head
 
 # So many ids are remembered, lest one come twice (RSP-05): what is sent again stands near.
 _REMEMBERED = 64
@@ -96,10 +96,11 @@ class _Items:
         if not self._said:
             return
         texts = [piece.block for piece in self._said if isinstance(piece.block, Text)]
-        beside = own_members(self._said[0].own)
-        is_string = len(texts) == 1 and not (texts[0].refusal or "id" in beside or own_members(texts[0].own))
-        item = message_item("assistant", texts[0].text if is_string else [output_part(text) for text in texts], beside)
+        item = message_item("assistant", [output_part(text) for text in texts], own_members(self._said[0].own))
         self._said[0] = self.with_id(item, self._said[0], stays=self._said_stays)
+        is_string = len(texts) == 1 and not (texts[0].refusal or "id" in item or own_members(texts[0].own))
+        if is_string:
+            item["content"] = texts[0].text
         place = f"{self.place}.content"
         rows = [_row(piece, place if is_string else f"{place}.{at}") for at, piece in enumerate(self._said)]
         self.put(item, *rows)
@@ -227,7 +228,7 @@ class OpenAIResponses:
     tail_rule = "RSP-23"
     tail_rules: frozenset[str] = frozenset()
 
-    def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  all models have it from the API
+    def structure(self, setting: Setting) -> Structure:
         """What recorded requests were accepted with: items stand for themselves, and roles need not alternate."""
         return Structure(
             assistant_first=True,
@@ -237,6 +238,7 @@ class OpenAIResponses:
             blank=frozenset({"user", "assistant"}),
             ids_again=True,
             system_inside=True,
+            calls_elsewhere="always" if any(name in setting.params for name in CHAINS) else "referred",
         )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ResponsesDialect:

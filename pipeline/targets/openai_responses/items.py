@@ -60,6 +60,10 @@ class ResponsesParts:
         """An image that was uploaded before."""
         return _InputImage(file_id=file_id, detail=detail)
 
+    def takes(self, media_type: str) -> bool:
+        """Whatever is neither seen nor heard (RSP-17)."""
+        return not media_type.startswith(("audio/", "image/", "video/"))
+
     def file(self, name: str, url: str) -> Any:  # noqa: ANN401  a part
         """A document as a data URL."""
         return _InputFile(filename=name, file_data=url)
@@ -114,7 +118,7 @@ def result_item(own: Own | UnsetType, call_id: str, content: str | list[Any], as
     answer = None if kind else answer_to(asked, words)
     if answer is not None:
         name = native_type(RESPONSES, str(answer["type"])).answers
-        return {**answer, name: call_id, **own_members(own)}
+        return {"type": answer["type"], name: call_id, **answer, **own_members(own)}
     return {"type": kind or "function_call_output", "call_id": call_id, "output": content, **own_members(own)}
 
 

@@ -46,6 +46,8 @@ _OWN_TOOLS: Final = frozenset(
         "web_search_preview", "web_search_preview_2025_03_11",
     }
 )  # fmt: skip
+# Parameters that lead to items outside of the request.
+CHAINS: Final = ("previous_response_id", "conversation")
 _BOUNDS: Final = MappingProxyType({"max_output_tokens": (16, math.inf)})  # RSP-20
 _NO: Final = Raw(b"false")
 
