@@ -71,8 +71,7 @@ class History:
     def append(self, turn: Turn) -> list[Fix]:
         """Take the next turn; the fixes that are now certain."""
         self.turns += 1
-        book = self._book
-        before = len(book.fixes)
+        book, before = self._book, len(self._book.fixes)
         if turn.role == "system":
             self._system(turn)
         else:

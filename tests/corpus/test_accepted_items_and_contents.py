@@ -32,19 +32,12 @@ BOTH = {
     "unknown_dropped",  # items that name what the provider keeps or runs; media without the data that was recorded
 }
 MENDED = {
-    "openai-responses": BOTH
-    | {
-        "field_dropped",  # phases of messages, namespaces of calls
-        "param_dropped",  # client_metadata
-        "turn_stubbed",  # a turn of such items
-        "turn_empty",
-        "thinking_unsigned",  # reasoning that only the provider's store holds
-        "thinking_trailing",
+    "openai-responses": {
         "input_parsed",  # arguments that are an empty list
         "input_wrapped",
-        "system_inlined",  # a system message between others
-        "document_stubbed",  # office documents
-        "reasoning_joined",
+        "parameter_clamped",  # a server that imitates the API takes a smaller limit
+        "result_moved",  # a message between a call and its result
+        "turn_empty",
     },
     "gemini": BOTH
     | {
@@ -76,8 +69,6 @@ def test_what_was_accepted_stays_valid_and_says_the_same(provider):
         done = normalize(msgspec.json.encode(request), to=provider, policy=POLICY)
         codes.update(fix.code for fix in done.fixes)
         hard = {violation.rule for violation in done.violations if violation.severity == "hard"}
-        if hard == {"RSP-20"}:
-            continue  # a server that imitates the API takes a smaller limit
         assert hard == set()
         body = json.loads(done.body)
         if not done.fixes:
@@ -86,7 +77,7 @@ def test_what_was_accepted_stays_valid_and_says_the_same(provider):
         again = normalize(msgspec.json.encode(request | body), to=provider, policy=POLICY)
         assert [fix for fix in again.fixes if fix.code not in {"param_dropped", "field_dropped"}] == []
     assert set(codes) <= MENDED[provider]
-    assert unmended > 0.75 * len(given)
+    assert unmended > {"openai-responses": 0.97, "gemini": 0.75}[provider] * len(given)
 
 
 @pytest.mark.parametrize("provider", sorted(ROOTS))

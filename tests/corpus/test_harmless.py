@@ -12,9 +12,9 @@ from recorded import needs_corpus
 
 from pipeline.explain.shares import SHARES
 
-# The goal, and those that are not there yet.
+# The goal.
 HARMED_AT_MOST, MENDED_AT_MOST = 1 / 200, 1 / 50
-NOT_YET = {"openai-chat", "openai-responses"}
+
 
 pytestmark = needs_corpus
 
@@ -33,6 +33,6 @@ def test_every_harmed_request_has_its_reason():
 
 
 @pytest.mark.parametrize("row", SHARES, ids=lambda row: row.provider)
-def test_the_goal_is_met_or_known_to_be_ahead(row):
+def test_the_goal_is_met(row):
     met = len(row.harmed) <= HARMED_AT_MOST * row.accepted and row.mended <= MENDED_AT_MOST * row.accepted
-    assert met is (row.provider not in NOT_YET)
+    assert met

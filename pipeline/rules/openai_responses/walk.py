@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from pipeline.rules._fold import Walk
 from pipeline.rules._openai import bracketed, legal_name, media_type, unsupported_image
@@ -221,7 +221,7 @@ def _client_output(walk: Items, item: Other, path: str) -> None:
 
 def _is_servers(item: Other) -> bool:
     """Whether the provider itself searched for tools."""
-    return item.execution is not UNSET and bytes(item.execution) == b'"server"'
+    return item.execution == "server"
 
 
 def _reasoning(walk: Items, item: Reasoning, path: str) -> None:

@@ -164,7 +164,7 @@ class Other(_Item, frozen=True, gc=False, kw_only=True):
     encrypted_content: Raw | UnsetType = UNSET
     environment: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
-    execution: Raw | UnsetType = UNSET
+    execution: str | None = None
     fingerprint: Raw | UnsetType = UNSET
     max_output_length: Raw | UnsetType = UNSET
     name: Raw | UnsetType = UNSET
