@@ -65,7 +65,7 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """
 
     tail: Annotated[
-        Literal["continue", "prefill", "keep", "reject"] | UnsetType,
+        Literal["auto", "continue", "prefill", "keep", "reject"] | UnsetType,
         Meta(description="What to do with a history that ends in an assistant turn."),
     ] = UNSET
     missing_result: Annotated[

@@ -204,11 +204,12 @@ def clamped(
 ) -> dict[str, Raw]:
     """The parameters with each number inside the bounds that a target has for it, the least and the most."""
     kept = dict(params)
-    for name in params.keys() & bounds.keys():
+    for name, (least, most) in bounds.items():
+        if name not in params:
+            continue
         given = msgspec.json.decode(params[name])
         if isinstance(given, bool) or not isinstance(given, int | float):
             continue  # of the wrong type, which the rules tell
-        least, most = bounds[name]
         near = min(max(given, least), most)
         if near != given:
             kept[name] = Raw(msgspec.json.encode(near))

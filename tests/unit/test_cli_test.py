@@ -34,7 +34,9 @@ def test_a_case_without_expectations_holds_on_every_target():
         ("interrupted", target) for target in sorted(TARGETS)
     ]
     assert all(result["passed"] and "failures" not in result for result in results)
-    assert all("result_synthesised" in result["fixes"] for result in results)
+    # Gemini takes a call that nobody answered.
+    assert {result["target"] for result in results if "fixes" not in result} == {"gemini"}
+    assert all("result_synthesised" in result["fixes"] for result in results if "fixes" in result)
     assert words == f"{len(TARGETS)} passed, 0 failed, 0 cannot be used\n"
 
 
@@ -114,7 +116,7 @@ def test_a_transcript_is_a_history_too():
         {"type": "user", "uuid": "b", "parentUuid": "a", "sessionId": "s", "message": INTERRUPTED},
     ]
     transcript = "\n".join(json.dumps(line) for line in lines)
-    code, (result,), _ = run({"history": transcript, "to": "anthropic", "fixes": ["turns_merged"]})
+    code, (result,), _ = run({"history": transcript, "to": "bedrock-converse", "fixes": ["turns_merged"]})
     assert (code, result["passed"]) == (0, True)
 
 
