@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pipeline.cli.inspect:inspect_command",
         "Show what the topics and the state hold of a session.",
     ),
-    "config": ("pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),
+    "config": ("pipeline.cli.broker:config_group", "Show the configuration and where each value comes from."),
     "topics": ("pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
 }
 

@@ -1,5 +1,6 @@
 """What commands with a broker share: their options, the topics of a cluster, a session's records in and out.
 
+``reknit config`` shows those options, merged with the file and the environment.
 Every call is bounded, and every failure a typed error.
 """
 
@@ -19,8 +20,8 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyEx
 from aiokafka.partitioner import DefaultPartitioner
 from msgspec import Struct
 
-from pipeline.cli.output import fail
-from pipeline.config import Config, load_config
+from pipeline.cli.output import fail, write_json
+from pipeline.config import Config, load_config, origins
 from pipeline.errors import BrokerDownError, BrokerError, InputError, ReknitError
 from pipeline.kafka import Cluster, connection, explained
 from topics import LARGEST_INPUT, LARGEST_OUTPUT, qualified
@@ -337,3 +338,19 @@ async def partition_of(consumer: AIOKafkaConsumer, config: Config, topic: str, s
     found = DefaultPartitioner()(session.encode(), partitions, partitions)
     assert isinstance(found, int)  # noqa: S101  aiokafka is untyped here
     return found
+
+
+@click.group("config")
+def config_group() -> None:
+    """Show the configuration that a worker and the commands beside it would use."""
+
+
+@config_group.command("show")
+@broker_options
+def show_command(config_file: str | None, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Print every key with its value and source, one a line; what is secret is hidden."""
+    try:
+        for origin in origins(config_file, overrides=options):
+            write_json(origin)
+    except ReknitError as error:
+        fail(error)

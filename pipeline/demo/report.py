@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct
 
-from pipeline.demo.recordings import Events, Input, Recording, Wait, inputs
+from pipeline.demo.clients import Events, Input, Recording, Wait, inputs
 from pipeline.registry import target_named
 from pipeline.rules import Violation, validate
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS

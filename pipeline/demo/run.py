@@ -20,8 +20,7 @@ from msgspec import Struct
 from pipeline.cli.broker import apply, connected
 from pipeline.cli.output import write_json
 from pipeline.config import Config, load_config
-from pipeline.demo.clients import Watch, count_records, feed, watching
-from pipeline.demo.recordings import fleet
+from pipeline.demo.clients import Watch, count_records, feed, fleet, watching
 from pipeline.demo.report import Gathered
 from pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
 from pipeline.demo.worker import Worker, WorkerError, free_port

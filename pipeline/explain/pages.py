@@ -2,7 +2,8 @@
 
 The examples are data, ``fixes.jsonl``, ``streams.jsonl`` and ``rules.jsonl`` beside this module, one a line: for each
 fix a history or a stream that needs it, for each rule a body that breaks it. Where a string has to be long,
-``{"repeat": TEXT, "times": N}`` stands for it.
+``{"repeat": TEXT, "times": N}`` stands for it. ``shares.jsonl`` is what became of accepted requests when they were last
+measured over recorded traffic.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -320,3 +322,25 @@ def shortened(value: Any) -> Any:  # noqa: ANN401  any JSON
     if isinstance(value, dict):
         return {key: shortened(element) for key, element in value.items()}
     return value
+
+
+class Shares(Struct, frozen=True, kw_only=True):
+    """The requests of one provider, sent back to it.
+
+    Attributes:
+        provider: whose traffic it is.
+        accepted: how many requests were recorded accepted.
+        mended: in how many of them something was mended without a loss.
+        codes: in how many each fix was made.
+        harmed: the ids of those in which something was lost, refused, or changed without a fix, each with the reason.
+    """
+
+    provider: str
+    accepted: int
+    mended: int
+    codes: dict[str, int]
+    harmed: dict[str, str]
+
+
+SHARES_FILE: Final = Path(__file__).with_name("shares.jsonl")
+SHARES: Final = tuple(msgspec.json.decode(line, type=Shares) for line in SHARES_FILE.read_bytes().splitlines())

@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.explain.pages import Broken, FixPage, Mended, Retold, RulePage, explain, summaries
-from pipeline.explain.shares import SHARES
+from pipeline.explain.pages import SHARES, Broken, FixPage, Mended, Retold, RulePage, explain, summaries
 from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery.inputs import Input

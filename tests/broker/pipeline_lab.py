@@ -19,7 +19,7 @@ import harness
 import msgspec
 from aiokafka import AIOKafkaProducer
 
-from pipeline.demo.recordings import Wait, fleet, inputs
+from pipeline.demo.clients import Wait, fleet, inputs
 from pipeline.stages.base import Output, Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.registry import stages

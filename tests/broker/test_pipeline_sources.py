@@ -13,7 +13,7 @@ import msgspec
 import pipeline_lab as lab
 import pytest
 
-from pipeline.demo.recordings import Events, fleet
+from pipeline.demo.clients import Events, fleet
 from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics.items import AnyItem
 from topics.reducer import reduce

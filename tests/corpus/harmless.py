@@ -19,7 +19,7 @@ import click
 import msgspec
 from recorded import accepted
 
-from pipeline.explain.shares import SHARES, SHARES_FILE, Shares
+from pipeline.explain.pages import SHARES, SHARES_FILE, Shares
 from pipeline.fixes import FIXES
 from pipeline.testing.equal import Difference, differences
 from reknit import normalize

@@ -9,7 +9,7 @@ from importlib.resources import files
 import msgspec
 import pytest
 
-from pipeline.demo.recordings import FILES, Events, Input, Turns, Wait, fleet, inputs
+from pipeline.demo.clients import FILES, Events, Input, Turns, Wait, fleet, inputs
 from pipeline.demo.report import refusals
 from pipeline.rules import RULES
 from topics import AGENT_TURNS, PROVIDER_EVENTS

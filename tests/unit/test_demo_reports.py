@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipeline.demo.recordings import Input, Recording, Wait, fleet, inputs
+from pipeline.demo.clients import Input, Recording, Wait, fleet, inputs
 from pipeline.demo.report import Gathered
 from pipeline.fixes import FIXES
 from pipeline.stages.base import Record

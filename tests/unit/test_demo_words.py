@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pipeline.cli import main
 from pipeline.config import load_config
 from pipeline.demo import show
-from pipeline.demo.recordings import fleet
+from pipeline.demo.clients import fleet
 from pipeline.demo.report import Letter, Piece, Refusal, SessionReport
 from pipeline.demo.run import alongside
 from pipeline.demo.show import measured, summary

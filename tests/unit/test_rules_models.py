@@ -10,8 +10,8 @@ from pipeline.rules.anthropic.families import family_of as claude_family
 from pipeline.rules.bedrock_converse.families import family_of as converse_family
 from pipeline.rules.gemini.catalogue import family_of as gemini_family
 from pipeline.rules.openai_chat.catalogue import family_of as chat_family
-from pipeline.rules.vllm.templates import UNKNOWN as UNKNOWN_TEMPLATE
-from pipeline.rules.vllm.templates import template_of
+from pipeline.rules.vllm import UNKNOWN as UNKNOWN_TEMPLATE
+from pipeline.rules.vllm import template_of
 
 
 @pytest.mark.parametrize(
