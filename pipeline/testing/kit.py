@@ -259,7 +259,10 @@ class Kit:
         """The request after each message, of a session that they are appended to one by one."""
         if not given.messages:
             return
-        head = read(given.upto(0), self.source).conversation
+        found = read(given.upto(0), self.source)
+        head = found.conversation
+        # By itself, a message does not show that its document names another shape.
+        source = self.source if given.key == _KEYS[0] else found.shape
         session = Session(
             (self.target.name,),
             self.policy,
@@ -269,7 +272,7 @@ class Kit:
             params=head.params,
         )
         for message in given.messages:
-            session.append(encoded(message), self.source)
+            session.append(encoded(message), source)
             yield session.request()
 
     def _settled(self, before: Normalized, now: Normalized, where: str) -> None:
