@@ -119,7 +119,7 @@ class _Scan:
                 rare = not (block.cache_control is block.issuer is block.own is block.caller is UNSET)
             elif kind is Thinking or kind is RedactedThinking:
                 special = self.reasons = True
-                rare = block.cache_control is not UNSET
+                rare = not (block.cache_control is block.own is UNSET)
             else:
                 return None
             if rare:

@@ -156,7 +156,6 @@ def _text(fields: Fields) -> Text:
         text=fields.take_text("text"),
         citations=_or_unset(fields.take("citations")),
         refusal=fields.take_flag("refusal"),
-        structured=fields.take_flag("structured"),
         cache_control=_or_unset(fields.take("cache_control")),
         issuer=_issuer(fields),
     )

@@ -346,7 +346,12 @@ def _arguments(text: str) -> Raw | None:
 
 
 def _is_sound(block: Typed | Unknown) -> bool:
-    """Whether the free-form JSON in a block is of the right type, UTF-8, and can be no deeper than allowed."""
+    """Whether the free-form JSON in a block is of the right type, UTF-8, and can be no deeper than allowed.
+
+    Members that readers alone give a block, of what only one provider has, must not come from the input.
+    """
+    if not isinstance(block, Unknown) and (block.own is not UNSET or (isinstance(block, Text) and block.structured)):
+        return False
     if isinstance(block, ToolUse):
         data = bytes(block.input)
         if not (data[0] == _OPEN_BRACE or block.incomplete) or not is_harmless(data):
