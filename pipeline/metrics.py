@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter as CountOf
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import product
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,8 +26,11 @@ from pipeline._version import __version__
 from pipeline.fixes import FIXES
 from pipeline.rules import RULE_IDS
 from pipeline.stages.base import Result
+from pipeline.stages.registry import WRITTEN
 from pipeline.streams.sources import SOURCES
 from topics import AGENT_TURNS, PROVIDER_EVENTS
+from topics.items import Cause
+from topics.records import TurnRecord
 
 Tally: TypeAlias = Mapping[tuple[str, ...], float]
 
@@ -98,10 +101,13 @@ DEAD_LETTER_CODES = (
     "no_value",
     "not_json",
     "not_parked",
+    "not_utf8",
     "policy",
     "quarantined",
     "rejected",
     "size",
+    "state_incomplete",
+    "state_unreadable",
     "too_deep",
     "unexpected_event",
     "unknown_message",
@@ -111,6 +117,9 @@ DEAD_LETTER_CODES = (
     "wrong_shape",
     "wrong_type",
 )
+# Why a request does not begin with the settled part of the one before it.
+PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled")
+_TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 
 
 class Metrics:
@@ -165,10 +174,15 @@ class Metrics:
     def _begin_at_zero(self, targets: Collection[str]) -> None:
         """Make the series of what may happen: of a counter that begins at 1, no rate ever shows the first."""
         lossy = [fix.code for fix in FIXES.values() if not fix.lossless]
+        whose = ("", *targets, "cascade")  # whose stream's text is mended as it comes, whatever the targets
         bounded: dict[str, Iterator[tuple[str, ...]]] = {
-            "reknit_fixes_total": product(FIXES, ("", *targets)),
-            "reknit_fixes_lossy_total": product(lossy, ("", *targets)),
+            "reknit_fixes_total": product(FIXES, whose),
+            "reknit_fixes_lossy_total": product(lossy, whose),
             "reknit_requests_total": product(targets, ("clean", "mended", "rejected")),
+            "reknit_prefix_kept_bytes_total": product(targets),
+            "reknit_request_written_bytes_total": product(targets),
+            "reknit_prefix_resets_total": product(PREFIX_RESETS),
+            "reknit_turns_total": product(_TURN_TYPES, ("taken", "repeated")),
             "reknit_rejections_total": ((target, rule) for target in targets for rule in RULE_IDS.get(target, ())),
             "reknit_items_total": product(SOURCES, ("stream", "promoted", "result")),
             "reknit_results_unseen_total": product(SOURCES),
@@ -176,11 +190,16 @@ class Metrics:
             "reknit_items_incomplete_total": product(SOURCES),
             "reknit_events_unrecognised_total": product(SOURCES),
             "reknit_turns_finished_total": product(SOURCES),
+            "reknit_runs_unfinished_total": product(SOURCES, get_args(Cause)),
             "reknit_dead_letters_total": product((AGENT_TURNS, PROVIDER_EVENTS), DEAD_LETTER_CODES),
         }
         for name, sets in bounded.items():
             for labels in sets:
                 self._tallied[name].labels(*labels)
+        for target in targets:
+            self._observed["reknit_request_bytes"].labels(target)
+        for topic in WRITTEN:
+            self._produced.labels(topic)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -249,8 +268,9 @@ class Metrics:
         """Set how many partitions of a source topic this worker has, and how many there are."""
         self._owned.labels(topic).set(count)
         self._every.labels(topic).set(every)
-        for counter in (self._consumed, self._batches, self._restored, self._poison, self._expired):
-            counter.labels(topic)
+        counters = (self._consumed, self._batches, self._restored, self._poison, self._expired)
+        for metric in (*counters, self._process, self._write, self._latency, self._restore):
+            metric.labels(topic)
 
     def watch_broker(self, silent_seconds: Callable[[], float]) -> None:
         """Show, whenever metrics are read, how long ago a broker answered last."""

@@ -1,0 +1,137 @@
+"""Series that a rate is asked of are there before what they count happens for the first time."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from build import answered, called, said, user
+
+from pipeline import errors
+from pipeline.metrics import DEAD_LETTER_CODES, Metrics
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+from topics import AGENT_TURNS, PROVIDER_EVENTS
+
+# Codes of errors that only who configures a worker or registers a target can meet.
+NOT_OF_RECORDS = {"bad_marker", "bad_root", "name_taken", "unknown_rule", "wrong_rules"}
+# Of what is no bad record: what a provider would refuse, what a stage raised for, what no topic takes.
+OF_NO_ERROR = {"internal", "rejected", "size"}
+
+
+def stage_modules():
+    """The files that a worker's stages consist of, as a fresh interpreter loads them."""
+    script = (
+        "import sys, pipeline.stages.events, pipeline.stages.turns\n"
+        "print(*[module.__file__ for name, module in sys.modules.items()"
+        " if name.partition('.')[0] in ('pipeline', 'topics')], sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def raised_in(path):
+    """The codes of our own errors that a module makes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(code)), *_]) if name in KINDS:
+                yield code
+
+
+KINDS = {name for name in vars(errors) if name.endswith("Error")} | {"QuarantinedError"}
+
+
+def test_every_code_that_a_dead_letter_can_have_is_listed():
+    found = {code for path in stage_modules() for code in raised_in(path)}
+    assert set(DEAD_LETTER_CODES) == (found - NOT_OF_RECORDS) | OF_NO_ERROR
+    assert found >= NOT_OF_RECORDS
+
+
+def turn(message, **more):
+    return {"type": "turn.appended", "message": message, **more}
+
+
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+TURNS = [
+    OPENED,
+    turn(user("one"), id="u1"),
+    turn(user("one"), id="u1"),
+    turn(called("a")),
+    turn(user("no result")),
+    turn({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "nobody", "content": "x"}]}),
+    {**OPENED, "system": "Be brief."},
+    turn(user("two")),
+    {"type": "history.rewound", "to": 1},
+    turn(user("three")),
+    {"type": "history.restored", "messages": [user("a"), called("a"), answered("a"), said("b")]},
+    turn(user("four")),
+    b'{"type":"turn.appended","message":{"role":"user","content":"\xff"}}',
+    turn({"role": "user", "content": 17}),
+    {"type": "history.rewound", "to": 99},
+    {"type": "session.closed"},
+]
+EVENTS = [
+    b"no JSON",
+    json.dumps({"type": "assistant", "message": said("answer") | {"id": "m"}}).encode(),
+    json.dumps({"type": "result", "subtype": "error", "is_error": True, "result": "unseen"}).encode(),
+]
+
+
+def records(values, headers=()):
+    encoded = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
+    return [Record(partition=0, offset=at, key=b"s", value=v, headers=headers) for at, v in enumerate(encoded)]
+
+
+def series(metrics):
+    """Every series and its value."""
+    found = {}
+    for family in metrics.registry.collect():
+        if family.name.startswith("reknit_"):
+            found |= {(one.name, *sorted(one.labels.items())): one.value for one in family.samples}
+    return found
+
+
+RUN = (("source", b"claude-cli"), ("run", b"r1"))
+
+
+@pytest.mark.parametrize(
+    ("stage", "topic", "given", "counted"),
+    [
+        (
+            TurnsStage(Defaults()),
+            AGENT_TURNS,
+            records(TURNS),
+            {
+                "reknit_dead_letters_total",
+                "reknit_fixes_lossy_total",
+                "reknit_fixes_total",
+                "reknit_prefix_resets_total",
+                "reknit_requests_total",
+                "reknit_turns_total",
+            },
+        ),
+        (
+            EventsStage(Defaults()),
+            PROVIDER_EVENTS,
+            [*records(EVENTS, RUN), Record(partition=0, offset=9, key=b"s", value=None, headers=(("exit", b"1"),))],
+            {"reknit_items_total", "reknit_events_unrecognised_total", "reknit_results_unseen_total"},
+        ),
+    ],
+    ids=["turns", "events"],
+)
+def test_what_stages_count_has_its_series_from_the_start(stage, topic, given, counted):
+    metrics = Metrics(targets=["anthropic"])
+    metrics.on_partitions(topic, 1, 1)
+    before = series(metrics)
+    result = stage.process(given)
+    metrics.on_commit(topic, 0, result, len(given))
+    after = series(metrics)
+    moved = {name[0] for name, value in after.items() if before.get(name, 0) != value}
+    assert counted <= moved
+    assert [name for name in after if name not in before] == []
