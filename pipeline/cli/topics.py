@@ -102,7 +102,7 @@ def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: A
     type=click.Choice(["kafka-acls", "strimzi"]),
     default="kafka-acls",
     show_default=True,
-    help="Lines for kafka-acls.sh, or KafkaUser resources of Strimzi, one a line.",
+    help="Lines for kafka-acls.sh, or KafkaUser resources of Strimzi for kubectl apply.",
 )
 @click.option("--cluster", default="kafka", show_default=True, help="The Kafka resource of Strimzi's users.")
 @broker_options
@@ -114,6 +114,7 @@ def acls_command(form: str, cluster: str, **options: Any) -> None:  # noqa: ANN4
     config = configured(**options)
     for role in roles(config.prefix):
         if form == "strimzi":
+            write_bytes(b"---\n")
             write_json(kafka_user(role, cluster))
             continue
         for line in kafka_acls(role, config.bootstrap_servers):

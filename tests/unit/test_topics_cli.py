@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import subprocess
 import time
@@ -10,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import pipeline.cli.broker
@@ -142,6 +144,34 @@ def test_files_are_written_where_asked(tmp_path):
 def test_the_asyncapi_document_is_printed_whole():
     result = CliRunner().invoke(command, ["asyncapi"])
     assert result.stdout_bytes == generate.asyncapi_file(EXAMPLES)[generate.ASYNCAPI_FILE]
+
+
+def test_users_of_strimzi_have_the_rights_that_kafkas_own_lines_give():
+    lines = CliRunner().invoke(command, ["acls", "--prefix", "p."]).stdout.splitlines()
+    documents = CliRunner().invoke(command, ["acls", "--prefix", "p.", "--format", "strimzi", "--cluster", "east"])
+    users = list(yaml.safe_load_all(documents.stdout))
+    assert {(user["apiVersion"], user["kind"]) for user in users} == {("kafka.strimzi.io/v1beta2", "KafkaUser")}
+    assert {user["metadata"]["labels"]["strimzi.io/cluster"] for user in users} == {"east"}
+    assert all(user["spec"]["authentication"]["type"] == "scram-sha-512" for user in users)
+    given = [
+        (user["metadata"]["name"], acl["resource"]["type"], acl["resource"]["name"], acl["resource"]["patternType"], op)
+        for user in users
+        for acl in user["spec"]["authorization"]["acls"]
+        for op in acl["operations"]
+    ]
+    kinds = {"--topic": "topic", "--group": "group", "--transactional-id": "transactionalId"}
+    patterns = {"literal": "literal", "prefixed": "prefix"}
+    wanted = []
+    for line in lines:
+        words = shlex.split(line)
+        said = dict(zip(words[4::2], words[5::2], strict=True))
+        who, kind = said["--allow-principal"].removeprefix("User:"), next(name for name in kinds if name in said)
+        operations = [word for option, word in zip(words, words[1:], strict=False) if option == "--operation"]
+        place = (who, kinds[kind], said[kind], patterns[said["--resource-pattern-type"]])
+        wanted += [(*place, operation) for operation in operations]
+    assert given == wanted
+    assert len(users) == 7
+    assert ("p-reknit-producer-agent-turns", "topic", "p.agent.turns.v1", "literal", "Write") in given
 
 
 @pytest.mark.parametrize("name", ["diff", "apply"])
