@@ -15,6 +15,11 @@ import pipeline_lab as lab
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+)
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
 from pipeline.kafka import KafkaSettings, connection
@@ -28,6 +33,7 @@ RESOURCES = {"--topic": 2, "--group": 3, "--transactional-id": 5}
 PATTERNS = {"literal": 3, "prefixed": 4}
 OPERATIONS = {"Read": 3, "Write": 4}
 PREFIX = "s."
+ROLES = tuple(roles(PREFIX))
 WORKER, PRODUCER, CONSUMER = "s-reknit-worker", "s-reknit-producer-agent-turns", "s-reknit-consumer-provider-requests"
 
 
@@ -61,7 +67,7 @@ def secured(tmp_path_factory):
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:admin",
     }
-    for user in ("admin", WORKER, PRODUCER, CONSUMER):
+    for user in ("admin", *(role.user for role in ROLES)):
         for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
             broker.format_options += ["--add-scram", f"{mechanism}=[name={user},password={PASSWORD}]"]
     broker.start()
@@ -143,7 +149,7 @@ async def test_the_pipeline_runs_with_the_printed_rights_and_names_each_that_is_
     refused = await asyncio.to_thread(reknit, *worker_command(secured, tmp_path))
     assert refused.returncode == 2
     rights = list(printed(secured))
-    assert {user for user, *_ in rights} == {f"User:{role.user}" for role in roles(PREFIX)}
+    assert {user for user, *_ in rights} == {f"User:{role.user}" for role in ROLES}
     await change(secured, CreateAclsRequest, rights)
 
     port = free_port()
@@ -200,6 +206,45 @@ async def test_the_pipeline_runs_with_the_printed_rights_and_names_each_that_is_
         last = done.stderr.splitlines()[-1]
         assert done.returncode == 2, done.stderr
         assert last.startswith(f"reknit: missing rights: {operation} on {kinds[kind]} {name}. "), done.stderr
+
+
+async def use(role, settings):
+    """Do what the role is for, once: send a record to its topic, or read one from it."""
+    topic = next(right for right in role.rights if right.kind == "topic")
+    writes = "Write" in topic.operations
+    if writes:
+        client = AIOKafkaProducer(**settings, enable_idempotence=True)
+    else:
+        group = {"group_id": f"{role.user}-1", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+        client = AIOKafkaConsumer(topic.name, **settings, **group)
+    try:
+        await client.start()
+        await asyncio.wait_for(client.send_and_wait(topic.name, key=b"k") if writes else client.getone(), 30)
+    finally:
+        await client.stop()
+
+
+# Without Write on any topic nobody may be an idempotent producer, which Kafka calls a right on the cluster.
+REFUSED = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
+
+
+@pytest.mark.parametrize("role", ROLES[1:], ids=lambda role: role.user)
+async def test_producers_and_consumers_need_the_printed_rights_and_no_others(secured, login, role):
+    login("admin")
+    place = ["--bootstrap-servers", secured.bootstrap, "--prefix", PREFIX, "--partitions", str(lab.PARTITIONS)]
+    done = await asyncio.to_thread(reknit, "topics", "apply", *place)
+    assert done.returncode == 0, done.stderr
+    async with AIOKafkaProducer(bootstrap_servers=secured.inside) as producer:
+        await producer.send_and_wait(role.rights[0].name, key=b"k", value=b"{}")
+    rights = [right for right in printed(secured) if right[0] == f"User:{role.user}"]
+    await change(secured, CreateAclsRequest, rights)
+    settings = login(role.user)
+    await use(role, settings)
+    for right in rights:
+        await change(secured, DeleteAclsRequest, [right])
+        with pytest.raises(REFUSED):
+            await use(role, settings)
+        await change(secured, CreateAclsRequest, [right])
 
 
 @pytest.mark.parametrize(

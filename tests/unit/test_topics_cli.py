@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 import socket
@@ -166,7 +167,7 @@ def test_users_of_strimzi_have_the_rights_that_kafkas_own_lines_give():
         words = shlex.split(line)
         said = dict(zip(words[4::2], words[5::2], strict=True))
         who, kind = said["--allow-principal"].removeprefix("User:"), next(name for name in kinds if name in said)
-        operations = [word for option, word in zip(words, words[1:], strict=False) if option == "--operation"]
+        operations = [word for option, word in itertools.pairwise(words) if option == "--operation"]
         place = (who, kinds[kind], said[kind], patterns[said["--resource-pattern-type"]])
         wanted += [(*place, operation) for operation in operations]
     assert given == wanted
