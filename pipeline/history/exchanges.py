@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct, structs
 
-from pipeline.history.ids import made_id
+from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.pieces import Piece
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
@@ -62,18 +62,22 @@ class Asked:
 
 
 class AskedIndex:
-    """The calls of an exchange by the id that they came under, and by the one that their tool's name makes."""
+    """The calls of an exchange by the id that they came under, and by the one that their tool's name makes.
+
+    A result that names nothing answers any of them, in order.
+    """
 
     def __init__(self, calls: list[Call]) -> None:
         self.calls = calls
         self._indexed = 0
         self._by_id: dict[str, Asked] = {}
-        self._by_name: dict[str, Asked] = {}
+        self._by_name: dict[str, Asked] = {NAMELESS: Asked()}
         self._real = 0
 
     def find(self, assistant: Sequence[Piece], original: str, *, by_name: bool) -> Asked | None:
         """The calls under an id, else, ``by_name``, those of the tool that a made id names, if there are any."""
         for call in self.calls[self._indexed :]:
+            self._by_name[NAMELESS].calls.append(call)
             self._by_id.setdefault(call.original, Asked()).calls.append(call)
             self._by_name.setdefault(made_id(call.block(assistant).name), Asked()).calls.append(call)
         self._indexed = len(self.calls)
@@ -235,6 +239,11 @@ def is_reasoning(piece: Piece) -> bool:
     """Whether a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
     block = piece.block
     return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
+
+
+def is_paused_by(piece: Piece, structure: Structure) -> bool:
+    """Whether a piece is a call that the provider runs itself, behind which the model goes on with its own turn."""
+    return isinstance(piece.block, Unknown) and piece.block.kind in structure.paused_by
 
 
 def continues(last: Piece, turn: Turn, pieces: list[Piece]) -> bool:

@@ -30,6 +30,10 @@ def made_id(name: str) -> str:
     return f"call_{name}"
 
 
+# What a result has for an id that names neither its call nor a tool.
+NAMELESS = ""
+
+
 class SettledCall(Struct, frozen=True, array_like=True):
     """A call that will not change any more: its id in the input, in the output, and whether a real result came."""
 

@@ -21,9 +21,9 @@ from msgspec import structs
 
 from pipeline.fixes import Fix
 from pipeline.history.clean import clean, system_pieces
-from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_reasoning
+from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_paused_by, is_reasoning
 from pipeline.history.healthy import Stretch
-from pipeline.history.ids import IdTable, Image, SettledCall, made_id
+from pipeline.history.ids import NAMELESS, IdTable, Image, SettledCall, made_id
 from pipeline.history.native import REFERENCE
 from pipeline.history.pieces import Book, Entry, Message, Piece, is_blank, is_row
 from pipeline.history.render import (
@@ -57,8 +57,7 @@ class History:
         self.exchanges: list[Exchange] = []
         self.system: list[Piece] = []
         self.messages = 0
-        self.turns = 0
-        self.number = 0
+        self.turns = self.number = 0
         self.changed: set[int] = set()
         self.user_spoke_last = False
         # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
@@ -167,6 +166,7 @@ class History:
         if (
             "assistant" not in self.structure.neighbours
             or is_reasoning(exchange.assistant[-1])
+            or is_paused_by(exchange.assistant[-1], self.structure)
             or all(map(is_reasoning, pieces))
         ):
             return False
@@ -259,7 +259,7 @@ class History:
             piece = self._book.change("result_moved", piece)
         if use.id != result.tool_use_id:
             rewritten = structs.replace(result, tool_use_id=use.id)
-            if turn.ids_made and result.tool_use_id == made_id(use.name):
+            if turn.ids_made and result.tool_use_id in {made_id(use.name), NAMELESS}:
                 piece = structs.replace(piece, block=rewritten, came_as=result.tool_use_id)
             else:
                 piece = self._book.change("id_rewritten", piece, rewritten, detail=use.id)

@@ -10,10 +10,10 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from pipeline.fixes import Fix
-from pipeline.history.exchanges import Call, Exchange, Start, calls_last, is_reasoning
+from pipeline.history.exchanges import Call, Exchange, Start, calls_last, is_paused_by, is_reasoning
 from pipeline.history.pieces import Book, Entry, Message, Piece, is_blank
 from pipeline.history.results import INTERRUPTED
-from pipeline.model import Role, Structure, Text, ToolResult, Unknown
+from pipeline.model import Role, Structure, Text, ToolResult
 
 # What the user says where a history must not end with the assistant.
 CONTINUE = "Continue."
@@ -146,9 +146,9 @@ def _ending(
 
 
 def _may_be_last(message: Message, structure: Structure) -> bool:
-    block = message.pieces[-1].block
-    if isinstance(block, Unknown) and block.kind in structure.paused_by:
+    if is_paused_by(message.pieces[-1], structure):
         return True
+    block = message.pieces[-1].block
     if structure.assistant_last == "text":
         return isinstance(block, Text) and bool(block.text.strip())
     return structure.assistant_last == "always"

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import UNSET, Raw, UnsetType
 
-from pipeline.history.ids import made_id
+from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.native import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import (
     Placed,
@@ -111,8 +111,7 @@ def _answered_call(fields: Fields, *, is_tool: bool) -> str | None:
     if call_id is None and name is not None:
         call_id = made_id(name)
         fields.notes.add("call_id_derived", fields.path, call_id)
-    # A result that says nothing of its call is an orphan, which the structure repair sees to.
-    return call_id or ""
+    return call_id or NAMELESS
 
 
 def _result(fields: Fields, call_id: str, notes: Notes) -> Placed:
