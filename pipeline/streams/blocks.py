@@ -52,36 +52,38 @@ class BlockWriter(Generic[A]):
         """End the words that are open and begin others, of a kind of the source's that is shown as text or thinking."""
         self.end_words()
         self.answer.kind = kind
-        self.answer.block = self.begin(shown_as)
+        self.answer.block = self.begin_block(shown_as)
         return self.answer.block
 
     def end_words(self) -> None:
         if self.answer.kind:
-            self.end(self.answer.block)
+            self.end_block(self.answer.block)
             self.answer.kind = ""
 
-    def begin(self, kind: str, *, tool_id: str | None = None, name: str = "", raw: Raw | UnsetType = UNSET) -> int:
+    def begin_block(
+        self, kind: str, *, tool_id: str | None = None, name: str = "", raw: Raw | UnsetType = UNSET
+    ) -> int:
         index = self._next_index()
         started = BlockStarted(index=index, kind=kind, tool_id=tool_id, name=name, raw=raw)
         self.events.append(other_answer(self.answer.number, started) if self.answer.number else started)
         return index
 
-    def begin_own(self, kind: str, members: Fields) -> int:
+    def begin_own_block(self, kind: str, members: Fields) -> int:
         kind, raw = own_block(kind, members)
-        return self.begin(kind, raw=raw)
+        return self.begin_block(kind, raw=raw)
 
-    def grow(self, index: int, kind: str, content: str) -> None:
+    def add_delta(self, index: int, kind: str, content: str) -> None:
         """More of a block; ``kind`` is that of the delta."""
         self.events.append(BlockDelta(index, kind, content))
 
-    def grow_odd(self, index: int, kind: str, raw: Raw) -> None:
+    def add_raw_delta(self, index: int, kind: str, raw: Raw) -> None:
         self.events.append(BlockDelta(index, kind, "", raw=raw))
 
-    def note(self, index: int, name: str, value: Raw, *, appends: bool = False, aside: bool = False) -> None:
+    def note_member(self, index: int, name: str, value: Raw, *, appends: bool = False, aside: bool = False) -> None:
         """A member that stands beside a block's text; see ``BlockNoted``."""
         self.events.append(BlockNoted(index, name, value, appends=appends, aside=aside))
 
-    def end(self, index: int) -> None:
+    def end_block(self, index: int) -> None:
         self.events.append(BlockStopped(index))
 
 

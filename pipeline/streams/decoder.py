@@ -1,7 +1,7 @@
 """Decoders: a source's bytes to common events. This page is what the writer of a new one needs.
 
 A decoder serves one session of one source, run after run. It is fed whole events (``feed``), is told when a run ends
-(``end``), and is saved with the session's state after every batch (``save``, ``load``), so that it goes on with the
+(``end_run``), and is saved with the session's state after every batch (``save``, ``load``), so that it goes on with the
 same events after a restart. It knows the wire format and nothing else: it keeps no opinion about what was lost and
 does not hold back text. What an attempt is worth when the next thing comes is decided by ``recovery``.
 
@@ -99,7 +99,7 @@ class Decoder(Protocol):
         """
         ...
 
-    def end(self) -> list[Event]:
+    def end_run(self) -> list[Event]:
         """What is left when the run ends; what is fed next is another run's."""
         ...
 
@@ -158,13 +158,13 @@ class PayloadDecoder(Generic[S]):
         found = failure(fields)
         return [unrecognized(_reason(fields), event=fields) if found is None else found]
 
-    def finish(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         return []
 
-    def end(self) -> list[Event]:
-        left = self.finish()
+    def end_run(self) -> list[Event]:
+        left = self.release_held()
         if self.halves.are_open():
-            left = [*self.halves.follow(left), *self.halves.end()]
+            left = [*self.halves.follow(left), *self.halves.end_run()]
         self.state = self._fresh()
         return left
 

@@ -126,7 +126,7 @@ RUNS = st.lists(EVENTS, max_size=30).map(lambda makers: [make(number) for number
 
 def stepped(run: list[Event]) -> tuple[list[Item], Machine]:
     machine = Machine(Memory(Ids("x")), "stop", records=True, issuer="made-up")
-    return [item for event in [*run, RunEnded("exit")] for item in machine.step(event)], machine
+    return [item for event in [*run, RunEnded("exit")] for item in machine.apply(event)], machine
 
 
 def tokens(run: list[Event]) -> set[str]:
@@ -138,7 +138,7 @@ def tokens(run: list[Event]) -> set[str]:
 class LookedUp(Machine):
     """A machine that looks every pair up in the table."""
 
-    def _grow(self, event: BlockDelta) -> ItemDelta | None:
+    def _grow_newest_block(self, event: BlockDelta) -> ItemDelta | None:
         return None
 
 
@@ -147,7 +147,7 @@ class LookedUp(Machine):
 def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run: list[Event], proof: Proof) -> None:
     machines = [kind(Memory(Ids("x")), proof, records=True, issuer="made-up") for kind in (Machine, LookedUp)]
     for event in [*run, RunEnded("exit")]:
-        short, long = (machine.step(event) for machine in machines)
+        short, long = (machine.apply(event) for machine in machines)
         assert short == long
     assert machines[0].memory == machines[1].memory
 

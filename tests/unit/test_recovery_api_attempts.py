@@ -58,7 +58,7 @@ each_state = pytest.mark.parametrize("state", sorted(REACHED))
 
 def stepped(*events: Event) -> tuple[list[Item], Machine]:
     machine = Machine(Memory(Ids("x")), "stop", records=True)
-    return [item for event in events for item in machine.step(event)], machine
+    return [item for event in events for item in machine.apply(event)], machine
 
 
 def texts(items: list[Item]) -> list[tuple[str, bool]]:
@@ -265,5 +265,5 @@ def test_what_an_error_cut_says_which_one() -> None:
 def test_without_records_no_turns_are_kept() -> None:
     machine = Machine(Memory(Ids("x")), "stop", records=False)
     for event in (MessageStarted("m1"), *STOPPED, *FINISH, RunEnded("exit")):
-        machine.step(event)
+        machine.apply(event)
     assert machine.memory.finished == []

@@ -10,7 +10,7 @@ from hypothesis.strategies import lists, sampled_from
 
 from pipeline.errors import StreamError
 from pipeline.streams.recovery import asides, closing, complete_messages, streaming
-from pipeline.streams.recovery.asides import ignore, show
+from pipeline.streams.recovery.asides import ignore, show_aside
 from pipeline.streams.recovery.closing import end_run, start_run
 from pipeline.streams.recovery.complete_messages import promote_next, replace_said_again, replace_unconfirmed
 from pipeline.streams.recovery.inputs import Input
@@ -103,7 +103,7 @@ def test_everywhere_a_run_can_end_and_a_late_event_changes_nothing() -> None:
     for state in State:
         assert TABLE[state, Input.END] == (State.IDLE, end_run)
         assert TABLE[state, Input.LATE] == (state, ignore)
-        assert TABLE[state, Input.ASIDE] == (state, show)
+        assert TABLE[state, Input.ASIDE] == (state, show_aside)
 
 
 def test_another_run_ends_this_one_and_withdraws_nothing() -> None:

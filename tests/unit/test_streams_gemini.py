@@ -204,22 +204,22 @@ def test_a_piece_that_leads_back_is_passed_on_and_the_call_is_not_whole() -> Non
 )
 def test_paths_are_written_as_they_nest(paths: list[tuple[str, int]], expected: dict[str, Any]) -> None:
     arguments = Arguments()
-    written = [arguments.write(PartialArg(path, number=Raw(str(value).encode()))) for path, value in paths]
-    assert json.loads("".join(filter(None, written)) + arguments.close()) == expected
+    written = [arguments.write_piece(PartialArg(path, number=Raw(str(value).encode()))) for path, value in paths]
+    assert json.loads("".join(filter(None, written)) + arguments.close_object()) == expected
 
 
 @pytest.mark.parametrize("path", ["", "$", "a", "$a", "$.a[", "$[0]", "$.a..b"])
 def test_what_is_no_path_is_refused(path: str) -> None:
     assert steps(path) is None
-    assert Arguments().write(PartialArg(path, "x")) is None
+    assert Arguments().write_piece(PartialArg(path, "x")) is None
 
 
 @pytest.mark.parametrize("second", ["$.a", "$.a.b", "$.b.c", "$.b", "$.b[0]"])
 def test_nothing_is_written_twice(second: str) -> None:
     arguments = Arguments()
     for path in ("$.a", "$.b.c", "$.d"):
-        assert arguments.write(PartialArg(path, "x")) is not None
-    assert arguments.write(PartialArg(second, "y")) is None
+        assert arguments.write_piece(PartialArg(path, "x")) is not None
+    assert arguments.write_piece(PartialArg(second, "y")) is None
 
 
 # -- ends ---------------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class Anthropic(PayloadDecoder[AnthropicState]):
             return self.feed(inner)
         return super().odd(fields)
 
-    def finish(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """Inputs whose call never stopped."""
         return self._inputs()
 
@@ -142,7 +142,7 @@ class Anthropic(PayloadDecoder[AnthropicState]):
             events += [*self._block(index, raw), *self._inputs(index), BlockStopped(index)]
         if message.usage is not None:
             events.append(UsageKnown(message.usage.usage()))
-        return [*events, _finish(message.stop_reason, {})] if message.stop_reason else events
+        return [*events, _stopped_for(message.stop_reason, {})] if message.stop_reason else events
 
     def _block(self, index: int, raw: Raw) -> list[Event]:
         """A block begins, with what stands in it already."""
@@ -205,7 +205,7 @@ class Anthropic(PayloadDecoder[AnthropicState]):
         reason = read.text(event.delta, "stop_reason")
         if reason:
             edits = event.context_management
-            events.append(_finish(reason, event.delta | ({} if edits is UNSET else {"context_management": edits})))
+            events.append(_stopped_for(reason, event.delta | ({} if edits is UNSET else {"context_management": edits})))
         return events
 
     def _whole(self, event: wire.WholeAnswer) -> list[Event]:
@@ -217,11 +217,11 @@ class Anthropic(PayloadDecoder[AnthropicState]):
             UsageKnown(counts.usage()),
         ]
         if event.stop_reason:
-            events.append(_finish(event.stop_reason, {}))
+            events.append(_stopped_for(event.stop_reason, {}))
         return [*events, MessageStopped()]
 
 
-def _finish(reason: str, told: Fields) -> MessageDelta:
+def _stopped_for(reason: str, told: Fields) -> MessageDelta:
     """The message's stop reason, with what else is told about the stop."""
     return MessageDelta(reason, cut=reason in _CUT, details=read.others(told, {"stop_reason"}))
 

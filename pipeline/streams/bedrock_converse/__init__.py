@@ -63,7 +63,7 @@ _TOLD_BY: Final = {
 }
 
 
-class State(Struct, array_like=True):
+class ConverseState(Struct, array_like=True):
     """What is remembered of the message.
 
     ``kinds`` are the blocks that have begun, ``redacted`` the pieces of redacted reasoning, and ``results`` the start
@@ -78,11 +78,11 @@ class State(Struct, array_like=True):
     counted: bool = False
 
 
-class BedrockConverse(PayloadDecoder[State]):
+class BedrockConverse(PayloadDecoder[ConverseState]):
     framing = staticmethod(ends.frames)
 
     def __init__(self) -> None:
-        super().__init__(State)
+        super().__init__(ConverseState)
 
     def split(self, data: bytes) -> list[bytes]:
         """The payloads of frames, SSE or lines, each under its event's name where that is given beside it."""
@@ -102,12 +102,12 @@ class BedrockConverse(PayloadDecoder[State]):
             return self._delta(event.content_block_delta)
         check_strings(payload)
         if event.content_block_start is not None:
-            return self._start(event.content_block_start)
+            return self._start_block(event.content_block_start)
         if event.content_block_stop is not None:
-            return self._stop(event.content_block_stop.index)
+            return self._stop_block(event.content_block_stop.index)
         if event.message_start is not None:
-            left = self.finish()
-            self.state = State()
+            left = self.release_held()
+            self.state = ConverseState()
             return [*left, MessageStarted(None)]
         if event.message_stop is not None:
             return self._message_stop(event.message_stop)
@@ -131,7 +131,7 @@ class BedrockConverse(PayloadDecoder[State]):
             return [Failed(words or fault, fault)]
         return super().odd(fields)
 
-    def finish(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """Redacted reasoning and blocks of the service's own that never stopped."""
         sealed = [event for index in list(self.state.redacted) for event in self._sealed(index)]
         return sealed + [event for index in list(self.state.results) for event in self._result(index)]
@@ -191,7 +191,7 @@ class BedrockConverse(PayloadDecoder[State]):
             data = msgspec.json.encode("".join(pieces))
         return [BlockNoted(index, "data", Raw(data))]
 
-    def _start(self, event: wire.Start) -> list[Event]:
+    def _start_block(self, event: wire.Start) -> list[Event]:
         index, start = event.index, event.start
         if "toolUse" in start:
             call = wire.decode_tool(start["toolUse"])
@@ -224,7 +224,7 @@ class BedrockConverse(PayloadDecoder[State]):
         self.state.results.setdefault(index, [b"{}"]).extend(map(bytes, parts or [piece[kind]]))
         return [*begun, delta]
 
-    def _stop(self, index: int) -> list[Event]:
+    def _stop_block(self, index: int) -> list[Event]:
         left = [*self._sealed(index), *self._result(index)]
         self.state.kinds.pop(index, None)
         return [*left, BlockStopped(index)]
@@ -244,7 +244,7 @@ class BedrockConverse(PayloadDecoder[State]):
         cut = event.stop_reason in _CUT
         # A call is whole only with its own stop, for what is lost with it may be its input.
         open_ = [] if cut else [index for index, kind in self.state.kinds.items() if kind not in CALLS]
-        stops = [stop for index in open_ for stop in self._stop(index)]
+        stops = [stop for index in open_ for stop in self._stop_block(index)]
         finish = MessageDelta(event.stop_reason, cut=cut, details=details)
         return [*stops, finish, *self._ended()]
 
@@ -257,23 +257,23 @@ class BedrockConverse(PayloadDecoder[State]):
 
     def _whole(self, answer: wire.WholeAnswer) -> list[Event]:
         """An answer that was not streamed."""
-        left = self.finish()
-        self.state = State()
+        left = self.release_held()
+        self.state = ConverseState()
         blocks = wire.whole_blocks(answer.output.message.content)
         events = [*left, MessageStarted(None), WholeMessage(message_id=None, blocks=blocks)]
         more = answer.additional_model_response_fields
         if answer.stop_reason:
             events += self._message_stop(wire.MessageStop(answer.stop_reason, more))
         events += self._metadata(wire.Metadata(answer.usage, answer.trace))
-        self.state = State()
+        self.state = ConverseState()
         return events if answer.stop_reason else [*events, MessageStopped()]
 
     def _ended(self) -> list[Event]:
         """The end of the message, when its stop reason and its counts have come, in whichever order."""
         if not (self.state.stopped and self.state.counted):
             return []
-        left = self.finish()
-        self.state = State()
+        left = self.release_held()
+        self.state = ConverseState()
         return [*left, MessageStopped()]
 
 

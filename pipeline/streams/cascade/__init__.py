@@ -119,7 +119,7 @@ class Cascade(PayloadDecoder[CascadeState]):
             case wire.Chunk() as chunk:
                 return self._read_chunk(chunk)
             case wire.Started(id=message_id, model=model):
-                return [*self._release_held(), *self._begin_message(message_id, model)]
+                return [*self.release_held(), *self._begin_message(message_id, model)]
             case wire.MaxWait(message=message):
                 return self._give_up(f"max_wait: {message}" if message else "max_wait")
             case wire.Done() as done:
@@ -149,9 +149,6 @@ class Cascade(PayloadDecoder[CascadeState]):
                 events.append(event)
         return events
 
-    def finish(self) -> list[Event]:
-        return self._release_held()
-
     # Messages.
 
     def _begin_message(self, message_id: str | None = None, model: str | None = None) -> list[Event]:
@@ -168,7 +165,7 @@ class Cascade(PayloadDecoder[CascadeState]):
         reason = done.reason or "stop"
         if _GIVEN_UP.search(reason):
             return self._give_up(reason)
-        events = [*([] if self.state.started else self._begin_message()), *self._release_held()]
+        events = [*([] if self.state.started else self._begin_message()), *self.release_held()]
         if done.usage is not None:
             events.append(UsageKnown(wire.usage(done.usage)))
         self.state = CascadeState()
@@ -176,18 +173,18 @@ class Cascade(PayloadDecoder[CascadeState]):
 
     def _give_up(self, reason: str) -> list[Event]:
         """The planner went on too long, or stood still: the run ends here, with its diagnosis."""
-        events = self._release_held()
+        events = self.release_held()
         self.state = CascadeState()
         told = self._filters.error(reason)
         return [*events, *self._filters.changes_beside(-1), RunEnded(told)]
 
     def _fail_attempt(self, message: str, code: str) -> list[Event]:
-        events = self._release_held()
+        events = self.release_held()
         self.state = CascadeState()
         told = self._filters.error(message)
         return [*events, *self._filters.changes_beside(-1), Failed(told, code)]
 
-    def _release_held(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """What the filters hold, at the end of a text; a call that had begun stays open."""
         if not self.state.started:
             return []

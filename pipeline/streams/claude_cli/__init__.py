@@ -96,10 +96,10 @@ class ClaudeCli:
             return None
         return self._unless_known([event], wire.uuid or "", line)
 
-    def end(self) -> list[Event]:
+    def end_run(self) -> list[Event]:
         half, self._half = self._half, None
         self._seen = SeenLines()
-        left = self.halves.end()
+        left = self.halves.end_run()
         return [*left, unrecognized("non-JSON output", line=half)] if half is not None else left
 
     def _line(self, line: bytes) -> list[Event]:

@@ -195,8 +195,8 @@ class Halves(Struct):
             found.append(_shown(self._begun(event) if type(event) is BlockStarted and event.text else event))
         return found
 
-    def end(self) -> list[Event]:
-        left = [event for index in list(self.waiting) for event in self._left(index)]
+    def end_run(self) -> list[Event]:
+        left = [event for index in list(self.waiting) for event in self._release_half(index)]
         self.masked = False
         return left
 
@@ -211,7 +211,7 @@ class Halves(Struct):
         if not event.content:
             return [event]
         if (before.kind, before.message_id) != (event.kind, event.message_id):
-            return [*self._left(event.index), self._next(event, event.content)]
+            return [*self._release_half(event.index), self._next(event, event.content)]
         del self.waiting[event.index]
         return [self._next(event, before.half + event.content)]
 
@@ -231,15 +231,17 @@ class Halves(Struct):
         if not self.waiting:
             return []
         if isinstance(event, BlockStarted | BlockStopped):
-            return self._left(event.index)
+            return self._release_half(event.index)
         if isinstance(event, WholeMessage):
             # Where it does not name their places, it tells the whole of its blocks, and they take nothing more.
-            return [left for whole in event.blocks if whole.index is not None for left in self._left(whole.index)]
+            return [
+                left for whole in event.blocks if whole.index is not None for left in self._release_half(whole.index)
+            ]
         if isinstance(event, _ENDS):
-            return [left for index in list(self.waiting) for left in self._left(index)]
+            return [left for index in list(self.waiting) for left in self._release_half(index)]
         return []
 
-    def _left(self, index: int) -> list[Event]:
+    def _release_half(self, index: int) -> list[Event]:
         waiting = self.waiting.pop(index, None)
         return [] if waiting is None else [BlockDelta(index, waiting.kind, _LOST, waiting.message_id, UNSET, 0)]
 

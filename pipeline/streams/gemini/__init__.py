@@ -83,33 +83,33 @@ class Gemini(PayloadDecoder[GeminiState]):
             check_strings(payload)
         if is_past:
             return [unrecognized("a chunk of a message that is over", event=read_object(payload))]
-        events = self._begin(chunk, candidates)
+        events = self._begin_message(chunk, candidates)
         is_last = self.state.over
         for place, candidate in enumerate(candidates):
             number = place if candidate.index is None else candidate.index
-            events += self._grow(number, candidate, of_vertex=chunk.create_time is not UNSET)
+            events += self._take_candidate(number, candidate, of_vertex=chunk.create_time is not UNSET)
             is_last = is_last or bool(candidate.finish_reason)
         self.state.tokens = chunk.usage_metadata or self.state.tokens
         feedback = chunk.prompt_feedback
         blocked = "" if feedback is None else block_reason(feedback.block_reason)
         if feedback is not None and blocked:
             events.append(Failed(feedback.block_reason_message or f"the prompt was blocked: {blocked}", blocked))
-        return [*events, *self._finish()] if is_last else events
+        return [*events, *self._finish_message()] if is_last else events
 
-    def finish(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """What is left of a message that was cut: what stood beside no text, and its tokens."""
-        return [*self._unsaid(), *self._count()]
+        return [*self._take_unsaid(), *self._take_counts()]
 
     def save(self) -> bytes:
         if self.state.tokens is not None:
             bound(self.state.tokens)
         return super().save()
 
-    def _count(self) -> list[Event]:
+    def _take_counts(self) -> list[Event]:
         tokens, self.state.tokens = self.state.tokens, None
         return [] if tokens is None else [UsageKnown(usage(tokens))]
 
-    def _begin(self, chunk: Chunk[Part], candidates: list[Candidate[Part]]) -> list[Event]:
+    def _begin_message(self, chunk: Chunk[Part], candidates: list[Candidate[Part]]) -> list[Event]:
         """Another attempt or message, if the chunk begins one."""
         state = self.state
         named = chunk.response_id or ""
@@ -119,27 +119,27 @@ class Gemini(PayloadDecoder[GeminiState]):
                 state.id = state.id or named
                 return []
         past = state.past if not state.id or state.id == named else [*state.past, state.id][-_MOST_PAST:]
-        before = self.finish()
+        before = self.release_held()
         self.state = GeminiState(id=named, past=past)
         return [*before, MessageStarted(named or None, chunk.model_version or None)]
 
-    def _grow(self, number: int, candidate: Candidate[Part], *, of_vertex: bool) -> list[Event]:
+    def _take_candidate(self, number: int, candidate: Candidate[Part], *, of_vertex: bool) -> list[Event]:
         state = self.state
         growing = state.candidates.get(number)
         if growing is None:
             growing = state.candidates[number] = Growing(number)
         writer = CandidateWriter(growing, state.next_block)
-        writer.take(candidate, of_vertex=of_vertex, over=state.over)
+        writer.take_candidate(candidate, of_vertex=of_vertex, over=state.over)
         return writer.events
 
-    def _finish(self) -> list[Event]:
+    def _finish_message(self) -> list[Event]:
         """The end of the message, when every candidate has its reason; the first one's is the message's."""
         state = self.state
         if state.over:
-            return self.finish()
+            return self.release_held()
         if not state.candidates or not all(growing.finished for growing in state.candidates.values()):
             return []
-        left = self.finish()
+        left = self.release_held()
         state.over = True
         for growing in state.candidates.values():
             growing.noted = {}  # what comes now is told apart from it
@@ -148,7 +148,7 @@ class Gemini(PayloadDecoder[GeminiState]):
         notices: list[Event] = [Notice(message=first.words, code=first.reason)] if cut and first.words else []
         return [*left, MessageDelta(first.reason, cut=cut), *notices, MessageStopped()]
 
-    def _unsaid(self) -> list[Event]:
+    def _take_unsaid(self) -> list[Event]:
         """What was said beside no text at all, or behind the end of the message."""
         events: list[Event] = []
         for growing in self.state.candidates.values():

@@ -43,14 +43,14 @@ class Arguments(Struct):
     begun: bool = False
     written: set[str] = set()
 
-    def write(self, piece: PartialArg) -> str | None:
+    def write_piece(self, piece: PartialArg) -> str | None:
         """The JSON text that a piece adds; None where its path leads back into what was closed, or is no path."""
         path = steps(piece.json_path)
         if path is None:
             return None
         if self.quoted and path == self.path:
             return _escaped(piece.string or "") + self._pause(piece)
-        opening = self._open(path)
+        opening = self._open_path(path)
         if opening is None:
             return None
         if piece.string is not None:
@@ -60,7 +60,7 @@ class Arguments(Struct):
             return opening + bytes(piece.number).decode()
         return opening + ("null" if piece.boolean is None else str(piece.boolean).lower())
 
-    def close(self) -> str:
+    def close_object(self) -> str:
         if not self.begun:
             return "{}"
         quote = '"' if self.quoted else ""
@@ -72,7 +72,7 @@ class Arguments(Struct):
         self.quoted = bool(piece.goes_on)
         return "" if self.quoted else '"'
 
-    def _open(self, path: Path) -> str | None:
+    def _open_path(self, path: Path) -> str | None:
         """Close what is not on the way to a leaf, and open what is."""
         shared = next((at for at, (old, new) in enumerate(zip(self.path, path, strict=False)) if old != new), None)
         if self.begun and (shared is None or type(self.path[shared]) is not type(path[shared])):
@@ -145,7 +145,7 @@ class Growing(Answer):
 class CandidateWriter(BlockWriter[Growing]):
     __slots__ = ()
 
-    def take(self, candidate: Candidate[Part], *, of_vertex: bool, over: bool) -> None:
+    def take_candidate(self, candidate: Candidate[Part], *, of_vertex: bool, over: bool) -> None:
         """The next piece of the candidate; ``over`` says that the message had ended before this chunk."""
         growing = self.answer
         if candidate.content is not None:
@@ -155,7 +155,7 @@ class CandidateWriter(BlockWriter[Growing]):
             for name, value in beside(candidate).items():
                 self._note_text(name, value, over=over)
         if candidate.finish_reason:
-            self._leave()
+            self._end_words_and_call()
             growing.finished = True
             growing.reason = finish_reason(candidate.finish_reason, of_vertex=of_vertex)
             growing.words = candidate.finish_message or ""
@@ -168,30 +168,32 @@ class CandidateWriter(BlockWriter[Growing]):
             self._note_part(growing.block, about, told_before=True)
             return
         if part.thought_signature:
-            self._leave()
-            block = self.begin("thinking")
-            self.grow(block, "signature_delta", part.thought_signature)
-            self.end(block)
+            self._end_words_and_call()
+            block = self.begin_block("thinking")
+            self.add_delta(block, "signature_delta", part.thought_signature)
+            self.end_block(block)
         if part.own is not UNSET:
             # What only Gemini understands, such as code that it ran; its type is the name of its member.
-            self._leave()
-            self.end(self.begin_own(next((name for name in part.own if name not in _ABOUT_PARTS), ""), part.own))
+            self._end_words_and_call()
+            self.end_block(
+                self.begin_own_block(next((name for name in part.own if name not in _ABOUT_PARTS), ""), part.own)
+            )
         elif call is not None:
             self._begin_call(call)
             self._note_part(growing.block, about)
         elif part.text:
-            self._say("thinking" if part.thought else "text", part.text)
+            self._add_words("thinking" if part.thought else "text", part.text)
             self._note_part(growing.block, about, told_before=True)
         else:
             for name, value in about.items():
                 self._note_text(name, value, over=over)
 
-    def _leave(self) -> None:
+    def _end_words_and_call(self) -> None:
         """End what goes on; a call that should have gone on stays without its end."""
         self.end_words()
         self.answer.call = None
 
-    def _say(self, kind: str, words: str) -> None:
+    def _add_words(self, kind: str, words: str) -> None:
         growing = self.answer
         if growing.kind != kind:
             growing.call = None
@@ -200,36 +202,36 @@ class CandidateWriter(BlockWriter[Growing]):
                 waiting = growing.noted if growing.text < 0 else {}
                 growing.text, growing.noted = growing.block, waiting
                 for name, value in waiting.items():
-                    self.note(growing.block, name, Raw(value), aside=True)
-        self.grow(growing.block, f"{kind}_delta", words)
+                    self.note_member(growing.block, name, Raw(value), aside=True)
+        self.add_delta(growing.block, f"{kind}_delta", words)
 
     # -- calls --------------------------------------------------------------------------------------------------
 
     def _begin_call(self, call: FunctionCall) -> None:
-        self._leave()
+        self._end_words_and_call()
         name = call.name or ""
-        block = self.answer.block = self.begin("tool_use", tool_id=call.id or made_id(name), name=name)
+        block = self.answer.block = self.begin_block("tool_use", tool_id=call.id or made_id(name), name=name)
         if call.will_continue or call.partial_args:
             self.answer.call = Arguments()
             self._continue_call(self.answer.call, call)
             return
         if isinstance(call.args, Raw) and bytes(call.args) != b"null":
-            self.grow(block, "input_json_delta", bytes(call.args).decode())
-        self.end(block)
+            self.add_delta(block, "input_json_delta", bytes(call.args).decode())
+        self.end_block(block)
 
     def _continue_call(self, arguments: Arguments, call: FunctionCall) -> None:
         """More of a call's arguments. One that writes where was written before is passed on, and the call not whole."""
         block = self.answer.block
         for piece in call.partial_args or ():
-            text = arguments.write(piece)
+            text = arguments.write_piece(piece)
             if text is None:
-                self.grow_odd(block, "partial_args", Raw(msgspec.json.encode(piece)))
+                self.add_raw_delta(block, "partial_args", Raw(msgspec.json.encode(piece)))
                 self.answer.call = None
                 return
-            self.grow(block, "input_json_delta", text)
+            self.add_delta(block, "input_json_delta", text)
         if not call.will_continue:
-            self.grow(block, "input_json_delta", arguments.close())
-            self.end(block)
+            self.add_delta(block, "input_json_delta", arguments.close_object())
+            self.end_block(block)
             self.answer.call = None
 
     # -- beside the words ---------------------------------------------------------------------------------------
@@ -242,19 +244,19 @@ class CandidateWriter(BlockWriter[Growing]):
         """
         if told_before:
             for name, value in about.items():
-                self.grow_odd(block, name, Raw(msgspec.json.encode({name: value})))
+                self.add_raw_delta(block, name, Raw(msgspec.json.encode({name: value})))
         for name, value in about.items():
-            self.note(block, f"part.{name}" if name in _TAKEN else name, value, aside=True)
+            self.note_member(block, f"part.{name}" if name in _TAKEN else name, value, aside=True)
 
     def _note_text(self, name: str, value: Raw, *, over: bool) -> None:
         """Note what was said beside a text with it; where there is none yet, with the first one that comes.
 
-        Where the message is ``over``, its items are complete: ``unsaid`` tells it.
+        Where the message is ``over``, its items are complete: the decoder passes it on.
         """
         growing = self.answer
         noted = growing.noted[name] = added(growing.noted.get(name), bytes(value))
         if growing.text >= 0 and not over:
-            self.note(growing.text, name, Raw(noted), aside=True)
+            self.note_member(growing.text, name, Raw(noted), aside=True)
 
 
 def added(before: bytes | None, told: bytes) -> bytes:

@@ -109,9 +109,9 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         if is_past:
             return [unrecognized("a chunk of a message that is over", event=msgspec.json.decode(payload, type=Fields))]
         return [
-            *self._begin(chunk, choices),
-            *self._note(chunk),
-            *self._take(choices, told=bool(chunk.error)),
+            *self._begin_message(chunk, choices),
+            *self._note_beside_text(chunk),
+            *self._take_choices(choices, told=bool(chunk.error)),
             *self._beside(chunk, noted=True),
         ]
 
@@ -125,10 +125,10 @@ class OpenAiChat(PayloadDecoder[ChatState]):
             for growing in state.choices.values():
                 if not growing.reason:
                     writer = self._writer(growing)
-                    writer.flush()
-                    writer.stop(growing.late or _UNSAID)
+                    writer.release_waiting()
+                    writer.end_choice(growing.late or _UNSAID)
                     events += writer.events
-            events += self._finish(told=False)
+            events += self._finish_message(told=False)
         state.over = True
         return [*events, MessageStopped()]
 
@@ -139,14 +139,11 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         if not any(isinstance(event, Failed) for event in events):
             return events
         self.state.failed = True
-        return [*self._flush(), *events]
-
-    def finish(self) -> list[Event]:
-        return self._flush()
+        return [*self.release_held(), *events]
 
     # The message.
 
-    def _begin(self, chunk: Chunk, choices: list[Choice]) -> list[Event]:
+    def _begin_message(self, chunk: Chunk, choices: list[Choice]) -> list[Event]:
         state = self.state
         if state.id is None or self._is_another(chunk, choices):
             return self._begin_another(chunk)
@@ -155,7 +152,7 @@ class OpenAiChat(PayloadDecoder[ChatState]):
 
     def _begin_another(self, chunk: Chunk) -> list[Event]:
         state = self.state
-        rest = self._flush()
+        rest = self.release_held()
         past = state.past if not state.id or state.id == chunk.id else [*state.past, state.id][-_MOST_PAST:]
         self.state = ChatState(id=chunk.id or "", past=past)
         return [*rest, MessageStarted(chunk.id or None, chunk.model or None)]
@@ -177,7 +174,7 @@ class OpenAiChat(PayloadDecoder[ChatState]):
             return False
         return any((growing := state.choices.get(choice.index or 0)) and growing.plain for choice in roles)
 
-    def _take(self, choices: list[Choice], *, told: bool) -> list[Event]:
+    def _take_choices(self, choices: list[Choice], *, told: bool) -> list[Event]:
         """The events of a chunk's choices; ``told`` says that the chunk itself tells an error."""
         state = self.state
         events: list[Event] = []
@@ -195,16 +192,16 @@ class OpenAiChat(PayloadDecoder[ChatState]):
                 growing.reason, growing.late = "", growing.reason
                 state.finished = False
             writer = self._writer(growing)
-            writer.take(choice)
+            writer.take_choice(choice)
             if choice.finish_reason:
-                writer.flush()
-                writer.stop(choice.finish_reason)
+                writer.release_waiting()
+                writer.end_choice(choice.finish_reason)
             events += writer.events
         if not state.finished and all(growing.reason for growing in state.choices.values()):
-            events += self._finish(told=told)
+            events += self._finish_message(told=told)
         return events
 
-    def _finish(self, *, told: bool) -> list[Event]:
+    def _finish_message(self, *, told: bool) -> list[Event]:
         """The message stops for the reason of its first choice."""
         state = self.state
         reason = state.choices[min(state.choices)].reason
@@ -217,18 +214,18 @@ class OpenAiChat(PayloadDecoder[ChatState]):
     def _stopped_for(self, reason: str) -> MessageDelta:
         return MessageDelta("" if reason == _UNSAID else reason, cut=reason in CUT)
 
-    def _flush(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """The events of what waits for more; a choice that went on behind its end ends once more."""
         state = self.state
         events: list[Event] = []
         for growing in state.choices.values():
             writer = self._writer(growing)
-            writer.flush()
+            writer.release_waiting()
             if growing.late and not growing.reason:
-                writer.stop(growing.late)
+                writer.end_choice(growing.late)
             events += writer.events
         if events and not (state.finished or state.failed) and all(one.reason for one in state.choices.values()):
-            events += self._finish(told=False)
+            events += self._finish_message(told=False)
         return events
 
     def _writer(self, growing: Growing) -> ChoiceWriter:
@@ -242,12 +239,12 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         tokens = chunk.x_groq.usage if chunk.usage is None and chunk.x_groq is not None else chunk.usage
         events: list[Event] = [] if tokens is None or state.id is None else [UsageKnown(usage(tokens))]
         if not noted:
-            events += self._note(chunk)
+            events += self._note_beside_text(chunk)
         if chunk.error:
             events += self.odd({"error": Raw(msgspec.json.encode(chunk.error))})
         return events
 
-    def _note(self, chunk: Chunk) -> list[Event]:
+    def _note_beside_text(self, chunk: Chunk) -> list[Event]:
         """What a chunk says about the text, the same only once. Behind the end it is a block of its own."""
         state = self.state
         events: list[Event] = []
@@ -262,7 +259,7 @@ class OpenAiChat(PayloadDecoder[ChatState]):
             first = state.choices.setdefault(0, Growing(0))
             writer = self._writer(first)
             if first.reason:
-                writer.end(writer.begin_own(name, {name: value}))
+                writer.end_block(writer.begin_own_block(name, {name: value}))
             else:
                 writer.note_text(name, value)
             events += writer.events
@@ -289,7 +286,7 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         """A whole answer. One with the id of the message that streams completes it; any other is another one."""
         state = self.state
         is_rest = bool(chunk.id) and chunk.id == state.id and not (state.over or state.finished or state.failed)
-        begun = self._flush() if is_rest and state.blocks.count else self._begin_another(chunk)
+        begun = self.release_held() if is_rest and state.blocks.count else self._begin_another(chunk)
         state = self.state
         first = min(choice.index or 0 for choice in choices)
         events: list[Event] = []
@@ -304,9 +301,9 @@ class OpenAiChat(PayloadDecoder[ChatState]):
                 reason = why
                 for name, value in beside_text(chunk):
                     writer.note_text(name, value)
-            writer.take(Choice(said, choice.index, others=choice.others | unread))
-            writer.flush()
-            writer.stop(why)
+            writer.take_choice(Choice(said, choice.index, others=choice.others | unread))
+            writer.release_waiting()
+            writer.end_choice(why)
             (events if growing.number == first else others).extend(writer.events)
         issuer = {"provider": self.issuer} | ({"model": chunk.model} if chunk.model else {})
         blocks, rest = ([], events) if reason == FAILED else promoted(events, issuer)

@@ -90,16 +90,16 @@ class CallWriter(BlockWriter[Growing]):
         """More of calls, as they stand in one list; ``old`` says that they are none, but the one of the old API."""
         growing = self.answer
         if growing.calls and not growing.by_index:
-            _index(growing)
+            _index_calls(growing)
         known = len(growing.calls)
         for came in calls:
             function = _function(came)
-            at = _find(growing, came, function, known)
+            at = _find_call(growing, came, function, known)
             if at is None:
                 self.end_words()
-                at = _add(growing, came, old=old)
+                at = _add_call(growing, came, old=old)
             call = growing.calls[at]
-            _name(growing, at, came, function)
+            _name_call(growing, at, came, function)
             words = function.arguments
             if words:
                 self._grow_call(call, words if isinstance(words, str) else msgspec.json.encode(words).decode())
@@ -109,7 +109,7 @@ class CallWriter(BlockWriter[Growing]):
     def begin_all_calls(self) -> None:
         growing = self.answer
         if growing.calls and not growing.by_index:
-            _index(growing)
+            _index_calls(growing)
         if growing.started < len(growing.calls):
             self._begin_calls(must=True)
 
@@ -117,11 +117,11 @@ class CallWriter(BlockWriter[Growing]):
         call.begun = True
         inside = msgspec.json.encode(words)[1:-1].decode() if call.free else words
         if call.block >= 0:
-            self.grow(call.block, "input_json_delta", inside)
+            self.add_delta(call.block, "input_json_delta", inside)
             return
         call.held.append(inside)
         if not call.id and not call.free:
-            _follow(call, words)
+            _follow_json(call, words)
 
     def _begin_calls(self, *, must: bool) -> None:
         """Begin the calls that are known by all they are known by; or all, if they ``must``."""
@@ -130,15 +130,15 @@ class CallWriter(BlockWriter[Growing]):
             call = growing.calls[growing.started]
             if not (must or (call.begun and call.name and (call.id or call.old))):
                 return
-            call.block = self.begin("tool_use", tool_id=call.id or derived_id(call.name), name=call.name)
+            call.block = self.begin_block("tool_use", tool_id=call.id or derived_id(call.name), name=call.name)
             growing.started += 1
             held = ('{"input":"' if call.free else "") + "".join(call.held)
             call.held = []
             if held:
-                self.grow(call.block, "input_json_delta", held)
+                self.add_delta(call.block, "input_json_delta", held)
 
 
-def _index(growing: Growing) -> None:
+def _index_calls(growing: Growing) -> None:
     """Find the calls of a state that was saved before calls waited: all of them have begun."""
     growing.started = len(growing.calls)
     for at, call in enumerate(growing.calls):
@@ -155,7 +155,7 @@ def _function(came: ToolCall) -> Function:
     return came.function or Function()
 
 
-def _find(growing: Growing, came: ToolCall, function: Function, known: int) -> int | None:
+def _find_call(growing: Growing, came: ToolCall, function: Function, known: int) -> int | None:
     """The place of the call that goes on, or None where another one begins.
 
     Calls from ``known`` on came in the same list.
@@ -195,7 +195,7 @@ def _goes_on(call: Call, function: Function, *, is_beside: bool) -> bool:
     return name == call.name and not (is_whole and function.arguments)
 
 
-def _add(growing: Growing, came: ToolCall, *, old: bool) -> int:
+def _add_call(growing: Growing, came: ToolCall, *, old: bool) -> int:
     at = len(growing.calls)
     index = at if came.index is None else came.index
     is_free = came.custom is not None and not (came.function is not None and came.function.name)
@@ -204,7 +204,7 @@ def _add(growing: Growing, came: ToolCall, *, old: bool) -> int:
     return at
 
 
-def _name(growing: Growing, at: int, came: ToolCall, function: Function) -> None:
+def _name_call(growing: Growing, at: int, came: ToolCall, function: Function) -> None:
     """Take the call's id and name, or more of them."""
     call = growing.calls[at]
     if call.block >= 0:
@@ -218,7 +218,7 @@ def _name(growing: Growing, at: int, came: ToolCall, function: Function) -> None
         call.name += function.name
 
 
-def _follow(call: Call, words: str) -> None:
+def _follow_json(call: Call, words: str) -> None:
     """Follow what opens and closes in JSON."""
     depth, mode, past = call.depth, call.mode, 0
     if mode == _ESCAPE:

@@ -35,17 +35,17 @@ _TRUE: Final = Raw(b"true")
 class ChoiceWriter(CallWriter):
     __slots__ = ()
 
-    def take(self, choice: Choice) -> None:
+    def take_choice(self, choice: Choice) -> None:
         """A choice's next piece, in the order in which a model writes: it thinks, it speaks, it calls."""
         delta = choice.delta
         if delta is not None:
-            self._say("thinking", wire.reasoning(delta))
+            self._add_words("thinking", wire.reasoning(delta))
             self._take_details(delta)
             if isinstance(delta.content, str):
-                self._say("text", delta.content)
+                self._add_words("text", delta.content)
             elif delta.content:
                 self._take_parts(delta.content)
-            self._say(REFUSAL, delta.refusal or "")
+            self._add_words(REFUSAL, delta.refusal or "")
             if delta.audio:
                 self._take_audio(delta.audio)
             for annotation in delta.annotations or ():
@@ -63,16 +63,16 @@ class ChoiceWriter(CallWriter):
         if growing.text < 0:
             growing.waiting.append((name, bytes(value), appends))
         else:
-            self.note(growing.text, name, value.copy(), appends=appends, aside=True)
+            self.note_member(growing.text, name, value.copy(), appends=appends, aside=True)
 
-    def flush(self) -> None:
+    def release_waiting(self) -> None:
         """What waits: calls that have not begun, and what stands beside a text that never came."""
         self.begin_all_calls()
         waiting, self.answer.waiting = self.answer.waiting, []
         for name, value, _ in waiting:
             self._note_own(name, Raw(value))
 
-    def stop(self, reason: str) -> None:
+    def end_choice(self, reason: str) -> None:
         """End every block of a choice, of which nothing waits any more.
 
         Where the output was cut, the text that a custom tool is called with did not end either; and nothing did where
@@ -85,14 +85,14 @@ class ChoiceWriter(CallWriter):
             for call in growing.calls:
                 if not (call.free and reason in CUT):
                     if call.free:
-                        self.grow(call.block, "input_json_delta", '"}')
-                    self.end(call.block)
+                        self.add_delta(call.block, "input_json_delta", '"}')
+                    self.end_block(call.block)
             for block in growing.others.values():
-                self.end(block)
+                self.end_block(block)
         growing.kind, growing.calls, growing.others = "", [], {}
         growing.started, growing.by_index, growing.by_id = 0, {}, {}
 
-    def _say(self, kind: str, words: str) -> None:
+    def _add_words(self, kind: str, words: str) -> None:
         """More words of this kind. A refusal is text of its own, and so is what a voice says."""
         if not words:
             return
@@ -105,16 +105,16 @@ class ChoiceWriter(CallWriter):
                 growing.thinking = block
             else:
                 self._begin_text(block)
-        self.grow(growing.block, f"{shown_as}_delta", words)
+        self.add_delta(growing.block, f"{shown_as}_delta", words)
 
     def _begin_text(self, block: int) -> None:
         growing = self.answer
         growing.text = block
         if growing.kind == REFUSAL:
-            self.note(block, REFUSAL, _TRUE)
+            self.note_member(block, REFUSAL, _TRUE)
         waiting, growing.waiting = growing.waiting, []
         for name, value, appends in waiting:
-            self.note(block, name, Raw(value), appends=appends, aside=True)
+            self.note_member(block, name, Raw(value), appends=appends, aside=True)
 
     def _take_details(self, delta: Delta) -> None:
         """Signatures, which belong to the last reasoning, and reasoning that only its issuer can read."""
@@ -124,17 +124,17 @@ class ChoiceWriter(CallWriter):
             if detail.data:
                 self.end_words()
                 self.begin_all_calls()
-                block = self.begin("redacted_thinking")
-                self.note(block, "data", Raw(msgspec.json.encode(detail.data)))
-                self.end(block)
+                block = self.begin_block("redacted_thinking")
+                self.note_member(block, "data", Raw(msgspec.json.encode(detail.data)))
+                self.end_block(block)
 
     def _sign(self, signature: str) -> None:
         growing = self.answer
         if growing.thinking < 0:
             self.begin_all_calls()
-            growing.thinking = self.begin("thinking")
-            self.end(growing.thinking)
-        self.grow(growing.thinking, "signature_delta", signature)
+            growing.thinking = self.begin_block("thinking")
+            self.end_block(growing.thinking)
+        self.add_delta(growing.thinking, "signature_delta", signature)
 
     def _take_parts(self, content: list[Raw]) -> None:
         for raw in content:
@@ -142,7 +142,7 @@ class ChoiceWriter(CallWriter):
             if part is None:
                 self._note_own("content", raw)
                 continue
-            self._say(part.kind, part.words)
+            self._add_words(part.kind, part.words)
             if part.signature:
                 self._sign(part.signature)
             for name, value in part.beside.items():
@@ -151,7 +151,7 @@ class ChoiceWriter(CallWriter):
     def _take_audio(self, audio: Fields) -> None:
         """What a voice says is text; the sound stands in a block of its own."""
         words, others = wire.transcript(audio)
-        self._say("transcript", words)
+        self._add_words("transcript", words)
         if others:
             self._note_own("audio", Raw(msgspec.json.encode(others)))
 
@@ -159,8 +159,8 @@ class ChoiceWriter(CallWriter):
         """What nobody knows: one block for each member, with all that came under its name."""
         block = self.answer.others.get(name)
         if block is None:
-            block = self.answer.others[name] = self.begin_own(name, {})
-        self.note(block, name, value.copy(), appends=True)
+            block = self.answer.others[name] = self.begin_own_block(name, {})
+        self.note_member(block, name, value.copy(), appends=True)
 
 
 class _Grown(Struct):
@@ -186,7 +186,7 @@ def promoted(events: Sequence[Event], issuer: dict[str, str]) -> tuple[list[Whol
         if isinstance(event, BlockStarted):
             grown[event.index] = _Grown(event, [event])
         elif isinstance(event, BlockDelta | BlockNoted | BlockStopped):
-            _take(grown[event.index], event)
+            _add_event(grown[event.index], event)
     blocks: list[WholeBlock] = []
     rest: list[Event] = []
     for block in grown.values():
@@ -198,7 +198,7 @@ def promoted(events: Sequence[Event], issuer: dict[str, str]) -> tuple[list[Whol
     return blocks, rest
 
 
-def _take(block: _Grown, event: BlockDelta | BlockNoted | BlockStopped) -> None:
+def _add_event(block: _Grown, event: BlockDelta | BlockNoted | BlockStopped) -> None:
     block.events.append(event)
     match event:
         case BlockStopped():

@@ -62,7 +62,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         try:
             event = wire.decode(payload)
         except msgspec.ValidationError:
-            return self._other(payload)
+            return self._take_other_event(payload)
         kind = type(event)
         if kind in wire.HOLD_JSON:
             check_strings(payload)
@@ -75,9 +75,9 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
             if at == self.state.growing and not self.state.over:
                 return [BlockDelta(at, "text_delta", event.delta)]
         if kind in _PIECES:
-            return self.state.piece(event) if self._is_on() else [*self._go_on(), *self.state.piece(event)]
+            return self.state.piece(event) if self._is_on() else [*self._begin_if_missing(), *self.state.piece(event)]
         before = self.state
-        events = self._take(event, payload)
+        events = self._take_event(event, payload)
         if self.state is not before and kind in _HEADS:
             # Numbers begin anew with each response, and this is its first event.
             marks, _ = self._seen.window()
@@ -128,17 +128,17 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         if number is not None and self._is_known(number, msgspec.json.encode(fields)):
             return []
         if wire.is_answer(fields):
-            return self._answer(fields)
+            return self._take_answer(fields)
         response = read.members(fields, "response")
         ending = _ENDINGS.get(read.text(fields, "type"))
         if ending is not None and response is not None:
-            return self._take(ending(response=wire.response_of(response)), msgspec.json.encode(fields))
+            return self._take_event(ending(response=wire.response_of(response)), msgspec.json.encode(fields))
         return [event for event in super().odd(fields) if type(event) is not Failed or self._is_news(event, "error")]
 
-    def finish(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """The next run numbers its events anew. What nobody has told whole is told as it came."""
         self._seen = SeenLines()
-        return self.state.left()
+        return self.state.release_held()
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode(_Saved(self.state, self._seen.save()))
@@ -147,54 +147,54 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         found = msgspec.msgpack.decode(saved, type=_Saved)
         self.state, self._seen, self._restored = found.state, SeenLines.load(found.seen), True
 
-    def _take(self, event: wire.Frame, payload: bytes) -> list[Event]:
+    def _take_event(self, event: wire.Frame, payload: bytes) -> list[Event]:
         match event:
             case wire.Created():
-                return self._begin(event.response)
+                return self._begin_response(event.response)
             case wire.InProgress() | wire.Queued():
-                return self._wait(event)
+                return self._take_sign_of_life(event)
             case wire.Completed() | wire.Incomplete():
                 cut = type(event) is wire.Incomplete
                 beside = wire.said_beside(wire.members_of_response(payload))
                 return self._end_response(event.response, "incomplete" if cut else "completed", cut=cut, beside=beside)
             case wire.Failed():
-                return self._fail(event.response)
+                return self._fail_response(event.response)
             case wire.ItemDone():
                 return self._finish_item(event)
         # The whole response has said it all, and once more is no news.
-        return [] if self.state.over else [*self._go_on(), *self.state.done(event)]
+        return [] if self.state.over else [*self._begin_if_missing(), *self.state.done(event)]
 
     # -- a response ---------------------------------------------------------------------------------------------
 
-    def _wait(self, event: wire.InProgress | wire.Queued) -> list[Event]:
+    def _take_sign_of_life(self, event: wire.InProgress | wire.Queued) -> list[Event]:
         """A sign of life, which is the first one where the response's beginning was lost."""
         state = self.state
         known = state.id is not None and (not state.over or state.id == event.response.id)
-        return [] if known else self._begin(event.response)
+        return [] if known else self._begin_response(event.response)
 
-    def _begin(self, response: wire.Response) -> list[Event]:
+    def _begin_response(self, response: wire.Response) -> list[Event]:
         self.state = ResponsesState(id=response.id or "", model=response.model or None)
         return [MessageStarted(response.id or None, response.model or None, placed=True)]
 
     def _is_on(self) -> bool:
         return self.state.id is not None and not self.state.over
 
-    def _go_on(self) -> list[Event]:
+    def _begin_if_missing(self) -> list[Event]:
         """The events that must come before the next piece of a response: none, or its beginning, which was lost."""
-        return [] if self._is_on() else self._begin(wire.Response())
+        return [] if self._is_on() else self._begin_response(wire.Response())
 
-    def _answer(self, fields: Fields) -> list[Event]:
+    def _take_answer(self, fields: Fields) -> list[Event]:
         """A response that did not stream, or one that is asked for again and again until it is there."""
         response, state = wire.response_of(fields), self.state
         first: list[Event] = []
         if self._is_on() and response.id and state.id and state.id != response.id:
-            first = self._begin(response)
+            first = self._begin_response(response)
         match response.status:
             case "failed":
-                return [*first, *self._fail(response)]
+                return [*first, *self._fail_response(response)]
             case "queued" | "in_progress":
-                first += self._wait(wire.InProgress(response=response))
-                return [*first, *self._output(response, only_over=True)]
+                first += self._take_sign_of_life(wire.InProgress(response=response))
+                return [*first, *self._take_output(response, only_over=True)]
             case None:
                 return self._answer_without_status(response)
             case status:
@@ -211,12 +211,12 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
     def _end_response(self, response: wire.Response, status: str, *, cut: bool, beside: Extras) -> list[Event]:
         if self.state.over and response.id and self.state.id == response.id:
             return []
-        events = [] if self._is_on() else self._begin(response)
+        events = [] if self._is_on() else self._begin_response(response)
         state = self.state
-        events += self._output(response)
+        events += self._take_output(response)
         if response.output:
             state.homeless = []
-        events += state.left()
+        events += state.release_held()
         if not cut:
             events += state.stops(response)
         tokens = None if response.usage is None else wire.usage(response.usage)
@@ -228,7 +228,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         state.over, state.id = True, response.id or state.id
         return [*events, MessageDelta(reason, cut=cut, details=beside), MessageStopped()]
 
-    def _output(self, response: wire.Response, *, only_over: bool = False) -> list[Event]:
+    def _take_output(self, response: wire.Response, *, only_over: bool = False) -> list[Event]:
         """The items of a whole response; with ``only_over``, of one that is not whole, and some of its items are."""
         events: list[Event] = []
         blocks: list[WholeBlock] = []
@@ -236,7 +236,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
             if at in self.state.whole_items:
                 continue
             if only_over and not is_over(item := read_item(raw)):
-                rest = self.state.tell(item, raw, at)
+                rest = self.state.take_unfinished_item(item, raw, at)
             else:
                 found, rest = self.state.whole(raw, at)
                 blocks += found
@@ -245,11 +245,11 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
                 blocks = []
         return [*events, *_message(blocks, response.model or None)]
 
-    def _fail(self, response: wire.Response) -> list[Event]:
+    def _fail_response(self, response: wire.Response) -> list[Event]:
         if self.state.over and response.id and self.state.id == response.id:
             return []
-        events = self._begin(response) if response.output and not self._is_on() else []
-        events += [*self._output(response, only_over=True), *self.state.left()]
+        events = self._begin_response(response) if response.output and not self._is_on() else []
+        events += [*self._take_output(response, only_over=True), *self.state.release_held()]
         if self._is_on():
             if response.usage is not None:
                 events.append(UsageKnown(wire.usage(response.usage)))
@@ -270,7 +270,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
     def _finish_item(self, event: wire.ItemDone) -> list[Event]:
         item = read_item(event.item)
         output_index = self.state.begun.get(item.id or "") if event.output_index is None else event.output_index
-        first = self._go_on()
+        first = self._begin_if_missing()
         if output_index is None:
             self.state.homeless.append(bytes(event.item))  # the whole response has it again, in its place
             return first
@@ -280,7 +280,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         self.state.whole_items.append(output_index)
         return [*first, *partial, *_message(blocks)]
 
-    def _other(self, payload: bytes) -> list[Event]:
+    def _take_other_event(self, payload: bytes) -> list[Event]:
         """An event that says nothing of its own, or one about an item that only its provider understands.
 
         Raises:
@@ -297,7 +297,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
             return []
         kind, output_index = event.type.removeprefix("response."), event.output_index or 0
         at = place(output_index, event.content_index or 0)
-        events = [*self._go_on(), BlockDelta(at, kind, "", raw=Raw(payload).copy())]
+        events = [*self._begin_if_missing(), BlockDelta(at, kind, "", raw=Raw(payload).copy())]
         member = wire.WHOLE_MEMBERS.get(event.type)
         if member is not None and output_index in self.state.begun.values():
             value = getattr(event, member)

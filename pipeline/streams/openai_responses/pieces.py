@@ -64,7 +64,7 @@ class ResponsesState(Struct):
         at = event.output_index
         match event:
             case wire.ItemAdded():
-                return self._start(read_item(event.item), event.item, at)
+                return self._start_item(read_item(event.item), event.item, at)
             case wire.PartAdded():
                 if event.part.type == "reasoning_text":
                     return []
@@ -108,8 +108,8 @@ class ResponsesState(Struct):
             case wire.InputDone():
                 return self._whole_input(at, f'{BEFORE_TEXT}{escaped(event.input)}"}}')
 
-    def tell(self, item: Item, raw: Raw, at: int) -> list[Event]:
-        events = [] if at in self.begun.values() else self._start(item, raw, at)
+    def take_unfinished_item(self, item: Item, raw: Raw, at: int) -> list[Event]:
+        events = [] if at in self.begun.values() else self._start_item(item, raw, at)
         for index, text in told(item, at, self.parts.get(at, [])):
             if item.type == "message" and index % MOST_PARTS not in self.parts.get(at, []):
                 self.parts.setdefault(at, []).append(index % MOST_PARTS)
@@ -124,7 +124,7 @@ class ResponsesState(Struct):
         parts = [place(at, number) for at, numbers in self.parts.items() if at not in in_output for number in numbers]
         return [BlockStopped(index) for index in dict.fromkeys([*items, *parts])]
 
-    def left(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """What was kept for an item that never came whole, and whole items that never got their place."""
         events: list[Event] = []
         for at, text in self.held.items():
@@ -146,11 +146,11 @@ class ResponsesState(Struct):
         if blocks or item.type == "message":
             self.held.pop(output_index, None)
             return blocks, []
-        beginning = [] if output_index in self.begun.values() else self._start(item, raw, output_index)
+        beginning = [] if output_index in self.begun.values() else self._start_item(item, raw, output_index)
         rest = partial_call(item)[self.written.get(output_index, 0) :]
-        return [], [*beginning, *self._input(output_index, rest), *self.tell(item, raw, output_index)]
+        return [], [*beginning, *self._input(output_index, rest), *self.take_unfinished_item(item, raw, output_index)]
 
-    def _start(self, item: Item, raw: Raw, output_index: int) -> list[Event]:
+    def _start_item(self, item: Item, raw: Raw, output_index: int) -> list[Event]:
         is_named = item.id and item.id not in self.begun
         self.begun[item.id if item.id and is_named else str(output_index)] = output_index
         events = started(item, raw, output_index)

@@ -103,7 +103,7 @@ class Recovery:
         self._fed = True
         events = self._decoder.feed(data)
         # Nearly every record is one event.
-        return self._machine.step(events[0]) if len(events) == 1 else self._steps(events)
+        return self._machine.apply(events[0]) if len(events) == 1 else self._apply_each(events)
 
     def _feed_with_care(self, data: bytes, run: str | None, framing: str) -> list[Item]:
         """Feed when it is not just the next events of the same run."""
@@ -112,10 +112,10 @@ class Recovery:
         self._fed = True
         if framing == "bytes":
             data, lost = self._tail.push(data, self._decoder.framing)
-            items += self._steps([unrecognized("event longer than 64 MiB")] * lost)
+            items += self._apply_each([unrecognized("event longer than 64 MiB")] * lost)
         elif self._tail.size:
-            items += self._steps(self._decoder.feed(self._tail.flush()))
-        return items + self._steps(self._decoder.feed(data))
+            items += self._apply_each(self._decoder.feed(self._tail.flush()))
+        return items + self._apply_each(self._decoder.feed(data))
 
     def feed_each(self, records: Sequence[bytes], run: str | None = None) -> list[Item]:
         """Take records of one run, each of them whole events; their items add up to those of feeding one by one.
@@ -126,7 +126,7 @@ class Recovery:
             StreamError: the source broke its own protocol. Damaged lines are items, not errors.
         """
         items = self.feed(records[0], run)
-        return items + self._steps(self._decoder.feed_each(records[1:])) if len(records) > 1 else items
+        return items + self._apply_each(self._decoder.feed_each(records[1:])) if len(records) > 1 else items
 
     def end_former_run(self, run: str | None) -> list[Item]:
         """The last items of the run before ``run``, if that is another one; None goes on with it."""
@@ -140,10 +140,10 @@ class Recovery:
         items, self._due = self._due, []
         tail = self._tail.flush()
         if tail:
-            items += self._steps(self._decoder.feed(tail))
-        items += self._steps(self._decoder.end())
+            items += self._apply_each(self._decoder.feed(tail))
+        items += self._apply_each(self._decoder.end_run())
         self._fed, self._run = False, None
-        return items + self._steps([RunEnded(reason)])
+        return items + self._apply_each([RunEnded(reason)])
 
     def switch_source(self, source: str) -> None:
         """Go on with another source's events; the running run ends, and its last items come with the next feed."""
@@ -218,11 +218,11 @@ class Recovery:
         source = self._source
         return Machine(memory, source.confirmed_by, records=self._records, issuer=source.issuer, excerpt=self._excerpt)
 
-    def _steps(self, events: list[Event]) -> list[Item]:
-        step = self._machine.step
+    def _apply_each(self, events: list[Event]) -> list[Item]:
+        apply = self._machine.apply
         if len(events) == 1:
-            return step(events[0])
-        return [item for event in events for item in step(event)]
+            return apply(events[0])
+        return [item for event in events for item in apply(event)]
 
 
 def recover(lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cli") -> Iterator[Item]:

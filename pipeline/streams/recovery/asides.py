@@ -35,7 +35,7 @@ def ignore(context: Context, event: Event) -> list[Item]:
     return [AgentUnrecognized(reason="unknown content outside a message", event=raw, seq=context.ids.next_number())]
 
 
-def show(context: Context, event: Event) -> list[Item]:
+def show_aside(context: Context, event: Event) -> list[Item]:
     """Pass on what stands beside the messages."""
     if isinstance(event, UserMessage):
         return _show_user_message(context, event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from pipeline.streams.events import Aside, RunEnded, RunResult
-from pipeline.streams.recovery.asides import show
+from pipeline.streams.recovery.asides import show_aside
 from pipeline.streams.recovery.diagnosis import Trace
 from pipeline.streams.recovery.memory import Context, Shown, State
 from pipeline.streams.recovery.message import Block, Message
@@ -149,4 +149,4 @@ def start_run(context: Context, event: Aside) -> list[Item]:
     """Another run begins in the same pipe, and the one before was ended without a word."""
     items = end_run(context, RunEnded("next run"))
     context.memory.trace.count_event(event)
-    return [*items, *show(context, event)]
+    return [*items, *show_aside(context, event)]

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 
 from pipeline.errors import StreamError
 from pipeline.streams.events import BlockDelta, Event
-from pipeline.streams.recovery.asides import ignore, show
+from pipeline.streams.recovery.asides import ignore, show_aside
 from pipeline.streams.recovery.closing import end_run, report_result, start_run, sum_up
 from pipeline.streams.recovery.complete_messages import (
     confirm_blocks,
@@ -76,8 +76,8 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.IDLE, I.START): (S.OPEN, start_next),
     (S.IDLE, I.UNSTARTED): (S.OPEN, start_unseen),
     (S.IDLE, I.FOREIGN): (S.PROMOTED, promote_next),
-    (S.IDLE, I.RETRY): (S.IDLE, show),
-    (S.IDLE, I.ASIDE): (S.IDLE, show),
+    (S.IDLE, I.RETRY): (S.IDLE, show_aside),
+    (S.IDLE, I.ASIDE): (S.IDLE, show_aside),
     (S.IDLE, I.LATE): (S.IDLE, ignore),
     (S.IDLE, I.RESULT): (S.IDLE, sum_up),
     (S.IDLE, I.END): (S.IDLE, end_run),
@@ -96,8 +96,8 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.OPEN, I.OWN): (S.OPEN, confirm_blocks),
     # No stop was seen, so the source forgot the attempt for now; what was confirmed stays in its transcript.
     (S.OPEN, I.FOREIGN): (S.PROMOTED, replace_said_again),
-    (S.OPEN, I.RETRY): (S.CUT, show),
-    (S.OPEN, I.ASIDE): (S.OPEN, show),
+    (S.OPEN, I.RETRY): (S.CUT, show_aside),
+    (S.OPEN, I.ASIDE): (S.OPEN, show_aside),
     (S.OPEN, I.LATE): (S.OPEN, ignore),
     (S.OPEN, I.RESULT): (S.CLOSED, sum_up),
     (S.OPEN, I.RESULT_BEFORE): (S.OPEN, report_result),
@@ -119,9 +119,9 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.CUT, I.ABANDON): (S.CUT, abandon_blocks),
     (S.CUT, I.OWN): (S.CUT, confirm_blocks),
     (S.CUT, I.FOREIGN): (S.PROMOTED, replace_unconfirmed),
-    (S.CUT, I.RETRY): (S.CUT, show),
-    (S.CUT, I.ANSWER): (S.CUT, show),
-    (S.CUT, I.ASIDE): (S.CUT, show),
+    (S.CUT, I.RETRY): (S.CUT, show_aside),
+    (S.CUT, I.ANSWER): (S.CUT, show_aside),
+    (S.CUT, I.ASIDE): (S.CUT, show_aside),
     (S.CUT, I.LATE): (S.CUT, ignore),
     (S.CUT, I.RESULT): (S.CLOSED, sum_up),
     (S.CUT, I.RESULT_BEFORE): (S.CUT, report_result),
@@ -141,9 +141,9 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.FINISHED, I.ABANDON): (S.CUT, abandon_blocks),
     (S.FINISHED, I.OWN): (S.FINISHED, confirm_blocks),
     (S.FINISHED, I.FOREIGN): (S.PROMOTED, replace_said_again),
-    (S.FINISHED, I.RETRY): (S.CUT, show),
-    (S.FINISHED, I.ANSWER): (S.ANSWERED, show),
-    (S.FINISHED, I.ASIDE): (S.FINISHED, show),
+    (S.FINISHED, I.RETRY): (S.CUT, show_aside),
+    (S.FINISHED, I.ANSWER): (S.ANSWERED, show_aside),
+    (S.FINISHED, I.ASIDE): (S.FINISHED, show_aside),
     (S.FINISHED, I.LATE): (S.FINISHED, ignore),
     (S.FINISHED, I.RESULT): (S.CLOSED, sum_up),
     (S.FINISHED, I.RESULT_BEFORE): (S.FINISHED, report_result),
@@ -163,9 +163,9 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.ANSWERED, I.ABANDON): (S.CUT, abandon_blocks),
     (S.ANSWERED, I.OWN): (S.ANSWERED, confirm_blocks),
     (S.ANSWERED, I.FOREIGN): (S.PROMOTED, promote_next),
-    (S.ANSWERED, I.RETRY): (S.ANSWERED, show),
-    (S.ANSWERED, I.ANSWER): (S.ANSWERED, show),
-    (S.ANSWERED, I.ASIDE): (S.ANSWERED, show),
+    (S.ANSWERED, I.RETRY): (S.ANSWERED, show_aside),
+    (S.ANSWERED, I.ANSWER): (S.ANSWERED, show_aside),
+    (S.ANSWERED, I.ASIDE): (S.ANSWERED, show_aside),
     (S.ANSWERED, I.LATE): (S.ANSWERED, ignore),
     (S.ANSWERED, I.RESULT): (S.CLOSED, sum_up),
     (S.ANSWERED, I.RESULT_BEFORE): (S.ANSWERED, report_result),
@@ -186,9 +186,9 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.DONE, I.ABANDON): (S.CUT, abandon_blocks),
     (S.DONE, I.OWN): (S.DONE, confirm_blocks),
     (S.DONE, I.FOREIGN): (S.PROMOTED, promote_next),
-    (S.DONE, I.RETRY): (S.DONE, show),
-    (S.DONE, I.ANSWER): (S.DONE, show),
-    (S.DONE, I.ASIDE): (S.DONE, show),
+    (S.DONE, I.RETRY): (S.DONE, show_aside),
+    (S.DONE, I.ANSWER): (S.DONE, show_aside),
+    (S.DONE, I.ASIDE): (S.DONE, show_aside),
     (S.DONE, I.LATE): (S.DONE, ignore),
     (S.DONE, I.RESULT): (S.CLOSED, sum_up),
     (S.DONE, I.RESULT_BEFORE): (S.DONE, report_result),
@@ -199,8 +199,8 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.PROMOTED, I.UNSTARTED): (S.OPEN, start_unseen),
     (S.PROMOTED, I.OWN): (S.PROMOTED, confirm_blocks),
     (S.PROMOTED, I.FOREIGN): (S.PROMOTED, promote_next),
-    (S.PROMOTED, I.RETRY): (S.PROMOTED, show),
-    (S.PROMOTED, I.ASIDE): (S.PROMOTED, show),
+    (S.PROMOTED, I.RETRY): (S.PROMOTED, show_aside),
+    (S.PROMOTED, I.ASIDE): (S.PROMOTED, show_aside),
     (S.PROMOTED, I.LATE): (S.PROMOTED, ignore),
     (S.PROMOTED, I.RESULT): (S.CLOSED, sum_up),
     (S.PROMOTED, I.END): (S.IDLE, end_run),
@@ -209,9 +209,9 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
     (S.CLOSED, I.UNSTARTED): (S.OPEN, start_unseen),
     (S.CLOSED, I.OWN): (S.CLOSED, confirm_blocks),
     (S.CLOSED, I.FOREIGN): (S.PROMOTED, promote_next),
-    (S.CLOSED, I.RETRY): (S.CLOSED, show),
-    (S.CLOSED, I.ANSWER): (S.CLOSED, show),
-    (S.CLOSED, I.ASIDE): (S.CLOSED, show),
+    (S.CLOSED, I.RETRY): (S.CLOSED, show_aside),
+    (S.CLOSED, I.ANSWER): (S.CLOSED, show_aside),
+    (S.CLOSED, I.ASIDE): (S.CLOSED, show_aside),
     (S.CLOSED, I.LATE): (S.CLOSED, ignore),
     (S.CLOSED, I.RESULT): (S.CLOSED, sum_up),
     (S.CLOSED, I.END): (S.IDLE, end_run),
@@ -259,7 +259,7 @@ class Machine:
             excerpt=excerpt,
         )
 
-    def step(self, event: Event) -> list[Item]:
+    def apply(self, event: Event) -> list[Item]:
         """Take one event.
 
         Raises:
@@ -267,7 +267,7 @@ class Machine:
         """
         memory = self.memory
         if type(event) is BlockDelta and memory.state is _OPEN:
-            grown = self._grow(event)
+            grown = self._grow_newest_block(event)
             if grown is not None:
                 return [grown]
         given = input_of(event, memory.message, complete_messages=self._complete_messages)
@@ -278,7 +278,7 @@ class Machine:
         memory.state = state
         return items
 
-    def _grow(self, event: BlockDelta) -> ItemDelta | None:
+    def _grow_newest_block(self, event: BlockDelta) -> ItemDelta | None:
         """More words of the newest block, as nearly every event is; None where it is anything else.
 
         What the table has for (OPEN, BLOCK_DELTA), and nothing more than that: no look-up, and no kind of event that
