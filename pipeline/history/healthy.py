@@ -8,12 +8,14 @@ next stretch begins behind it. Both give the same, which a property checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
 from pipeline.history.ids import LONGEST_ID, is_legal
 from pipeline.history.media import with_plain_data
+from pipeline.history.pieces import is_whole
 from pipeline.history.results import LONGEST_PLACEHOLDER, is_placeholder
 from pipeline.model import Block, Document, Image, Policy, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
 
@@ -31,18 +33,20 @@ class Stretch(Struct, frozen=True, kw_only=True):
             mend either.
         opens: whether the history begins here, with a user turn; else the first is an assistant's.
         turns: how many there are.
-        counted: before each assistant's turn, and behind the last turn, how many turns of the assistant and of the user
-            beside results the machine would count, and how many calls there were.
+        counted: for each assistant's turn, and for the one behind the last turn, its place from ``start``, and how many
+            turns of the assistant and of the user beside results the machine would count before it, and how many calls.
+        rows: the places, from ``start``, of results in a message of their own, which join the one before.
         ids: the ids of the calls, all answered.
         names: the tools that are called.
-        special: the places, from ``start``, of turns that hold more than plain text, calls, and results of text.
+        special: the places among ``messages`` of those that hold more than plain text, calls, and results of text.
         reasons: whether they hold thinking.
     """
 
     start: int
     opens: bool
     turns: int
-    counted: list[tuple[int, int]]
+    counted: list[tuple[int, int, int]]
+    rows: list[int]
     ids: list[str]
     names: set[str]
     special: list[int]
@@ -51,18 +55,27 @@ class Stretch(Struct, frozen=True, kw_only=True):
     @property
     def number(self) -> int:
         """How many turns the machine would count."""
-        return self.counted[-1][0]
+        return self.counted[-1][1]
+
+    def messages(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        """The messages that these turns of the stretch are: one each, but for results in rows of their own."""
+        if not self.rows:
+            return turns
+        behind = set(self.rows)
+        starts = [at for at in range(self.turns) if at not in behind]
+        return [_joined(turns[at:end]) for at, end in pairwise([*starts, self.turns])]
 
     def without(self, pairs: int) -> Stretch:
         """What is left without the first pairs of an answer and a user turn; not for a stretch that opens."""
         if not pairs:
             return self
-        number, calls = self.counted[pairs]
+        behind, number, calls = self.counted[pairs]
         return structs.replace(
             self,
-            start=self.start + 2 * pairs,
-            turns=self.turns - 2 * pairs,
-            counted=[(later - number, more - calls) for later, more in self.counted[pairs:]],
+            start=self.start + behind,
+            turns=self.turns - behind,
+            counted=[(at - behind, later - number, more - calls) for at, later, more in self.counted[pairs:]],
+            rows=[at - behind for at in self.rows if at >= behind],
             ids=self.ids[calls:],
             special=[at - 2 * pairs for at in self.special if at >= 2 * pairs],
         )
@@ -74,6 +87,16 @@ class Stretch(Struct, frozen=True, kw_only=True):
             and policy.missing_result == "synthesise"
             and not (self.reasons and policy.reasoning == "strip")
         )
+
+
+def _joined(turns: Sequence[Turn]) -> Turn:
+    """One turn of several."""
+    if len(turns) == 1:
+        return turns[0]
+    blocks = tuple(block for turn in turns for block in turn.blocks)
+    paths = tuple(path for turn in turns for path in turn.paths or ())
+    named = next((turn.id for turn in reversed(turns) if turn.id), None)
+    return structs.replace(turns[0], blocks=blocks, paths=paths, id=named)
 
 
 class _Scan:
@@ -133,7 +156,7 @@ class _Scan:
     def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
         """Whether a healthy user turn says something besides its results.
 
-        None if it is not such a turn, or does not begin with one real result for each of ``calls``, which are used up.
+        None if it is not such a turn, or begins with other than real results for some of ``calls``, which are used up.
         """
         if turn.role != "user" or not turn.blocks or turn.synthetic or turn.ids_made:
             return None
@@ -165,7 +188,25 @@ class _Scan:
                 special = True
         if special or turn.own is not UNSET:
             self.special.append(at)
-        return None if calls else said
+        return said
+
+    def answers(self, turns: Sequence[Turn], at: int, calls: dict[str, str], place: int) -> tuple[bool | None, int]:
+        """What `user_says` of the message that begins at a place, and the place behind it.
+
+        Each of several results may come in a turn of its own. None where not all of ``calls`` are answered.
+        """
+        said = self.user_says(turns[at], calls, place) if at < len(turns) else None
+        while said is False and calls and at + 1 < len(turns) and _is_row(turns[at]) and _is_row(turns[at + 1]):
+            at += 1
+            said = self.user_says(turns[at], calls, place)
+        return None if calls else said, at + 1
+
+
+def _is_row(turn: Turn) -> bool:
+    """Whether a turn is one result, which came as a message of its own with nothing beside it."""
+    if turn.paths is None or len(turn.blocks) != 1 or turn.own is not UNSET:
+        return False
+    return type(turn.blocks[0]) is ToolResult and is_whole(turn.paths[0])
 
 
 def _is_plain(block: Block) -> bool:
@@ -208,37 +249,41 @@ def _stretch_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool
 
     ``opens`` says that it begins with the history, and so with a user turn.
     """
-    at, number = start, 0
+    at, number, place = start, 0, 0
     if opens:
         if scan.user_says(turns[start], {}, 0) is None:
             return None, start + 1
-        at, number = start + 1, 1
-    counted: list[tuple[int, int]] = []
+        at, number, place = start + 1, 1, 1
+    counted: list[tuple[int, int, int]] = []
+    rows: list[int] = []
     while at < len(turns):
-        calls = scan.calls(turns[at], at - start)
+        calls = scan.calls(turns[at], place)
         if calls is None:
             break
-        counted.append((number, len(scan.ids)))
+        counted.append((at - start, number, len(scan.ids)))
         if calls:
             scan.ids += calls
             scan.names.update(calls.values())
-        said = scan.user_says(turns[at + 1], calls, at + 1 - start) if at + 1 < len(turns) else None
+        said, behind = scan.answers(turns, at + 1, calls, place + 1)
         if said is None:
             break
+        rows += range(at + 2 - start, behind - start)
         number += 2 if said else 1
-        at += 2
+        at, place = behind, place + 2
     # The last answer is the machine's, whatever follows it.
-    count = 2 * len(counted) - (1 if opens else 2)
-    if count < 1:
+    if len(counted) < (1 if opens else 2):
         return None, at + 1
+    count, _, called = counted[-1]
+    rows = [row for row in rows if row < count]
     stretch = Stretch(
         start=start,
         opens=opens,
         turns=count,
         counted=counted,
-        ids=scan.ids[: counted[-1][1]],
+        rows=rows,
+        ids=scan.ids[:called],
         names=scan.names,
-        special=[place for place in scan.special if place < count],
+        special=[place for place in scan.special if place < count - len(rows)],
         reasons=scan.reasons,
     )
     return stretch, at + 1

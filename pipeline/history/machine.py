@@ -98,7 +98,7 @@ class History:
         for exchange in self.exchanges:
             self._emit(user_messages(exchange, self.changed, self._book))
         self.turns += stretch.turns
-        self.messages += stretch.turns
+        self.messages += stretch.turns - len(stretch.rows)
         self.ids.claim_answered(stretch.ids)
         self.ids.begin_turn()
         self._calls += [SettledCall(each, each, answered=True) for each in stretch.ids]

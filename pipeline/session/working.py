@@ -79,8 +79,10 @@ class Mending:
                 continue
             while not (stretch.opens or self.history.rests) and at < stretch.start + stretch.turns:
                 # An earlier call still waits for its result, say.
-                self.take(turns[at : at + 2])
-                at, pairs = at + 2, pairs + 1
+                pairs += 1
+                behind = stretch.start + stretch.counted[pairs][0]
+                self.take(turns[at:behind])
+                at = behind
             left = stretch.without(pairs)
             if left.turns and self.history.ids.admits(left.ids):
                 self._skip(turns[at : at + left.turns], left)
@@ -97,11 +99,12 @@ class Mending:
         return certain
 
     def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
-        """Take the turns of a healthy stretch, each of which is one message."""
+        """Take the turns of a healthy stretch."""
         self.history.skip(stretch)
         self._settle()
-        self.shared.ids += [turn.id for turn in turns]
-        healthy = HealthyTurns(turns, stretch.names, frozenset(stretch.special))
+        messages = stretch.messages(turns)
+        self.shared.ids += [message.id for message in messages]
+        healthy = HealthyTurns(messages, stretch.names, frozenset(stretch.special))
         for part in self.parts.values():
             self.settled_bytes += part.settle_healthy(healthy)
 

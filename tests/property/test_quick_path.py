@@ -7,7 +7,8 @@ import os
 import msgspec
 import pytest
 from hypothesis import given, settings
-from strategies import perturbed_histories, policies
+from hypothesis import strategies as st
+from strategies import healthy_histories, perturbed_histories, policies
 
 from pipeline import normalize
 from pipeline.history.healthy import Stretch
@@ -37,6 +38,34 @@ def test_with_it_and_without_it_the_request_is_the_same(target, messages, policy
         assert told(messages, target, policy if target == "anthropic" else None) == quick
 
 
+@st.composite
+def histories_of_rows(draw):
+    """Healthy histories as OpenAI's chat has them, each result a message; one message is left out or comes twice."""
+    rows = []
+    for turn in [*draw(healthy_histories()), {"role": "assistant", "content": "well"}]:
+        blocks = turn["content"]
+        results = [block for block in blocks if "tool_use_id" in block] if isinstance(blocks, list) else []
+        calls = [block for block in blocks if "input" in block] if isinstance(blocks, list) else []
+        rows += [{"role": "tool", "tool_call_id": each["tool_use_id"], "content": "r"} for each in results]
+        if len(results) < len(blocks):
+            text = {"role": turn["role"], "content": blocks if isinstance(blocks, str) else "and"}
+            named = [{"id": each["id"], "function": {"name": "read", "arguments": "{}"}} for each in calls]
+            rows.append(text | ({"tool_calls": named} if named else {}))
+    at = draw(st.integers(0, len(rows) - 1))
+    rows[at : at + 1] = [rows[at]] * draw(st.sampled_from([1, 1, 1, 0, 2]))
+    return rows
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@settings(max_examples=50 * SCALE)
+@given(messages=histories_of_rows())
+def test_so_it_is_with_results_in_rows_of_their_own(target, messages):
+    quick = told(messages, target, None)
+    with pytest.MonkeyPatch.context() as patched:
+        without_quick_path(patched)
+        assert told(messages, target, None) == quick
+
+
 @settings(max_examples=60 * SCALE)
 @given(messages=perturbed_histories(), policy=policies)
 def test_whole_and_turn_by_turn_are_the_same(messages, policy):
@@ -45,6 +74,10 @@ def test_whole_and_turn_by_turn_are_the_same(messages, policy):
 
 HELLO = [{"role": role, "content": "hello"} for role in ("user", "assistant") * 4]
 CALL = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
+TWO = [
+    {"role": "assistant", "tool_calls": [{"id": i, "function": {"name": "read", "arguments": "{}"}} for i in "ab"]},
+    *({"role": "tool", "tool_call_id": each, "content": "r"} for each in "ba"),
+]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +87,8 @@ CALL = {"type": "tool_use", "id": "t", "name": "read", "input": {}}
         ([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}], [7, 6]),
         # A call without its result is waited for through eight exchanges, that is four pairs.
         ([{"role": "user", "content": "one"}, {"role": "assistant", "content": [CALL]}, *HELLO[:7]], [9, 4]),
+        # Several results in rows of their own are one message, and nothing to mend.
+        ([HELLO[0], *TWO], [18]),
     ],
 )
 def test_the_quick_path_is_taken_again_behind_what_was_mended(monkeypatch, between, taken):
