@@ -43,8 +43,10 @@ _HEIF: Final[Mapping[bytes, str]] = MappingProxyType(
 _ALPHABET: Final = f"{string.ascii_letters}{string.digits}+/".encode()
 _PDF: Final = "application/pdf"
 _MARKUP_LOOK: Final = 64  # bytes
-# Enough for the frame header of most JPEG files behind their EXIF data; a multiple of four base64 characters.
-_LOOK: Final = 64 * 1024
+# Enough to tell the kind, and the sides of all kinds but JPEG; multiples of four base64 characters.
+_LOOK: Final = 128
+# Enough for the frame header of most JPEG files behind their EXIF data.
+_JPEG_LOOK: Final = 64 * 1024
 
 
 class Base64Source(Struct, frozen=True, tag_field="type", tag="base64"):
@@ -107,6 +109,8 @@ def inspect(source: Raw) -> Facts | None:
         return Facts(found.media_type, "", len(data), unreadable=True)
     head = binascii.a2b_base64(data[:_LOOK])
     sniffed = _sniff(head)
+    if sniffed == "image/jpeg":
+        head = binascii.a2b_base64(data[:_JPEG_LOOK])
     if len(head) < _HEADERS.get(sniffed, 1):
         return Facts(found.media_type, sniffed, len(data), headless=True)
     width, height = _SIDES[sniffed](head) if sniffed in _SIDES else (0, 0)
