@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 _DATA_URL: Final = re.compile(r"data:(?P<media_type>[^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
+_INLINE: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
 _BLANKS: Final = " \t\r\n"
 _SPACE: Final = re.compile(r"[ \t\r\n]+")
 _PLAIN: Final = str.maketrans("-_", "+/")
@@ -56,3 +57,11 @@ def _decodes(data: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def url_source(url: str) -> dict[str, str] | None:
+    """The source of a data URL or of one on the web; None for any other."""
+    data = _INLINE.fullmatch(url)
+    if data is not None:
+        return {"type": "base64", "media_type": data[1], "data": data[2]}
+    return {"type": "url", "url": url} if url.startswith(("http://", "https://")) else None

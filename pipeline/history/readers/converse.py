@@ -123,6 +123,10 @@ def _image(fields: Fields) -> Image | None:
     image_format = fields.take_string("format")
     if data is None or image_format is None:
         return None
+    return _inline(image_format, data)
+
+
+def _inline(image_format: str, data: str) -> Image:
     source = {"type": "base64", "media_type": f"image/{image_format}", "data": data}
     return Image(source=Raw(msgspec.json.encode(source)))
 
@@ -271,6 +275,15 @@ class _Member(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", g
     search_result: Raw | UnsetType = UNSET
 
 
+class _Bytes(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    bytes: str
+
+
+class _ImageMember(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    format: str
+    source: _Bytes
+
+
 class _Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     role: Role
     content: str | tuple[_Member, ...]
@@ -280,6 +293,7 @@ class _Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc
 _DOCUMENT: Final = msgspec.json.Decoder(WholeDocument[_Message])
 _LIST: Final = msgspec.json.Decoder(tuple[_Message, ...])
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
+_IMAGE: Final = msgspec.json.Decoder(_ImageMember)
 
 
 def read_document(text: bytes, shape: str | None) -> Healthy | None:
@@ -371,6 +385,8 @@ def _rare_block(member: _Member | _Part) -> Block | None:
     key, value = found[0]
     if starts_with(value, b"n") or not is_harmless(bytes(value)):
         return None
+    if key == "image" and (shown := decoded(_IMAGE, value)) is not None:
+        return _inline(shown.format, shown.source.bytes)
     notes = Notes()
     try:
         block = member_block(key, value, "", notes)

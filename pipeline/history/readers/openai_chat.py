@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final
 
 from msgspec import UNSET, Raw, UnsetType
 
 from pipeline.history.ids import NAMELESS, made_id
+from pipeline.history.media import url_source
 from pipeline.history.native import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import (
     Placed,
@@ -44,8 +44,6 @@ MESSAGE_KEYS: Final = frozenset(
     }
 )
 """Keys by which a message is known for this shape."""
-
-_DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
 
 
 def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Placed]:
@@ -233,14 +231,6 @@ def _input_image(fields: Fields) -> Image | None:
 def screenshot(value: Raw) -> Image | None:
     """A computer tool's output as an image."""
     return _input_image(Fields(value, "", Notes())) if starts_with(value, b"{") else None
-
-
-def url_source(url: str) -> dict[str, str] | None:
-    """The source of a data URL or of one on the web; None for any other."""
-    data = _DATA_URL.fullmatch(url)
-    if data is not None:
-        return {"type": "base64", "media_type": data[1], "data": data[2]}
-    return {"type": "url", "url": url} if url.startswith(("http://", "https://")) else None
 
 
 def _file(fields: Fields) -> Document | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import UNSET, Raw, UnsetType
 
+from pipeline.history.media import url_source
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
 from pipeline.history.readers import openai_chat
 from pipeline.history.readers.anthropic import Placed, kind_named, read_content, read_known, result_content
@@ -199,7 +200,7 @@ def _texts(fields: Fields, key: str) -> list[str]:
 
 def _file(fields: Fields) -> Document | None:
     """A file: its data, where it lies, or the id of an upload."""
-    data = openai_chat.url_source(fields.take_string("file_data") or "")
+    data = url_source(fields.take_string("file_data") or "")
     url = fields.take_string("file_url")
     uploaded = fields.take_string("file_id")
     source: dict[str, str] | None = data

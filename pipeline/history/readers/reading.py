@@ -55,7 +55,7 @@ _SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "conten
 _ANY: Final = msgspec.json.Decoder(Raw)
 # What only messages have that no typed reader takes, as it is written: names of members, and types of blocks.
 _OF_OTHERS: Final = re.compile(
-    rb'"(?:parts|call_id|encrypted_content|refusal|reasoning_content|image_url|input_text|input_image|output_text)"'
+    rb'"(?:parts|call_id|encrypted_content|refusal|reasoning_content|input_text|input_image|output_text)"'
 )
 _BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 

@@ -15,7 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.healthy import Stretch, healthy_stretches
-from pipeline.history.native import CHAT
+from pipeline.history.media import url_source
+from pipeline.history.native import CHAT, as_json
 from pipeline.history.readers.calls import arguments_object
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
 from pipeline.model import (
@@ -164,11 +165,20 @@ class _Call(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     index: int = 0
 
 
+class _Address(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class _ImagePart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image_url", gc=False):
+    image_url: _Address
+
+
 class OpenAIMessage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A healthy message of OpenAI's shape. ``name`` says for a tool's row what its call says already."""
 
     role: Literal["user", "assistant", "system", "developer", "tool"]
-    content: str | tuple[Typed, ...] | None = None
+    content: str | tuple[Typed | _ImagePart, ...] | None = None
     id: str | None = None
     tool_calls: tuple[_Call, ...] | None = None
     tool_call_id: str | None = None
@@ -192,8 +202,8 @@ _FREE_FORM: Final[dict[type, tuple[str, ...]]] = {
     ToolResult: ("cache_control",),
 }
 _OPEN_BRACE: Final = ord("{")
-# What only OpenAI's messages have, as it is written: names of members, and roles.
-_OF_ROWS: Final = re.compile(rb'"(?:tool_calls|tool_call_id|tool|developer)"')
+# What only OpenAI's messages have, as it is written: names of members, roles, and types of parts.
+_OF_ROWS: Final = re.compile(rb'"(?:tool_calls|tool_call_id|tool|developer|image_url)"')
 
 
 def read_document(text: bytes, shape: str | None) -> Healthy | None:
@@ -234,7 +244,9 @@ def decode_block(value: Raw | bytes) -> Block | None:
 
 def _is_openai(message: OpenAIMessage) -> bool:
     """Whether a message has what only OpenAI's shape has."""
-    return message.tool_calls is not None or message.tool_call_id is not None or message.role in ("tool", "developer")
+    if message.tool_calls is not None or message.tool_call_id is not None or message.role in ("tool", "developer"):
+        return True
+    return isinstance(message.content, tuple) and any(isinstance(part, _ImagePart) for part in message.content)
 
 
 def _shape(messages: Iterable[OpenAIMessage]) -> TypedShape:
@@ -287,7 +299,7 @@ def _result_turn(message: OpenAIMessage, index: int) -> Turn | None:
         return None
     content = message.content
     if isinstance(content, tuple):
-        parts = [block for block in content if isinstance(block, (Text, Image, Document)) and _is_sound(block)]
+        parts = [block for block in _blocks(content) or () if isinstance(block, (Text, Image, Document))]
         if len(parts) < len(content):
             return None
         result = ToolResult(tool_use_id=message.tool_call_id, content=[*parts])
@@ -296,6 +308,23 @@ def _result_turn(message: OpenAIMessage, index: int) -> Turn | None:
     paths = (f"messages.{index}.content",)
     own = UNSET if message.name is None else _own(name=message.name)
     return Turn(role="user", blocks=(result,), index=index, id=message.id, paths=paths, own=own)
+
+
+def _blocks(parts: Iterable[Typed | _ImagePart]) -> tuple[Typed, ...] | None:
+    """The blocks of a content's parts, or None where any needs mending."""
+    blocks: list[Typed] = []
+    for part in parts:
+        block = _image(part.image_url) if isinstance(part, _ImagePart) else part
+        if block is None or (block is part and not _is_sound(block)):
+            return None
+        blocks.append(block)
+    return tuple(blocks)
+
+
+def _image(address: _Address) -> Image | None:
+    source = url_source(address.url)
+    own = UNSET if address.detail == "auto" else _own(detail=address.detail)
+    return None if source is None else Image(source=as_json(source), own=own)
 
 
 def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
@@ -311,11 +340,12 @@ def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
     blocks: list[Block] = []
     paths: list[str] = []
     if isinstance(content, tuple):
-        if not all(map(_is_sound, content)):
+        said = _blocks(content)
+        if said is None:
             return None
         if not calls:
-            return Turn(role=role, blocks=content, index=index, id=message.id, own=own)
-        blocks += content
+            return Turn(role=role, blocks=said, index=index, id=message.id, own=own)
+        blocks += said
         paths += [f"{path}.{i}" for i in range(len(content))]
     elif content or (content is not None and not calls):
         # An empty string beside calls is how some say that there is no text.
@@ -334,7 +364,7 @@ def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
     return Turn(role=role, blocks=tuple(blocks), index=index, id=message.id, paths=tuple(paths) or None, own=own)
 
 
-def _own(**members: str | tuple[Typed, ...]) -> Own:
+def _own(**members: str | tuple[Typed | _ImagePart, ...]) -> Own:
     """What OpenAI's chat has beside the canonical form."""
     return Own(CHAT, {name: Raw(msgspec.json.encode(value)) for name, value in members.items()})
 
