@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, UnsetType, structs
 
 from pipeline.errors import InputError
 from pipeline.history.readers.calls import read_input
@@ -108,7 +108,7 @@ def mend_fields(fields: Fields, value: Raw) -> list[Placed]:
     text = fields.peek("text")
     if text is not None and starts_with(text, b'"'):
         notes.add("field_missing", fields.at("type"), "text")
-        return read_known(_text, fields, value)
+        return read_known(_READERS["text"], fields, value)
     return [(_plain(value, path, notes), path)]
 
 
@@ -137,96 +137,64 @@ def kind_named(fields: Fields) -> str:
     return as_string(kind, fields.at("type"))
 
 
-def _issuer(fields: Fields) -> Issuer | UnsetType:
-    value = fields.take("issuer")
-    if value is None:
-        return UNSET
-    try:
-        return _ISSUER.decode(value)
-    except msgspec.ValidationError as error:
-        raise InputError("wrong_type", f"not an issuer: {error}", path=fields.at("issuer")) from None
-
-
-def _or_unset(value: Raw | None) -> Raw | UnsetType:
-    return UNSET if value is None else value
-
-
-def _text(fields: Fields) -> Text:
-    return Text(
-        text=fields.take_text("text"),
-        citations=_or_unset(fields.take("citations")),
-        refusal=fields.take_flag("refusal"),
-        cache_control=_or_unset(fields.take("cache_control")),
-        issuer=_issuer(fields),
-    )
-
-
-def _image(fields: Fields) -> Image | None:
-    source = fields.take("source")
-    if source is None:
-        return None
-    return Image(source=source, cache_control=_or_unset(fields.take("cache_control")), issuer=_issuer(fields))
-
-
-def _document(fields: Fields) -> Document | None:
-    source = fields.take("source")
-    if source is None:
-        return None
-    title, context = fields.take_string("title"), fields.take_string("context")
-    return Document(
-        source=source,
-        title=UNSET if title is None else title,
-        context=UNSET if context is None else context,
-        citations=_or_unset(fields.take("citations")),
-        cache_control=_or_unset(fields.take("cache_control")),
-        issuer=_issuer(fields),
-    )
-
-
-def _thinking(fields: Fields) -> Thinking:
-    thinking, signature = fields.take_text("thinking"), fields.take_string("signature")
-    return Thinking(
-        thinking=thinking,
-        signature=UNSET if signature is None else signature,
-        cache_control=_or_unset(fields.take("cache_control")),
-        issuer=_issuer(fields),
-    )
-
-
-def _redacted_thinking(fields: Fields) -> RedactedThinking:
-    return RedactedThinking(
-        data=fields.take_text("data"),
-        cache_control=_or_unset(fields.take("cache_control")),
-        issuer=_issuer(fields),
-    )
-
-
-def _tool_use(fields: Fields) -> ToolUse:
-    marked = fields.take_flag("incomplete")
-    value = fields.take("input")
+def _call_input(fields: Fields, name: str) -> Raw:
+    """A call's input; that it is incomplete is left for the member that says so."""
+    marked, value = fields.take_flag("incomplete"), fields.take(name)
     if marked and value is not None:
         call_input, incomplete = value, True
     else:
-        call_input, incomplete = read_input(value, fields.at("input"), fields.notes)
-    return ToolUse(
-        id=fields.take_text("id"),
-        name=fields.take_text("name"),
-        input=call_input,
-        caller=_or_unset(fields.take("caller")),
-        incomplete=incomplete,
-        cache_control=_or_unset(fields.take("cache_control")),
-        issuer=_issuer(fields),
-    )
+        call_input, incomplete = read_input(value, fields.at(name), fields.notes)
+    if incomplete:
+        fields.put("incomplete", Raw(b"true"))
+    return call_input
 
 
-def _tool_result(fields: Fields) -> ToolResult:
-    return ToolResult(
-        tool_use_id=fields.take_text("tool_use_id"),
-        content=result_content(fields.take("content"), fields.at("content"), fields.notes, mend_block),
-        is_error=fields.take_flag("is_error"),
-        cache_control=_or_unset(fields.take("cache_control")),
-        issuer=_issuer(fields),
-    )
+def _content(fields: Fields, name: str) -> str | list[Inner] | UnsetType:
+    return result_content(fields.take(name), fields.at(name), fields.notes, mend_block)
+
+
+def _issuer(fields: Fields, name: str) -> Issuer | None:
+    value = fields.take(name)
+    try:
+        return None if value is None else _ISSUER.decode(value)
+    except msgspec.ValidationError as error:
+        raise InputError("wrong_type", f"not an issuer: {error}", path=fields.at(name)) from None
+
+
+# How a member is taken, by its type or, before that, by its name.
+_TAKEN: Final[dict[object, Callable[[Fields, str], object]]] = {
+    str: Fields.take_text,
+    bool: Fields.take_flag,
+    Raw: Fields.take,
+    Raw | UnsetType: Fields.take,
+    str | UnsetType | None: Fields.take_string,
+    Issuer | UnsetType: _issuer,
+    "input": _call_input,
+    "content": _content,
+}
+# What only readers give a block.
+_NOT_TAKEN: Final = ("own", "structured")
+
+
+def _reader_of(kind: type[Block]) -> Callable[[Fields], Block | None]:
+    """What reads blocks of a kind, member by member as they are declared; None where a raw member is missing."""
+    members = [
+        (field.name, _TAKEN.get(field.name) or _TAKEN[field.type], field.required)
+        for field in structs.fields(kind)
+        if field.name not in _NOT_TAKEN
+    ]
+
+    def read_one(fields: Fields) -> Block | None:
+        found: dict[str, Any] = {}
+        for name, taken, required in members:
+            value = taken(fields, name)
+            if value is not None:
+                found[name] = value
+            elif required:
+                return None
+        return kind(**found)
+
+    return read_one
 
 
 def result_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> str | list[Inner] | UnsetType:
@@ -266,12 +234,7 @@ def _holds_blocks(value: Raw, path: str) -> bool:
     )
 
 
-_READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
-    "text": _text,
-    "image": _image,
-    "document": _document,
-    "thinking": _thinking,
-    "redacted_thinking": _redacted_thinking,
-    "tool_use": _tool_use,
-    "tool_result": _tool_result,
+_READERS: Final = {
+    str(kind.__struct_config__.tag): _reader_of(kind)
+    for kind in (Text, Image, Document, Thinking, RedactedThinking, ToolUse, ToolResult)
 }

@@ -243,7 +243,6 @@ def decode_block(value: Raw | bytes) -> Block | None:
 
 
 def _is_openai(message: OpenAIMessage) -> bool:
-    """Whether a message has what only OpenAI's shape has."""
     if message.tool_calls is not None or message.tool_call_id is not None or message.role in ("tool", "developer"):
         return True
     return isinstance(message.content, tuple) and any(isinstance(part, _ImagePart) for part in message.content)
@@ -294,7 +293,6 @@ def _openai_turns(messages: Sequence[OpenAIMessage], first: int = 0) -> list[Tur
 
 
 def _result_turn(message: OpenAIMessage, index: int) -> Turn | None:
-    """A tool's row as a user's turn with one result."""
     if message.tool_call_id is None or message.tool_calls is not None:
         return None
     content = message.content
@@ -365,7 +363,6 @@ def _spoken_turn(message: OpenAIMessage, index: int) -> Turn | None:
 
 
 def _own(**members: str | tuple[Typed | _ImagePart, ...]) -> Own:
-    """What OpenAI's chat has beside the canonical form."""
     return Own(CHAT, {name: Raw(msgspec.json.encode(value)) for name, value in members.items()})
 
 
