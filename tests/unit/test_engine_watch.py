@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
 from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.engine import watchdog
@@ -54,39 +56,69 @@ def actor(done_to, state=State.WORKING):
     return SimpleNamespace(topic="in.v1", number=0, done_to=done_to, state=state)
 
 
-@pytest.fixture
-def watch(clock):
+class Ends:
+    """What the brokers say of the log's end, always or look by look; an error where none answers. A look takes 5 s."""
+
+    def __init__(self, clock, monkeypatch, end):
+        self.clock, self.end, self.looks = clock, end, 0
+        monkeypatch.setattr(watchdog, "AIOKafkaConsumer", lambda **_: self)
+        monkeypatch.setattr(watchdog, "_LOOK_SECONDS", 0.001)
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    async def end_offsets(self, tps):
+        self.looks += 1
+        self.clock.now += 5
+        end = self.end[min(self.looks, len(self.end)) - 1] if isinstance(self.end, list) else self.end
+        if isinstance(end, Exception):
+            raise end
+        return dict.fromkeys(tps, end)
+
+
+async def watched(ends, actor_at, until):
+    """Let a watchdog look at one partition until something holds; the failures for which it ended the worker."""
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(stall_seconds=60.0))
-    return watchdog.Watchdog(runtime, watchdog.Deadman(60.0), dict, lambda: None), runtime
+    stops = []
+    place = TopicPartition("in.v1", 0)
+    dog = watchdog.Watchdog(
+        runtime, watchdog.Deadman(60.0), lambda: {place: actor_at(ends.looks)}, lambda: stops.append(runtime.failure)
+    )
+    await dog.start()
+    try:
+        async with asyncio.timeout(10):
+            while not until(stops):  # noqa: ASYNC110 - polls what the watchdog changes by itself
+                await asyncio.sleep(0.001)
+    finally:
+        await dog.stop()
+    return stops
 
 
-def test_lag_without_progress_ends_the_worker(watch, clock):
-    dog, runtime = watch
-    for _ in range(13):
-        dog._look_at(actor(5), 9)
-        clock.now += 5
-    assert runtime.failure is None, "60 s are not over"
-    dog._look_at(actor(5), 9)
-    assert runtime.failure.code == "stalled"
-    assert runtime.failure.message == "in.v1 partition 0 stays at offset 5 of 9 for 60 s"
+async def test_lag_without_progress_ends_the_worker(clock, monkeypatch):
+    ends = Ends(clock, monkeypatch, 9)
+    (failure,) = await watched(ends, lambda _: actor(5), bool)
+    assert failure.code == "stalled"
+    assert failure.message == "in.v1 partition 0 stays at offset 5 of 9 for 60 s"
+    assert ends.looks >= 14, "60 s are 12 looks after the first"
 
 
 @pytest.mark.parametrize(
-    "looks",
+    ("actor_at", "end"),
     [
-        [(actor(n), 99) for n in range(40)],
-        [(actor(5), 5)] * 40,
-        [(actor(5, State.PARKED), 9)] * 40,
-        [(actor(5, State.OPENING), 9)] * 40,
+        (actor, 99),
+        (lambda _: actor(5), 5),
+        (lambda _: actor(5, State.PARKED), 9),
+        (lambda _: actor(5, State.OPENING), 9),
+        (lambda _: actor(5), [9, *[KafkaConnectionError()] * 30, *[9] * 9]),
     ],
-    ids=["progress", "no lag", "rebalancing", "reading state"],
+    ids=["progress", "no lag", "rebalancing", "reading state", "no broker answers for a while"],
 )
-def test_what_is_no_stall(watch, clock, looks):
-    dog, runtime = watch
-    for one, end in looks:
-        dog._look_at(one, end)
-        clock.now += 5
-    assert runtime.failure is None
+async def test_what_is_no_stall(clock, monkeypatch, actor_at, end):
+    ends = Ends(clock, monkeypatch, end)
+    assert await watched(ends, actor_at, lambda _: ends.looks >= 40) == []
 
 
 @pytest.mark.parametrize(
