@@ -238,3 +238,27 @@ async def test_a_frozen_worker_whose_partitions_moved_takes_them_back_or_ends_wi
         assert await other.stop() == 0
     finally:
         fleet.end()
+
+
+async def test_told_to_stop_while_no_broker_answers_it_ends_within_its_bound(
+    own_broker, prefix, tmp_path, free_port, monkeypatch
+):
+    monkeypatch.setenv("REKNIT_STOP_SECONDS", "4")
+    await lab.make_topics(own_broker.bootstrap, prefix)
+    fleet = lab.make_fleet(own_broker.bootstrap, prefix, tmp_path, free_port)
+    try:
+        worker = fleet.start()
+        await worker.ready(60)
+        async with lab.Feeder(own_broker.bootstrap, prefix, 500):
+            await asyncio.sleep(1)
+            await asyncio.to_thread(own_broker.kill)  # with a commit in flight, whose end nobody waits for
+            status = await worker.stop(20)
+            await asyncio.to_thread(own_broker.start)
+        # Given up at the bound, it says so; with nothing in flight it ends as ever.
+        given_up = "the worker did not stop in time; ending the process, nothing was committed"
+        assert (status, given_up in worker.tail()) in {(0, False), (75, True)}, worker.tail()
+        await fleet.start().ready(60)
+        await lab.drained(own_broker.bootstrap, prefix)
+        assert (await lab.audit(own_broker.bootstrap, prefix))["sessions"] > 1
+    finally:
+        fleet.end()
