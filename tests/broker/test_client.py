@@ -154,7 +154,7 @@ async def test_what_is_superseded_is_broken_off(broker, prefix, tmp_path, free_p
         await turns.append("s", {"role": "user", "content": "wait"})
         await provider.arrived.acquire()
         provider.held.set()
-        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "1 heard"
+        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "2 heard"
 
 
 async def test_a_second_sender_goes_on_where_the_first_was_stopped(broker, prefix, tmp_path, free_port):
