@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from compose_settings import listener_names, settings_here
 
 from pipeline.cli.broker import connected
+from pipeline.config import load_config
 from topics import AGENT_TURNS, LARGEST_INPUT, TOPICS
 
 pytestmark = pytest.mark.broker
@@ -73,10 +74,11 @@ def test_apply_creates_and_then_finds_nothing_to_do(compose_broker):
 
 def test_drift_is_refused_until_it_is_to_be_fixed(compose_broker):
     name = f"b.{AGENT_TURNS}"
+    config = load_config(env={}, overrides={"bootstrap_servers": compose_broker.bootstrap})
     assert reknit(compose_broker, "apply", "--prefix", "b.")[0] == 0
 
     async def overrides(**changes):
-        async with connected(compose_broker.bootstrap) as cluster:
+        async with connected(config) as cluster:
             found = (await cluster.describe([name]))[name].overrides
             if changes:
                 await cluster.alter(name, {**found, **changes})
