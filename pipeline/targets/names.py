@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.readers.gemini import DECLARED_SCHEMAS, json_schema
@@ -91,6 +91,7 @@ _NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "frequencyPenalty": "frequency_penalty",
     }
 )
+COMMON: Final = frozenset(_NAMES.values())
 # Objects that hold such parameters.
 _GROUPS: Final = MappingProxyType(
     {
@@ -101,19 +102,62 @@ _GROUPS: Final = MappingProxyType(
 )
 
 Choice: TypeAlias = Literal["auto", "any", "tool", "none"]
+CHOICES: Final[frozenset[Choice]] = frozenset({"auto", "any", "tool", "none"})
 _CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
     {"auto": "auto", "any": "any", "required": "any", "none": "none", "tool": "tool", "function": "tool"}
 )
 
 
 class Params(Struct, frozen=True):
-    """``common`` are the parameters that have a name of Anthropic's, ``rest`` the others as they came.
+    """A request's parameters in the order in which they came, under Anthropic's names where those have one.
 
-    A member of a group that has no such name is in ``rest`` under a name with a dot (``generationConfig.seed``).
+    A member of a group that has no such name stands under a name with a dot (``generationConfig.thinkingConfig``).
+    ``places`` says where a parameter was given that stands under another name here.
     """
 
-    common: dict[str, Raw]
-    rest: dict[str, Raw]
+    values: dict[str, Raw]
+    places: dict[str, str] = {}
+
+    def place(self, name: str) -> str:
+        """Where in the input a parameter was given."""
+        return f"params.{self.places.get(name, name)}"
+
+    def dropped(self, name: str, target: str) -> Fix:
+        """The record that a target has no place for a parameter."""
+        place = self.place(name)
+        detail = place.removeprefix("params.")
+        return make("param_dropped", place, before=self.values[name], target=target, detail=detail)
+
+    def renamed(self, old: str, new: str) -> Params:
+        """The parameters with one under another name, unless there is one of that name."""
+        return self.said_as(old, {new: self.values[old]}) if old != new and old in self.values else self
+
+    def said_as(self, name: str, others: Mapping[str, Raw]) -> Params:
+        """The parameters with others in place of one; what was given under the name of such a one stays."""
+        values, places = {}, dict(self.places)
+        for key, value in self.values.items():
+            if key != name:
+                values[key] = value
+                continue
+            for other in others.keys() - self.values.keys():
+                values[other] = others[other]
+                places[other] = places.get(name, name)
+        return Params(values, places)
+
+    def at_places(
+        self, places: Mapping[str, str], target: str, fixes: list[Fix], elsewhere: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """The parameters where a target has them (``inferenceConfig.topP``), in the order of ``places``.
+
+        What stands ``elsewhere`` in a request is passed over; each other one that the target does not have is a fix.
+        """
+        body: dict[str, Any] = {}
+        for name in places:
+            if name in self.values:
+                group, _, own = places[name].rpartition(".")
+                (body.setdefault(group, {}) if group else body).setdefault(own, self.values[name])
+        fixes += [self.dropped(name, target) for name in self.values if name not in places and name not in elsewhere]
+        return body
 
 
 # A schema's type as Gemini spells it: in capitals, or as the number that its libraries have for it.
@@ -125,99 +169,141 @@ _READ: Final = frozenset(
 )
 
 
-class ToolNames:
-    """The names of a request's tools as a target takes them; of two that come out the same, only the first is sent.
+class Declared(Struct, frozen=True):
+    """A tool as a target is to write it.
+
+    Attributes:
+        tool: the tool, under the name and with the schema that are sent.
+        given: what it came as, where that says more than the canonical form.
+        path: its place in the input.
+        own: it is the target's own, to be written as it came.
+        same: the name and the schema are those that came.
+    """
+
+    tool: Tool
+    given: dict[str, Raw]
+    path: str
+    own: bool = False
+    same: bool = True
+
+    @property
+    def described(self) -> dict[str, str]:
+        """The description as a member, none where there is none."""
+        return {} if self.tool.description is UNSET else {"description": self.tool.description}
+
+    @property
+    def members(self) -> dict[str, Raw]:
+        """What the tool says in any shape, those of its inner object too."""
+        inner = next((self.given[key] for key in _WRAPPERS if key in self.given), None)
+        return self.given if inner is None else self.given | msgspec.json.decode(inner, type=dict[str, Raw])
+
+    def note_unread(self, target: str, fixes: list[Fix], *taken: str) -> None:
+        """Record the members that no reader reads and the target has not ``taken``."""
+        unread = ", ".join(sorted(self.members.keys() - _READ - {*taken}))
+        if unread:
+            fixes.append(make("field_dropped", self.path, before=self.given, target=target, detail=unread))
+
+
+def declared_tools(
+    tools: Iterable[Tool],
+    target: str,
+    legal: Callable[[str], str],
+    is_own: Callable[[Tool, Mapping[str, Raw]], bool],
+    fixes: list[Fix],
+) -> Iterator[Declared]:
+    """A request's tools as a target takes them; of two whose ``legal`` names are the same, only the first is sent.
 
     A schema whose types are spelt as Gemini spells them is sent as JSON Schema.
     """
-
-    def __init__(self, target: str, legal: Callable[[str], str], fixes: list[Fix]) -> None:
-        self._target = target
-        self._legal = legal
-        self._fixes = fixes
-        self._seen: set[str] = set()
-
-    def declare(self, tool: Tool, given: Mapping[str, Any] | None, path: str) -> Tool | None:
-        """The tool under the name and with the schema that are sent, each with its fix; None where it is not sent."""
-        name, schema = self._legal(tool.name), tool.input_schema
-        if name in self._seen:
-            self._fixes.append(make("tool_repeated", path, before=given or tool, target=self._target))
-            return None
-        self._seen.add(name)
-        if given is not None and bytes(given.get("type", b"")) == b'"custom"' and "input_schema" not in given:
-            self._fixes.append(make("tool_as_function", path, before=given, target=self._target, detail="custom"))
+    seen: set[str] = set()
+    for at, tool in enumerate(tools):
+        path = f"tools.{at}"
+        given = {} if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
+        own = bool(given) and is_own(tool, given)
+        if not own and bytes(tool.input_schema) == b"null":
+            fixes.append(make("tool_foreign", path, before=given or tool, target=target))
+            continue
+        name, schema = tool.name if own else legal(tool.name), tool.input_schema
+        if name in seen:
+            fixes.append(make("tool_repeated", path, before=given or tool, target=target))
+            continue
+        if not own or "name" in given:
+            seen.add(name)
+        if own:
+            yield Declared(tool, given, path, own=True)
+            continue
+        if bytes(given.get("type", b"")) == b'"custom"' and "input_schema" not in given:
+            fixes.append(make("tool_as_function", path, before=given, target=target, detail="custom"))
         if name != tool.name:
-            detail = f"{tool.name} -> {name}"
-            self._fixes.append(make("tool_name_rewritten", path, target=self._target, detail=detail))
+            fixes.append(make("tool_name_rewritten", path, target=target, detail=f"{tool.name} -> {name}"))
         if _GEMINI_TYPE(schema):
             schema = Raw(msgspec.json.encode(json_schema(msgspec.json.decode(schema))))
             if schema != tool.input_schema:
-                fix = make("schema_types_mapped", path, before=tool.input_schema, after=schema, target=self._target)
-                self._fixes.append(fix)
-        return structs.replace(tool, name=name, input_schema=schema)
-
-
-def unread_keys(given: Mapping[str, Raw] | None, *taken: str) -> str:
-    """The keys of a tool of any shape that no reader reads and the target has not ``taken``; ``""`` where none is."""
-    if given is None:
-        return ""
-    inner = next((given[key] for key in _WRAPPERS if key in given), None)
-    keys = given.keys() if inner is None else given.keys() | msgspec.json.decode(inner, type=dict[str, Raw]).keys()
-    return ", ".join(sorted(keys - _READ - {*taken}))
+                fixes.append(make("schema_types_mapped", path, before=tool.input_schema, after=schema, target=target))
+        same = (name, schema) == (tool.name, tool.input_schema)
+        yield Declared(structs.replace(tool, name=name, input_schema=schema), given, path, same=same)
 
 
 class ToolChoice(Struct, frozen=True):
-    """Which tool the model is to call: ``tool`` names one in ``name``."""
+    """Which tool the model is to call: ``tool`` names one in ``name``; ``single``: no two calls at once."""
 
     kind: Choice
     name: str = ""
+    single: bool = False
+
+
+def chosen(params: Params, target: str, fixes: list[Fix], *, kinds: Collection[Choice]) -> ToolChoice | None:
+    """The choice among tools for a target that has these ``kinds`` of it, and none of calls one at a time."""
+    if "tool_choice" not in params.values:
+        return None
+    choice = read_choice(params.values["tool_choice"])
+    if choice is None or choice.kind not in kinds:
+        fixes.append(params.dropped("tool_choice", target))
+        return None
+    if choice.single:
+        name = "tool_choice.disable_parallel_tool_use"
+        fixes.append(make("param_dropped", f"params.{name}", before=True, target=target, detail=name))
+    return choice
 
 
 def sort_params(params: Mapping[str, Raw]) -> Params:
-    """Sort a request's parameters; one in a group wins over its namesake beside it, null is absent."""
-    common: dict[str, Raw] = {}
-    rest: dict[str, Raw] = {}
-    grouped: dict[str, Raw] = {}
+    """A request's parameters; one in a group wins over its namesake beside it, null is absent."""
+    values: dict[str, Raw] = {}
+    places: dict[str, str] = {}
+
+    def put(name: str, value: Raw, place: str) -> None:
+        if bytes(value) != b"null":
+            values[name] = value
+            places[name] = place
+
     for key, value in params.items():
         members = _members(value) if key in _GROUPS else None
         if members is not None:
             for name, member in members.items():
-                if name in _NAMES:
-                    grouped[_NAMES[name]] = member
-                else:
-                    rest[f"{_GROUPS[key]}.{name}"] = member
-        elif key in _NAMES:
-            common.setdefault(_NAMES[key], value)
-        else:
-            rest[key] = value
-    common |= grouped
-    if bytes(common.get("stop_sequences", b"")).startswith(b'"'):
-        common["stop_sequences"] = Raw(b"[%b]" % bytes(common["stop_sequences"]))
-    return Params(
-        {name: value for name, value in common.items() if bytes(value) != b"null"},
-        {name: value for name, value in rest.items() if bytes(value) != b"null"},
-    )
+                put(_NAMES.get(name, f"{_GROUPS[key]}.{name}"), member, f"{key}.{name}")
+        elif _NAMES.get(key, key) not in values:
+            put(_NAMES.get(key, key), value, key)
+    if bytes(values.get("stop_sequences", b"")).startswith(b'"'):
+        values["stop_sequences"] = Raw(b"[%b]" % bytes(values["stop_sequences"]))
+    return Params(values, {name: place for name, place in places.items() if name != place})
 
 
-def clamped(
-    params: Mapping[str, Raw], bounds: Mapping[str, tuple[float, float]], target: str, fixes: list[Fix]
-) -> dict[str, Raw]:
+def clamped(params: Params, bounds: Mapping[str, tuple[float, float]], target: str, fixes: list[Fix]) -> Params:
     """The parameters with each number inside the bounds that a target has for it, the least and the most."""
-    kept = dict(params)
+    values = dict(params.values)
     for name, (least, most) in bounds.items():
-        if name not in params:
+        if name not in values:
             continue
-        given = msgspec.json.decode(params[name])
+        given = msgspec.json.decode(values[name])
         if isinstance(given, bool) or not isinstance(given, int | float):
             continue  # of the wrong type, which the rules tell
         near = min(max(given, least), most)
         if near != given:
-            kept[name] = Raw(msgspec.json.encode(near))
-            detail = f"{bytes(params[name]).decode()} -> {near}"
-            fixes.append(
-                make("parameter_clamped", f"params.{name}", before=given, after=near, target=target, detail=detail)
-            )
-    return kept
+            detail = f"{bytes(values[name]).decode()} -> {near}"
+            place = params.place(name)
+            values[name] = Raw(msgspec.json.encode(near))
+            fixes.append(make("parameter_clamped", place, before=given, after=near, target=target, detail=detail))
+    return structs.replace(params, values=values)
 
 
 def read_choice(value: Raw) -> ToolChoice | None:
@@ -231,9 +317,10 @@ def read_choice(value: Raw) -> ToolChoice | None:
     kind = _CHOICES.get(str(choice.get("type")))
     inner = choice.get("function")
     name = (inner if isinstance(inner, dict) else choice).get("name")
+    single = choice.get("disable_parallel_tool_use") is True
     if kind == "tool":
-        return ToolChoice(kind, name) if isinstance(name, str) and name else None
-    return ToolChoice(kind) if kind else None
+        return ToolChoice(kind, name, single) if isinstance(name, str) and name else None
+    return ToolChoice(kind, single=single) if kind else None
 
 
 def _members(value: Raw) -> dict[str, Raw] | None:

@@ -6,88 +6,60 @@ makes no fix. What the API has no name for is left out, and recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.fixes import Fix, make
+from pipeline.fixes import Fix
 from pipeline.model import Tool
 from pipeline.targets._openai.families import Chat
 from pipeline.targets._openai.rows import encode
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import ToolNames, legal_name, unread_keys
+from pipeline.targets.names import Params, declared_tools, legal_name, sort_params
 from pipeline.text.flatten import prompt_texts
 
-# Where other providers keep their sampling parameters together.
-_GROUPS: Final = ("inferenceConfig", "generationConfig")
-# The same under other names: Anthropic's, Converse's and Gemini's, each with what it is called here.
-_SAME: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "stop_sequences": "stop",
-        "stopSequences": "stop",
-        "topP": "top_p",
-        "topK": "top_k",
-        "frequencyPenalty": "frequency_penalty",
-        "presencePenalty": "presence_penalty",
-        "maxTokens": "max_tokens",
-        "maxOutputTokens": "max_tokens",
-        "max_output_tokens": "max_tokens",
-    }
-)
 # They stand elsewhere in the request, or say something of breakpoints, which these APIs set themselves.
 _BESIDE: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
+_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
-def flattened(params: Mapping[str, Raw]) -> dict[str, Raw]:
-    """The parameters one by one, those of other providers under the names that they have here."""
-    found: dict[str, Raw] = {}
-    for key, value in params.items():
-        if key in _BESIDE:
-            continue
-        inner = _object(value) if key in _GROUPS else None
-        for name, given in ({key: value} if inner is None else inner).items():
-            found.setdefault(_SAME.get(name, name), given)
-    user = _object(found.get("metadata"))
+def openai_params(given: Mapping[str, Raw], limit: str, in_own_words: Callable[[Params], Params]) -> Params:
+    """The parameters under OpenAI's names, the limit on tokens under the one name that the model takes it under."""
+    newer = next((name for name in _LIMITS if name in given), "max_tokens")
+    older = {name for name in _LIMITS if name != newer} if newer in given else set()
+    params = sort_params({name: value for name, value in given.items() if name not in older and name not in _BESIDE})
+    params = params.renamed("stop_sequences", "stop").renamed("max_tokens", limit)
+    user = as_object(params.values.get("metadata"))
     if user is not None and user.keys() == {"user_id"}:
         # Anthropic's only metadata is what OpenAI calls the user.
-        found.setdefault("user", user["user_id"])
-        del found["metadata"]
-    return found
+        params = params.said_as("metadata", {"user": user["user_id"]})
+    return in_own_words(params)
 
 
-def limited(params: dict[str, Raw], name: str) -> None:
-    """Put the limit on tokens under the one ``name`` that the model takes it under; the newer one counts."""
-    limits = [params.pop(key) for key in ("max_completion_tokens", "max_tokens") if key in params]
-    if limits:
-        params[name] = limits[0]
+def kept(
+    params: Params, known: Collection[str], target: str, fixes: list[Fix], elsewhere: Collection[str] = ()
+) -> dict[str, Any]:
+    """The parameters that the API knows; each of the others has its fix, but for what stands ``elsewhere``."""
+    return params.at_places({name: name for name in params.values if name in known}, target, fixes, elsewhere)
 
 
-def kept(params: Mapping[str, Raw], known: frozenset[str], target: str, fixes: list[Fix]) -> dict[str, Raw]:
-    """The parameters that the API knows; each of the others has its fix."""
-    for key, value in params.items():
-        if key not in known:
-            fixes.append(make("param_dropped", f"params.{key}", before=value, target=target, detail=key))
-    return {key: value for key, value in params.items() if key in known}
-
-
-def with_choice(
-    params: dict[str, Raw], write: Callable[[Raw], tuple[Any, bool | None]], *, tools: bool
-) -> dict[str, Raw]:
+def with_choice(params: Params, write: Callable[[Raw], tuple[Any, bool | None]], *, tools: bool) -> Params:
     """The parameters with the tool choice in the API's words; without tools there is nothing to choose (OAI-11c)."""
+    values = dict(params.values)
     if not tools:
-        return {key: value for key, value in params.items() if key not in {"tool_choice", "parallel_tool_calls"}}
-    if "tool_choice" in params:
-        choice, parallel = write(params["tool_choice"])
-        params["tool_choice"] = Raw(encode(choice))
+        for name in ("tool_choice", "parallel_tool_calls"):
+            values.pop(name, None)
+    elif "tool_choice" in values:
+        choice, parallel = write(values["tool_choice"])
+        values["tool_choice"] = Raw(encode(choice))
         if parallel is not None:
-            params.setdefault("parallel_tool_calls", Raw(encode(parallel)))
-    return params
+            values.setdefault("parallel_tool_calls", Raw(encode(parallel)))
+    return structs.replace(params, values=values)
 
 
-def _object(value: Raw | None) -> dict[str, Raw] | None:
+def as_object(value: Raw | None) -> dict[str, Raw] | None:
     try:
         return None if value is None else msgspec.json.decode(value, type=dict[str, Raw])
     except msgspec.DecodeError:
@@ -100,7 +72,6 @@ def system_text(given: str | Raw | None, target: str, fixes: list[Fix]) -> str:
 
 
 LONGEST_NAME: Final = 64  # characters (OAI-04b, RSP-11)
-_NULL: Final = b"null"
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
 
 
@@ -128,32 +99,16 @@ def write_tools(
     form already; those stay so, with whatever else they say, if there is nothing to mend.
     """
     written: list[Any] = []
-    names = ToolNames(target, lambda name: legal_name(name, LONGEST_NAME), fixes)
-    for at, tool in enumerate(tools):
-        path = f"tools.{at}"
-        keys: dict[str, Any] = {} if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
-        if keys and own_tool(keys):
+    for each in declared_tools(
+        tools, target, lambda name: legal_name(name, LONGEST_NAME), lambda _tool, keys: own_tool(keys), fixes
+    ):
+        tool, keys = each.tool, each.given
+        if each.own or (own_form(keys) and each.same and "cache_control" not in keys):
             written.append(tool.raw)
             continue
-        if bytes(tool.input_schema) == _NULL:
-            fixes.append(make("tool_foreign", path, before=keys or tool, target=target))
-            continue
-        declared = names.declare(tool, keys, path)
-        if declared is None:
-            continue
-        if (
-            own_form(keys)
-            and "cache_control" not in keys
-            and (declared.name, declared.input_schema) == (tool.name, tool.input_schema)
-        ):
-            written.append(tool.raw)
-            continue
-        inner = _inner(keys)
-        extras = unread_keys(keys, "strict", "cache_control")
-        if extras:
-            fixes.append(make("field_dropped", path, before=keys, target=target, detail=extras))
-        strict = inner.get("strict", keys.get("strict", UNSET))
-        written.append(form(Function(declared.name, declared.input_schema, tool.description, strict)))
+        each.note_unread(target, fixes, "strict", "cache_control")
+        strict = each.members.get("strict", UNSET)
+        written.append(form(Function(tool.name, tool.input_schema, tool.description, strict)))
     return written
 
 
@@ -177,13 +132,6 @@ def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | N
     return _CHOICES.get(kind, choice) if isinstance(kind, str) else choice, parallel
 
 
-def _inner(keys: Mapping[str, Any]) -> dict[str, Any]:
-    for key in ("function", "toolSpec", "custom", "functions"):
-        if key in keys:
-            return msgspec.json.decode(keys[key], type=dict[str, Any])
-    return {}
-
-
 PARAMETERS: Final = frozenset(
     {
         "audio", "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
@@ -200,7 +148,8 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
     """The head of every request of a session; ``known`` are the parameters that the target takes."""
     fixes: list[Fix] = []
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
-    params = _in_chat_words(flattened(setting.params))
+    limit = model.limit or ("max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens")
+    params = openai_params(setting.params, limit, _in_chat_words)
     tools = write_tools(setting.tools, target, _tool, _is_custom, _is_chats, fixes=fixes)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
         # The model answers in the words in which it was asked.
@@ -208,10 +157,10 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
         known |= {"function_call"}
     elif tools:
         keys["tools"] = tools
-    limited(params, model.limit or ("max_completion_tokens" if "max_completion_tokens" in params else "max_tokens"))
-    if model.switch and "thinking" in params:
+    if model.switch and "thinking" in params.values:
         known |= {"thinking"}
-        params["thinking"] = _switch(params["thinking"])
+        switched = {"thinking": _switch(params.values["thinking"])}
+        params = structs.replace(params, values=params.values | switched)
     params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
     return WrittenHead(encode(keys | kept(params, known, target, fixes)), fixes)
 
@@ -248,19 +197,17 @@ def _switch(value: Raw) -> Raw:
     return Raw(encode({"type": given["type"]})) if isinstance(given, dict) and "type" in given else value
 
 
-def _in_chat_words(params: dict[str, Raw]) -> dict[str, Raw]:
+def _in_chat_words(params: Params) -> Params:
     """What the Responses API says in other words."""
-    reasoning = _object(params.get("reasoning"))
+    reasoning = as_object(params.values.get("reasoning"))
     if reasoning is not None and reasoning.keys() == {"effort"}:
-        params.setdefault("reasoning_effort", reasoning["effort"])
-        del params["reasoning"]
-    text = _object(params.get("text"))
+        params = params.said_as("reasoning", {"reasoning_effort": reasoning["effort"]})
+    text = as_object(params.values.get("text"))
     if text is not None and text.keys() <= {"format", "verbosity"}:
-        del params["text"]
-        if "verbosity" in text:
-            params.setdefault("verbosity", text["verbosity"])
-        if "format" in text:
-            params.setdefault("response_format", _format(text["format"]))
+        said = {"response_format" if name == "format" else name: value for name, value in text.items()}
+        if "response_format" in said:
+            said["response_format"] = _format(said["response_format"])
+        params = params.said_as("text", said)
     return params
 
 

@@ -11,14 +11,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Tool, on_the_wire
 from pipeline.targets.base import Setting, WrittenHead
 from pipeline.targets.marks import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
-from pipeline.targets.names import ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
+from pipeline.targets.names import Params, clamped, declared_tools, legal_name, read_choice, sort_params
 from pipeline.text.flatten import prompt_texts
 
 PARAMETERS: Final = frozenset(
@@ -42,18 +42,13 @@ _encode = msgspec.json.Encoder().encode
 
 def written_params(given: Mapping[str, Raw], target: str, longest_name: int, fixes: list[Fix]) -> dict[str, Raw]:
     """The parameters as the API takes them; a tool that is chosen is named in at most ``longest_name`` characters."""
-    params = {name: value for name, value in given.items() if name not in _ELSEWHERE}
-    if not params.keys() <= PARAMETERS:
-        found = sort_params(params)
-        params = found.common | found.rest
-    kept: dict[str, Raw] = {}
-    for name, value in params.items():
-        written = _choice(value, longest_name) if name == "tool_choice" else value
-        if name in PARAMETERS and written is not None:
-            kept[name] = written
-        else:
-            fixes.append(make("param_dropped", f"params.{name}", before=value, target=target, detail=name))
-    return clamped(kept, _BOUNDS, target, fixes)
+    values = {name: value for name, value in given.items() if name not in _ELSEWHERE}
+    params = Params(values) if values.keys() <= PARAMETERS else sort_params(values)
+    choice = params.values.get("tool_choice")
+    written = None if choice is None else _choice(choice, longest_name)
+    places = {name: name for name in params.values if name in PARAMETERS and (name != "tool_choice" or written)}
+    kept = clamped(params, _BOUNDS, target, fixes).at_places(places, target, fixes)
+    return kept if written is None else kept | {"tool_choice": written}
 
 
 def _choice(value: Raw, longest_name: int) -> Raw | None:
@@ -153,50 +148,33 @@ def _system_blocks(given: str | Raw | None, fixes: list[Fix]) -> list[Any]:
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> list[dict[str, Any]]:
-    names = ToolNames(_NAME, lambda name: legal_name(name, _LONGEST_NAME), fixes)
     written: list[dict[str, Any]] = []
-    for at, tool in enumerate(tools):
-        path = f"tools.{at}"
-        given: dict[str, Raw] | None = None if tool.raw is UNSET else _object(tool.raw)
-        if given is not None and POINT in given:
+    for each in declared_tools(tools, _NAME, lambda name: legal_name(name, _LONGEST_NAME), _is_own, fixes):
+        tool, given = each.tool, each.given
+        if each.own and POINT in given:
             mark = mark_of(tool.raw)  # type: ignore[arg-type]  # it is set where there are keys
             if mark is None or not written:
-                fixes.append(make("cache_mark_dropped", path, target=_NAME))
+                fixes.append(make("cache_mark_dropped", each.path, target=_NAME))
             else:
                 written[-1]["cache_control"] = mark
-        elif given is not None and _foreign(given):
-            fixes.append(make("tool_foreign", path, before=given, target=_NAME))
-        elif (declared := names.declare(tool, given, path)) is not None:
-            if given is not None and ("input_schema" in given or bytes(tool.input_schema) == b"null"):
-                changed: dict[str, Any] = {"name": declared.name} if declared.name != tool.name else {}
-                if declared.input_schema != tool.input_schema:
-                    changed["input_schema"] = declared.input_schema
-                written.append(given | {key: value for key, value in changed.items() if key in given})
-            else:
-                written.append(_client_tool(declared, given, path, fixes))
+        elif each.own:
+            written.append(given)
+        elif "input_schema" in given:
+            changed = {"name": tool.name, "input_schema": tool.input_schema}
+            written.append(given if each.same else given | changed)
+        else:
+            # One in another shape, or in none, with what of it this API has a place for.
+            each.note_unread(_NAME, fixes, *_OWN_KEYS)
+            extras = {key: each.members[key] for key in _OWN_KEYS if bytes(each.members.get(key, b"null")) != b"null"}
+            written.append({"name": tool.name, **each.described, "input_schema": tool.input_schema, **extras})
     return written
 
 
-def _client_tool(tool: Tool, given: Mapping[str, Raw] | None, path: str, fixes: list[Fix]) -> dict[str, Any]:
-    """A tool in another shape, or in none, with what of it this API has a place for."""
-    said = {} if tool.description is UNSET else {"description": tool.description}
-    written = {"name": tool.name, **said, "input_schema": tool.input_schema}
-    if given is None:
-        return written
-    if extras := unread_keys(given, *_OWN_KEYS):
-        fixes.append(make("field_dropped", path, before=given, target=_NAME, detail=extras))
-    inner = next((_object(given[key]) for key in ("function", "toolSpec") if key in given), {})
-    keys = {**given, **inner}
-    return written | {key: keys[key] for key in _OWN_KEYS if key in keys and bytes(keys[key]) != b"null"}
-
-
-def _object(value: Raw) -> dict[str, Raw]:
-    return msgspec.json.decode(value, type=dict[str, Raw])
-
-
-def _foreign(keys: Mapping[str, Raw]) -> bool:
-    """Whether a provider's own tool is another provider's: Anthropic's name a type that no other has."""
-    if not keys.keys().isdisjoint(("input_schema", "name", "function", "toolSpec")):
+def _is_own(tool: Tool, keys: Mapping[str, Raw]) -> bool:
+    """Whether a tool is the provider's own: Anthropic's name a type that no other has."""
+    if bytes(tool.input_schema) != b"null":
         return False
+    if POINT in keys or not keys.keys().isdisjoint(("name", "function", "toolSpec")):
+        return True
     kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
-    return not isinstance(kind, str) or kind in _FOREIGN
+    return isinstance(kind, str) and kind not in _FOREIGN

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
@@ -16,35 +16,36 @@ from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
 from pipeline.targets.marks import MOST_MARKS, mark_of, point_of
-from pipeline.targets.names import ToolChoice, ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
+from pipeline.targets.names import Params, chosen, clamped, declared_tools, legal_name, sort_params
 from pipeline.text.flatten import prompt_texts
 
 NAME: Final = "bedrock-converse"
 
-_INFERENCE: Final = (
-    ("max_tokens", "maxTokens"),
-    ("temperature", "temperature"),
-    ("top_p", "topP"),
-    ("stop_sequences", "stopSequences"),
+_PLACES: Final = MappingProxyType(
+    {
+        "max_tokens": "inferenceConfig.maxTokens",
+        "temperature": "inferenceConfig.temperature",
+        "top_p": "inferenceConfig.topP",
+        "stop_sequences": "inferenceConfig.stopSequences",
+        "guardrailConfig": "guardrailConfig",
+        "additionalModelRequestFields": "additionalModelRequestFields",
+        "promptVariables": "promptVariables",
+        "additionalModelResponseFieldPaths": "additionalModelResponseFieldPaths",
+        "requestMetadata": "requestMetadata",
+        "performanceConfig": "performanceConfig",
+        "serviceTier": "serviceTier",
+        "outputConfig": "outputConfig",
+    }
 )
 # Beyond these the service refuses a request (BED-34).
 _BOUNDS: Final = MappingProxyType({"max_tokens": (1, math.inf), "temperature": (0, 1), "top_p": (0, 1)})
-# The service's own parameters besides, in the order in which they are written.
-_OWN: Final = (
-    "guardrailConfig",
-    "additionalModelRequestFields",
-    "promptVariables",
-    "additionalModelResponseFieldPaths",
-    "requestMetadata",
-    "performanceConfig",
-    "serviceTier",
-    "outputConfig",
-)
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")
 # What Claude takes under Anthropic's name, beside the service's own parameters.
 _OF_CLAUDE: Final = ("top_k", "thinking")
-_ELSEWHERE: Final = frozenset({"messages", "model", "modelId", "system", "tools", "toolConfig", "tool_choice"})
+_ELSEWHERE: Final = frozenset({"messages", "model", "modelId", "system", "tools", "tool_choice"})
+# There is none for no tool at all.
+_CHOICES: Final = ("auto", "any", "tool")
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
@@ -75,25 +76,18 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
         prompt = _unmarked(prompt, "system", fixes)
     if prompt:
         keys["system"] = prompt
-    params = sort_params(setting.params)
-    common = clamped(params.common, _BOUNDS, NAME, fixes)
-    inference = {own: common[name] for name, own in _INFERENCE if name in common}
-    if inference:
-        keys["inferenceConfig"] = inference
-    more: dict[str, Any] = params.common | params.rest
+    params = clamped(sort_params(setting.params), _BOUNDS, NAME, fixes)
     if "claude" in model:
-        fields: dict[str, Raw] = {name: more.pop(name) for name in _OF_CLAUDE if name in more}
-        if fields:
-            more["additionalModelRequestFields"] = _joined(fields, more.get("additionalModelRequestFields"))
-    keys |= {name: more[name] for name in _OWN if name in more}
-    for name, value in more.items():
-        if name not in _OWN and name not in _ELSEWHERE and name not in dict(_INFERENCE):
-            fixes.append(make("param_dropped", f"params.{name}", before=value, target=NAME, detail=name))
+        params = _with_fields(params)
+    keys |= params.at_places(_PLACES, NAME, fixes, _ELSEWHERE)
     tools = [Raw(tool) for tool in _tools(setting.tools, fixes)]
     if not cached:
         tools = _unmarked(tools, "tools", fixes)
-    choice = _choice(params.rest.get("tool_choice"), fixes, any_tool=bool(tools))
-    config = {"tools": tools} | ({"toolChoice": choice} if choice else {})
+    choice = chosen(params, NAME, fixes, kinds=_CHOICES if tools else ())
+    config: dict[str, Any] = {"tools": tools}
+    if choice is not None:
+        named = {"name": legal_name(choice.name, LONGEST_NAME)} if choice.kind == "tool" else {}
+        config["toolChoice"] = {choice.kind: named}
     points = sum(mark_of(_encoded(item)) is not None for item in (*prompt, *tools))
     left = max(0, MOST_MARKS - points) if cached else 0
     return WrittenHead(keys, _encode(config) if tools else b"", fixes, left)
@@ -104,10 +98,15 @@ def stub_tools(names: Iterable[str]) -> bytes:
     return _encode({"tools": [_specified(name, UNSET, Raw(b'{"type":"object","properties":{}}')) for name in names]})
 
 
-def _joined(fields: Mapping[str, Raw], given: Raw | None) -> dict[str, Any]:
-    """Fields for the model beside those given; the given ones win."""
-    own: Any = msgspec.json.decode(given) if given is not None else {}
-    return {**fields, **own} if isinstance(own, dict) else dict(fields)
+def _with_fields(params: Params) -> Params:
+    """The parameters with those that Claude takes under Anthropic's names among the model's own; given ones win."""
+    fields = {name: params.values[name] for name in _OF_CLAUDE if name in params.values}
+    if not fields:
+        return params
+    given: Any = msgspec.json.decode(params.values.get("additionalModelRequestFields", b"{}"))
+    joined = Raw(_encode({**fields, **given} if isinstance(given, dict) else fields))
+    values = {name: value for name, value in params.values.items() if name not in fields}
+    return structs.replace(params, values=values | {"additionalModelRequestFields": joined})
 
 
 def _given_system(given: str | Raw | None, fixes: list[Fix]) -> Iterator[Any]:
@@ -141,22 +140,20 @@ def _system_rows(rows: Sequence[Piece]) -> Iterator[Any]:
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
-    names = ToolNames(NAME, lambda name: legal_name(name, LONGEST_NAME), fixes)
-    for at, tool in enumerate(tools):
-        path = f"tools.{at}"
-        given = None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
-        if given is not None and bytes(tool.input_schema) == b"null":
-            if given.keys() in _OWN_TOOLS:
-                yield _encode(given)
-            else:
-                fixes.append(make("tool_foreign", path, before=given, target=NAME))
+    for each in declared_tools(tools, NAME, lambda name: legal_name(name, LONGEST_NAME), _is_own, fixes):
+        if each.own:
+            yield _encode(each.given)
             continue
-        declared = names.declare(tool, given, path)
-        if declared is None:
-            continue
-        made = _specified(declared.name, declared.description, declared.input_schema)
-        yield _encode(made if given is None else _with_extras(made, given, path, fixes))
-        yield from map(bytes, _points(given or {}, path, fixes))
+        made = _specified(each.tool.name, each.tool.description, each.tool.input_schema)
+        if "strict" in each.members:
+            made["toolSpec"]["strict"] = each.members["strict"]
+        each.note_unread(NAME, fixes, "strict", "cache_control")
+        yield _encode(made)
+        yield from map(bytes, _points(each.given, each.path, fixes))
+
+
+def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
+    return bytes(tool.input_schema) == b"null" and given.keys() in _OWN_TOOLS
 
 
 def _unmarked(items: list[Any], path: str, fixes: list[Fix]) -> list[Any]:
@@ -171,35 +168,6 @@ def _encoded(item: Any) -> Raw:  # noqa: ANN401  JSON
     return item if isinstance(item, Raw) else Raw(_encode(item))
 
 
-def _with_extras(made: dict[str, Any], given: dict[str, Raw], path: str, fixes: list[Fix]) -> dict[str, Any]:
-    """A tool that was given in more or other words; ``strict`` is Converse's too."""
-    spec = next((given[key] for key in ("toolSpec", "function") if key in given), None)
-    inner = given if spec is None else msgspec.json.decode(spec, type=dict[str, Raw])
-    if "strict" in inner:
-        made["toolSpec"]["strict"] = inner["strict"]
-    extras = unread_keys(given, "strict", "cache_control")
-    if extras:
-        fixes.append(make("field_dropped", path, before=given, target=NAME, detail=extras))
-    return made
-
-
 def _specified(name: str, description: str | msgspec.UnsetType, schema: Raw) -> dict[str, Any]:
     said = {} if description is UNSET or not description else {"description": description}
     return {"toolSpec": {"name": name, **said, "inputSchema": {"json": schema}}}
-
-
-def _choice(value: Raw | None, fixes: list[Fix], *, any_tool: bool) -> dict[str, Any] | None:
-    """The tool choice; Converse has none for no tool at all."""
-    if value is None:
-        return None
-    choice = read_choice(value)
-    if choice is None or choice.kind == "none" or not any_tool:
-        fixes.append(make("param_dropped", "params.tool_choice", before=value, target=NAME, detail="tool_choice"))
-        return None
-    return _written_choice(choice)
-
-
-def _written_choice(choice: ToolChoice) -> dict[str, Any]:
-    if choice.kind == "tool":
-        return {"tool": {"name": legal_name(choice.name, LONGEST_NAME)}}
-    return {choice.kind: {}}

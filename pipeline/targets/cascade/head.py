@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import Struct
 
-from pipeline.fixes import Fix, make
+from pipeline.fixes import Fix
 from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
-from pipeline.targets.names import ToolNames, read_choice, sort_params, unread_keys
+from pipeline.targets.names import CHOICES, COMMON, chosen, declared_tools, sort_params
 from pipeline.text.flatten import given_system
 from pipeline.text.preamble import tool_fallback, tool_preamble
 
 NAME: Final = "cascade"
 
-_PASSED: Final = frozenset({"metadata", "stream", "user"})
+_PASSED: Final = COMMON | {"metadata", "stream", "user"}
 _ELSEWHERE: Final = frozenset({"cache_control", "messages", "model", "system", "tool_choice", "tools"})
 _encode = msgspec.json.Encoder().encode
 
@@ -54,55 +54,21 @@ def prepare_head(setting: Setting, system: Sequence[Piece]) -> Head:
     fixes: list[Fix] = []
     params = sort_params(setting.params)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
-    keys |= params.common
-    for name, value in params.rest.items():
-        if name in _PASSED:
-            keys[name] = value
-        elif name not in _ELSEWHERE:
-            fixes.append(_dropped(name, value))
+    keys |= params.at_places({name: name for name in params.values if name in _PASSED}, NAME, fixes, _ELSEWHERE)
     tools = _tools(setting.tools, fixes)
-    choice = _choice(params.rest.get("tool_choice"), fixes) if tools else None
+    choice = chosen(params, NAME, fixes, kinds=CHOICES) if tools else None
     words = [*given_system(setting.system, NAME, fixes), *system]
     prompt = "\n\n".join(piece.block.text for piece in words if isinstance(piece.block, Text))
-    line = "" if _forbids(choice) else tool_fallback(tools)
-    return Head(keys=keys, tools=tools, choice=choice, prompt=prompt, line=line, fixes=fixes)
+    # Where no tool may be called, the user's turn must not show how to.
+    line = "" if choice is not None and choice.kind == "none" else tool_fallback(tools)
+    given = None if choice is None else msgspec.json.decode(params.values["tool_choice"])
+    return Head(keys=keys, tools=tools, choice=given, prompt=prompt, line=line, fixes=fixes)
 
 
 def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[Tool, ...]:
     """The tools that the model can be told of; the others are recorded."""
     told: list[Tool] = []
-    names = ToolNames(NAME, str, fixes)
-    for at, tool in enumerate(tools):
-        path = f"tools.{at}"
-        given = None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
-        if bytes(tool.input_schema) == b"null":
-            fixes.append(make("tool_foreign", path, before=given or tool, target=NAME))
-            continue
-        declared = names.declare(tool, given, path)
-        if declared is None:
-            continue
-        told.append(declared)
-        if untold := unread_keys(given, "cache_control"):
-            fixes.append(make("field_dropped", path, before=given, target=NAME, detail=untold))
+    for each in declared_tools(tools, NAME, str, lambda _tool, _given: False, fixes):
+        told.append(each.tool)
+        each.note_unread(NAME, fixes, "cache_control")
     return tuple(told)
-
-
-def _choice(value: Raw | None, fixes: list[Fix]) -> Any:  # noqa: ANN401  any shape of it
-    if value is None:
-        return None
-    choice = msgspec.json.decode(value)
-    if read_choice(value) is None:
-        fixes.append(_dropped("tool_choice", value))
-        return None
-    if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
-        fixes.append(_dropped("tool_choice.disable_parallel_tool_use", Raw(b"true")))
-    return choice
-
-
-def _forbids(choice: Any) -> bool:  # noqa: ANN401  any shape of it
-    """Whether no tool may be called, so that the user's turn must not show how to."""
-    return (choice.get("type") if isinstance(choice, dict) else choice) == "none"
-
-
-def _dropped(name: str, value: Raw) -> Fix:
-    return make("param_dropped", f"params.{name}", before=value, target=NAME, detail=name)

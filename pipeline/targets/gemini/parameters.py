@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
-from pipeline.fixes import Fix, make
+from pipeline.fixes import Fix
 from pipeline.history.pieces import Piece
 from pipeline.history.readers.gemini import DECLARED_SCHEMAS
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import ToolNames, clamped, legal_name, read_choice, sort_params, unread_keys
+from pipeline.targets.names import Choice, chosen, clamped, declared_tools, legal_name, sort_params
 from pipeline.text.flatten import PromptText, prompt_texts
 
 NAME: Final = "gemini"
@@ -22,22 +22,17 @@ NAME: Final = "gemini"
 # Gemini's names start with a letter or an underscore (GEM-10); of its alphabet, what every provider takes is enough.
 _LEGAL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}").fullmatch
 _LONGEST: Final = 64
-_GENERATION: Final = (
-    ("max_tokens", "maxOutputTokens"),
-    ("temperature", "temperature"),
-    ("top_p", "topP"),
-    ("top_k", "topK"),
-    ("stop_sequences", "stopSequences"),
-    ("n", "candidateCount"),
-    ("seed", "seed"),
-    ("presence_penalty", "presencePenalty"),
-    ("frequency_penalty", "frequencyPenalty"),
-)
-# `temperature must be in the range [0.0, 2.0]`, as the API's documentation has it too.
-_BOUNDS: Final = {"temperature": (0, 2), "top_p": (0, 1)}
-_GROUP: Final = "generationConfig."
-# The API's own parameters besides, each also in its other spelling.
-_OWN: Final = {
+_PLACES: Final = {
+    "max_tokens": "generationConfig.maxOutputTokens",
+    "temperature": "generationConfig.temperature",
+    "top_p": "generationConfig.topP",
+    "top_k": "generationConfig.topK",
+    "stop_sequences": "generationConfig.stopSequences",
+    "n": "generationConfig.candidateCount",
+    "seed": "generationConfig.seed",
+    "presence_penalty": "generationConfig.presencePenalty",
+    "frequency_penalty": "generationConfig.frequencyPenalty",
+    # The API's own parameters besides, each also in its other spelling.
     "toolConfig": "toolConfig",
     "tool_config": "toolConfig",
     "safetySettings": "safetySettings",
@@ -49,6 +44,9 @@ _OWN: Final = {
     "store": "store",
     "serviceTier": "serviceTier",
 }
+# `temperature must be in the range [0.0, 2.0]`, as the API's documentation has it too.
+_BOUNDS: Final = {"temperature": (0, 2), "top_p": (0, 1)}
+_GROUP: Final = "generationConfig."
 _ELSEWHERE: Final = frozenset(
     {"messages", "contents", "model", "system", "tools", "tool_choice", "systemInstruction", "cache_control"}
 )
@@ -59,7 +57,7 @@ _OWN_TOOLS: Final = frozenset(
         "enterpriseWebSearch", "retrieval",
     }
 )  # fmt: skip
-_MODES: Final = {"auto": "AUTO", "any": "ANY", "tool": "ANY", "none": "NONE"}
+_MODES: Final[dict[Choice, str]] = {"auto": "AUTO", "any": "ANY", "tool": "ANY", "none": "NONE"}
 # What only a declaration of Gemini's says, as it is.
 _OF_DECLARATIONS: Final = ("response", "responseJsonSchema", "response_json_schema", "behavior")
 _OPEN: Final = b'"additionalProperties"'
@@ -80,29 +78,25 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     """The head of every request of a session."""
     fixes: list[Fix] = []
     keys: dict[str, Any] = {}
-    params = sort_params(setting.params)
+    params = clamped(sort_params(setting.params), _BOUNDS, NAME, fixes)
     given = [_text_of(each) for each in prompt_texts(setting.system, NAME, fixes)]
     words = [text for text in given if text is not None]
     words += [piece.block.text for piece in system if isinstance(piece.block, Text)]
-    prompt = _instruction(words, params.rest.get("systemInstruction"))
+    prompt = _instruction(words, params.values.get("systemInstruction"))
     if prompt is not None:
         keys["systemInstruction"] = prompt
     functions, own = _tools(setting.tools, fixes)
     tools = [*([{"functionDeclarations": functions}] if functions else []), *own]
     if tools:
         keys["tools"] = tools
-    choice = _choice(params.rest.get("tool_choice"), fixes, any_tool=bool(functions))
+    choice = chosen(params, NAME, fixes, kinds=_MODES if functions else {})
     if choice is not None:
-        keys["toolConfig"] = choice
-    common = clamped(params.common, _BOUNDS, NAME, fixes)
-    generation: dict[str, Any] = {key: common[name] for name, key in _GENERATION if name in common}
-    for name, value in params.rest.items():
-        if name.startswith(_GROUP):
-            generation[name.removeprefix(_GROUP)] = value
-        elif name in _OWN:
-            keys.setdefault(_OWN[name], value)
-        elif name not in _ELSEWHERE:
-            fixes.append(make("param_dropped", f"params.{name}", before=value, target=NAME, detail=name))
+        named = {"allowedFunctionNames": [function_name(choice.name)]} if choice.kind == "tool" else {}
+        keys["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[choice.kind], **named}}
+    places = _PLACES | {name: name for name in params.values if name.startswith(_GROUP)}
+    beside = params.at_places(places, NAME, fixes, _ELSEWHERE)
+    generation = beside.pop("generationConfig", None)
+    keys = beside | keys
     if generation:
         keys["generationConfig"] = generation
     return WrittenHead(_encode(keys), fixes)
@@ -132,38 +126,21 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[list[dict[str, Any]
     """The functions, and the API's own tools."""
     functions: list[dict[str, Any]] = []
     own: list[Any] = []
-    names = ToolNames(NAME, function_name, fixes)
-    for at, tool in enumerate(tools):
-        path = f"tools.{at}"
-        given = None if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
-        if given is not None and bytes(tool.input_schema) == b"null":
-            if given.keys() <= _OWN_TOOLS:
-                own.append(given)
-            else:
-                fixes.append(make("tool_foreign", path, before=given, target=NAME))
+    for each in declared_tools(tools, NAME, function_name, _is_own, fixes):
+        given = each.given
+        if each.own:
+            own.append(given)
             continue
-        declared = names.declare(tool, given, path)
-        if declared is None:
-            continue
-        extras = unread_keys(given, "cache_control", *_OF_DECLARATIONS)
-        if extras:
-            fixes.append(make("field_dropped", path, before=given, target=NAME, detail=extras))
+        each.note_unread(NAME, fixes, "cache_control", *_OF_DECLARATIONS)
         # The field `parameters` knows only a part of JSON Schema (GEM-20).
-        if given is not None and given.keys() <= _DECLARATION and _OPEN not in bytes(given.get("parameters", b"")):
-            functions.append(given | {"name": declared.name})
+        if given and given.keys() <= _DECLARATION and _OPEN not in bytes(given.get("parameters", b"")):
+            functions.append(given | {"name": each.tool.name})
             continue
-        said = {} if tool.description is UNSET else {"description": tool.description}
-        more: dict[str, Any] = {key: given[key] for key in _OF_DECLARATIONS if key in given} if given else {}
-        functions.append({"name": declared.name, **said, "parametersJsonSchema": declared.input_schema, **more})
+        more: dict[str, Any] = {key: given[key] for key in _OF_DECLARATIONS if key in given}
+        schema = {"parametersJsonSchema": each.tool.input_schema}
+        functions.append({"name": each.tool.name, **each.described, **schema, **more})
     return functions, own
 
 
-def _choice(value: Raw | None, fixes: list[Fix], *, any_tool: bool) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    choice = read_choice(value)
-    if choice is None or not any_tool:
-        fixes.append(make("param_dropped", "params.tool_choice", before=value, target=NAME, detail="tool_choice"))
-        return None
-    named = {"allowedFunctionNames": [function_name(choice.name)]} if choice.kind == "tool" else {}
-    return {"functionCallingConfig": {"mode": _MODES[choice.kind], **named}}
+def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
+    return bytes(tool.input_schema) == b"null" and given.keys() <= _OWN_TOOLS

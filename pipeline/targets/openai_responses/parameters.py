@@ -13,9 +13,8 @@ from msgspec import UNSET, Raw
 from pipeline.fixes import Fix
 from pipeline.targets._openai.parameters import (
     Function,
-    flattened,
     kept,
-    limited,
+    openai_params,
     system_text,
     with_choice,
     write_choice,
@@ -23,7 +22,7 @@ from pipeline.targets._openai.parameters import (
 )
 from pipeline.targets._openai.rows import encode
 from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import clamped
+from pipeline.targets.names import Params, clamped
 from pipeline.targets.openai_responses.items import Tool
 
 NAME: Final = "openai-responses"
@@ -55,9 +54,9 @@ _NO: Final = Raw(b"false")
 def write_head(setting: Setting) -> WrittenHead:
     """The head of every request of a session."""
     fixes: list[Fix] = []
-    params = flattened(setting.params)
+    params = clamped(openai_params(setting.params, "max_output_tokens", _in_own_words), _BOUNDS, NAME, fixes)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
-    given = params.pop("instructions", None)
+    given = params.values.get("instructions")
     first = [] if given is None else [msgspec.json.decode(given, type=str)]
     prompt = "\n\n".join(text for text in [*first, system_text(setting.system, NAME, fixes)] if text)
     if prompt:
@@ -65,11 +64,8 @@ def write_head(setting: Setting) -> WrittenHead:
     tools = write_tools(setting.tools, NAME, _tool, _is_own, _is_responses, fixes=fixes)
     if tools:
         keys["tools"] = tools
-    params = _in_own_words(params)
-    limited(params, "max_output_tokens")
-    params = clamped(params, _BOUNDS, NAME, fixes)
     params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
-    return WrittenHead(encode(keys | kept(params, PARAMETERS, NAME, fixes)), fixes)
+    return WrittenHead(encode(keys | kept(params, PARAMETERS, NAME, fixes, {"instructions"})), fixes)
 
 
 def _tool(function: Function) -> Tool:
@@ -92,18 +88,18 @@ def _named(name: str) -> dict[str, str]:
     return {"type": "function", "name": name}
 
 
-def _in_own_words(params: dict[str, Raw]) -> dict[str, Raw]:
+def _in_own_words(params: Params) -> Params:
     """What Chat Completions says in other words."""
-    effort = params.pop("reasoning_effort", None)
-    if effort is not None:
-        params.setdefault("reasoning", Raw(encode({"effort": effort})))
-    text = {}
-    if "response_format" in params:
-        text["format"] = _format(params.pop("response_format"))
-    if "verbosity" in params:
-        text["verbosity"] = params.pop("verbosity")
+    values = params.values
+    if "reasoning_effort" in values:
+        params = params.said_as("reasoning_effort", {"reasoning": Raw(encode({"effort": values["reasoning_effort"]}))})
+    text = {"format": _format(values["response_format"])} if "response_format" in values else {}
+    text |= {"verbosity": values["verbosity"]} if "verbosity" in values else {}
     if text:
-        params.setdefault("text", Raw(encode(text)))
+        first, *rest = (name for name in ("response_format", "verbosity") if name in values)
+        params = params.said_as(first, {"text": Raw(encode(text))})
+        for name in rest:
+            params = params.said_as(name, {})
     return params
 
 
