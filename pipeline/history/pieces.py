@@ -7,7 +7,7 @@ the gravest of what happened to it, and the ledger is made from the pieces that 
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
@@ -97,7 +97,12 @@ def tool_id(block: Block) -> str:
 
 
 def code_for_unknown(block: Block, target: str = "") -> str:
-    """The fix for a block of a type that a target has no place for: another provider's own, or nobody's."""
+    """The fix for a block of a type that a target has no place for: another provider's own, or nobody's.
+
+    A cache breakpoint that is a block by itself says nothing that could be lost.
+    """
+    if isinstance(block, Unknown) and block.kind == "cachePoint":
+        return "cache_point_dropped"
     native = isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != target
     return "native_dropped" if native else "unknown_dropped"
 
@@ -105,6 +110,12 @@ def code_for_unknown(block: Block, target: str = "") -> str:
 def is_whole(path: str) -> bool:
     """Whether a block with this place in the input was its message's content, written as a plain string."""
     return path.endswith(".content")
+
+
+def part_of_result(piece: Piece, part: Any, at: int) -> Piece:  # noqa: ANN401  a block that a result may hold
+    """A part of a result with its place in the input: the content of a tool's row is the result's own."""
+    inside = "" if piece.whole else "output." if piece.path.startswith("input.") else "content."
+    return Piece(part, piece.turn, f"{piece.path}.{inside}{at}", came_as=piece.tool_id)
 
 
 def is_blank(piece: Piece) -> bool:

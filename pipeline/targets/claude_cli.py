@@ -19,7 +19,7 @@ from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, Text, ToolResult, Unknown, on_the_wire
 from pipeline.targets.base import STUB, Encoded, Ending, Setting
-from pipeline.targets.fitting import without_own
+from pipeline.targets.fitting import bared, in_common_words, system_rows
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (
     BETWEEN,
@@ -60,7 +60,8 @@ class ClaudeCliDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         book = Book(NAME)
-        pieces = [_GUARD.piece(piece, book) for piece in (*given_system(setting.system, NAME, book.fixes), *system)]
+        given = [*given_system(setting.system, NAME, book.fixes), *system_rows(system, NAME, book.fixes)]
+        pieces = [_GUARD.piece(piece, book) for piece in given]
         self.fixes: list[Fix] = book.fixes
         self._system = [system_section(piece) for piece in pieces]
         self.prefix = (_OPENING + '"' + _escaped(BETWEEN.join([SO_FAR, *self._system, ""]))).encode()
@@ -97,11 +98,11 @@ class ClaudeCliDialect:
 def _alone(message: Message, book: Book) -> Encoded:
     """A single user turn passes through: its string, or its blocks as they are, less those the CLI has no use for."""
     pieces = []
-    for piece in message.pieces:
+    for piece in in_common_words(message, book).pieces:
         if isinstance(piece.block, Unknown):
             book.drop_unknown(piece)
         else:
-            pieces.append(without_own(piece, book))
+            pieces.append(bared(piece, book))
     fitted = _stubbed_if_empty(with_pieces(message, pieces), message, book)
     fitted = quiet(fitted, _GUARD, book, fitted.pieces)
     first = fitted.pieces[0]
@@ -124,7 +125,7 @@ def _stubbed_if_empty(fitted: Message, given: Message, book: Book) -> Message:
 def _fitted(message: Message, book: Book) -> Message:
     """The message with what can be shown of it; a document without a source is no attachment."""
     pieces = []
-    for piece in message.pieces:
+    for piece in in_common_words(message, book).pieces:
         block = piece.block
         if is_shown(piece) and not (isinstance(block, Document) and not has_source(block)):
             pieces.append(_with_losses_named(piece, book))
@@ -138,7 +139,7 @@ def _fitted(message: Message, book: Book) -> Message:
 
 def _with_losses_named(piece: Piece, book: Book) -> Piece:
     """The piece without what the text does not show: citations, and parts of a result; each is recorded."""
-    piece = uncited(piece, book)
+    piece = uncited(bared(piece, book), book)
     result = piece.block
     if not isinstance(result, ToolResult) or not isinstance(result.content, list):
         return piece

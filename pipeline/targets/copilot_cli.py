@@ -17,6 +17,7 @@ from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
+from pipeline.targets.fitting import bared, in_common_words, system_rows
 from pipeline.text.flatten import (
     BETWEEN,
     CURRENT,
@@ -53,7 +54,7 @@ class CopilotCliDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.fixes: list[Fix] = []
-        pieces = [*given_system(setting.system, NAME, self.fixes), *system]
+        pieces = [*given_system(setting.system, NAME, self.fixes), *system_rows(system, NAME, self.fixes)]
         self._system = [self._system_section(piece) for piece in pieces]
         self.prefix = BETWEEN.join([SO_FAR, *self._system, ""]).encode()
 
@@ -109,14 +110,14 @@ def _alone(message: Message) -> list[str]:
 def _shown(message: Message, book: Book) -> Message:
     """The message with what can be shown of it; the rest is recorded."""
     pieces = []
-    for piece in message.pieces:
+    for piece in in_common_words(message, book).pieces:
         block = piece.block
         if isinstance(block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
         elif isinstance(block, Unknown):
             book.drop_unknown(piece)
         else:
-            pieces.append(uncited(piece, book))
+            pieces.append(uncited(bared(piece, book), book))
     return with_pieces(message, pieces)
 
 

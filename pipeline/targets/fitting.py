@@ -7,14 +7,17 @@ write it. Cache breakpoints, citations and callers are Anthropic's own and go; n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Final
 
-from msgspec import UNSET, structs
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.history.pieces import Book, Piece, code_for_unknown
+from pipeline.fixes import Fix
+from pipeline.history.pieces import Book, Message, Piece, code_for_unknown, part_of_result
 from pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets.marks import POINT, without_mark
+from pipeline.targets.marks import without_mark
+from pipeline.text.flatten import with_each
 
 _NOTHING: Final = frozenset({b"null", b"[]"})
 # What a provider's own members need not say to another: where it keeps them, and what is said otherwise.
@@ -70,11 +73,9 @@ class Fitting(ABC):
             case _:
                 shown = self._shown(piece, inner=False)
                 if shown is None:
-                    if isinstance(block, Unknown) and block.kind == POINT:
-                        self.book.drop("cache_point_dropped", piece)
-                        return
                     self.book.drop_unknown(piece)
-                    self.dropped.add(piece.turn)
+                    if code_for_unknown(block) != "cache_point_dropped":
+                        self.dropped.add(piece.turn)
                     return
                 piece = shown
         self.out.append(piece)
@@ -104,8 +105,7 @@ class Fitting(ABC):
             return piece
         content: list[Any] = []
         for at, part in enumerate(result.content):
-            came = Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
-            inner = self._bared(came)
+            inner = self._bared(part_of_result(piece, part, at))
             code = "" if isinstance(inner.block, Text) else self.moves(part, result)  # type: ignore[arg-type]  # no text
             shown = self._shown(structs.replace(inner, fate="moved", code=code) if code else inner, inner=not code)
             if shown is None:
@@ -178,6 +178,11 @@ def without_own(piece: Piece, book: Book, owners: Collection[str] = ()) -> Piece
     return structs.replace(_lost_members(piece, own, piece.path, book), block=without)
 
 
+def bared(piece: Piece, book: Book) -> Piece:
+    """The piece, and the parts of a result, without what another provider has beside them."""
+    return with_each(without_own(piece, book), lambda part: without_own(part, book))
+
+
 def _lost_members(piece: Piece, own: Own, path: str, book: Book) -> Piece:
     for name in own.members:
         if name == "name" and isinstance(piece.block, ToolResult):
@@ -187,6 +192,47 @@ def _lost_members(piece: Piece, own: Own, path: str, book: Book) -> Piece:
         elif name not in _SILENT:
             book.note("field_dropped", f"{path}.{name}", name)
     return piece
+
+
+def system_rows(rows: Sequence[Piece], target: str, fixes: list[Fix], owners: Collection[str] = ()) -> list[Piece]:
+    """The texts of leading system messages without what only another provider has beside them."""
+    book = Book(target)
+    bare_rows = [without_own(piece, book, owners) for piece in rows]
+    fixes += book.fixes
+    return bare_rows
+
+
+class _Cited(Struct, frozen=True):
+    text: str = ""
+
+
+class _CitedContent(Struct, frozen=True):
+    content: list[_Cited]
+    citations: Raw = Raw(b"[]")
+
+
+class _CitedBlock(Struct, frozen=True, rename="camel"):
+    citations_content: _CitedContent
+
+
+def in_common_words(message: Message, book: Book) -> Message:
+    """The message with the words of Converse's cited blocks as text, for a target that has none of them."""
+    pieces = [_uncited(piece, book) for piece in message.pieces]
+    return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
+
+
+def _uncited(piece: Piece, book: Book) -> Piece:
+    block = piece.block
+    if not isinstance(block, Unknown) or block.kind != "citationsContent":
+        return piece
+    try:
+        cited = msgspec.json.decode(block.raw, type=_CitedBlock).citations_content
+    except msgspec.DecodeError:
+        return piece
+    text = "".join(part.text for part in cited.content)
+    if not text.strip():
+        return piece
+    return book.change("citations_dropped", piece, Text(text=text), bytes(cited.citations).decode())
 
 
 def touched(piece: Piece, code: str) -> Piece:

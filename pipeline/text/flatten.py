@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.clean import SYSTEM_MARK
-from pipeline.history.pieces import Book, Message, Piece, code_for_unknown
+from pipeline.history.pieces import Book, Message, Piece, code_for_unknown, part_of_result
 from pipeline.model import Document, Image, Text, ToolResult, ToolUse, Unknown
 from pipeline.text.jsontext import spaced
 from pipeline.text.neutral import Guard, is_own
@@ -196,11 +196,7 @@ def with_each(piece: Piece, change: Callable[[Piece], Piece]) -> Piece:
         return change(piece)
     if not isinstance(result.content, list):
         return piece
-    came = [
-        Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
-        for at, part in enumerate(result.content)
-    ]
-    parts = [change(part) for part in came]
+    parts = [change(part_of_result(piece, part, at)) for at, part in enumerate(result.content)]
     code = next((part.code for part in parts if part.code), "")
     if not code:
         return piece

@@ -176,3 +176,22 @@ def test_a_switch_through_the_topics():
         # The model is the other one's now, so that its own reasoning is not Gemini's any more.
         ("thinking_foreign", "gemini", "messages.3.content.0"),
     }
+
+
+@pytest.mark.parametrize(
+    ("target", "places"),
+    [
+        ("openai-chat", ["params.generationConfig.topK", "params.generationConfig.thinkingConfig"]),
+        ("openai-responses", ["params.generationConfig.topK", "params.generationConfig.thinkingConfig"]),
+        ("bedrock-converse", ["params.generationConfig.topK", "params.generationConfig.thinkingConfig"]),
+        ("anthropic", ["params.generationConfig.temperature", "params.generationConfig.thinkingConfig"]),
+    ],
+)
+def test_a_parameter_is_named_where_it_was_given(target, places):
+    generation = {
+        "topK": 3,
+        "temperature": 1.5 if target == "anthropic" else 1,
+        "thinkingConfig": {"thinkingBudget": 9},
+    }
+    request = {"contents": [{"role": "user", "parts": [{"text": "q"}]}], "generationConfig": generation}
+    assert [fix.path for fix in normalize(msgspec.json.encode(request), to=target).fixes] == places

@@ -29,6 +29,7 @@ from pipeline.targets._openai.speech import (
     system_messages,
 )
 from pipeline.targets.base import Encoded, Ending, Row, Setting, WrittenHead, stub_for
+from pipeline.targets.fitting import in_common_words, system_rows
 
 # What the assistant says between results and the user where the template wants it to.
 ANSWERED: Final = "Understood."
@@ -73,6 +74,9 @@ class ChatDialect:
         self._model = model
         self._template = template
         prompt = system_text(setting.system, voice.target, self.fixes)
+        # A template with one system message has no place for whose each was.
+        owners = frozenset() if template.one_system else voice.owners
+        system = system_rows(system, voice.target, self.fixes, owners)
         self._system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
 
     def encode(self, message: Message, state: Sent) -> Encoded:
@@ -92,6 +96,7 @@ class ChatDialect:
 
     def _write(self, message: Message, state: Sent, *, final: bool) -> Encoded:
         book = Book(self._voice.target)
+        message = in_common_words(message, book)
         rows: list[Row] = []
         first = [] if state.count else self._system
         count = state.count + len(first)

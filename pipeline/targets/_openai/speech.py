@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.native import CHAT, RESPONSES
-from pipeline.history.pieces import Book, Piece, code_for_unknown
+from pipeline.history.pieces import Book, Piece, code_for_unknown, part_of_result
 from pipeline.history.results import INTERRUPTED
 from pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.media import Parts, Shown, show_document, show_image
@@ -77,7 +77,7 @@ def show_result(piece: Piece, result: ToolResult, voice: Voice, book: Book) -> S
         sent.append(Text(text=content))
     elif isinstance(content, list):
         for at, part in enumerate(content):
-            inner = Piece(part, piece.turn, _inner_path(piece, at), came_as=piece.tool_id)
+            inner = part_of_result(piece, part, at)
             inner = bare(inner, book, owners=voice.owners | _DETAILED if isinstance(part, Image) else voice.owners)
             if isinstance(inner.block, Text):
                 sent.append(inner.block)
@@ -127,11 +127,6 @@ def _text_of(shown: Shown) -> Text:
     block = shown.piece.block
     assert isinstance(block, Text)  # noqa: S101  that is what is_text says
     return block
-
-
-def _inner_path(piece: Piece, at: int) -> str:
-    """Where a result's part stands in the input; the content of a tool's row is the result's own."""
-    return f"{piece.path}.{at}" if piece.whole else f"{piece.path}.content.{at}"
 
 
 def _moved(piece: Piece) -> Piece:

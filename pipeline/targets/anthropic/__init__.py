@@ -35,6 +35,7 @@ from pipeline.targets.anthropic.fitness import (
 )
 from pipeline.targets.anthropic.parameters import write_head
 from pipeline.targets.base import Encoded, Ending, HealthyTurns, Row, Setting, before_list, stub_for
+from pipeline.targets.fitting import in_common_words
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
 from pipeline.targets.names import legal_name
 
@@ -193,7 +194,7 @@ class AnthropicDialect:
         self, came: Message, state: ImageCount, *, prefill: bool = False, thinks: bool | None = None
     ) -> Encoded:
         book = Book(NAME)
-        message = _taken(came, book, state.opened, paused=prefill)
+        message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message.pieces, state.opened) if message.role == "assistant" else state.opened
         unfit = unfit_reasoning(message, self.model)
         if prefill and not (self._thinks if thinks is None else thinks):

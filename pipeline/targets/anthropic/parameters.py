@@ -17,6 +17,7 @@ from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Tool, on_the_wire
 from pipeline.targets.base import Setting, WrittenHead
+from pipeline.targets.fitting import system_rows
 from pipeline.targets.marks import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
 from pipeline.targets.names import Params, clamped, declared_tools, legal_name, read_choice, sort_params
 from pipeline.text.flatten import prompt_texts
@@ -124,7 +125,7 @@ class _Marks:
 
 def _system(given: str | Raw | None, rows: Sequence[Piece], fixes: list[Fix]) -> Raw | None:
     """The system prompt, followed by the history's leading system messages."""
-    texts = [on_the_wire(piece.block) for piece in rows]
+    texts = [on_the_wire(piece.block) for piece in system_rows(rows, _NAME, fixes)]
     if isinstance(given, str) and not texts:
         return Raw(_encode(given))
     blocks = _system_blocks(given, fixes)

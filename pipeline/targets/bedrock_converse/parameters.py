@@ -15,6 +15,7 @@ from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
+from pipeline.targets.fitting import system_rows
 from pipeline.targets.marks import MOST_MARKS, mark_of, point_of
 from pipeline.targets.names import Params, chosen, clamped, declared_tools, legal_name, sort_params
 from pipeline.text.flatten import prompt_texts
@@ -71,7 +72,7 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     keys: dict[str, Any] = {}
     model = (setting.model or "").lower()
     cached = not model or any(name in model for name in _CACHED)
-    prompt = [*_given_system(setting.system, fixes), *_system_rows(system)]
+    prompt = [*_given_system(setting.system, fixes), *_system_rows(system_rows(system, NAME, fixes))]
     if not cached:
         prompt = _unmarked(prompt, "system", fixes)
     if prompt:

@@ -12,6 +12,7 @@ from pipeline.fixes import Fix
 from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
+from pipeline.targets.fitting import system_rows
 from pipeline.targets.names import CHOICES, COMMON, chosen, declared_tools, sort_params
 from pipeline.text.flatten import given_system
 from pipeline.text.preamble import tool_fallback, tool_preamble
@@ -57,7 +58,7 @@ def prepare_head(setting: Setting, system: Sequence[Piece]) -> Head:
     keys |= params.at_places({name: name for name in params.values if name in _PASSED}, NAME, fixes, _ELSEWHERE)
     tools = _tools(setting.tools, fixes)
     choice = chosen(params, NAME, fixes, kinds=CHOICES) if tools else None
-    words = [*given_system(setting.system, NAME, fixes), *system]
+    words = [*given_system(setting.system, NAME, fixes), *system_rows(system, NAME, fixes)]
     prompt = "\n\n".join(piece.block.text for piece in words if isinstance(piece.block, Text))
     # Where no tool may be called, the user's turn must not show how to.
     line = "" if choice is not None and choice.kind == "none" else tool_fallback(tools)

@@ -25,7 +25,7 @@ from pipeline.model import (
 from pipeline.targets._openai.media import show_document
 from pipeline.targets._openai.rows import ServedParts
 from pipeline.targets.base import STUB, Row
-from pipeline.targets.fitting import Fitting
+from pipeline.targets.fitting import Fitting, in_common_words
 from pipeline.text.call_json import read_tagged
 from pipeline.text.flatten import IMAGE
 from pipeline.text.neutral import Guard, is_own
@@ -57,7 +57,7 @@ _NOTHING: Final = '""'
 def write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
     """A turn's text and where its blocks come from; a turn of which nothing can be shown is a stub."""
     fitting = _TextOnly(book)
-    for piece in message.pieces:
+    for piece in in_common_words(message, book).pieces:
         if isinstance(piece.block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
         else:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Structure, Thinking, ToolUse
 from pipeline.targets.base import Encoded, Ending, Setting, stub_for
+from pipeline.targets.fitting import in_common_words
 from pipeline.targets.gemini.blocks import GeminiFitting, in_order, shows_id, written
 from pipeline.targets.gemini.parameters import NAME, write_head
 from pipeline.targets.gemini.signatures import signed, unfit_reasoning, wants_signatures
@@ -51,6 +52,7 @@ class GeminiDialect:
     def encode(self, message: Message, state: GeminiState) -> Encoded:
         """Write one message."""
         book = Book(NAME)
+        message = in_common_words(message, book)
         fitting = GeminiFitting(book, media_in_results=self._newer)
         unfit = unfit_reasoning(message, self._model)
         for at, piece in enumerate(message.pieces):

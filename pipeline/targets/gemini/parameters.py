@@ -14,6 +14,7 @@ from pipeline.history.pieces import Piece
 from pipeline.history.readers.gemini import DECLARED_SCHEMAS
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting, WrittenHead
+from pipeline.targets.fitting import system_rows
 from pipeline.targets.names import Choice, chosen, clamped, declared_tools, legal_name, sort_params
 from pipeline.text.flatten import PromptText, prompt_texts
 
@@ -81,7 +82,7 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     params = clamped(sort_params(setting.params), _BOUNDS, NAME, fixes)
     given = [_text_of(each) for each in prompt_texts(setting.system, NAME, fixes)]
     words = [text for text in given if text is not None]
-    words += [piece.block.text for piece in system if isinstance(piece.block, Text)]
+    words += [piece.block.text for piece in system_rows(system, NAME, fixes) if isinstance(piece.block, Text)]
     prompt = _instruction(words, params.values.get("systemInstruction"))
     if prompt is not None:
         keys["systemInstruction"] = prompt

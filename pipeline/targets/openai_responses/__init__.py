@@ -18,7 +18,7 @@ from pipeline.model import Structure, Text, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.rows import encode
 from pipeline.targets._openai.speech import Said, UserTurn, Voice, own_members, renamed, system_message, system_messages
 from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
-from pipeline.targets.fitting import bare
+from pipeline.targets.fitting import bare, in_common_words, system_rows
 from pipeline.targets.openai_responses.items import (
     OWN,
     ResponsesParts,
@@ -126,6 +126,7 @@ class ResponsesDialect:
         self._stored = bytes(setting.params.get("store", b"")) != b"false"
         # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
         self._voice = Voice(target=NAME, parts=ResponsesParts(), call_id=str, owners=OWN, shows_results=True)
+        system = system_rows(system, NAME, self.fixes, OWN)
         first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
         self._system = [{"type": "message", **row} for row in first]
 
@@ -133,6 +134,7 @@ class ResponsesDialect:
         """Write one turn."""
         first = [] if state.count else self._system
         written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME))
+        message = in_common_words(message, written.book)
         {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
         if not written.items:
             written.book.note("turn_stubbed", message.pieces[0].path)
