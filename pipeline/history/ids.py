@@ -68,9 +68,9 @@ class IdTable:
             for _, taken in self._images:
                 taken.clear()
 
-    def claim(self, original: str) -> str:
+    def claim(self, original: str, *, taken: bool = False) -> str:
         """The output's id for a new call: the original where it can stay, else one that is made from it."""
-        if _LEGAL(original) and self._is_free(original):
+        if not taken and _LEGAL(original) and self._is_free(original):
             self._take(original)
             return original
         count = self._rewritten.get(original, 0)

@@ -50,14 +50,13 @@ class History:
     ) -> None:
         self.policy = policy or Policy()
         if self.policy.strip_tools:
-            # The filter joins neighbours and begins with the user, whatever the target.
-            structure = structs.replace(structure, neighbours=frozenset(), assistant_first=False)
+            # The filter joins neighbours, blank ones too, and begins with the user, whatever the target.
+            structure = structs.replace(structure, neighbours=frozenset(), blank=frozenset(), assistant_first=False)
         self.structure = structure
         self.ids = IdTable(images, again=structure.ids_again)
         self.exchanges: list[Exchange] = []
         self.system: list[Piece] = []
-        self.messages = 0
-        self.turns = self.number = 0
+        self.messages = self.turns = self.number = 0
         self.changed: set[int] = set()
         self.user_spoke_last = False
         # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
@@ -186,8 +185,10 @@ class History:
                 self._book.drop("call_repeated", piece)
                 self.changed.add(piece.turn)
                 return
+            # An id that is made tells a call from those of all turns.
+            again = made and (call_of(self.exchanges, call.id, by_name=False) or self.ids.answered(call.id)) is not None
+            final = self.ids.claim(call.id, taken=again)
             exchange.calls.append(Call(at=len(exchange.assistant), original=call.id))
-            final = self.ids.claim(call.id)
             if final != call.id:
                 rewritten = structs.replace(call, id=final)
                 if made:
@@ -230,7 +231,7 @@ class History:
         if before and before[-1].turn != turn.index:
             if self._may_stand_behind(before[-1]) or before[-1].stays_system != pieces[0].stays_system:
                 exchange.user_starts.append(Start(turn.index))
-            elif exchange.user:
+            elif exchange.user and not is_row(before[-1]):
                 self._book.note("turns_merged", turn.place)
         exchange.user += pieces
         exchange.name_user(turn.id)
@@ -348,9 +349,9 @@ class History:
     def _give_up(self, exchange: Exchange) -> bool:
         """Do without the results that never came; False if no assistant turn is left."""
         missing = exchange.lacking(self.structure)
-        if not missing:
-            return True
-        if self.policy.missing_result == "synthesise":
+        if missing and self.policy.missing_result == "drop":
+            return self._drop_calls(exchange, missing)
+        if missing:
             # The assistant's own messages stand between what is settled and its results.
             before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), Book()))
             number, first = place_of_result(exchange, len(exchange.results))
@@ -358,8 +359,7 @@ class History:
                 call.result = len(exchange.results)
                 place = f"messages.{before + number}.content.{at}"
                 exchange.results.append(result_for(exchange, call, place, self._book))
-            return True
-        return self._drop_calls(exchange, missing)
+        return True
 
     def _drop_calls(self, exchange: Exchange, missing: list[Call]) -> bool:
         for call in missing:

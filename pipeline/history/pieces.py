@@ -125,7 +125,8 @@ def is_blank(piece: Piece) -> bool:
 
 def is_row(piece: Piece) -> bool:
     """Whether a piece is a result that came as a message of its own, as its shape writes every result."""
-    return isinstance(piece.block, ToolResult) and not piece.path.rpartition(".")[2].isdecimal()
+    inside, _, last = piece.path.rpartition(".")
+    return isinstance(piece.block, ToolResult) and (inside == "input" or not last.isdecimal())
 
 
 def block_path(turn: Turn, at: int) -> str:

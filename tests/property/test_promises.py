@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import msgspec
@@ -56,9 +57,10 @@ def test_each_input_block_has_one_fate_and_each_output_block_a_source(asked, dat
 def shown_blocks(body):
     """How many texts, media, calls, results and reasoning items a body of OpenAI's shows, but for the system prompt."""
     count = 0
-    for message in body.get("input") or body["messages"]:
+    messages = body.get("input") or body["messages"]
+    for message in itertools.dropwhile(lambda message: message.get("role") == "system", messages):
         content = message.get("content")
-        if message.get("role") != "system" and message.get("type") != "reasoning":
+        if message.get("type") != "reasoning":
             is_one = isinstance(content, str) or message.get("role") == "tool" or "call_id" in message
             count += 1 if is_one else len(content or ())
         count += len(message.get("tool_calls", ())) + (message.get("type") == "reasoning")
