@@ -57,7 +57,7 @@ def test_each_input_block_has_one_fate_and_each_output_block_a_source(asked, dat
 def shown_blocks(body):
     """How many texts, media, calls, results and reasoning items a body of OpenAI's shows, but for the system prompt."""
     count = 0
-    messages = body.get("input") or body["messages"]
+    messages = body.get("input", body.get("messages"))
     for message in itertools.dropwhile(lambda message: message.get("role") == "system", messages):
         content = message.get("content")
         if message.get("type") != "reasoning":
