@@ -90,6 +90,7 @@ DEAD_LETTER_CODES = (
     "bad_policy",
     "bad_record",
     "bad_snapshot",
+    "chained",
     "empty",
     "id_reused",
     "internal",
