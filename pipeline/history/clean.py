@@ -61,11 +61,11 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
         came = Piece(block, turn.index, block_path(turn, at))
         stays = blank_stays and is_blank(came)
         piece = came if stays else _CLEANERS[type(block)](came, speaker, policy, book)
-        if piece is not None and not structure.blank_results:
-            piece = _without_blanks(piece, book)
         if piece is None:
             gone += not isinstance(block, Text)
             continue
+        if isinstance(block, ToolResult) and not structure.blank_results:
+            piece = _without_blanks(piece, book)
         role = _ROLES.get(type(piece.block), speaker)
         if role != speaker:
             piece = book.change("block_moved", piece)

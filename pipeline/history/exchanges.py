@@ -71,17 +71,24 @@ class AskedIndex:
         self.calls = calls
         self._indexed = 0
         self._by_id: dict[str, Asked] = {}
-        self._by_name: dict[str, Asked] = {NAMELESS: Asked()}
+        self._named = 0
+        self._by_name: dict[str, Asked] = {}
         self._real = 0
 
     def find(self, assistant: Sequence[Piece], original: str, *, by_name: bool) -> Asked | None:
         """The calls under an id, else, ``by_name``, those of the tool that a made id names, if there are any."""
         for call in self.calls[self._indexed :]:
-            self._by_name[NAMELESS].calls.append(call)
             self._by_id.setdefault(call.original, Asked()).calls.append(call)
-            self._by_name.setdefault(made_id(call.block(assistant).name), Asked()).calls.append(call)
         self._indexed = len(self.calls)
-        return self._by_id.get(original) or (self._by_name.get(original) if by_name else None)
+        return self._by_id.get(original) or (self._find_by_name(assistant, original) if by_name else None)
+
+    def _find_by_name(self, assistant: Sequence[Piece], original: str) -> Asked | None:
+        for call in self.calls[self._named :]:
+            self._by_name.setdefault(made_id(call.block(assistant).name), Asked()).calls.append(call)
+        self._named = len(self.calls)
+        if original == NAMELESS:
+            self._by_name.setdefault(original, Asked()).calls = self.calls
+        return self._by_name.get(original)
 
     @property
     def answered(self) -> bool:
