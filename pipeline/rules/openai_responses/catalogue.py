@@ -132,8 +132,8 @@ EXTRA_KEY = rule(
     repair="project them on a whitelist", source="openai/openai-python#3146; never recorded accepted",
 )
 KIND = rule(
-    "RSP-15", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
-    summary="Items are of a known type.",
+    "RSP-15", "soft", "Invalid value: '{value}'. Supported values are: {supported}.",
+    summary="Items are of a type that is known here; the API learns new ones.",
     repair="drop it, or convert it", source="the provider's own types",
 )
 SHAPE = rule(
