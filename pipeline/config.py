@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Raw, Struct, ValidationError
-from msgspec.inspect import DictType, LiteralType, StructType, Type, type_info
+from msgspec.inspect import DictType, LiteralType, Metadata, StructType, Type, type_info
 
 from pipeline.errors import InputError
 from pipeline.kafka import SECRETS, KafkaSettings
@@ -46,70 +46,122 @@ class ConfigError(InputError):
 class SessionDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What holds for a session that did not say otherwise in ``session.opened``."""
 
-    targets: Annotated[tuple[str, ...], Meta(min_length=1)] = ("anthropic",)
-    model: str | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    # By the target's own names, such as temperature. What stands here wins over ``max_tokens`` above, which each target
-    # writes by its own name.
-    params: dict[str, Raw] = {}
+    targets: Annotated[tuple[str, ...], Meta(min_length=1, description="Whom requests are written for.")] = (
+        "anthropic",
+    )
+    model: Annotated[str | None, Meta(description="The model of requests.")] = None
+    max_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="The longest answer; each target has its own name for it.")
+    ] = None
+    params: Annotated[
+        dict[str, Raw],
+        Meta(description="Other parameters by the target's own names, such as temperature; they win over max_tokens."),
+    ] = {}
     policy: Policy = Policy()
-    system: str | None = None
-    tools: tuple[Raw, ...] = ()
+    system: Annotated[str | None, Meta(description="The system prompt.")] = None
+    tools: Annotated[tuple[Raw, ...], Meta(description="The tools, as JSON in any shape that Reknit reads.")] = ()
 
 
 class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is changed in the words of planners that speak text only (source ``cascade``).
+    """What is changed in the words of planners that speak text only (source ``cascade``)."""
 
-    ``redact_roots`` are absolute paths of the planner's own machine, ``{id}`` in them stands for an id; an empty list
-    redacts nothing. ``redact_marker`` stands for such a path with all that follows it.
-    """
-
-    redact_roots: tuple[str, ...] = SOURCE_ROOTS
-    redact_marker: str = MARKER
+    redact_roots: Annotated[
+        tuple[str, ...],
+        Meta(description="Absolute paths of the planner's own machine, `{id}` stands for an id; none redacts nothing."),
+    ] = SOURCE_ROOTS
+    redact_marker: Annotated[str, Meta(description="Stands for such a path with all that follows it.")] = MARKER
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name."""
+    """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name.
 
-    bootstrap_servers: Annotated[str, Meta(pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")] = "localhost:9092"
+    The engine's bounds that depend on the place are here too (pipeline.engine.interface.Tuning has the same names and
+    defaults).
+    """
+
+    bootstrap_servers: Annotated[
+        str,
+        Meta(pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$", description="The brokers, HOST:PORT, several with commas."),
+    ] = "localhost:9092"
     kafka: KafkaSettings = KafkaSettings()
-    # Before every topic, group and transactional id: two pipelines on one broker differ in nothing else.
-    prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] = ""
-    partitions: Annotated[int, Meta(ge=1)] = DEFAULT_PARTITIONS
-    replication_factor: Annotated[int, Meta(ge=1, le=32767)] = 1
-    delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    prefix: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-zA-Z0-9._-]{0,100}$",
+            description="Stands before every topic, group and transactional id: two pipelines differ in nothing else.",
+        ),
+    ] = ""
+    partitions: Annotated[
+        int,
+        Meta(ge=1, description="Partitions of each topic that `topics apply` makes; a worker takes what topics have."),
+    ] = DEFAULT_PARTITIONS
+    replication_factor: Annotated[
+        int, Meta(ge=1, le=32767, description="Copies of each topic that `topics apply` makes.")
+    ] = 1
+    delivery: Annotated[
+        Literal["exactly-once", "at-least-once"],
+        Meta(description="What a crash may cost: nothing, or on brokers without transactions the same record twice."),
+    ] = "exactly-once"
 
-    metrics_host: str = "127.0.0.1"
-    # 0: any free port, shown at start-up.
-    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9464
-    state_dir: Annotated[str, Meta(min_length=1)] = ".reknit"
+    metrics_host: Annotated[str, Meta(description="Address of /metrics, /livez and /readyz.")] = "127.0.0.1"
+    metrics_port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port of these; 0 takes a free one, which is shown at the start.")
+    ] = 9464
+    state_dir: Annotated[str, Meta(min_length=1, description="For what one worker writes locally.")] = ".reknit"
 
-    # The engine's bounds that depend on the place (pipeline.engine.interface.Tuning has the same names and defaults).
-    # A batch is what one transaction holds: it is taken as soon as there is one record, so these only bound a backlog.
-    batch_records: Annotated[int, Meta(ge=1)] = 8_000
-    batch_bytes: Annotated[int, Meta(ge=1)] = 32 * _MIB
-    # The broker aborts a transaction that is open longer, and hides what follows from readers until then.
-    transaction_seconds: Annotated[float, Meta(gt=0, le=900)] = 25.0
-    # Lag and no commit for this long: the worker ends, so that another takes over. Longer than a transaction may take.
-    stall_seconds: Annotated[float, Meta(gt=0)] = 60.0
-    # The group: how long a dead worker's partitions wait for a new owner, how often a worker shows that it lives, and
-    # how long the others wait for it in a rebalance. The broker allows sessions from 6 s by default.
-    session_seconds: Annotated[float, Meta(gt=0)] = 10.0
-    heartbeat_seconds: Annotated[float, Meta(gt=0)] = 2.0
-    rebalance_seconds: Annotated[float, Meta(gt=0)] = 20.0
-    # How long a worker's start waits for a broker that does not answer yet, before it ends with 75.
-    wait_seconds: Annotated[float, Meta(ge=0)] = 0.0
-    # From SIGTERM to the end; orchestrators kill after 30 s by default.
-    stop_seconds: Annotated[float, Meta(gt=0)] = 20.0
+    batch_records: Annotated[
+        int,
+        Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one."),
+    ] = 8_000
+    batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one transaction holds at most.")] = 32 * _MIB
+    transaction_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=900,
+            description="The broker aborts a transaction that is open longer, and hides what follows until then.",
+        ),
+    ] = 25.0
+    stall_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="Records wait and nothing is committed for so long: the worker ends, so that another takes "
+            "over. Longer than a transaction may take.",
+        ),
+    ] = 60.0
+    session_seconds: Annotated[
+        float,
+        Meta(
+            gt=0, description="How long a dead worker's partitions wait for a new owner; brokers allow 6 s and longer."
+        ),
+    ] = 10.0
+    heartbeat_seconds: Annotated[float, Meta(gt=0, description="How often a worker shows that it lives.")] = 2.0
+    rebalance_seconds: Annotated[
+        float, Meta(gt=0, description="How long the others wait for a worker in a rebalance.")
+    ] = 20.0
+    wait_seconds: Annotated[
+        float, Meta(ge=0, description="Seconds to wait for a broker that does not answer yet, before the end with 75.")
+    ] = 0.0
+    stop_seconds: Annotated[
+        float,
+        Meta(gt=0, description="From SIGTERM to the end at most; orchestrators kill after 30 s by default."),
+    ] = 20.0
 
-    # After a record that could not be processed the session goes on without it, or its later records follow it into
-    # the dead letters until the history is restored, so that a hole never becomes a wrong history.
-    on_dead_letter: Literal["go-on", "follow"] = "go-on"
+    on_dead_letter: Annotated[
+        Literal["go-on", "follow"],
+        Meta(
+            description="After a record that could not be processed its session goes on without it, or its later "
+            "records follow it into the dead letters until the history is restored."
+        ),
+    ] = "go-on"
     session: SessionDefaults = SessionDefaults()
     text: TextSettings = TextSettings()
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="The least that is logged.")
+    ] = "info"
+    log_format: Annotated[Literal["text", "json"], Meta(description="How, on stderr.")] = "text"
 
 
 def load_config(
@@ -156,9 +208,7 @@ def origins(
     for key, kind in _TYPES.items():
         if isinstance(kind, StructType):
             continue
-        value: object = config
-        for name in key:
-            value = getattr(value, name)
+        value = _value(config, key)
         given = [source for place, source in sources.items() if place[: len(key)] == key]
         if key[-1] in SECRETS and value is not None:
             value = HIDDEN
@@ -294,12 +344,40 @@ def _choices(key: Key) -> str:
     return f"; one of {', '.join(map(str, kind.values))}" if isinstance(kind, LiteralType) else ""
 
 
-def _types(key: Key, kind: Type) -> Iterator[tuple[Key, Type]]:
-    yield key, kind
+class Described(Struct, frozen=True):
+    """A setting's key, what it takes, its default and what is said of it."""
+
+    key: str
+    kind: Type
+    default: object
+    text: str
+
+
+def described() -> Iterator[Described]:
+    """Every setting, in the order of the configuration."""
+    for key, kind in _TYPES.items():
+        if not isinstance(kind, StructType):
+            yield Described(".".join(key), kind, _value(Config(), key), _TEXTS[key])
+
+
+def _value(config: Config, key: Key) -> object:
+    value: object = config
+    for name in key:
+        value = getattr(value, name)
+    return value
+
+
+def _types(key: Key, kind: Type) -> Iterator[tuple[Key, Type, str]]:
+    text = ""
+    if isinstance(kind, Metadata):
+        text = (kind.extra_json_schema or {}).get("description", "")
+        kind = kind.type
+    yield key, kind, text
     if isinstance(kind, StructType):
         for field in kind.fields:
             yield from _types((*key, field.name), field.type)
 
 
-# Every key that there is, tables included; the configuration itself is the empty key.
-_TYPES: dict[Key, Type] = dict(_types((), type_info(Config)))
+# Every key that there is, tables included, and what is said of it; the configuration itself is the empty key.
+_TYPES: dict[Key, Type] = {key: kind for key, kind, _ in _types((), type_info(Config))}
+_TEXTS: dict[Key, str] = {key: text for key, _, text in _types((), type_info(Config))}

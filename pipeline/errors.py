@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import ClassVar, Literal, TypeAlias
 
 Fault: TypeAlias = Literal["caller", "provider", "us"]
@@ -43,6 +45,14 @@ class ReknitError(Exception):
 
 def _rebuild(kind: type[ReknitError], code: str, message: str, path: str, rule: str | None) -> ReknitError:
     return kind(code, message, path=path, rule=rule)
+
+
+def expected_one_of(choices: Iterable[str], given: str) -> str:
+    """What to say of a name that is none of these: which there are, and which of them was meant."""
+    listed = sorted(choices)
+    near = get_close_matches(given, listed, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"expected one of {', '.join(listed)}, got {given!r}{hint}"
 
 
 class InputError(ReknitError):

@@ -48,27 +48,41 @@ _TOKEN_USED = 0.8
 class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How clients connect, by Kafka's own names. Secrets come from the environment or from a file of their own."""
 
-    client_id: str = "reknit"
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
-    sasl_username: str | None = None
-    sasl_password: str | None = None
-    sasl_password_file: File | None = None
-    # OAUTHBEARER: a file that something else keeps fresh, read for each connection, or an endpoint that gives tokens
-    # for client credentials (RFC 6749, 4.4).
-    sasl_oauth_token_file: File | None = None
-    sasl_oauth_token_endpoint: File | None = None
-    sasl_oauth_client_id: str | None = None
-    sasl_oauth_client_secret: str | None = None
-    sasl_oauth_client_secret_file: File | None = None
-    sasl_oauth_scope: str | None = None
-    # PEM. Without a CA file the system's are trusted; certificate and key are for brokers that want to see one.
-    ssl_cafile: File | None = None
-    ssl_certfile: File | None = None
-    ssl_keyfile: File | None = None
-    ssl_password: str | None = None
-    ssl_password_file: File | None = None
-    ssl_check_hostname: bool = True
+    client_id: Annotated[str, Meta(description="What the brokers' logs and quotas call the client.")] = "reknit"
+    security_protocol: Annotated[
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], Meta(description="How the brokers are spoken to.")
+    ] = "PLAINTEXT"
+    sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None,
+        Meta(description="How a client proves who it is, under SASL_PLAINTEXT and SASL_SSL."),
+    ] = None
+    sasl_username: Annotated[str | None, Meta(description="Who it is, for PLAIN and SCRAM.")] = None
+    sasl_password: Annotated[str | None, Meta(description="Its password; only from the environment.")] = None
+    sasl_password_file: Annotated[File | None, Meta(description="Or a file with the password alone.")] = None
+    sasl_oauth_token_file: Annotated[
+        File | None, Meta(description="A token that something else keeps fresh, read for each connection.")
+    ] = None
+    sasl_oauth_token_endpoint: Annotated[
+        File | None, Meta(description="Or a URL that gives tokens for client credentials (RFC 6749, 4.4).")
+    ] = None
+    sasl_oauth_client_id: Annotated[str | None, Meta(description="The id for that URL.")] = None
+    sasl_oauth_client_secret: Annotated[
+        str | None, Meta(description="The secret for that URL; only from the environment.")
+    ] = None
+    sasl_oauth_client_secret_file: Annotated[File | None, Meta(description="Or a file with the secret alone.")] = None
+    sasl_oauth_scope: Annotated[str | None, Meta(description="The scope to ask for.")] = None
+    ssl_cafile: Annotated[
+        File | None, Meta(description="PEM: the CA that signed the brokers' certificates; without it the system's.")
+    ] = None
+    ssl_certfile: Annotated[
+        File | None, Meta(description="PEM: the client's certificate, for brokers that want to see one.")
+    ] = None
+    ssl_keyfile: Annotated[File | None, Meta(description="PEM: its key.")] = None
+    ssl_password: Annotated[str | None, Meta(description="The key's password; only from the environment.")] = None
+    ssl_password_file: Annotated[File | None, Meta(description="Or a file with the password alone.")] = None
+    ssl_check_hostname: Annotated[bool, Meta(description="Whether a broker's name must stand in its certificate.")] = (
+        True
+    )
 
     def __repr__(self) -> str:
         """Read like any struct, without the secrets."""

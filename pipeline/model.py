@@ -8,9 +8,9 @@ free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
 
@@ -169,15 +169,35 @@ class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """How histories are mended where there is a choice (DESIGN section 3)."""
 
-    tail: Literal["auto", "continue", "prefill", "keep", "reject"] = "auto"
-    missing_result: Literal["synthesise", "drop"] = "synthesise"
-    orphan_result: Literal["drop", "text"] = "drop"
-    incomplete_call: Literal["drop", "text"] = "drop"
-    reasoning: Literal["keep", "strip"] = "keep"
-    strip_tools: bool = False
-    record_assistant: bool = False
-    # How many of the last exchanges may still wait for a real result before they settle.
-    open_exchanges: int = 8
+    tail: Annotated[
+        Literal["auto", "continue", "prefill", "keep", "reject"],
+        Meta(
+            description="A history that ends with the assistant: a short user turn follows (`continue`), the model "
+            "goes on with the words (`prefill`), they stay for a next user turn (`keep`), no request is made "
+            "(`reject`), or what the model takes (`auto`)."
+        ),
+    ] = "auto"
+    missing_result: Annotated[
+        Literal["synthesise", "drop"],
+        Meta(description="A call without a result: it gets an error as its result, or is left out."),
+    ] = "synthesise"
+    orphan_result: Annotated[
+        Literal["drop", "text"], Meta(description="A result without its call: it is left out, or stays as text.")
+    ] = "drop"
+    incomplete_call: Annotated[
+        Literal["drop", "text"], Meta(description="A call that was cut off: it is left out, or stays as text.")
+    ] = "drop"
+    reasoning: Annotated[
+        Literal["keep", "strip"],
+        Meta(description="The model's own reasoning: where its issuer reads it, it stays or goes."),
+    ] = "keep"
+    strip_tools: Annotated[bool, Meta(description="Whether calls and results are left out.")] = False
+    record_assistant: Annotated[
+        bool, Meta(description="Whether what a stream says is appended to the session's log.")
+    ] = False
+    open_exchanges: Annotated[
+        int, Meta(description="How many of the last exchanges may still wait for a real result before they settle.")
+    ] = 8
 
 
 class Structure(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from pipeline.errors import InputError, UnknownTargetError
+from pipeline.errors import InputError, UnknownTargetError, expected_one_of
 from pipeline.rules import RULE_SETS, RULES, Rule, RuleSet
 from pipeline.targets.anthropic import Anthropic
 from pipeline.targets.base import Writer
@@ -91,7 +91,7 @@ def target_named(name: str) -> Target:
     """
     found = TARGETS.get(name)
     if found is None:
-        raise UnknownTargetError("unknown_target", f"expected one of {', '.join(sorted(TARGETS))}, got {name!r}")
+        raise UnknownTargetError("unknown_target", expected_one_of(TARGETS, name))
     return found
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
+from typing import Any
 
 import click
 
 from pipeline._version import __version__
+from pipeline.errors import expected_one_of
 
 # Command name -> (where it lives, the line that --help shows). The line stands here, since showing it must not import.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -27,13 +29,33 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pipeline.cli.inspect:inspect_command",
         "Show what the topics and the state hold of a session.",
     ),
-    "config": ("pipeline.cli.broker:config_group", "Show the configuration and where each value comes from."),
+    "config": ("pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),
     "topics": ("pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is run."""
+class Group(click.Group):
+    """A group that says which command may have been meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"no such command: {expected_one_of(self.list_commands(ctx), args[0])}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
+    """Imports a command's module when the command is run."""
+
+    def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as click has it
+        """As click does; a place that cannot be written to is said in a sentence."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            from pipeline.cli.output import fail_to_write
+
+            fail_to_write(error)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the README."""

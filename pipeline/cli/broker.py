@@ -7,49 +7,61 @@ Every call is bounded, and every failure a typed error.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
-import click
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyExistsError, for_code
 from aiokafka.partitioner import DefaultPartitioner
 from msgspec import Struct
 
-from pipeline.cli.output import fail, write_json
-from pipeline.config import Config, load_config, origins
+from pipeline.cli.output import fail
+from pipeline.config import Config
 from pipeline.errors import BrokerDownError, BrokerError, InputError, ReknitError
 from pipeline.kafka import Cluster, connection, explained
 from topics import LARGEST_INPUT, LARGEST_OUTPUT, qualified
 from topics.plan import Difference, Found, Wanted, altered, by_topic
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
-_OPTIONS = (
-    click.option("--config", "config_file", type=click.Path(exists=True, dir_okay=False), help="A TOML file."),
-    click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="The brokers  [env: REKNIT_BOOTSTRAP_SERVERS]"),
-    click.option("--prefix", help="Stands before every topic, group and transactional id  [env: REKNIT_PREFIX]"),
-)
+# Between two looks for a broker that does not answer yet.
+_LOOK_SECONDS = 0.5
 
 
-def broker_options(command: F) -> F:
-    """Add ``--config``, ``--bootstrap-servers`` and ``--prefix``."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+def run_with_broker(config: Config, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do what needs a broker, once one answers; end the command with a sentence where that fails."""
 
+    async def run() -> T:
+        if config.wait_seconds:
+            await _until_one_answers(config)
+        return await work()
 
-def configured(config_file: str | None, **options: Any) -> Config:  # noqa: ANN401  whatever options a command has
-    """File, then environment, then options that were given; ends the command where one of them is wrong."""
-    given = {name: value for name, value in options.items() if value is not None}
     try:
-        return load_config(config_file, env=os.environ, overrides=given)
+        return asyncio.run(run())
     except ReknitError as error:
         fail(error)
+
+
+async def _until_one_answers(config: Config) -> None:
+    clock = asyncio.get_running_loop().time
+    end = clock() + config.wait_seconds
+    while True:
+        client = AIOKafkaClient(**connection(config))
+        try:
+            await client.bootstrap()
+        except KafkaError as error:
+            why = await explained(config, error)
+            if clock() >= end or not isinstance(why, BrokerDownError):
+                raise why from error
+            await asyncio.sleep(_LOOK_SECONDS)
+        else:
+            return
+        finally:
+            await client.close()
 
 
 # A setting's origin in a broker's answer: made on the topic itself (KIP-226).
@@ -114,11 +126,7 @@ async def connected(cluster: Cluster, timeout_seconds: float = 30.0) -> AsyncIte
         async with asyncio.timeout(timeout_seconds):
             await client.start()
             yield Topics(client)
-    except TimeoutError as error:
-        raise BrokerDownError(
-            "broker_timeout", f"{cluster.bootstrap_servers} has not answered within {timeout_seconds:g} s"
-        ) from error
-    except KafkaError as error:
+    except (KafkaError, TimeoutError) as error:
         raise await explained(cluster, error) from error
     finally:
         await client.close()
@@ -272,7 +280,7 @@ async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Send
         # Not partitions_for: where a topic is missing that asks on and on, or has the broker make it.
         cluster = await producer.client.fetch_all_metadata()
         if not cluster.partitions_for_topic(name):
-            raise InputError("topic_missing", f"there is no topic {name}: run `reknit topics apply` first")
+            raise _topic_missing(name)
         sending = Sender(producer, name, session.encode())
         yield sending
         await sending.delivered()
@@ -300,6 +308,7 @@ async def reader(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         max_partition_fetch_bytes=LARGEST_OUTPUT,
+        fetch_max_wait_ms=POLL_MS,
     )
     try:
         await consumer.start()
@@ -310,47 +319,55 @@ async def reader(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
         await consumer.stop()
 
 
-async def read_partition(consumer: AIOKafkaConsumer, topic: str, partition: int) -> AsyncIterator[ConsumerRecord]:
-    """All records of a partition that are there now, oldest first."""
-    place = TopicPartition(topic, partition)
-    consumer.assign([place])
-    end = (await consumer.end_offsets([place]))[place]
-    await consumer.seek_to_beginning(place)
-    while await consumer.position(place) < end:
-        for record in (await consumer.getmany(place, timeout_ms=POLL_MS)).get(place, ()):
-            yield record
+async def read_partitions(
+    consumer: AIOKafkaConsumer,
+    places: Collection[TopicPartition],
+    since_ms: int | None = None,
+    on_progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> AsyncIterator[ConsumerRecord]:
+    """All records of partitions that are there now, each partition's oldest first.
+
+    ``since_ms`` leaves out what was written earlier; ``on_progress`` hears of how many offsets are behind, of how many.
+    """
+    consumer.assign(list(places))
+    ends = await consumer.end_offsets(places)
+    await consumer.seek_to_beginning(*places)
+    if since_ms is not None:
+        for place, found in (await consumer.offsets_for_times(dict.fromkeys(places, since_ms))).items():
+            consumer.seek(place, ends[place] if found is None else found.offset)
+    at = {place: await consumer.position(place) for place in places}
+    every = sum(max(0, ends[place] - at[place]) for place in places)
+    while missing := {place: ends[place] - at[place] for place in places if at[place] < ends[place]}:
+        on_progress(every - sum(missing.values()), every)
+        for place, records in (await consumer.getmany(*missing, timeout_ms=POLL_MS)).items():
+            for record in records:
+                if record.offset < ends[place]:
+                    yield record
+        at = {place: await consumer.position(place) for place in places}
 
 
-async def partition_of(consumer: AIOKafkaConsumer, config: Config, topic: str, session: str) -> int:
-    """The partition where clients with Kafka's default partitioner put a session.
+async def partitions_of(consumer: AIOKafkaConsumer, config: Config, topic: str) -> list[int]:
+    """The numbers of a topic's partitions.
 
     Raises:
         InputError: the topic does not exist.
     """
     name = qualified(topic, config.prefix)
     if name not in await consumer.topics():
-        raise InputError("topic_missing", f"there is no topic {name}: run `reknit topics apply` first")
+        raise _topic_missing(name)
     # The consumer learns a topic's partitions only once it has something to do with one of them.
     first = TopicPartition(name, 0)
     consumer.assign([first])
     await consumer.end_offsets([first])
-    partitions = sorted(consumer.partitions_for_topic(name) or {0})
+    return sorted(consumer.partitions_for_topic(name) or {0})
+
+
+def usual_partition(session: str, partitions: list[int]) -> int:
+    """Where clients with Kafka's default partitioner put a session."""
     found = DefaultPartitioner()(session.encode(), partitions, partitions)
     assert isinstance(found, int)  # noqa: S101  aiokafka is untyped here
     return found
 
 
-@click.group("config")
-def config_group() -> None:
-    """Show the configuration that a worker and the commands beside it would use."""
-
-
-@config_group.command("show")
-@broker_options
-def show_command(config_file: str | None, **options: Any) -> None:  # noqa: ANN401  click's options
-    """Print every key with its value and source, one a line; what is secret is hidden."""
-    try:
-        for origin in origins(config_file, overrides=options):
-            write_json(origin)
-    except ReknitError as error:
-        fail(error)
+def _topic_missing(name: str) -> InputError:
+    return InputError("topic_missing", f"there is no topic {name}: run `reknit topics apply` first")

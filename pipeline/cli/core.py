@@ -17,12 +17,15 @@ import msgspec
 import pipeline
 from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_bytes, write_json
 from pipeline.errors import InputError, PolicyError, ReknitError
+from pipeline.history.readers import SHAPES
 from pipeline.registry import TARGETS
 from pipeline.rules import Violation
 from pipeline.session import Normalized
+from pipeline.session.arguments import POLICY_OPTIONS
 from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
 from pipeline.streams.recovery.diagnosis import END_OF_INPUT
+from pipeline.streams.sources import SOURCES
 from topics.items import AgentUnrecognized
 
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -31,10 +34,22 @@ _PIECE = 1 << 16
 LINES = click.option("--lines", is_flag=True, help="One document a line, in and out.")
 
 
+_TARGETS = ", ".join(sorted(TARGETS))
+_POLICIES = "; ".join(f"{name}={' or '.join(words) or 'VALUE'}" for name, words in POLICY_OPTIONS.items())
+
+
 @click.command("normalize")
-@click.option("--to", "target", default="anthropic", show_default=True, help="The target that is to accept it.")
-@click.option("--from", "shape", default="auto", show_default=True, help="The shape of the history.")
-@click.option("--policy", "policies", multiple=True, metavar="K=V", help="How to mend where there is a choice.")
+@click.option(
+    "--to", "target", default="anthropic", show_default=True, help=f"Who is to accept it: {', '.join(sorted(TARGETS))}."
+)
+@click.option("--from", "shape", default="auto", show_default=True, help=f"Its shape: auto, {', '.join(SHAPES)}.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="K=V",
+    help=f"How to mend where there is a choice: {_POLICIES}.",
+)
 @click.option("--report", is_flag=True, help="Print request, fixes and violations as one JSON object.")
 @LINES
 @FILE
@@ -116,7 +131,9 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
 
 
 @click.command("validate")
-@click.option("--target", default="anthropic", show_default=True, help="Whose rules to judge by.")
+@click.option(
+    "--target", default="anthropic", show_default=True, help=f"Whose rules to judge by: {', '.join(sorted(TARGETS))}."
+)
 @click.option("--model", default=None, help="The model, where the body does not name it.")
 @click.option("--beta", "betas", multiple=True, help="A value of the header anthropic-beta that is sent along.")
 @LINES
@@ -154,7 +171,13 @@ def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
 
 
 @click.command("recover")
-@click.option("--from", "source", default="claude-cli", show_default=True, help="Whose events they are.")
+@click.option(
+    "--from",
+    "source",
+    default="claude-cli",
+    show_default=True,
+    help=f"Whose events they are: {', '.join(sorted(SOURCES))}.",
+)
 @click.option("--model", help="The name that a source of text only (cascade) is to speak under.")
 @FILE
 def recover_command(source: str, model: str | None, file: str) -> None:

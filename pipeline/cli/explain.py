@@ -42,9 +42,16 @@ def explain_command(code: str | None, all_codes: bool, as_json: bool, write: str
 
 def _write(directory: Path) -> None:
     """Write the pages, and take away those of targets that are gone."""
-    pages = documents()
+    pages = all_pages()
     for stale in set((directory / "rules").glob("*.md")) - {directory / place for place in pages}:
         stale.unlink()
     for place, text in pages.items():
         (directory / place).parent.mkdir(parents=True, exist_ok=True)
         (directory / place).write_text(text, encoding="utf-8")
+
+
+def all_pages() -> dict[str, str]:
+    """The pages that are written, by their place under docs/."""
+    from pipeline.cli.config import page  # with it come clients of Kafka, which other explanations do without
+
+    return {**documents(), "configuration.md": page()}

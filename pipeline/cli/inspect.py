@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 import msgspec
-from aiokafka import AIOKafkaConsumer, ConsumerRecord
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from pipeline.cli.broker import broker_options, configured, partition_of, read_partition, reader
-from pipeline.cli.output import Exit, fail, say, write_json
+from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker, usual_partition
+from pipeline.cli.config import broker_options, configured, wait_option
+from pipeline.cli.output import Exit, say, write_json
 from pipeline.config import Config
-from pipeline.errors import ReknitError
+from pipeline.errors import InputError
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import EventStates
 from pipeline.stages.turn_state import TurnStates
@@ -31,16 +33,41 @@ from topics import (
 )
 
 _SHOWN = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
+_STATES = (TURNS_STATE, EVENTS_STATE)
+
+
+# How often a command that reads for long says how far it is.
+_PROGRESS_SECONDS = 2.0
+_AGO = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Since(click.ParamType):
+    """A time, so long ago (90s, 30m, 2h, 7d) or as ISO 8601 has it, in milliseconds since the epoch."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401  as click
+        try:
+            if value[-1:] in _AGO:
+                when = datetime.now(UTC) - timedelta(**{_AGO[value[-1]]: float(value[:-1])})
+            else:
+                when = datetime.fromisoformat(value)
+            return int(when.timestamp() * 1000)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is neither so long ago (90s, 30m, 2h, 7d) nor a time (2026-11-22T14:00)", param, ctx)
 
 
 @click.command("inspect")
 @broker_options
+@wait_option
 @click.option("--records", is_flag=True, help="Also print every record of the session, topic by topic.")
-@click.option("--partition", type=int, help="Where the session is, if its producer has a partitioner of its own.")
+@click.option("--since", type=Since(), help="Only records since then: 90s, 30m, 2h, 7d ago, or 2026-11-22T14:00.")
+@click.option("--partition", type=int, help="Look there only; without it everywhere, the usual place first.")
 @click.argument("session")
 def inspect_command(
     session: str,
     records: bool,
+    since: int | None,
     partition: int | None,
     config_file: str | None,
     **options: str | None,
@@ -50,39 +77,64 @@ def inspect_command(
     Ends with 2 where nothing is known of the session.
     """
     config = configured(config_file, **options)
-    try:
-        known = asyncio.run(_inspect(config, session, partition, show=records))
-    except ReknitError as error:
-        fail(error)
+    known = run_with_broker(config, lambda: _inspect(config, session, partition, since, show=records))
     if not known:
         say(f"reknit: nothing is known of session {session!r}")
         raise SystemExit(int(Exit.UNUSABLE))
 
 
-async def _inspect(config: Config, session: str, partition: int | None, *, show: bool) -> bool:
+async def _inspect(config: Config, session: str, partition: int | None, since: int | None, *, show: bool) -> bool:
     async with reader(config) as consumer:
-        if partition is None:
-            partition = await partition_of(consumer, config, AGENT_TURNS, session)
-        turns, events = [
-            [(record.key, record.value) for record in await _records(consumer, config, name, partition)]
-            for name in (TURNS_STATE, EVENTS_STATE)
-        ]
-        found = [
-            (name, record)
-            for name in _SHOWN
-            for record in await _records(consumer, config, name, partition)
-            if record.key == session.encode()
-        ]
-    counts = Counter(name for name, _ in found)
+        numbers = await partitions_of(consumer, config, AGENT_TURNS)
+        if partition is not None and partition not in numbers:
+            name = qualified(AGENT_TURNS, config.prefix)
+            raise InputError("partition_unknown", f"{name} has partitions 0 to {numbers[-1]}, not {partition}")
+        usual = usual_partition(session, numbers) if partition is None else partition
+        found = await _found(consumer, config, session, [usual], since)
+        # A producer with a partitioner of its own put its turns elsewhere.
+        if partition is None and not found.keys() & {AGENT_TURNS, TURNS_STATE}:
+            elsewhere = [number for number in numbers if number != usual]
+            for name, records in (await _found(consumer, config, session, elsewhere, since)).items():
+                found.setdefault(name, []).extend(records)
+    turns, events = [
+        [(record.key, record.value) for record in found.get(name, ())] for name in (TURNS_STATE, EVENTS_STATE)
+    ]
+    shown = [(name, record) for name in _SHOWN for record in found.get(name, ())]
+    places = sorted({record.partition for records in found.values() for record in records}) or [usual]
+    if len(places) > 1:
+        say(f"reknit: {session} is in partitions {', '.join(map(str, places))}: its producers place it differently")
     summary = summarise(session.encode(), turns, events)
-    write_json({"session": session, "partition": partition, "records": counts, **summary})
-    for name, record in found if show else ():
+    counts = Counter(name for name, _ in shown)
+    write_json({"session": session, "partition": places[0], "records": counts, **summary})
+    for name, record in shown if show else ():
         write_json(as_json(name, record))
-    return bool(found or summary)
+    return bool(shown or summary)
 
 
-async def _records(consumer: AIOKafkaConsumer, config: Config, name: str, partition: int) -> list[ConsumerRecord]:
-    return [record async for record in read_partition(consumer, qualified(name, config.prefix), partition)]
+async def _found(
+    consumer: AIOKafkaConsumer, config: Config, session: str, numbers: Sequence[int], since: int | None
+) -> dict[str, list[ConsumerRecord]]:
+    """The records of a session in these partitions, by topic; of states all, whatever ``since``."""
+    found: dict[str, list[ConsumerRecord]] = {}
+    key = session.encode()
+    for topics, start in ((_SHOWN, since), (_STATES, None)):
+        names = {qualified(topic, config.prefix): topic for topic in topics}
+        places = [TopicPartition(name, number) for name in names for number in numbers]
+        async for record in read_partitions(consumer, places, start, _Progress()):
+            topic = names[record.topic]
+            if record.key == key or (topic in _STATES and record.key and record.key.endswith(key)):
+                found.setdefault(topic, []).append(record)
+    return found
+
+
+class _Progress:
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, done: int, every: int) -> None:
+        if time.monotonic() - self._said > _PROGRESS_SECONDS:
+            self._said = time.monotonic()
+            say(f"reknit: {done} of {every} records looked at")
 
 
 def as_json(topic: str, record: ConsumerRecord) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from enum import IntEnum
 from pathlib import Path
@@ -64,6 +66,21 @@ def fail(error: ReknitError) -> NoReturn:
     """Say what is wrong and end: with the code for what may pass where it may, else with that for unusable input."""
     say(f"reknit: {error}")
     raise SystemExit(exit_of(error))
+
+
+# What a place says that takes no more, or nothing at all.
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+
+
+def fail_to_write(error: OSError) -> NoReturn:
+    """Say which place cannot be written or read, and end; other errors of the system are raised again."""
+    if error.filename is None and error.errno not in _UNWRITABLE:
+        raise error
+    # What is still in the buffer would fail once more at the end of the process.
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    say(f"reknit: {error.filename or 'the output'}: {error.strerror}")
+    raise SystemExit(int(Exit.UNUSABLE)) from None
 
 
 def exit_of(error: ReknitError) -> int:

@@ -12,22 +12,33 @@ from contextlib import asynccontextmanager
 import aiohttp
 import click
 
-from pipeline.cli.broker import broker_options, configured
+from pipeline.cli.broker import run_with_broker
+from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import fail, say
 from pipeline.client.consumers import Requests
 from pipeline.client.producers import Events
 from pipeline.client.sender import Http, Program, Route, Sender
 from pipeline.errors import InputError, ReknitError
-from pipeline.registry import target_named
-from pipeline.streams.sources import find_source
+from pipeline.registry import TARGETS, target_named
+from pipeline.streams.sources import SOURCES, find_source
+
+_TARGETS = ", ".join(sorted(TARGETS))
+_SOURCES = ", ".join(sorted(SOURCES))
 
 
 @click.command("send")
 @broker_options
+@wait_option
 @click.option("--to", "url", metavar="URL", help="POST requests there; {model} is the request's model.")
 @click.option("--exec", "program", metavar="COMMAND", help="Write each request to this program's standard input.")
-@click.option("--target", default="anthropic", show_default=True, help="Whose requests are sent.")
-@click.option("--source", default=None, help="Whose events come back; the target's own where it is not given.")
+@click.option(
+    "--target", default="anthropic", show_default=True, help=f"Whose requests are sent: {', '.join(sorted(TARGETS))}."
+)
+@click.option(
+    "--source",
+    default=None,
+    help=f"Whose events come back: {', '.join(sorted(SOURCES))}; the target's own where it is not given.",
+)
 @click.option("--header", "headers", multiple=True, metavar="NAME: VALUE", help="Goes with each request.")
 @click.option(
     "--secret-header", "secrets", multiple=True, metavar="NAME=VARIABLE", help="As --header, from the environment."
@@ -75,9 +86,9 @@ def send_command(
     try:
         target_named(target)
         find_source(source or target)
-        asyncio.run(run())
     except ReknitError as error:
         fail(error)
+    run_with_broker(config, run)
 
 
 @asynccontextmanager

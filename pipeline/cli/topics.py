@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -11,18 +10,17 @@ from typing import Any
 import click
 import msgspec
 
-from pipeline.cli.broker import Outcome, Topics, apply, broker_options, compare, configured, connected
+from pipeline.cli import Group
+from pipeline.cli.broker import Outcome, Topics, apply, compare, connected, run_with_broker
+from pipeline.cli.config import broker_options, configured, setting_option, wait_option
 from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
 from pipeline.config import Config
-from pipeline.errors import InputError, ReknitError
+from pipeline.errors import InputError
 from topics import TOPICS, compat, generate, qualified
 from topics.plan import Wanted, wanted
 from topics.rights import kafka_acls, kafka_user, roles
 
-_LAYOUT = (
-    click.option("--partitions", type=int, help="Partitions of every topic  [env: REKNIT_PARTITIONS]"),
-    click.option("--replication-factor", type=int, help="Copies of every topic  [env: REKNIT_REPLICATION_FACTOR]"),
-)
+_LAYOUT = (setting_option("partitions", type=int), setting_option("replication_factor", type=int))
 _TIMEOUT = click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds for all of it."
 )
@@ -40,7 +38,7 @@ def _layout_options(command: Callable[..., None]) -> Callable[..., None]:
     return broker_options(command)
 
 
-@click.group("topics")
+@click.group("topics", cls=Group)
 def topics() -> None:
     """List, create and compare topics; print their schemas."""
 
@@ -66,6 +64,7 @@ def list_command(**options: Any) -> None:  # noqa: ANN401  click's options, as `
 
 @topics.command("diff")
 @_layout_options
+@wait_option
 @_TIMEOUT
 def diff_command(timeout: float, **options: Any) -> None:  # noqa: ANN401  as above
     """Compare the cluster's topics with the declared ones, without touching them.
@@ -80,6 +79,7 @@ def diff_command(timeout: float, **options: Any) -> None:  # noqa: ANN401  as ab
 @topics.command("apply")
 @click.option("--fix", is_flag=True, help="Alter settings that differ. Partitions and copies are never altered.")
 @_layout_options
+@wait_option
 @_TIMEOUT
 def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: ANN401  as above
     """Create the topics that are missing; refuse, touching nothing, where one is not as declared.
@@ -175,10 +175,7 @@ def _on_cluster(
         async with connected(config, timeout) as cluster:
             return await work(cluster, declared)
 
-    try:
-        return asyncio.run(run())
-    except ReknitError as error:
-        fail(error)
+    return run_with_broker(config, run)
 
 
 def _print(outcomes: Iterable[Outcome]) -> None:

@@ -13,7 +13,7 @@ import click
 import msgspec
 import structlog
 
-from pipeline.cli.broker import broker_options
+from pipeline.cli.config import broker_options, setting_option, wait_option
 from pipeline.cli.output import exit_of, fail
 from pipeline.config import Config, load_config
 from pipeline.errors import ReknitError
@@ -30,11 +30,10 @@ log = logging.getLogger("reknit.worker")
 
 @click.command("worker")
 @broker_options
-@click.option("--partitions", type=int, help="How many partitions every topic has.")
-@click.option("--delivery", type=click.Choice(["exactly-once", "at-least-once"]), help="What a crash may cost.")
-@click.option("--metrics-port", type=int, help="Port of /metrics, /livez and /readyz; 0 takes a free one.")
-@click.option("--wait", "wait_seconds", type=float, help="Seconds to wait for a broker that does not answer yet.")
-@click.option("--state-dir", type=click.Path(file_okay=False), help="For what one worker writes locally.")
+@wait_option
+@setting_option("delivery", type=click.Choice(["exactly-once", "at-least-once"]))
+@setting_option("metrics_port", type=int)
+@setting_option("state_dir", type=click.Path(file_okay=False))
 def worker_command(config_file: str | None, **options: str | int | None) -> None:
     """Run a worker until it is stopped.
 

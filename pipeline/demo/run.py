@@ -26,6 +26,7 @@ from pipeline.demo.show import Progress, counted, how_to_go_on, measured, storie
 from pipeline.demo.worker import Worker, WorkerError, free_port
 from pipeline.engine.embedded import EmbeddedBroker
 from pipeline.errors import InputError
+from pipeline.kafka import explained
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics.plan import wanted
 
@@ -95,7 +96,7 @@ class Demo:
             try:
                 await self._run(config, started)
             except KafkaError as error:
-                raise InputError("broker_failed", f"{config.bootstrap_servers}: {error!r}") from error
+                raise await explained(config, error) from error
 
     async def _run(self, config: Config, started: ExitStack) -> None:
         await self._make_topics(config)

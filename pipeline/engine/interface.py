@@ -25,10 +25,6 @@ class EngineConfig(Cluster, Protocol):
         """Put before every topic, the group and the transactional ids; ``""`` for none."""
 
     @property
-    def partitions(self) -> int:
-        """How many partitions every topic of the pipeline has."""
-
-    @property
     def delivery(self) -> str:
         """``exactly-once`` or ``at-least-once``; there is no silent downgrade from one to the other."""
 

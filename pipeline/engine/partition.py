@@ -55,6 +55,7 @@ class Partition:
         *,
         writer: Callable[[Stage], Writer],
         on_room: Callable[[], None],
+        on_opened: Callable[[int], Awaitable[None]],
         on_position: Callable[[int], None],
         is_ours: Callable[[int], Awaitable[bool | None]],
     ) -> None:
@@ -66,6 +67,7 @@ class Partition:
             number: the partition's.
             writer: makes the writer, once the stage is there.
             on_room: called when more records may come.
+            on_opened: called with the next source offset once it is read from the changelog, before any other call.
             on_position: called with the next source offset, once everything before it is durable.
             is_ours: called with the next source offset; asks the group whether the partition is this worker's in the
                 generation that holds now. None where nobody knows.
@@ -79,6 +81,7 @@ class Partition:
         self._runtime = runtime
         self._tuning = runtime.tuning
         self._on_room = on_room
+        self._on_opened = on_opened
         self._on_position = on_position
         self._stage = runtime.stages[topic](number)
         self._new_writer = writer
@@ -245,6 +248,7 @@ class Partition:
         except TimeoutError:
             raise self._stuck("taking the partition over", self._tuning.start_seconds) from None
         self.next = await self._restore() or 0
+        await self._on_opened(self.next)
         self._backlog.clear(self.next)
         self.state = State.WORKING
         self._on_position(self.next)

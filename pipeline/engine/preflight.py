@@ -114,6 +114,8 @@ class _GroupRequest(Request[_GroupRequestStruct]):  # type: ignore[misc] # as ab
 async def check(runtime: Runtime, read: Collection[str], written: Collection[str]) -> None:
     """Look at the broker, at the topics (contract names) that this worker reads and writes, and at its rights.
 
+    How many partitions the topics have is what the worker goes by.
+
     Raises:
         BrokerDownError: no broker answers within ``start_seconds``, nor within ``wait_seconds`` of looking again.
         BrokerError: it does not let this worker in.
@@ -160,13 +162,14 @@ def _check_topics(runtime: Runtime, topics: Mapping[str, Mapping[str, Any]]) -> 
     missing = sorted(topics.keys() - found.keys())
     if missing:
         raise StartupError("topics_missing", f"missing topics: {', '.join(missing)}. Run {apply}.")
-    wrong = [f"{topic} has {count}" for topic, count in sorted(found.items()) if count != runtime.partitions]
-    if wrong:
+    if len(set(found.values())) > 1:
+        counts = ", ".join(f"{topic} has {count}" for topic, count in sorted(found.items()))
         raise StartupError(
             "partitions_mismatch",
-            f"every topic must have {runtime.partitions} partitions, but {', '.join(wrong)}. Set --partitions to "
-            f"what the topics have, or start a pipeline of its own: another --prefix, then {apply}.",
+            f"all topics must have the same number of partitions, but {counts}. `reknit topics diff` compares them; "
+            f"a pipeline of its own begins with another --prefix and {apply}.",
         )
+    runtime.partitions = next(iter(found.values()))
 
 
 async def _topics(client: AIOKafkaClient, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:

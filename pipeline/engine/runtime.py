@@ -51,7 +51,7 @@ class Runtime:
         self.bootstrap = config.bootstrap_servers
         self.connection = connection(config)
         self.prefix = config.prefix
-        self.partitions = config.partitions
+        self.partitions = 0  # what the topics have; known once they were looked at
         self.exactly_once = config.delivery == "exactly-once"
         self.state_dir = Path(str(config.state_dir))
         self.metrics_port = config.metrics_port

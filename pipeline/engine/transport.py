@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 1.0
 # How long a log must seem to end before what was read of it, until that is believed.
 _BEYOND_SECONDS = 10.0
+# Stands beside the offsets that workers commit; what people and their tools commit has no such mark.
+_COMMITTED_BY_A_WORKER = "reknit"
 # How long the group's coordinator may take to say whose a partition is.
 _ASK_SECONDS = 5.0
 
@@ -111,7 +113,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
     async def _commit_as_owner(self, tp: TP, position: int) -> bool | None:
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                await self._ensure_consumer().commit({aiokafka.TopicPartition(*tp): position})
+                await self._ensure_consumer().commit({aiokafka.TopicPartition(*tp): (position, _COMMITTED_BY_A_WORKER)})
         except CommitFailedError as error:
             return None if isinstance(error.__cause__, RebalanceInProgressError) else False
         except REFUSALS:
@@ -120,10 +122,19 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             return None
         return True
 
+    async def committed_by_hand(self, tp: TP) -> int | None:
+        """Return the group's offset of a partition where somebody else than a worker committed it."""
+        return await self.call_thread(self._committed_by_hand, tp)  # type: ignore[no-any-return] # as above
+
+    async def _committed_by_hand(self, tp: TP) -> int | None:
+        place = aiokafka.TopicPartition(*tp)
+        found = (await self._ensure_consumer()._coordinator.fetch_committed_offsets([place])).get(place)
+        return None if found is None or found.metadata == _COMMITTED_BY_A_WORKER else found.offset
+
     async def _commit_positions(self, positions: Mapping[TP, int]) -> None:
         consumer = self._ensure_consumer()
         assigned = consumer.assignment()
-        offsets = {aiokafka.TopicPartition(*tp): position for tp, position in positions.items()}
+        offsets = {aiokafka.TopicPartition(*tp): (at, _COMMITTED_BY_A_WORKER) for tp, at in positions.items()}
         try:
             await consumer.commit({place: offset for place, offset in offsets.items() if place in assigned})
         except (KafkaError, IllegalStateError) as error:
@@ -264,12 +275,23 @@ class SpanConsumer(driver.Consumer):
                     tp.partition,
                     writer=self._writer_for(tp, topic),
                     on_room=self._thread.poke,
+                    on_opened=partial(self._name_moved_offset, tp),
                     on_position=partial(self._offsets.soon, tp),
                     is_ours=partial(self._thread.is_ours, tp),
                 )
         self._count_partitions()
         await super().on_partitions_assigned(assigned, generation_id)
         self._joined = True
+
+    async def _name_moved_offset(self, tp: TP, position: int) -> None:
+        moved = await self._thread.committed_by_hand(tp)
+        if moved is None or moved == position:
+            return
+        log.warning(
+            "%s partition %d: the group's offset was moved by hand to %d, which changes nothing: the worker goes on at "
+            "%d, where its state stands. To process records again, start a pipeline of its own, with another --prefix.",
+            *(tp.topic, tp.partition, moved, position),
+        )
 
     async def on_stop(self) -> None:
         await super().on_stop()

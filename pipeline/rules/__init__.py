@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.errors import UnknownTargetError
+from pipeline.errors import UnknownTargetError, expected_one_of
 from pipeline.rules import (
     anthropic,
     bedrock_converse,
@@ -54,8 +54,7 @@ def rule_set(target: str) -> RuleSet[Any]:
     try:
         return RULE_SETS[target]
     except KeyError:
-        known = ", ".join(sorted(RULE_SETS))
-        raise UnknownTargetError("unknown_target", f"no rules for target {target!r}; known are {known}") from None
+        raise UnknownTargetError("unknown_target", expected_one_of(RULE_SETS, target)) from None
 
 
 def validate(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Raw
 
-from pipeline.errors import InputError, PolicyError
+from pipeline.errors import InputError, PolicyError, expected_one_of
 from pipeline.history.readers import read_setting
 from pipeline.model import Policy, Tool
 from pipeline.targets import Setting
@@ -16,6 +16,10 @@ from pipeline.targets import Setting
 GivenPolicy: TypeAlias = Policy | Mapping[str, Any] | None
 GivenSystem: TypeAlias = str | Raw | Sequence[Any] | None
 GivenTools: TypeAlias = Iterable[Tool | Mapping[str, Any]]
+# A policy's options, each with the words that it takes; none where it takes a number or a truth.
+POLICY_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
+    name: get_args(kind) if get_origin(kind) is Literal else () for name, kind in get_type_hints(Policy).items()
+}
 
 
 def policy_from(given: GivenPolicy) -> Policy:
@@ -28,6 +32,11 @@ def policy_from(given: GivenPolicy) -> Policy:
         return Policy()
     if isinstance(given, Policy):
         return given
+    for name, value in given.items():
+        if name not in POLICY_OPTIONS:
+            raise PolicyError("policy", expected_one_of(POLICY_OPTIONS, str(name)), path="policy")
+        if POLICY_OPTIONS[name] and value not in POLICY_OPTIONS[name]:
+            raise PolicyError("policy", expected_one_of(POLICY_OPTIONS[name], str(value)), path=f"policy.{name}")
     try:
         return msgspec.convert(dict(given), Policy, strict=False)
     except msgspec.ValidationError as error:

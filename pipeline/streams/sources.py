@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from pipeline.errors import UnknownTargetError
+from pipeline.errors import UnknownTargetError, expected_one_of
 from pipeline.streams.anthropic import Anthropic
 from pipeline.streams.bedrock_converse import BedrockConverse
 from pipeline.streams.cascade import Cascade
@@ -77,7 +77,5 @@ def find_source(name: str) -> Source:
     """
     found = SOURCES.get(name)
     if found is None:
-        raise UnknownTargetError(
-            "unknown_source", f"there is no source {name!r}; the sources are {', '.join(sorted(SOURCES))}"
-        )
+        raise UnknownTargetError("unknown_source", expected_one_of(SOURCES, name))
     return found

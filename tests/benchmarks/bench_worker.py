@@ -86,7 +86,6 @@ def worker_command(bootstrap: str, prefix: str, delivery: str, directory: Path, 
     options = {
         "bootstrap-servers": bootstrap,
         "prefix": prefix,
-        "partitions": PARTITIONS,
         "delivery": delivery,
         "metrics-port": port or kafka_broker.free_port(),
         "state-dir": directory / "state",

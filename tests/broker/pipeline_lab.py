@@ -60,7 +60,6 @@ def make_fleet(bootstrap: str, prefix: str, directory: Path, free_port: Callable
             "--config": str(settings),
             "--bootstrap-servers": bootstrap,
             "--prefix": prefix,
-            "--partitions": str(PARTITIONS),
             "--metrics-port": str(port),
             "--state-dir": str(directory / "state"),
         }

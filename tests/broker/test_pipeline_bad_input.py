@@ -165,12 +165,9 @@ def test_missing_topics_are_a_sentence_that_names_the_remedy(broker, prefix, arg
     assert "reknit topics apply" in done.stderr
 
 
-async def test_another_partition_count_is_refused_by_worker_and_apply(broker, prefix, tmp_path):
+async def test_another_partition_count_is_refused_by_apply(broker, prefix):
     await lab.make_topics(broker.bootstrap, prefix)
     options = ("--bootstrap-servers", broker.bootstrap, "--prefix", prefix, "--partitions", "7")
-    worker = await asyncio.to_thread(reknit, "worker", *options, "--metrics-port", "0", REKNIT_STATE_DIR=str(tmp_path))
-    assert worker.returncode == 2
-    assert "partitions_mismatch" in worker.stderr
     applied = await asyncio.to_thread(reknit, "topics", "apply", *options)
     assert applied.returncode == 4
     assert "Traceback" not in applied.stderr

@@ -132,7 +132,7 @@ async def change(secured, request, rights):
 
 
 def worker_command(secured, tmp_path, port=0):
-    place = ["--bootstrap-servers", secured.bootstrap, "--prefix", PREFIX, "--partitions", str(lab.PARTITIONS)]
+    place = ["--bootstrap-servers", secured.bootstrap, "--prefix", PREFIX]
     return ["worker", *place, "--metrics-port", str(port), "--state-dir", str(tmp_path / "state")]
 
 

@@ -9,6 +9,7 @@ import time
 import harness
 import pytest
 import toy_stage
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 pytestmark = pytest.mark.broker
 
@@ -50,11 +51,58 @@ async def test_missing_topics_are_named_and_not_created(broker, prefix, tmp_path
         assert f"--prefix {prefix}`" in said
 
 
-async def test_a_wrong_partition_count(broker, prefix, tmp_path, free_port):
+async def test_topics_of_different_partition_counts(broker, prefix, tmp_path, free_port):
+    await harness.make_topics(broker.bootstrap, [prefix + name for name in TOPICS if name != toy_stage.OUT], 2)
+    await harness.make_topics(broker.bootstrap, [prefix + toy_stage.OUT], 3)
+    said = await start_and_fail(broker.bootstrap, tmp_path, free_port, prefix=prefix)
+    assert "ERROR partitions_mismatch: all topics must have the same number of partitions, but " in said
+    assert f"{prefix}toy.out.v1 has 3" in said
+
+
+async def test_a_worker_goes_by_what_the_topics_have_and_names_offsets_that_were_moved_by_hand(
+    broker, prefix, tmp_path, free_port
+):
     await harness.make_topics(broker.bootstrap, [prefix + name for name in TOPICS], 2)
-    said = await start_and_fail(broker.bootstrap, tmp_path, free_port, prefix=prefix, partitions=3)
-    assert "ERROR partitions_mismatch: every topic must have 3 partitions, but " in said
-    assert f"{prefix}toy.out.v1 has 2" in said
+    place = {"bootstrap_servers": broker.bootstrap, "prefix": prefix, "delivery": "exactly-once"}
+    fleet = harness.Fleet(harness.toy_command(**place, partitions=5, state_dir=str(tmp_path)), tmp_path, free_port)
+    source, group = prefix + toy_stage.SOURCES[0], f"{prefix}reknit"
+    try:
+        first = fleet.start()
+        await first.ready()
+        await send(broker.bootstrap, source, 1, [b"a", b"b"])
+        await harness.caught_up(broker.bootstrap, prefix + toy_stage.OUT, [source], 2, 30.0)
+        assert await first.stop() == 0
+        await move_offset(broker.bootstrap, group, source, 1, 0)
+        second = fleet.start()
+        await second.ready()
+        assert await second.stop() == 0
+    finally:
+        fleet.end()
+    assert "moved by hand" not in first.tail()
+    assert f"{source} partition 1: the group's offset was moved by hand to 0, which changes nothing" in second.tail()
+    assert second.tail().count("moved by hand") == 1
+
+
+async def send(bootstrap, topic, partition, values):
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
+    await producer.start()
+    try:
+        for value in values:
+            await producer.send_and_wait(topic, value, key=b"k", partition=partition)
+    finally:
+        await producer.stop()
+
+
+async def move_offset(bootstrap, group, topic, partition, offset):
+    """Do what `kafka-consumer-groups --reset-offsets` does to a group without members."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        place = TopicPartition(topic, partition)
+        consumer.assign([place])
+        await consumer.commit({place: offset})
+    finally:
+        await consumer.stop()
 
 
 async def test_an_unknown_delivery(broker, prefix, tmp_path, free_port):

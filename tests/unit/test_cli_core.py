@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -251,3 +252,91 @@ def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
 )
 def test_recover_ends_with_2_where_it_understood_nothing(given: bytes, code: int):
     assert reknit("recover", given=given).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("normalise",), "no such command: expected one of config, demo, "),
+        (("normalise",), "got 'normalise'; did you mean normalize?"),
+        (("topics", "aply"), "compat, diff, list, schemas, got 'aply'; did you mean apply?"),
+        (("ingest", "event"), "expected one of events, turns, got 'event'; did you mean events?"),
+        (("normalize", "--to", "antropic"), "got 'antropic'; did you mean anthropic?"),
+        (("normalize", "--from", "open-ai"), "expected one of anthropic, auto, "),
+        (("validate", "--target", "openai"), "got 'openai'; did you mean openai-chat?"),
+        (("recover", "--from", "claude"), "got 'claude'; did you mean claude-cli?"),
+        (("ingest", "events", "--session", "s", "--source", "gemin"), "got 'gemin'; did you mean gemini?"),
+        (("send", "--exec", "cat", "--target", "vlm"), "got 'vlm'; did you mean vllm?"),
+        (("normalize", "--policy", "tial=keep"), "policy: expected one of incomplete_call, missing_result, "),
+        (("normalize", "--policy", "tial=keep"), "got 'tial'; did you mean tail?"),
+        (("normalize", "--policy", "tail=kep"), "policy.tail: expected one of auto, continue, keep, prefill, "),
+        (("explain", "result_move"), "did you mean result_moved"),
+        (("inspect", "--since", "yesterday", "s"), "'yesterday' is neither so long ago (90s, 30m, 2h, 7d) nor a time"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_what_there_is(arguments, said):
+    done = reknit(*arguments, given=HEALTHY)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert said in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("normalize",), ["copilot-cli, gemini", "[default: anthropic]", "tail=auto or continue or", "claude-code"]),
+        (("validate",), ["openai-responses, vllm"]),
+        (("recover",), ["bedrock-converse, cascade, claude-cli"]),
+        (("ingest", "events"), ["[events|bytes]", "[env: REKNIT_WAIT_SECONDS; default: 0]", "gemini"]),
+        (("topics", "apply"), ["[env: REKNIT_PARTITIONS; default: 12]", "REKNIT_REPLICATION_FACTOR"]),
+        (("worker",), ["[exactly-once|at-least-once]", "METRICS_PORT; default: 9464]", "localhost:9092]"]),
+        (("inspect",), ["[env: REKNIT_CONFIG]", "[env: REKNIT_PREFIX; default: empty]", "--since"]),
+        (("send",), ["--wait SECONDS", "copilot-cli, gemini"]),
+    ],
+)
+def test_help_lists_choices_variables_and_defaults(arguments, shown):
+    done = reknit(*arguments, "--help")
+    words = " ".join(done.stdout.decode().split()).replace("- ", "-")
+    assert done.returncode == 0
+    assert [text for text in shown if text not in words] == []
+
+
+FULL = "/dev/full"
+# What Anthropic requires beside the messages.
+HEAD = {"model": "ANT-37", "max_tokens": "ANT-37b"}
+
+
+@pytest.mark.skipif(not Path(FULL).exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize(
+    "arguments", [("normalize",), ("--help",), ("explain",), ("topics", "list"), ("topics", "acls")]
+)
+def test_a_full_disk_is_said_in_a_sentence(arguments):
+    with Path(FULL).open("wb") as full:
+        command = [sys.executable, "-m", "reknit", *arguments]
+        done = subprocess.run(
+            command, input=json.dumps(HEALTHY).encode(), stdout=full, stderr=subprocess.PIPE, check=False, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (2, b"reknit: the output: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [("explain",), ("topics", "schemas"), ("topics", "asyncapi")])
+def test_a_place_that_cannot_be_written_to_is_said_in_a_sentence(arguments, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = reknit(*arguments, "--write", str(tmp_path / "file" / "docs"))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"reknit: {tmp_path}/file/docs")
+    assert done.stderr.endswith(b": Not a directory\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("anthropic", [f"soft: {key}: {key}: Field required [{rule}]" for key, rule in HEAD.items()]),
+        ("openai-chat", ["soft: model: you must provide a model parameter [OAI-17]"]),
+        ("gemini", ["soft: model: model is not specified [GEM-22]"]),
+        ("claude-cli", []),
+    ],
+)
+def test_what_a_target_requires_and_nobody_gave_is_warned_of(target, said):
+    done = reknit("normalize", "--to", target, given=[{"role": "user", "content": "hi"}])
+    assert (done.returncode, done.stderr.decode().splitlines()) == (0, said)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli.explain import explain_command
-from pipeline.explain import documents, place_of
+from pipeline.cli.explain import all_pages, explain_command
+from pipeline.explain import place_of
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
@@ -18,7 +18,7 @@ from pipeline.streams.recovery.machine import TABLE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = documents()
+PAGES = all_pages()
 FENCED = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 
@@ -40,6 +40,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
     assert set(PAGES) == {
         "fixes.md",
         "acts.md",
+        "configuration.md",
         "native.md",
         "shares.md",
         "streams.md",

@@ -148,6 +148,7 @@ async def make(monkeypatch):
             0,
             writer=lambda _: broker,
             on_room=lambda: None,
+            on_opened=opened,
             on_position=told,
             is_ours=broker.is_ours,
         )
@@ -158,6 +159,10 @@ async def make(monkeypatch):
     yield build
     for actor in made:
         await actor.close()
+
+
+async def opened(_position):
+    pass
 
 
 async def until(condition):

@@ -117,5 +117,5 @@ def test_every_path_leads_into_the_body():
 
 
 def test_an_unknown_target_is_the_callers_fault():
-    with pytest.raises(UnknownTargetError, match=r"no rules for target 'nowhere'; known are anthropic, .*vllm"):
+    with pytest.raises(UnknownTargetError, match=r"expected one of anthropic, .*vllm, got 'nowhere'"):
         validate(b"{}", "nowhere")

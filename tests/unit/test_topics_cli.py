@@ -188,7 +188,7 @@ def test_a_broker_that_never_answers_ends_the_command():
         port = silent.getsockname()[1]
         code, rows, words = reknit("diff", "--bootstrap-servers", f"127.0.0.1:{port}", "--timeout", "0.5")
     assert (code, rows) == (75, [])
-    assert words.endswith(f"127.0.0.1:{port} has not answered within 0.5 s [broker_timeout]\n")
+    assert f"no Kafka broker answers at 127.0.0.1:{port} (TimeoutError). Is it running" in words
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, Final, cast, get_args
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.errors import InputError, UnknownTargetError
+from pipeline.errors import InputError, UnknownTargetError, expected_one_of
 from pipeline.fixes import Fix
 from pipeline.history.healthy import Stretch, healthy_stretches
 from pipeline.history.readers import claude_code, converse, typed
@@ -141,7 +141,7 @@ def _named(source: str) -> Shape | None:
     if source == "auto":
         return None
     if source not in SHAPES:
-        raise UnknownTargetError("unknown_source", f"expected auto or one of {', '.join(SHAPES)}, found {source!r}")
+        raise UnknownTargetError("unknown_source", expected_one_of(["auto", *SHAPES], source))
     return cast("Shape", source)
 
 

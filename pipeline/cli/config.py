@@ -1,0 +1,149 @@
+"""``reknit config``, and settings as commands take them: options, and the page that describes them all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from msgspec.inspect import (
+    BoolType,
+    DictType,
+    FloatType,
+    IntType,
+    LiteralType,
+    NoneType,
+    Type,
+    UnionType,
+    VarTupleType,
+)
+
+from pipeline.cli import Group
+from pipeline.cli.output import fail, write_json
+from pipeline.config import Config, Described, described, load_config, origins, variable_of
+from pipeline.errors import ReknitError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _takes(kind: Type) -> str:
+    match kind:
+        case UnionType():
+            return " or ".join(_takes(each) for each in kind.types if not isinstance(each, NoneType))
+        case LiteralType():
+            return ", ".join(f"`{value}`" for value in kind.values)
+        case IntType() | FloatType():
+            bounds = {"from": kind.ge, "above": kind.gt, "to": kind.le}
+            return " ".join(["number", *(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)])
+        case BoolType():
+            return "`true`, `false`"
+        case DictType():
+            return "table"
+        case VarTupleType():
+            return "list"
+        case _:
+            return "text"
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "none"
+    if default == "":
+        return "empty"
+    if isinstance(default, str | float):
+        return f"{default:g}" if isinstance(default, float) else default
+    return msgspec.json.encode(default).decode()
+
+
+_SETTINGS = {setting.key: setting for setting in described()}
+
+
+def setting_option(key: str, flag: str = "", **more: Any) -> Callable[[F], F]:  # noqa: ANN401  as click's own
+    """An option for a setting, which says of it what the configuration does; ``flag`` where it has another name."""
+    setting = _SETTINGS[key]
+    text = f"{setting.text.replace('`', '')}  [env: {variable_of(key)}; default: {_shown(setting.default)}]"
+    return click.option(flag or f"--{key.replace('_', '-')}", key, help=text, **more)
+
+
+_OPTIONS = (
+    click.option(
+        "--config",
+        "config_file",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A TOML file with settings  [env: REKNIT_CONFIG]",
+    ),
+    setting_option("bootstrap_servers", metavar="HOST:PORT,…"),
+    setting_option("prefix"),
+)
+wait_option = setting_option("wait_seconds", "--wait", type=float, metavar="SECONDS")
+
+
+def broker_options(command: F) -> F:
+    """Add ``--config``, ``--bootstrap-servers`` and ``--prefix``."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def configured(config_file: str | None, **options: Any) -> Config:  # noqa: ANN401  whatever options a command has
+    """File, then environment, then options that were given; ends the command where one of them is wrong."""
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        return load_config(config_file, env=os.environ, overrides=given)
+    except ReknitError as error:
+        fail(error)
+
+
+@click.group("config", cls=Group)
+def config_group() -> None:
+    """Show the configuration that a worker and the commands beside it would use."""
+
+
+@config_group.command("show")
+@broker_options
+def show_command(config_file: str | None, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Print every key with its value and source, one a line; what is secret is hidden."""
+    try:
+        for origin in origins(config_file, overrides=options):
+            write_json(origin)
+    except ReknitError as error:
+        fail(error)
+
+
+_INTRO = """# Configuration
+
+(Written by `make docs` from `pipeline/config.py`.)
+
+A setting comes from a TOML file (`--config`, or `REKNIT_CONFIG`), from the environment, or from an option; each wins
+over the one before. Keys are the same everywhere: `session.policy.tail` is `tail` under `[session.policy]` in the file
+and `REKNIT_SESSION__POLICY__TAIL` in the environment, where two underscores go down a level (one, behind
+`REKNIT_KAFKA`). In a variable lists and tables are JSON; a list of names may have commas instead. An empty variable
+counts as not set. Secrets stand in the environment or in files of their own, never in the file of all settings and
+never in an option.
+
+```sh
+reknit config show    # what holds, and where each value comes from; secrets are hidden
+```
+
+A wrong key or value ends every command with 2 and the name of its source.
+"""
+
+
+def page() -> str:
+    """Every setting, as ``docs/configuration.md`` has it."""
+    tables: dict[str, list[Described]] = {}
+    for setting in described():
+        tables.setdefault(setting.key.rpartition(".")[0], []).append(setting)
+    lines = [_INTRO]
+    for table, settings in tables.items():
+        lines += [f"## [{table}]\n"] if table else []
+        lines += ["| key | takes | default | what it says | variable |", "|---|---|---|---|---|"]
+        for setting in settings:
+            name = setting.key.rpartition(".")[2]
+            default = f"`{_shown(setting.default)}`"
+            cells = (f"`{name}`", _takes(setting.kind), default, setting.text, f"`{variable_of(setting.key)}`")
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
