@@ -261,12 +261,14 @@ def _streams(reports: Sequence[SessionReport]) -> Iterator[tuple[str, str]]:
     blocks = f"{counted(promoted, 'block')} promoted, {retracted} retracted, {incomplete} incomplete"
     yield "streams", f"{blocks}; {counted(unseen, 'result')} that no block had shown"
     letters = sum(len(report.dead_letters) for report in reports)
-    yield "dead letters", f"{counted(letters, 'record')} that could not be used, kept unchanged with the reason"
+    rejected = sum(len(report.rejected) for report in reports)
+    unusable = f"{letters} could not be used, for {rejected} there was no valid request"
+    yield "dead letters", f"{counted(letters + rejected, 'record')}, kept unchanged with the reason: {unusable}"
 
 
 def _worker(worker: Measured) -> Iterator[tuple[str, str]]:
     work, commit = worker.process_mean * 1000, worker.write_mean * 1000
-    records = f"{worker.consumed} records in, {worker.produced} out, in {worker.batches} batches"
+    records = f"{worker.consumed} records in, its own among them, {worker.produced} out, in {worker.batches} batches"
     yield "worker", f"{records}; on average {work:.1f} ms of work and {commit:.1f} ms to write each"
     if worker.request_bytes:
         share = worker.prefix_bytes / worker.request_bytes

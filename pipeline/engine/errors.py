@@ -46,6 +46,15 @@ class TopicChangedError(EngineError):
     fault: ClassVar[Fault] = "caller"
 
 
+def beyond_end(topic: str, partition: int, position: int, end: int, changelog: str) -> TopicChangedError:
+    return TopicChangedError(
+        "position_beyond_end",
+        f"{topic} partition {partition} ends at offset {end}, but it was processed up to {position}: was the topic "
+        "made anew? What is kept of its sessions belongs to the former one. Start a pipeline of its own, with another "
+        f"--prefix, or make {changelog} anew too.",
+    )
+
+
 class NotAuthorizedError(EngineError):
     """The brokers refuse what a worker needs to do; the message names the right."""
 

@@ -67,10 +67,9 @@ class Partition:
             number: the partition's.
             writer: makes the writer, once the stage is there.
             on_room: called when more records may come.
-            on_opened: called with the next source offset once it is read from the changelog, before any other call.
-            on_position: called with the next source offset, once everything before it is durable.
-            is_ours: called with the next source offset; asks the group whether the partition is this worker's in the
-                generation that holds now. None where nobody knows.
+            on_opened: called with the next source offset once it is read, before all that follow.
+            on_position: called with it once everything before it is durable.
+            is_ours: asks the group, with it, whether the partition is this worker's now; None where nobody knows.
         """
         self.topic = topic
         self.number = number

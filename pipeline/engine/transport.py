@@ -38,7 +38,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from pipeline.engine.contiguity import Hole, Span
-from pipeline.engine.errors import TopicChangedError
+from pipeline.engine.errors import beyond_end
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
 from pipeline.engine.writer import AtLeastOnceWriter, ExactlyOnceWriter, OffsetCommits, Writer
@@ -83,8 +83,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
 
     async def spans(self, wanted: set[TP], seconds: float) -> Mapping[TP, Span]:
         """Return what is there of the wanted partitions; wait for it, or for a poke, for so many seconds."""
-        spans: Mapping[TP, Span] = await self.call_thread(self._fetch_spans, wanted, seconds)
-        return spans
+        return await self.call_thread(self._fetch_spans, wanted, seconds)  # type: ignore[no-any-return] # mode has no types here
 
     async def commit_positions(self, positions: Mapping[TP, int]) -> None:
         """Commit the group's offsets. What the broker refuses, in a rebalance say, is left to the next commit."""
@@ -107,8 +106,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
 
         Returns None where that is not known: no answer yet, or a rebalance is under way.
         """
-        ours: bool | None = await self.call_thread(self._commit_as_owner, tp, position)
-        return ours
+        return await self.call_thread(self._commit_as_owner, tp, position)  # type: ignore[no-any-return] # as above
 
     async def _commit_as_owner(self, tp: TP, position: int) -> bool | None:
         try:
@@ -123,13 +121,11 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         return True
 
     async def committed_by_hand(self, tp: TP) -> int | None:
-        """Return the group's offset of a partition where somebody else than a worker committed it."""
-        return await self.call_thread(self._committed_by_hand, tp)  # type: ignore[no-any-return] # as above
-
-    async def _committed_by_hand(self, tp: TP) -> int | None:
-        place = aiokafka.TopicPartition(*tp)
-        found = (await self._ensure_consumer()._coordinator.fetch_committed_offsets([place])).get(place)
-        return None if found is None or found.metadata == _COMMITTED_BY_A_WORKER else found.offset
+        """Return the group's offset of a partition where no worker committed it, as the metadata beside it tells."""
+        fetch = self._ensure_consumer()._coordinator.fetch_committed_offsets
+        for found in (await self.call_thread(fetch, [aiokafka.TopicPartition(*tp)])).values():
+            return None if found.metadata == _COMMITTED_BY_A_WORKER else found.offset
+        return None
 
     async def _commit_positions(self, positions: Mapping[TP, int]) -> None:
         consumer = self._ensure_consumer()
@@ -229,7 +225,7 @@ class SpanConsumer(driver.Consumer):
         self._generation = -1
         self._joined = self._told_ready = False
         self._beyond_since: dict[TP, float] = {}
-        self._offsets = OffsetCommits(self._thread.commit_positions)
+        self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand)
 
     def _new_consumer_thread(self) -> SpanThread:
         return SpanThread(self, loop=self.loop, beacon=self.beacon)
@@ -275,23 +271,13 @@ class SpanConsumer(driver.Consumer):
                     tp.partition,
                     writer=self._writer_for(tp, topic),
                     on_room=self._thread.poke,
-                    on_opened=partial(self._name_moved_offset, tp),
+                    on_opened=partial(self._offsets.name_moved, tp),
                     on_position=partial(self._offsets.soon, tp),
                     is_ours=partial(self._thread.is_ours, tp),
                 )
         self._count_partitions()
         await super().on_partitions_assigned(assigned, generation_id)
         self._joined = True
-
-    async def _name_moved_offset(self, tp: TP, position: int) -> None:
-        moved = await self._thread.committed_by_hand(tp)
-        if moved is None or moved == position:
-            return
-        log.warning(
-            "%s partition %d: the group's offset was moved by hand to %d, which changes nothing: the worker goes on at "
-            "%d, where its state stands. To process records again, start a pipeline of its own, with another --prefix.",
-            *(tp.topic, tp.partition, moved, position),
-        )
 
     async def on_stop(self) -> None:
         await super().on_stop()
@@ -388,17 +374,9 @@ class SpanConsumer(driver.Consumer):
         if position <= end:
             self._beyond_since.pop(tp, None)
             return False
-        since = self._beyond_since.setdefault(tp, time.monotonic())
-        if time.monotonic() - since > _BEYOND_SECONDS:
+        if time.monotonic() - self._beyond_since.setdefault(tp, time.monotonic()) > _BEYOND_SECONDS:
             stage = self._runtime.stages[self._runtime.contract_name(tp.topic)](tp.partition)
-            self._runtime.fail(
-                TopicChangedError(
-                    "position_beyond_end",
-                    f"{tp.topic} partition {tp.partition} ends at offset {end}, but it was processed up to {position}: "
-                    "was the topic made anew? What is kept of its sessions belongs to the former one. Start a pipeline "
-                    f"of its own, with another --prefix, or make {self._runtime.prefix}{stage.state_topic} anew too.",
-                )
-            )
+            self._runtime.fail(beyond_end(*tp, position, end, self._runtime.prefix + stage.state_topic))
         return True
 
     async def verify_all_partitions_active(self) -> None:

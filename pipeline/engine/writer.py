@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from pipeline.engine.errors import EngineError, NotAuthorizedError, PartitionLostError
 from pipeline.engine.recovery import POSITION
+from pipeline.engine.runtime import log
 from pipeline.kafka import REFUSALS, refusal
 from pipeline.stages.base import Headers, Output
 
@@ -270,8 +271,13 @@ class OffsetCommits:
     for these commits, and one that is refused is left to the next. All partitions share them, a few a second.
     """
 
-    def __init__(self, commit: Callable[[Mapping[TP, int]], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        commit: Callable[[Mapping[TP, int]], Awaitable[object]],
+        committed_by_hand: Callable[[TP], Awaitable[int | None]],
+    ) -> None:
         self._commit = commit
+        self._committed_by_hand = committed_by_hand
         self._waiting: dict[TP, int] = {}
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -281,6 +287,17 @@ class OffsetCommits:
         self._waiting[partition] = offset
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
+
+    async def name_moved(self, partition: TP, position: int) -> None:
+        """Say so where the group's offset was moved by hand; the position that counts is the state's."""
+        moved = await self._committed_by_hand(partition)
+        if moved is not None and moved != position:
+            log.warning(
+                "%s partition %d: the group's offset was moved by hand to %d, which changes nothing: the worker goes "
+                "on at %d, where its state stands. To process records again, start a pipeline of its own, with another "
+                "--prefix.",
+                *(partition.topic, partition.partition, moved, position),
+            )
 
     async def finish(self) -> None:
         """Commit what waits now, and wait for it a moment at most."""

@@ -21,9 +21,13 @@ class Broker:
         await self.gate.wait()
 
 
+async def by_nobody(_partition):
+    return None
+
+
 async def test_what_comes_during_a_commit_goes_together_into_the_next():
     broker = Broker()
-    offsets = OffsetCommits(broker.commit)
+    offsets = OffsetCommits(broker.commit, by_nobody)
     offsets.soon(ONE, 5)
     await asyncio.sleep(0)
     for offset in (6, 7, 8):
@@ -37,7 +41,7 @@ async def test_what_comes_during_a_commit_goes_together_into_the_next():
 async def test_a_commit_after_a_pause_is_made_too():
     broker = Broker()
     broker.gate.set()
-    offsets = OffsetCommits(broker.commit)
+    offsets = OffsetCommits(broker.commit, by_nobody)
     offsets.soon(ONE, 5)
     await offsets.finish()
     offsets.soon(ONE, 6)
@@ -48,7 +52,7 @@ async def test_a_commit_after_a_pause_is_made_too():
 async def test_an_end_does_not_wait_for_a_client_that_has_stopped(monkeypatch):
     monkeypatch.setattr("pipeline.engine.writer._LAST_COMMIT_SECONDS", 0.01)
     broker = Broker()
-    offsets = OffsetCommits(broker.commit)
+    offsets = OffsetCommits(broker.commit, by_nobody)
     offsets.soon(ONE, 5)
     await offsets.finish()
     assert broker.commits == [{ONE: 5}]
