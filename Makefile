@@ -69,6 +69,7 @@ $(VENV)/.python:
 		{ echo "$(PYTHON) is not Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || \
 		{ echo "$(PYTHON) cannot make environments (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "making an environment in $(VENV) and installing Reknit into it, once; this takes a minute" >&2
 	@$(PYTHON) -m venv $(VENV)
 	@# Dependency groups need pip 25.1; the one that comes with Python 3.11 is older.
 	@$(PIP) install --upgrade 'pip>=25.1'

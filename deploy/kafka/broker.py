@@ -8,12 +8,14 @@ and, the first time, Maven; only the standard library is imported, so it runs wi
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -69,6 +71,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def claim(lock: Path, message: str) -> int:
+    """Lock a file and return its descriptor; the lock ends with the last process that has it.
+
+    Raises:
+        BrokerError: another process holds it.
+    """
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BrokerError(message) from None
+    return descriptor
+
+
 class Broker:
     """One broker process and its data directory; the port and the data outlive a restart."""
 
@@ -97,10 +114,34 @@ class Broker:
         """Format the directory if it is new, start the broker and return once it accepts connections.
 
         Raises:
-            BrokerError: it ended, or did not listen within a minute.
+            BrokerError: another broker has the port or the directory; it ended, or did not listen within a minute.
         """
         fetch_jars()
         self.directory.mkdir(parents=True, exist_ok=True)
+        # The broker inherits the locks, so that they hold even where only this process is killed.
+        locks = [claim(self.directory / "lock", f"another broker uses {self.directory}: stop it, or say --dir")]
+        try:
+            locks.append(self._claim_port())
+            self._start(locks)
+        finally:
+            for lock in locks:
+                os.close(lock)
+        self._wait_until_listening()
+
+    def _claim_port(self) -> int:
+        message = f"port {self.port} is taken: stop what listens there, or give another --port (0 for a free one)"
+        # A broker takes a few seconds to listen; until then only the lock tells another start of it.
+        lock = claim(Path(tempfile.gettempdir()) / f"reknit-kafka-{os.getuid()}-{self.port}.lock", message)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.port))
+            except OSError as error:
+                os.close(lock)
+                raise BrokerError(message) from error
+        return lock
+
+    def _start(self, locks: list[int]) -> None:
         properties = self._write_properties()
         if not (self.directory / "data" / "meta.properties").exists():
             self._run_tool(
@@ -113,8 +154,8 @@ class Broker:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in a terminal reaches the launcher, which stops the broker
+                pass_fds=locks,
             )
-        self._wait_until_listening()
 
     def stop(self) -> None:
         """Stop the broker in order; kill it if that takes too long."""
@@ -195,7 +236,8 @@ def main() -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
             broker.start()
-            sys.stdout.write(f"{broker.bootstrap}\n")
+            stop = f"Ctrl-C stops it, or kill {os.getpid()}"
+            sys.stdout.write(f"Kafka at {broker.bootstrap}, data in {broker.directory}; {stop}\n")
             sys.stdout.flush()
             return broker.wait()
         except KeyboardInterrupt:

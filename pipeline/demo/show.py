@@ -6,11 +6,13 @@ Progress is one line that changes on a terminal, and elsewhere a line now and th
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 from msgspec import Struct
@@ -173,12 +175,13 @@ def stories(reports: Sequence[SessionReport]) -> list[str]:
 def how_to_go_on(config: Config, url: str) -> list[str]:
     """What to type into a second terminal while the pipeline stays up."""
     where = f"REKNIT_BOOTSTRAP_SERVERS={config.bootstrap_servers} REKNIT_PREFIX={config.prefix}"
+    reknit = _typed()
     commands = (
         f"export {where} REKNIT_DELIVERY={config.delivery}",
-        """echo '{"role": "user", "content": "Hello?"}' | reknit ingest turns --session mine""",
-        'claude -p "Hello?" --output-format stream-json --include-partial-messages --verbose \\',
-        "  | reknit ingest events --source claude-cli --session mine",
-        "reknit inspect mine",
+        f"""echo '{{"role": "user", "content": "Hello?"}}' | {reknit} ingest turns --session mine""",
+        """echo '{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}' \\""",
+        f"  | {reknit} ingest events --source anthropic --session mine",
+        f"{reknit} inspect mine",
         f"curl {url}/metrics",
     )
     return [
@@ -189,6 +192,13 @@ def how_to_go_on(config: Config, url: str) -> list[str]:
         "  Ctrl-C ends it, and everything that it started.",
         "",
     ]
+
+
+def _typed() -> str:
+    """How this program is typed: by its name where that finds it, else by its place."""
+    ours = Path(sys.executable).with_name("reknit")
+    found = shutil.which("reknit")
+    return str(ours) if ours.exists() and (found is None or Path(found) != ours) else "reknit"
 
 
 def counted(count: int, noun: str) -> str:

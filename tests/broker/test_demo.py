@@ -103,16 +103,13 @@ def test_it_stays_up_takes_turns_by_hand_and_ends_cleanly(embedded_broker, start
     demo, said = start()
     wait_for(said, "Ctrl-C ends it")
     where = wait_for(said, r"export (REKNIT_BOOTSTRAP_SERVERS=(\S+)) (REKNIT_PREFIX=\S+) (REKNIT_DELIVERY=\S+)")
-    environment = dict(variable.split("=", 1) for variable in (where[1], where[3], where[4]))
     metrics = wait_for(said, r"curl (http://\S+/metrics)")[1]
     before = requests_counted(metrics)
-    subprocess.run(
-        [*REKNIT, "ingest", "turns", "--session", "mine"],
-        input=b'{"role": "user", "content": "Hello?"}\n',
-        env=os.environ | environment,
-        check=True,
-        timeout=60,
-    )
+    hints = re.findall(r"^    (\S.*)$", said.read_text().partition("In another terminal:")[2], re.MULTILINE)
+    typed = ["set -e", *(hint for hint in hints if not hint.startswith("curl")), ""]
+    assert len(typed) == 7
+    done = subprocess.run(["bash"], input="\n".join(typed), capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(done.stdout)["records"]["agent.turns.v1"] == 1
     deadline = time.monotonic() + 20
     while requests_counted(metrics) == before:
         assert time.monotonic() < deadline

@@ -14,12 +14,12 @@ import pytest
 pytestmark = pytest.mark.broker
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("feeding.md", "consuming.md", "items.md")
+PAGES = ("feeding.md", "consuming.md", "items.md", "operating.md", "security.md", "configuration.md")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 async def test_every_block_of_the_pages_runs(broker, prefix, tmp_path, free_port):
-    await lab.make_topics(broker.bootstrap, prefix)
+    await run("operating.md", "sh", "reknit topics apply", broker.bootstrap, prefix)
     fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     try:
         await fleet.start().ready(60)
@@ -39,6 +39,7 @@ async def run(page: str, language: str, text: str, bootstrap: str, prefix: str) 
     environment = os.environ | {
         "REKNIT_BOOTSTRAP_SERVERS": bootstrap,
         "REKNIT_PREFIX": prefix,
+        "REKNIT_PARTITIONS": str(lab.PARTITIONS),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=-1, stderr=-2)

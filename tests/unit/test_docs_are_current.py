@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.explain import all_pages, explain_command
+from pipeline.config import load_config
 from pipeline.explain import place_of
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
@@ -35,7 +36,16 @@ def test_a_page_is_current(page):
 
 def test_there_is_a_page_for_each_target_and_no_other():
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    assert pages == {"README.md", "testing.md", "feeding.md", "consuming.md", "items.md", *PAGES}
+    assert pages == {
+        "README.md",
+        "testing.md",
+        "feeding.md",
+        "consuming.md",
+        "items.md",
+        "operating.md",
+        "security.md",
+        *PAGES,
+    }
     assert all(f"({page})" in (DOCS / "README.md").read_text("utf-8") for page in pages - {"README.md"})
     assert set(PAGES) == {
         "fixes.md",
@@ -81,6 +91,20 @@ def test_the_target_of_the_page_is_the_one_that_is_tested():
     tested = ast.parse((ROOT / "tests" / "unit" / "test_testing_own_target.py").read_text("utf-8"))
     tested.body = [node for node in tested.body if not is_preamble(node)]
     assert ast.unparse(ast.parse(shown)) == ast.unparse(tested)
+
+
+def test_each_alert_has_a_runbook():
+    alerts = re.findall(r"- alert: (\w+)", (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text("utf-8"))
+    sections = (DOCS / "operating.md").read_text("utf-8").split("\n### ")[1:]
+    parts = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+    told = {text.split("\n")[0]: re.findall(r"^- \*\*(\w+):\*\* \S", text, re.MULTILINE) for text in sections}
+    assert told == dict.fromkeys(alerts, parts)
+
+
+def test_the_settings_that_the_page_on_security_shows_are_taken(tmp_path):
+    (toml,) = (body for _, kind, body in FENCED.findall((DOCS / "security.md").read_text("utf-8")) if kind == "toml")
+    (tmp_path / "reknit.toml").write_text(toml, encoding="utf-8")
+    assert load_config(tmp_path / "reknit.toml", {}).kafka.security_protocol == "SASL_SSL"
 
 
 def test_the_diagram_has_every_move_of_the_table_or_the_words_above_it_have():

@@ -40,6 +40,33 @@ def test_the_broken_history_is_mended_into_what_the_provider_accepts():
     assert [json.loads(line)["severity"] for line in judged.stdout.splitlines()] == ["soft"]
 
 
+# Exit codes of the README's commands, where they are not 0: what is mended, what a provider would refuse.
+CODES = {"normalize": 3, "recover": 3, "validate": 4}
+
+
+def test_every_command_without_a_broker_runs_as_it_stands():
+    first, second = (block for block in blocks("sh") if "examples/" in block and "worker" not in block)
+    lines = [line.partition("#")[0].strip() for line in (first + second).splitlines()]
+    run = [line for line in lines if line.startswith("reknit ")]
+    assert len(run) == 7
+    for line in run:
+        typed = line.replace("reknit ", f"{sys.executable} -m reknit ", 1)
+        done = subprocess.run(
+            ["bash", "-c", typed], cwd=README.parent, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == CODES.get(line.split()[1], 0), (line, done.stderr)
+
+
+def test_every_file_that_the_readme_names_is_there():
+    named = set(re.findall(r"(?:examples|docs|deploy|topics|reknit|tests)/[\w./-]*\w", TEXT))
+    assert {"examples/broken.json", "examples/cases.jsonl", "docs/feeding.md"} <= named
+    assert [name for name in sorted(named) if not (README.parent / name).exists()] == []
+
+
+def test_the_broken_history_is_the_one_among_the_examples():
+    assert (README.parent / "examples" / "broken.json").read_text() == blocks("json")[0]
+
+
 def test_every_command_that_the_readme_names_exists():
     named = set(re.findall(r"(?<!from )reknit ([a-z-]+)", TEXT))
     assert named <= {*COMMANDS, "reknit"}

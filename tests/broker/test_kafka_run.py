@@ -1,0 +1,42 @@
+"""``deploy/kafka/run`` as a person types it: what it says, and that a second one harms nothing of the first."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.broker
+
+RUN = str(Path(__file__).parents[2] / "deploy" / "kafka" / "run")
+
+
+def refused(*options):
+    done = subprocess.run([RUN, *options], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    return done.stderr
+
+
+def test_a_second_broker_on_a_port_or_a_folder_is_refused_and_leaves_the_first_alone(broker, tmp_path, free_port):
+    folder, port = tmp_path / "first", free_port()
+    with subprocess.Popen([RUN, "--dir", str(folder), "--port", str(port)], stdout=subprocess.PIPE, text=True) as first:
+        try:
+            said = first.stdout.readline()
+            assert re.fullmatch(
+                rf"Kafka at 127\.0\.0\.1:{port}, data in {folder}; Ctrl-C stops it, or kill {first.pid}\n", said
+            )
+            settings = (folder / "server.properties").read_bytes()
+            assert refused("--dir", str(tmp_path / "second"), "--port", str(port)).startswith(f"port {port} is taken")
+            assert not (tmp_path / "second" / "server.properties").exists()
+            assert refused("--dir", str(folder), "--port", str(free_port())).startswith(f"another broker uses {folder}")
+            assert (folder / "server.properties").read_bytes() == settings
+            assert first.poll() is None
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(30) == 0
+        finally:
+            first.terminate()
+    # What listens there need not be a broker of ours.
+    assert refused("--dir", str(tmp_path / "third"), "--port", str(broker.port)).startswith(f"port {broker.port} is")
