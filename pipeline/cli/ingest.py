@@ -138,7 +138,8 @@ def _usable(document: bytes, number: int) -> list[bytes]:
         for record in records:
             _try_out(record)
     except ReknitError as error:
-        raise InputError(error.code, f"line {number}: {error}") from error
+        place = f"line {number}: {error.path}" if error.path else f"line {number}"
+        raise InputError(error.code, error.message, path=place) from error
     return records
 
 

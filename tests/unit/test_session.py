@@ -129,7 +129,7 @@ def test_another_history_takes_the_place_of_the_old():
 
 
 def test_a_replacement_is_read_in_the_shape_that_is_named():
-    with pytest.raises(UnknownTargetError, match="found 'nobody'"):
+    with pytest.raises(UnknownTargetError, match=r"expected one of anthropic, auto, .*, got 'nobody'"):
         Session().replace([{"role": "user", "content": "x"}], source="nobody")
 
 
