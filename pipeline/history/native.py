@@ -148,7 +148,7 @@ NATIVE_TYPES: tuple[NativeType, ...] = (
     NativeType(
         provider=CONVERSE, kind="cachePoint", turn="either", beside="what it ends", elsewhere="a cache breakpoint"
     ),
-    NativeType(provider=CONVERSE, kind="citationsContent"),
+    NativeType(provider=CONVERSE, kind="citationsContent", elsewhere="text, without its citations"),
     NativeType(provider=CONVERSE, kind="guardContent", turn="user"),
     NativeType(provider=CONVERSE, kind="searchResult", turn="user"),
     NativeType(provider=CONVERSE, kind="video", turn="user"),
