@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -309,7 +310,9 @@ async def explained(cluster: Cluster, error: Exception) -> BrokerError:
 def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS failed"
-    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)  # event loops have words of their own for it
+    return type(error).__name__
 
 
 def words_of(error: KafkaError) -> str:
