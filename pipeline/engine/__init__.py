@@ -1,7 +1,16 @@
 """The Faust worker: transport, transactions, state, and the process around them. The only place with I/O and await."""
 
-from pipeline.engine.errors import EngineError, StartupError, UpstreamChangedError
-from pipeline.engine.interface import Delivery, EngineConfig, Metrics, NoMetrics, StageFactory, Tuning
+from pipeline.engine.interface import (
+    Delivery,
+    EngineConfig,
+    EngineError,
+    Metrics,
+    NoMetrics,
+    StageFactory,
+    StartupError,
+    Tuning,
+    UpstreamChangedError,
+)
 from pipeline.engine.worker import run_worker
 
 __all__ = [

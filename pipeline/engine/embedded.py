@@ -23,8 +23,7 @@ from typing import Protocol, Self
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from pipeline.engine.errors import EmbeddedBrokerError
-from pipeline.engine.interface import Tuning
+from pipeline.engine.interface import EmbeddedBrokerError, Tuning
 
 TUNING = Tuning(session_seconds=10.0, heartbeat_seconds=2.0, rebalance_seconds=10.0, fetch_wait_seconds=0.05)
 

@@ -16,8 +16,7 @@ from aiohttp import web
 from mode import Service
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from pipeline.engine.errors import StartupError
-from pipeline.engine.interface import DEFAULT_METRICS_PORT
+from pipeline.engine.interface import DEFAULT_METRICS_PORT, StartupError
 from pipeline.engine.runtime import log
 
 # Answers None where all is well, else what is not.

@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 
 from pipeline.engine.contiguity import Backlog, Span
 from pipeline.engine.dead_letters import log_letters, output_size, poison_letter, size_letter, walk
-from pipeline.engine.errors import EngineError, PartitionLostError
+from pipeline.engine.interface import EngineError, PartitionLostError
 from pipeline.engine.recovery import restore
 from pipeline.engine.runtime import log, where
 from pipeline.engine.writer import Batch, Writer

@@ -22,7 +22,7 @@ from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
-from pipeline.engine.errors import NotAuthorizedError, StartupError
+from pipeline.engine.interface import NotAuthorizedError, StartupError
 from pipeline.errors import BrokerDownError
 from pipeline.kafka import explained
 

@@ -14,7 +14,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import Struct
 
-from pipeline.engine.errors import EngineError, NotAuthorizedError, PartitionLostError
+from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
 from pipeline.engine.runtime import where
 from pipeline.kafka import REFUSALS, refusal
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.engine.errors import EngineError, NotAuthorizedError, StartupError
+from pipeline.engine.interface import EngineError, NotAuthorizedError, StartupError
 from pipeline.errors import ReknitError
 from pipeline.kafka import REFUSALS, Cluster, connection, refusal
 

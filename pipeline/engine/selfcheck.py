@@ -14,7 +14,7 @@ import inspect
 import sys
 from typing import Any
 
-from pipeline.engine.errors import UpstreamChangedError
+from pipeline.engine.interface import UpstreamChangedError
 
 VERSIONS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0", "mode-streaming": "0.7.1"}
 

@@ -38,7 +38,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from pipeline.engine.contiguity import Hole, Span
-from pipeline.engine.errors import beyond_end
+from pipeline.engine.interface import beyond_end
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
 from pipeline.engine.writer import AtLeastOnceWriter, ExactlyOnceWriter, OffsetCommits, Writer

@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 from mode import Service
 
-from pipeline.engine.errors import EngineError
+from pipeline.engine.interface import EngineError
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
 

@@ -17,11 +17,10 @@ import mode.loop
 import uvloop
 
 from pipeline._version import __version__
-from pipeline.engine import aiokafka_patch, preflight, selfcheck
-from pipeline.engine.app import ReknitApp, make_app
-from pipeline.engine.errors import StartupError
+from pipeline.engine import preflight, selfcheck
+from pipeline.engine.app import ReknitApp, make_app, patch_aiokafka
 from pipeline.engine.health import Health, listen
-from pipeline.engine.interface import NoMetrics, Tuning
+from pipeline.engine.interface import NoMetrics, StartupError, Tuning
 from pipeline.engine.runtime import Runtime, log, where
 from pipeline.engine.transport import SpanConsumer
 from pipeline.engine.watchdog import EXIT_FAILED, Deadman, Watchdog
@@ -88,7 +87,7 @@ def run_worker(
         UpstreamChangedError: the installed Faust, aiokafka or mode are not the pinned ones.
     """
     selfcheck.verify()
-    aiokafka_patch.install()
+    patch_aiokafka()
     mode.loop.use("uvloop")
     asyncio.set_event_loop_policy(LoopPolicy())
     loop = asyncio.new_event_loop()

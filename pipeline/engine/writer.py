@@ -19,7 +19,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from faust.types import TP
 from msgspec import Struct
 
-from pipeline.engine.errors import EngineError, NotAuthorizedError, PartitionLostError
+from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
 from pipeline.engine.recovery import POSITION
 from pipeline.engine.runtime import log
 from pipeline.kafka import REFUSALS, refusal

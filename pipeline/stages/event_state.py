@@ -22,7 +22,7 @@ _SESSION, _WAITING = b"e", b"w"
 MOST_WAITING_BYTES = 256 * 1024
 
 
-class Entry(msgspec.Struct, kw_only=True):
+class EventState(msgspec.Struct, kw_only=True):
     """One session in memory. ``records`` is None until its policy is known; ``waiting`` goes by number.
 
     ``model`` and ``tools`` are what the session said of them for a planner's text, if it did.
@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, kw_only=True):
     numbered: int = 0
     written: set[int] = set()
 
-    def wait(self, turn: bytes) -> None:
+    def keep_waiting(self, turn: bytes) -> None:
         """Keep a finished turn until the policy is known."""
         self.waiting[self.numbered] = turn
         self.numbered += 1
@@ -65,7 +65,7 @@ class EventStates:
         self._speech = speech or Speech()
         self._saved: dict[bytes, bytes] = {}
         self._waiting: dict[bytes, dict[int, bytes]] = {}
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, EventState] = {}
         self._closed: dict[bytes, set[bytes]] = {}
 
     def restore(self, key: bytes, value: bytes | None) -> None:
@@ -82,27 +82,27 @@ class EventStates:
             else:
                 turns[int.from_bytes(key[1:5], "big")] = value
 
-    def find(self, key: bytes) -> Entry | None:
+    def find(self, key: bytes) -> EventState | None:
         """The session of a key, if it was heard of before."""
         entry = self._entries.get(key)
         if entry is None and key in self._saved:
             entry = self._entries[key] = self._load(key)
         return entry
 
-    def add(self, key: bytes, recovery: Recovery) -> Entry:
+    def begin_session(self, key: bytes, recovery: Recovery) -> EventState:
         """Begin a session."""
-        entry = self._entries[key] = Entry(recovery=recovery)
+        entry = self._entries[key] = EventState(recovery=recovery)
         self.speak(entry)
         return entry
 
-    def speak(self, entry: Entry) -> None:
+    def speak(self, entry: EventState) -> None:
         """Tell the recovery what a planner's text is to become in this session."""
         speech = self._speech
         model = speech.model if entry.model is None else entry.model
         tools = speech.tools if entry.tools is None else entry.tools
         entry.recovery.speak(structs.replace(speech, model=model, tools=tools))
 
-    def close(self, key: bytes) -> None:
+    def forget_session(self, key: bytes) -> None:
         """Forget a session; its changelog records are deleted with the batch."""
         entry, saved = self._entries.pop(key, None), self._saved.pop(key, None)
         waiting = self._waiting.pop(key, {}).keys() | (set() if entry is None else entry.written)
@@ -111,7 +111,7 @@ class EventStates:
             gone.add(_SESSION + key)
         gone.update(_waiting_key(number, key) for number in waiting)
 
-    def _load(self, key: bytes) -> Entry:
+    def _load(self, key: bytes) -> EventState:
         try:
             saved = msgspec.msgpack.decode(self._saved[key], type=_Saved)
             recovery = Recovery.restore(saved.recovery)
@@ -119,7 +119,7 @@ class EventStates:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         del self._saved[key]  # not before: what cannot be read must not pass for a session that is new
         waiting = self._waiting.pop(key, {})
-        entry = Entry(
+        entry = EventState(
             recovery=recovery,
             records=saved.records,
             model=saved.model,

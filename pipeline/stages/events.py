@@ -12,8 +12,8 @@ import msgspec
 from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.stages.base import Headers, Output, Record, Result, dead_letter
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.event_state import Entry, EventStates
-from pipeline.stages.records import tell_of_stream
+from pipeline.stages.event_state import EventState, EventStates
+from pipeline.stages.records import publish_stream_fixes
 from pipeline.streams import SOURCES, FinishedTurn, Recovery
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from topics import headers as names
@@ -54,14 +54,14 @@ class EventsStage:
         items: _Shown = {}
         for run in runs(records, self._defaults.source):
             try:
-                self._take(run, items, result, tally)
+                self._take_run(run, items, result, tally)
             except ReknitError as error:
                 result.outputs += [dead_letter(record, self.topic, error) for record in run]
                 tally["reknit_dead_letters_total", self.topic, error.code] += len(run)
                 # What was done before it failed is state; a state that cannot be read stays as it is.
                 with suppress(InternalError):
                     if run[0].key and self._states.find(run[0].key) is not None:
-                        _show(items, run[0].key, (), [])
+                        _show_items(items, run[0].key, (), [])
         encode = msgspec.json.Encoder().encode
         for key, groups in items.items():
             for headers, found in groups:
@@ -70,42 +70,42 @@ class EventsStage:
         result.tally = dict(tally)
         return result
 
-    def _take(self, run: list[Record], items: _Shown, result: Result, tally: Counter[tuple[str, ...]]) -> None:
+    def _take_run(self, run: list[Record], items: _Shown, result: Result, tally: Counter[tuple[str, ...]]) -> None:
         key, value = run[0].key, run[0].value
         if not key:
             raise InputError("no_key", "the record has no key; the key is the session's id")
         headers = dict(run[0].headers)
         if value is None and names.POLICY in headers:
             self._learn_policy(key, headers[names.POLICY], result)
-            _show(items, key, (), [])
+            _show_items(items, key, (), [])
             return
         if value is None and (names.CLOSED in headers or names.FORGOTTEN in headers):
             described = _item_headers(self._run_of(key))
-            _show(items, key, described, self._close(key, tally))
+            _show_items(items, key, described, self._close_session(key, tally))
             return
         source = _text(headers.get(names.SOURCE)) or self._defaults.source
         former, entry = self._run_of(key), self._entry(key, source)
         name = _text(headers.get(names.RUN))
         ended = entry.recovery.end_former_run(name) if value is not None else []
-        _show(items, key, _item_headers(former), ended)
+        _show_items(items, key, _item_headers(former), ended)
         described = _item_headers(name or entry.recovery.run, run[0])
         if len(run) > 1:
             found = entry.recovery.feed_each([record.value or b"" for record in run], name)
         else:
             found = _feed(entry.recovery, value, headers)
         _count_items([*ended, *found], source, tally)
-        _show(items, key, described, found)
+        _show_items(items, key, described, found)
         fixes = entry.recovery.take_fixes()
         if fixes:
-            tell_of_stream(fixes, run[0], entry.recovery.turns, result, tally)
+            publish_stream_fixes(fixes, run[0], entry.recovery.turns, result, tally)
         finished = entry.recovery.take_finished()
         if finished:
             self._record(key, entry, [_appended(turn, source) for turn in finished], result)
             tally["reknit_turns_finished_total", source] += len(finished)
 
-    def _entry(self, key: bytes, source: str | None) -> Entry:
+    def _entry(self, key: bytes, source: str | None) -> EventState:
         """The session of a key, with ``source`` as its source; None leaves that as it is."""
-        entry = self._states.find(key) or self._states.add(key, Recovery(source or self._defaults.source))
+        entry = self._states.find(key) or self._states.begin_session(key, Recovery(source or self._defaults.source))
         if source is not None and entry.recovery.source != source:
             entry.recovery.switch_source(source)
         return entry
@@ -117,7 +117,7 @@ class EventsStage:
             return None if entry is None else entry.recovery.run
         return None
 
-    def _close(self, key: bytes, tally: Counter[tuple[str, ...]]) -> list[Item]:
+    def _close_session(self, key: bytes, tally: Counter[tuple[str, ...]]) -> list[Item]:
         """Forget a session that its log has closed; what was open ends, and is not appended to the closed log."""
         try:
             entry = self._states.find(key)
@@ -126,7 +126,7 @@ class EventsStage:
         found = [] if entry is None or not entry.recovery.running else entry.recovery.end_run("session closed")
         if entry is not None:
             _count_items(found, entry.recovery.source, tally)
-        self._states.close(key)
+        self._states.forget_session(key)
         return found
 
     # Finished turns, for the session's log.
@@ -141,17 +141,17 @@ class EventsStage:
         self._states.speak(entry)
         self._record(key, entry, entry.take_waiting(), result)
 
-    def _record(self, key: bytes, entry: Entry, turns: list[bytes], result: Result) -> None:
+    def _record(self, key: bytes, entry: EventState, turns: list[bytes], result: Result) -> None:
         """Append finished turns to the log, or keep them until it is known whether the session wants that."""
         records = entry.records
         if records or (records is None and self._defaults.policy.record_assistant):
             result.outputs.extend([Output(AGENT_TURNS, key, turn) for turn in turns])
         elif records is None:
             for turn in turns:
-                entry.wait(turn)
+                entry.keep_waiting(turn)
 
 
-def _show(items: _Shown, key: bytes, headers: Headers, found: list[Item]) -> None:
+def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) -> None:
     """Put more items of a session behind those before them; without any, the session has just been touched."""
     groups = items.setdefault(key, [])
     if groups and groups[-1][0] == headers:

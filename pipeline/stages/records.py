@@ -66,15 +66,15 @@ def _decode_torn(value: bytes, mask: Mask) -> TurnRecord:
             return TURN_RECORDS.decode(mask.reveal(hidden))
 
 
-class Teller(Struct):
-    """Tells the fixes that one source record led to, in their order."""
+class FixPublisher(Struct):
+    """Publishes the fixes that one source record led to, in their order."""
 
     record: Record
     result: Result
     tally: Counter[tuple[str, ...]]
     numbered: int = 0
 
-    def tell(self, fix: Fix, turn: int, *, request_id: str = "", source: str = "") -> None:
+    def publish_fix(self, fix: Fix, turn: int, *, request_id: str = "", source: str = "") -> None:
         """Publish a fix and count it. ``turn`` is how many the session has; see ``FixRecord`` for the rest."""
         told = FixRecord(
             code=fix.code,
@@ -101,10 +101,10 @@ class Teller(Struct):
             self.tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1
 
 
-def tell_of_stream(
+def publish_stream_fixes(
     fixes: Sequence[Fix], record: Record, turns: int, result: Result, tally: Counter[tuple[str, ...]]
 ) -> None:
     """Publish what a record of events led to; a fix's target is the source, ``turns`` are those finished so far."""
-    teller = Teller(record, result, tally)
+    publisher = FixPublisher(record, result, tally)
     for fix in fixes:
-        teller.tell(fix, turns, source=fix.target)
+        publisher.publish_fix(fix, turns, source=fix.target)

@@ -16,8 +16,8 @@ from pipeline.fixes import Fix
 from pipeline.rules import RULES, Violation
 from pipeline.session import Normalized
 from pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
-from pipeline.stages.records import Teller
-from pipeline.stages.turn_state import Entry, Sent
+from pipeline.stages.records import FixPublisher
+from pipeline.stages.turn_state import Sent, TurnState
 from topics import AGENT_TURNS, PROVIDER_REQUESTS, headers
 
 # Why a request is due; `headers.RequestHeaders` says what each means.
@@ -37,14 +37,14 @@ class Publisher:
     """Puts out what one source record leads to."""
 
     def __init__(
-        self, key: bytes, entry: Entry, record: Record, result: Result, tally: Counter[tuple[str, ...]]
+        self, key: bytes, entry: TurnState, record: Record, result: Result, tally: Counter[tuple[str, ...]]
     ) -> None:
         self._key = key
         self._entry = entry
         self._record = record
         self._result = result
         self._tally = tally
-        self._teller = Teller(record, result, tally)
+        self._fixes = FixPublisher(record, result, tally)
 
     def certain(self, fixes: Iterable[Fix]) -> None:
         """Tell fixes that nothing will undo, unless a request told them already."""
@@ -54,7 +54,7 @@ class Publisher:
             if identity in told:
                 told.discard(identity)
             else:
-                self._teller.tell(fix, self._entry.turn)
+                self._fixes.publish_fix(fix, self._entry.turn)
 
     def answered(self) -> None:
         """Note that an assistant turn came: the requests before it are not superseded by the next ones."""
@@ -83,7 +83,7 @@ class Publisher:
         request_id = self._request_id(done.target)
         self._result.outputs.append(self._output(done, request_id, reason, last))
         self._entry.sent[done.target] = Sent(request_id, done.sha256, own_fixes=done.own_fix_count)
-        self._tell_of(done, request_id, 0 if last is None or done.reset else last.own_fixes)
+        self._publish_fixes(done, request_id, 0 if last is None or done.reset else last.own_fixes)
         self._count(done)
 
     def _output(self, done: Normalized, request_id: str, reason: Reason, last: Sent | None) -> Output:
@@ -135,7 +135,7 @@ class Publisher:
 
     # Fixes.
 
-    def _tell_of(self, done: Normalized, request_id: str, known: int) -> None:
+    def _publish_fixes(self, done: Normalized, request_id: str, known: int) -> None:
         """Tell what the request stands on and no record told yet; ``known`` of the target's settled fixes were."""
         for fix in done.own_fixes(known):
             self._tell_once(fix, request_id, remember=False)
@@ -145,7 +145,7 @@ class Publisher:
     def _tell_once(self, fix: Fix, request_id: str, *, remember: bool) -> None:
         identity = _identity(fix)
         if identity not in self._entry.told:
-            self._teller.tell(fix, self._entry.turn, request_id=request_id)
+            self._fixes.publish_fix(fix, self._entry.turn, request_id=request_id)
         if remember:
             self._entry.told.add(identity)
         else:

@@ -47,7 +47,7 @@ class SeenId(msgspec.Struct, frozen=True, array_like=True):
     messages: int
 
 
-class Entry(msgspec.Struct, kw_only=True):
+class TurnState(msgspec.Struct, kw_only=True):
     """One session in memory. ``turn`` counts the records of the log that the session has taken.
 
     ``first`` is the offset with which this life of the session began, None where an earlier version did not note it;
@@ -97,7 +97,7 @@ class TurnStates:
     def __init__(self, fresh: Callable[[], Session]) -> None:
         self._fresh = fresh
         self._saved: dict[bytes, _Saved] = {}
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, TurnState] = {}
         self._closed: dict[bytes, set[bytes]] = {}
 
     def restore(self, key: bytes, value: bytes | None) -> None:
@@ -111,7 +111,7 @@ class TurnStates:
             end = 4 + int.from_bytes(rest[:4], "big")
             _put(self._saved.setdefault(rest[end:], _Saved()).ids, rest[4:end].decode(), value)
 
-    def find(self, key: bytes) -> Entry | None:
+    def find(self, key: bytes) -> TurnState | None:
         """The session of a key, if it was heard of before and not closed since."""
         entry = self._entries.get(key)
         if entry is None and key in self._saved:
@@ -120,14 +120,14 @@ class TurnStates:
                 self._entries[key] = entry
         return entry
 
-    def get(self, key: bytes, offset: int) -> Entry:
+    def get(self, key: bytes, offset: int) -> TurnState:
         """The session of a key; one that nobody has heard of yet begins with the record at ``offset``."""
         entry = self.find(key)
         if entry is None:
-            entry = self._entries[key] = Entry(session=self._fresh(), first=offset)
+            entry = self._entries[key] = TurnState(session=self._fresh(), first=offset)
         return entry
 
-    def _load(self, key: bytes) -> Entry | None:
+    def _load(self, key: bytes) -> TurnState | None:
         saved = self._saved[key]
         if not saved.head:
             del self._saved[key]
@@ -139,7 +139,7 @@ class TurnStates:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         session = Session.load(head.session, [saved.segments[number] for number in sorted(saved.segments)])
         del self._saved[key]  # not before: what cannot be read must not pass for a session that is new
-        return Entry(
+        return TurnState(
             session=session,
             first=head.first,
             turn=head.turn,
@@ -151,7 +151,7 @@ class TurnStates:
             segments=set(saved.segments),
         )
 
-    def close(self, key: bytes) -> None:
+    def forget_session(self, key: bytes) -> None:
         """Forget a session, one that cannot be read too; its changelog records are deleted with the batch.
 
         A session that begins anew in the same batch and is closed again leaves none of either behind.
@@ -178,7 +178,7 @@ class TurnStates:
         return changes
 
 
-def _changes_of(key: bytes, entry: Entry) -> dict[bytes, bytes | None]:
+def _changes_of(key: bytes, entry: TurnState) -> dict[bytes, bytes | None]:
     changes: dict[bytes, bytes | None] = {}
     for number, segment in entry.session.take_segments():
         changes[_segment_key(number, key)] = segment
@@ -220,7 +220,7 @@ NO_MESSAGE = -1
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def seen_before(entry: Entry, event: TurnRecord) -> bool:
+def seen_before(entry: TurnState, event: TurnRecord) -> bool:
     """Whether the record was taken before; if not, its id is noted.
 
     Raises:
@@ -241,22 +241,22 @@ def seen_before(entry: Entry, event: TurnRecord) -> bool:
     return True
 
 
-def kept_by(entry: Entry, name: str) -> int | str:
+def kept_by(entry: TurnState, name: str) -> int | str:
     """How many messages stay if the one that came under this id becomes the last; else the id, as a message's own."""
     seen = entry.ids.get(name)
     return name if seen is None or seen.messages == NO_MESSAGE else seen.messages + 1
 
 
-def forget(entry: Entry, name: str) -> None:
+def forget_id(entry: TurnState, name: str) -> None:
     """Take a note back: its record could not be used."""
     if entry.ids.pop(name, None) is not None:
         entry.gone_ids.add(name)
 
 
-def forget_behind(entry: Entry, count: int) -> None:
+def forget_behind(entry: TurnState, count: int) -> None:
     """After the history was cut to ``count`` messages: ids of those that are gone may come again."""
     for name in [name for name, seen in entry.ids.items() if seen.messages >= count]:
-        forget(entry, name)
+        forget_id(entry, name)
 
 
 def _digest(event: TurnRecord) -> bytes:

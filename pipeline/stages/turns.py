@@ -19,7 +19,7 @@ from pipeline.stages.base import Output, Record, Result, dead_letter, place_of
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
-from pipeline.stages.turn_state import Entry, TurnStates, forget, forget_behind, kept_by, seen_before
+from pipeline.stages.turn_state import TurnState, TurnStates, forget_behind, forget_id, kept_by, seen_before
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from topics import headers as names
 from topics.records import (
@@ -68,7 +68,7 @@ class TurnsStage:
         touched: set[bytes] = set()
         for record in records:
             try:
-                touched.add(self._take(record, result, tally))
+                touched.add(self._take_record(record, result, tally))
             except ReknitError as error:
                 result.outputs.append(dead_letter(record, self.topic, error))
                 tally["reknit_dead_letters_total", self.topic, error.code] += 1
@@ -81,12 +81,12 @@ class TurnsStage:
         result.tally = dict(tally)
         return result
 
-    def _take(self, record: Record, result: Result, tally: Counter[tuple[str, ...]]) -> bytes:
+    def _take_record(self, record: Record, result: Result, tally: Counter[tuple[str, ...]]) -> bytes:
         key, event = decoded(record)
         kind = str(type(event).__struct_config__.tag)
         if isinstance(event, (SessionClosed, SessionForgotten)):
             # Not looked at before: one whose state cannot be read can be closed too.
-            self._states.close(key)
+            self._states.forget_session(key)
             header = names.CLOSED if isinstance(event, SessionClosed) else names.FORGOTTEN
             result.outputs.append(_farewell(key, record, header))
             tally["reknit_turns_total", kind, "taken"] += 1
@@ -103,13 +103,13 @@ class TurnsStage:
         tally["reknit_turns_total", kind, "taken"] += 1
         return key
 
-    def _apply(self, entry: Entry, event: TurnRecord, publisher: Publisher) -> None:
+    def _apply(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""
         try:
             self._change(entry, event, publisher)
         except ReknitError:
             if (name := getattr(event, "id", UNSET)) is not UNSET:
-                forget(entry, name)  # sent again with content that can be used, it is welcome
+                forget_id(entry, name)  # sent again with content that can be used, it is welcome
             raise
         session = entry.session
         if isinstance(event, RequestWanted):
@@ -117,7 +117,7 @@ class TurnsStage:
         elif isinstance(event, TurnAppended) and session.waiting and not _drives_itself(event):
             publisher.requests("interrupted" if session.interrupted else "turn")
 
-    def _change(self, entry: Entry, event: TurnRecord, publisher: Publisher) -> None:
+    def _change(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         session = entry.session
         match event:
             case TurnAppended():

@@ -16,7 +16,7 @@ from recorded_streams import Row, errors, events, payloads, recordings
 from stream_lab import fed
 from stream_lab import sse as event_bytes
 
-from pipeline.history.readers.calls import derived_id
+from pipeline.history.readers.fields import derived_id
 from pipeline.streams import Recovery
 from pipeline.streams.recovery.render import FinishedTurn
 from topics.items import AgentUnrecognized, Item, ItemCompleted, TurnDelta, TurnStop, Usage

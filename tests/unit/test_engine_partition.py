@@ -10,8 +10,7 @@ from aiokafka.errors import KafkaConnectionError, TransactionalIdAuthorizationFa
 
 from pipeline.engine import partition as module
 from pipeline.engine.contiguity import Hole, Span
-from pipeline.engine.errors import PartitionLostError, StartupError
-from pipeline.engine.interface import NoMetrics, Tuning
+from pipeline.engine.interface import NoMetrics, PartitionLostError, StartupError, Tuning
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.recovery import Restored
 from pipeline.engine.runtime import Runtime

@@ -15,9 +15,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.engine import watchdog
 from pipeline.engine import writer as writers
-from pipeline.engine.errors import EngineError, StartupError
 from pipeline.engine.health import Health, listen
-from pipeline.engine.interface import NoMetrics, Tuning
+from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
 from pipeline.engine.partition import State
 from pipeline.engine.recovery import POSITION
 from pipeline.engine.runtime import Runtime

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType, structs
 
 from pipeline.errors import InputError
-from pipeline.history.readers.calls import read_input
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
 from pipeline.history.readers.typed import decode_block
 from pipeline.model import (

@@ -16,8 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.errors import InputError
 from pipeline.history.healthy import healthy_stretches
 from pipeline.history.readers.anthropic import INNER, Inner, Placed, mend_fields, read_content
-from pipeline.history.readers.calls import read_input
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
 from pipeline.history.readers.typed import (
     Healthy,

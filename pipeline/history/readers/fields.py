@@ -1,7 +1,11 @@
-"""One JSON object of unknown making, taken apart key by key: what nobody takes is dropped, and noted as a fix."""
+"""One JSON object of unknown making, taken apart key by key: what nobody takes is dropped, and noted as a fix.
+
+A tool call's input is read in whichever form it was written, and a call that came without an id gets one.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -11,7 +15,7 @@ from msgspec import Raw, structs
 from pipeline import fixes
 from pipeline.errors import InputError
 from pipeline.history.pieces import block_path, is_whole, tool_id
-from pipeline.history.readers.rawjson import kind_of, starts_with, wrong_type
+from pipeline.history.readers.rawjson import check_nesting, compact, kind_of, starts_with, wrong_type
 from pipeline.model import Turn
 
 
@@ -223,3 +227,77 @@ class Fields:
             if data not in (b"null", b'""', b"[]", b"{}"):
                 self.notes.add("field_dropped", self.at(key), f"{key}: {kind_of(value)}", before=data)
         self._rest.clear()
+
+
+EMPTY_OBJECT: Final = Raw(b"{}")
+_RAW: Final = msgspec.json.Decoder(Raw)
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def arguments_object(arguments: str) -> Raw | None:
+    """The JSON object that a string of arguments holds, as it was written there, or None if it holds none."""
+    try:
+        # A line break would break the lines that bodies are written in.
+        value = _RAW.decode(compact(arguments.encode()) if "\n" in arguments or "\r" in arguments else arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return value if starts_with(value, b"{") else None
+
+
+def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = False) -> tuple[Raw, bool]:
+    """A call's input and whether it is incomplete.
+
+    An object is taken as it is written, and so is an object inside a string of JSON: where ``encoded`` says that
+    the shape writes inputs so, this is no mend. Missing, null and empty inputs are ``{}``. Any other whole value, such
+    as the list that PHP writes for an empty object, stays for the repair to wrap. Any other string is what a model
+    began and never finished: it is kept as a JSON string, marked incomplete, and never parsed and closed.
+    """
+    if value is None:
+        notes.add("field_missing", path, "{}")
+        return EMPTY_OBJECT, False
+    if starts_with(value, b"{"):
+        return value, False
+    if not starts_with(value, b'"'):
+        return Raw(compact(bytes(value))), False
+    text = _STRING.decode(value)
+    if text.strip() in ("", "null"):
+        notes.add("field_missing", path, "{}")
+        return EMPTY_OBJECT, False
+    found = _nested_object(text, path)
+    if found is None and (whole := _whole_value(text)) is not None:
+        notes.add("input_parsed", path, before=bytes(value), after=bytes(whole))
+        return whole, False
+    if found is None:
+        return Raw(msgspec.json.encode(text)), True
+    parsed, levels = found
+    if levels > 1 or not encoded:
+        notes.add("input_parsed", path, before=bytes(value), after=bytes(parsed))
+    return parsed, False
+
+
+def _whole_value(text: str) -> Raw | None:
+    """The list, number or boolean that a string of JSON is; no stream that was cut off leaves one behind."""
+    try:
+        value = _RAW.decode(compact(text.encode()))
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return None if starts_with(value, b'"') else value
+
+
+def _nested_object(text: str, path: str) -> tuple[Raw, int] | None:
+    """The object in a string of JSON, or in a string of JSON that is the JSON of a string."""
+    for levels in (1, 2):
+        check_nesting(text.encode(), path)
+        found = arguments_object(text)
+        if found is not None:
+            return found, levels
+        try:
+            text = _STRING.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return None
+    return None
+
+
+def derived_id(name: str) -> str:
+    """The id of a call that has none: the same for the call and its result, as both carry the tool's name."""
+    return f"call_{_ILLEGAL.sub('_', name)}"

@@ -17,8 +17,16 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.ids import made_id
 from pipeline.history.readers.anthropic import INNER, Inner, Placed, read_content
-from pipeline.history.readers.calls import EMPTY_OBJECT, read_input
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, unknown_role
+from pipeline.history.readers.fields import (
+    EMPTY_OBJECT,
+    Fields,
+    Notes,
+    as_list,
+    as_object,
+    as_string,
+    read_input,
+    unknown_role,
+)
 from pipeline.history.readers.rawjson import compact, starts_with
 from pipeline.model import Block, Document, Image, Issuer, Role, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import UNSET, Raw, UnsetType
 
+from pipeline.history.clean import url_source
 from pipeline.history.ids import NAMELESS, made_id
-from pipeline.history.media import url_source
 from pipeline.history.native import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import (
     Placed,
@@ -18,8 +18,7 @@ from pipeline.history.readers.anthropic import (
     read_known,
     result_content,
 )
-from pipeline.history.readers.calls import derived_id, read_input
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, derived_id, read_input
 from pipeline.history.readers.rawjson import starts_with
 from pipeline.model import Block, Document, Image, Issuer, Own, Role, Text, Thinking, ToolResult, ToolUse
 

@@ -11,12 +11,11 @@ from typing import Final
 
 from msgspec import UNSET, Raw, UnsetType
 
-from pipeline.history.media import url_source
+from pipeline.history.clean import url_source
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
 from pipeline.history.readers import openai_chat
 from pipeline.history.readers.anthropic import Placed, kind_named, read_content, read_known, result_content
-from pipeline.history.readers.calls import derived_id, read_input
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, derived_id, read_input
 from pipeline.history.readers.rawjson import starts_with
 from pipeline.model import (
     Block,

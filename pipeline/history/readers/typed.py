@@ -14,10 +14,10 @@ from typing import Final, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from pipeline.history.clean import url_source
 from pipeline.history.healthy import Stretch, healthy_stretches
-from pipeline.history.media import url_source
 from pipeline.history.native import CHAT, as_json
-from pipeline.history.readers.calls import arguments_object
+from pipeline.history.readers.fields import arguments_object
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
 from pipeline.model import (
     Block,
