@@ -140,7 +140,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     stall_seconds: float = 60.0
     loop_stuck_seconds: float = 120.0
     # Changelogs are read by so many partitions at once.
-    recoveries: int = 4
+    restores: int = 4
     metrics_host: str = "127.0.0.1"
 
 

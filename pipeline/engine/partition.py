@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaError
 from pipeline.engine.contiguity import Backlog, Span
 from pipeline.engine.dead_letters import log_letters, output_size, poison_letter, size_letter, walk
 from pipeline.engine.interface import EngineError, PartitionLostError
-from pipeline.engine.recovery import restore
+from pipeline.engine.restore import restore
 from pipeline.engine.runtime import log, where
 from pipeline.engine.writer import Batch, Writer
 from pipeline.kafka import REFUSALS
@@ -255,7 +255,7 @@ class Partition:
 
     async def _restore(self) -> int | None:
         runtime = self._runtime
-        async with runtime.recoveries:
+        async with runtime.restores:
             restored = await restore(
                 runtime.connection,
                 runtime.prefix + self._stage.state_topic,

@@ -59,7 +59,7 @@ class Runtime:
         self.stages = dict(stages)
         self.metrics = metrics
         self.tuning = tuning
-        self.recoveries = asyncio.Semaphore(tuning.recoveries)
+        self.restores = asyncio.Semaphore(tuning.restores)
         self._answered_at = time.monotonic()
         metrics.watch_broker(lambda: self.silent_seconds)
         self.failure: ReknitError | None = None

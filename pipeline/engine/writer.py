@@ -20,7 +20,7 @@ from faust.types import TP
 from msgspec import Struct
 
 from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
-from pipeline.engine.recovery import POSITION
+from pipeline.engine.restore import POSITION
 from pipeline.engine.runtime import log
 from pipeline.kafka import REFUSALS, refusal
 from pipeline.stages.base import Headers, Output

@@ -53,7 +53,7 @@ _ROLES: dict[type, Speaker] = {
 def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed: set[int]) -> list[Stretch]:
     """The turn's pieces in stretches of one role; what goes is in the book, a turn that loses blocks in ``changed``."""
     if not turn.blocks:
-        book.note("turn_empty", turn.place)
+        book.note_fix("turn_empty", turn.place)
         return []
     speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
     stretches: list[Stretch] = []
@@ -92,7 +92,7 @@ def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool
     a system message may stay inside the history, its texts and the blocks that it may hold do.
     """
     if not turn.blocks:
-        book.note("turn_empty", turn.place)
+        book.note_fix("turn_empty", turn.place)
     pieces = []
     for at, block in enumerate(turn.blocks):
         piece = Piece(block, turn.index, block_path(turn, at), system=True)

@@ -42,21 +42,21 @@ class SettledCall(Struct, frozen=True, array_like=True):
     answered: bool
 
 
-Image: TypeAlias = Callable[[str], str]
+IdWriter: TypeAlias = Callable[[str], str]
 """How a target writes an id that is longer than it takes, or of another alphabet."""
 
 
 class IdTable:
     """The tool ids of one session.
 
-    ``images`` are how its targets write ids of their own making: what two ids would be there is kept apart as well, so
-    that a target may shorten each id by itself and never gives two calls one. ``again``: only the calls of one turn
+    ``id_writers`` are how its targets write ids of their own making: what two ids would be there is kept apart as well,
+    so that a target may shorten each id by itself and never gives two calls one. ``again``: only the calls of one turn
     have to be told apart.
     """
 
-    def __init__(self, images: Sequence[Image] = (), *, again: bool = False) -> None:
+    def __init__(self, id_writers: Sequence[IdWriter] = (), *, again: bool = False) -> None:
         self._again = again
-        self._images = [(image, set[str]()) for image in images]
+        self._images = [(image, set[str]()) for image in id_writers]
         self._used: set[str] = set()
         self._rewritten: dict[str, int] = {}
         self._answered: dict[str, bool] = {}
@@ -71,13 +71,13 @@ class IdTable:
     def claim(self, original: str, *, taken: bool = False) -> str:
         """The output's id for a new call: the original where it can stay, else one that is made from it."""
         if not taken and _LEGAL(original) and self._is_free(original):
-            self._take(original)
+            self._take_id(original)
             return original
         count = self._rewritten.get(original, 0)
         while not self._is_free(final := _derive(original, count)):
             count += 1
         self._rewritten[original] = count + 1
-        self._take(final)
+        self._take_id(final)
         return final
 
     def admits(self, ids: Sequence[str]) -> bool:
@@ -94,27 +94,27 @@ class IdTable:
             taken.update(map(image, ids))
         self._answered.update(dict.fromkeys(ids, True))
 
-    def settle(self, call: SettledCall) -> None:
+    def settle_call(self, call: SettledCall) -> None:
         """Remember how a call ended, for results that come after it has been settled."""
         self._answered[call.original] = call.answered
 
     def reload(self, call: SettledCall) -> None:
         """Take a call from saved state, in the order in which they were settled."""
-        self._take(call.final)
+        self._take_id(call.final)
         if call.final != call.original:
             self._rewritten[call.original] = self._rewritten.get(call.original, 0) + 1
-        self.settle(call)
+        self.settle_call(call)
 
     def reload_open(self, original: str, final: str) -> None:
         """Take a call from saved state that is still open."""
-        self._take(final)
+        self._take_id(final)
         if final != original:
             self._rewritten[original] = self._rewritten.get(original, 0) + 1
 
     def _is_free(self, final: str) -> bool:
         return final not in self._used and all(image(final) not in taken for image, taken in self._images)
 
-    def _take(self, final: str) -> None:
+    def _take_id(self, final: str) -> None:
         self._used.add(final)
         for image, taken in self._images:
             taken.add(image(final))

@@ -23,7 +23,7 @@ from pipeline.fixes import Fix
 from pipeline.history.clean import clean, system_pieces
 from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_paused_by, is_reasoning
 from pipeline.history.healthy import Stretch
-from pipeline.history.ids import NAMELESS, IdTable, Image, SettledCall, made_id
+from pipeline.history.ids import NAMELESS, IdTable, IdWriter, SettledCall, made_id
 from pipeline.history.native import REFERENCE
 from pipeline.history.pieces import Book, Entry, Message, Piece, is_blank, is_row
 from pipeline.history.render import (
@@ -43,17 +43,17 @@ _MANY_CHANGED = 64
 
 
 class History:
-    """A history under repair. ``messages`` counts those that are settled; ``images`` are for its ``IdTable``."""
+    """A history under repair. ``messages`` counts those that are settled; ``id_writers`` are for its ``IdTable``."""
 
     def __init__(
-        self, policy: Policy | None = None, structure: Structure = STRICT, images: Sequence[Image] = ()
+        self, policy: Policy | None = None, structure: Structure = STRICT, id_writers: Sequence[IdWriter] = ()
     ) -> None:
         self.policy = policy or Policy()
         if self.policy.strip_tools:
             # The filter joins neighbours, blank ones too, and begins with the user, whatever the target.
             structure = structs.replace(structure, neighbours=frozenset(), blank=frozenset(), assistant_first=False)
         self.structure = structure
-        self.ids = IdTable(images, again=structure.ids_again)
+        self.ids = IdTable(id_writers, again=structure.ids_again)
         self.exchanges: list[Exchange] = []
         self.system: list[Piece] = []
         self.messages = self.turns = self.number = 0
@@ -81,7 +81,7 @@ class History:
             if turn.role == "assistant":
                 self.user_spoke_last = False
                 self.cut = {block.id for block in turn.blocks if isinstance(block, ToolUse) and block.incomplete}
-        self._settle()
+        self._settle_exchanges()
         return book.fixes[before:]
 
     @property
@@ -138,7 +138,7 @@ class History:
         if leading:
             self.system += pieces
         elif pieces:
-            self._say(turn, pieces, self._last_for_user())
+            self._take_said(turn, pieces, self._last_for_user())
             self.user_spoke_last = False
 
     def _assistant(self, turn: Turn, pieces: list[Piece]) -> None:
@@ -155,7 +155,7 @@ class History:
             if self._is_apart(exchange, pieces):
                 exchange.assistant_starts.append(Start(turn.index))
             else:
-                self._book.note("turns_merged", turn.place)
+                self._book.note_fix("turns_merged", turn.place)
         for piece in pieces:
             self._add_assistant_piece(exchange, piece, turn)
         exchange.name_assistant(turn.id)
@@ -208,7 +208,7 @@ class History:
                 # The agent has answered it all the same, and waits for the model.
                 self.user_spoke_last = self.user_spoke_last or piece.block.tool_use_id in self.cut
         if said:
-            self._say(turn, said, self._last_for_user())
+            self._take_said(turn, said, self._last_for_user())
             self.user_spoke_last = True
 
     def _last_for_user(self) -> Exchange:
@@ -223,7 +223,7 @@ class History:
             self.exchanges.append(Exchange(number=self.number, user_number=self.number, sealed=True))
         return self.exchanges[-1]
 
-    def _say(self, turn: Turn, pieces: list[Piece], exchange: Exchange) -> None:
+    def _take_said(self, turn: Turn, pieces: list[Piece], exchange: Exchange) -> None:
         if not exchange.user_number:
             self.number += 1
             exchange.user_number = self.number
@@ -232,7 +232,7 @@ class History:
             if self._may_stand_behind(before[-1]) or before[-1].stays_system != pieces[0].stays_system:
                 exchange.user_starts.append(Start(turn.index))
             elif exchange.user and not is_row(before[-1]):
-                self._book.note("turns_merged", turn.place)
+                self._book.note_fix("turns_merged", turn.place)
         exchange.user += pieces
         exchange.name_user(turn.id)
 
@@ -283,7 +283,7 @@ class History:
         if earlier.fate == "synthesised":
             number, at = place_of_result(self.exchanges[0], call.result)
             place = f"messages.{self.messages + number}.content.{at}"
-            self._book.note("placeholder_dropped", place, tool_id=call.original)
+            self._book.note_fix("placeholder_dropped", place, tool_id=call.original)
         else:
             self._book.drop("placeholder_dropped", earlier)
 
@@ -307,7 +307,7 @@ class History:
 
     # Settling.
 
-    def _settle(self) -> None:
+    def _settle_exchanges(self) -> None:
         while self.exchanges:
             first = self.exchanges[0]
             if not first.sealed and not self._seal(first):
@@ -367,7 +367,7 @@ class History:
             self._book.drop("call_unanswered", piece)
             self.changed.add(piece.turn)
             self._calls.append(SettledCall(call.original, exchange.tool_use(call).id, answered=False))
-            self.ids.settle(self._calls[-1])
+            self.ids.settle_call(self._calls[-1])
         exchange.leave_out(missing)
         if any(not is_reasoning(piece) for piece in exchange.assistant):
             return True
@@ -384,14 +384,14 @@ class History:
         both = bool(previous.user and exchange.user)
         apart = both and "user" in self.structure.neighbours
         if both and not apart:
-            self._book.note("turns_merged", exchange.user[0].message)
+            self._book.note_fix("turns_merged", exchange.user[0].message)
         previous.join_user(exchange, apart=apart)
         self.exchanges.remove(exchange)
 
     def _settle_call(self, exchange: Exchange, call: Call) -> None:
         settled = SettledCall(call.original, exchange.tool_use(call).id, call.real)
         self._calls.append(settled)
-        self.ids.settle(settled)
+        self.ids.settle_call(settled)
 
     def _emit(self, messages: list[Message]) -> None:
         self._settled += messages

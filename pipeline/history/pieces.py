@@ -150,7 +150,7 @@ class Book:
         self.fixes: list[Fix] = []
         self.gone: list[Entry] = []
 
-    def note(self, code: str, path: str, detail: str = "", tool_id: str = "") -> None:
+    def note_fix(self, code: str, path: str, detail: str = "", tool_id: str = "") -> None:
         """Record a fix that concerns a whole message, or something that was synthesised."""
         self.fixes.append(make(code, path, target=self.target, detail=detail, tool_id=tool_id))
 

@@ -70,7 +70,7 @@ def result_for(exchange: Exchange, call: Call, place: str, book: Book) -> Piece:
     """An error result for a call that has none; ``place`` is where it will stand in the output."""
     use = exchange.tool_use(call)
     called = exchange.assistant[call.at]
-    book.note("result_synthesised", place, detail=f"{called.path}: {use.name}", tool_id=call.original)
+    book.note_fix("result_synthesised", place, detail=f"{called.path}: {use.name}", tool_id=call.original)
     block = ToolResult(tool_use_id=use.id, content=INTERRUPTED, is_error=True)
     return Piece(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original)
 
@@ -92,7 +92,7 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
         _add_user(messages, exchange, changed, end, book)
     ended = _ending(messages, end.structure, tail)
     if ended == "continued":
-        book.note("tail_continued", f"messages.{end.settled + len(messages)}.content.0")
+        book.note_fix("tail_continued", f"messages.{end.settled + len(messages)}.content.0")
         piece = Piece(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued")
         messages.append(Message("user", [piece]))
     return Rendered(messages, book.fixes, book.gone, ended == "final", ended == "refused")
@@ -121,7 +121,7 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
     if messages and messages[-1].role == said[0].role == "user" and "user" not in end.structure.neighbours:
         # What the assistant said between them is gone.
         if exchange.user:
-            book.note("turns_merged", exchange.user[0].message)
+            book.note_fix("turns_merged", exchange.user[0].message)
         last = messages.pop()
         said[0] = structs.replace(
             said[0],

@@ -106,9 +106,9 @@ class Session:
         work = self._work
         turns, fixes = _read(message, work.count, source)
         work.count += 1
-        work.note(fixes)
+        work.note_fixes(fixes)
         self._last_role = turns[-1].role if turns else self._last_role
-        return [*fixes, *work.take(turns)]
+        return [*fixes, *work.take_turns(turns)]
 
     def request(self, target: str | None = None) -> Normalized:
         """The request as it stands, for one of the session's targets; by default its first.
@@ -250,8 +250,8 @@ def normalize(
     given = found.conversation
     setting = Setting(system=given.system, tools=given.tools, model=given.model, params=given.params)
     work = WorkingHistory((target,), mended_by, setting)
-    work.note(found.fixes)
-    work.begin(given.turns, found.stretches)
+    work.note_fixes(found.fixes)
+    work.begin_history(given.turns, found.stretches)
     return work.request(to)
 
 

@@ -93,7 +93,7 @@ class SettledPart:
         self._ahead: tuple[list[bytes], Any, list[Violation]] | None = None
         self._violations: list[Violation] = []
 
-    def settle(self, message: Message) -> int:
+    def settle_message(self, message: Message) -> int:
         """Write a message for good; the bytes it takes."""
         part = self.dialect.encode(message, self.state)
         self.state = part.state
@@ -116,7 +116,7 @@ class SettledPart:
         while at < len(healthy.turns):
             written = self._encode_healthy(healthy, at, self.state) if self._encode_healthy is not None else None
             if written is None:
-                length += self.settle(message_of(healthy.turns[at]))
+                length += self.settle_message(message_of(healthy.turns[at]))
                 at += 1
                 continue
             part, end = written

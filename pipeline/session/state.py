@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.errors import InternalError
 from pipeline.fixes import Fix
 from pipeline.history.exchanges import Exchange
-from pipeline.history.ids import Image, SettledCall
+from pipeline.history.ids import IdWriter, SettledCall
 from pipeline.history.machine import History
 from pipeline.history.pieces import Entry, Piece
 from pipeline.model import Policy, Structure, Tool, Turn
@@ -225,11 +225,11 @@ def save_history(history: History) -> bytes:
 
 
 def load_history(
-    data: bytes, policy: Policy, structure: Structure, calls: Iterable[SettledCall], images: Sequence[Image] = ()
+    data: bytes, policy: Policy, structure: Structure, calls: Iterable[SettledCall], id_writers: Sequence[IdWriter] = ()
 ) -> History:
     """A history that goes on where the saved one stopped; ``calls`` are all that were settled, oldest first."""
     state = _HISTORY.decode(data)
-    history = History(policy, structure, images)
+    history = History(policy, structure, id_writers)
     history.exchanges = state.exchanges
     history.system = state.system
     history.messages, history.turns, history.number = state.messages, state.turns, state.number

@@ -69,11 +69,11 @@ class Mending:
         """The targets' names."""
         return [target.name for target in self.targets]
 
-    def begin(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:
+    def begin_history(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:
         """Take the first turns: those of stretches that are known to be healthy in one go, the rest one by one."""
         at = 0
         for stretch in stretches:
-            self.take(turns[at : stretch.start])
+            self.take_turns(turns[at : stretch.start])
             at, pairs = stretch.start, 0
             if not stretch.holds(self.history.policy):
                 continue
@@ -81,34 +81,34 @@ class Mending:
                 # An earlier call still waits for its result, say.
                 pairs += 1
                 behind = stretch.start + stretch.counted[pairs][0]
-                self.take(turns[at:behind])
+                self.take_turns(turns[at:behind])
                 at = behind
             left = stretch.without(pairs)
             if left.turns and self.history.ids.admits(left.ids):
                 self._skip(turns[at : at + left.turns], left)
                 at += left.turns
-        self.take(turns[at:])
+        self.take_turns(turns[at:])
 
-    def take(self, turns: Iterable[Turn]) -> list[Fix]:
+    def take_turns(self, turns: Iterable[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain."""
         certain: list[Fix] = []
         history = self.history
         for turn in turns:
             certain += history.append(turn)
-            self._settle()
+            self._settle_messages()
         return certain
 
     def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
         """Take the turns of a healthy stretch."""
         self.history.skip(stretch)
-        self._settle()
+        self._settle_messages()
         messages = stretch.messages(turns)
         self.shared.ids += [message.id for message in messages]
         healthy = HealthyTurns(messages, stretch.names, frozenset(stretch.special))
         for part in self.parts.values():
             self.settled_bytes += part.settle_healthy(healthy)
 
-    def _settle(self) -> None:
+    def _settle_messages(self) -> None:
         """Write for every target what the machine has settled."""
         shared = self.shared
         messages, fixes, gone, calls = self.history.take_settled()
@@ -118,7 +118,7 @@ class Mending:
         for message in messages:
             shared.ids.append(message.id)
             for part in self.parts.values():
-                self.settled_bytes += part.settle(message)
+                self.settled_bytes += part.settle_message(message)
 
     def regain(self, slices: Sequence[Slice], saved: Head) -> None:
         """Take back what was saved, after the machine's history."""
@@ -224,23 +224,23 @@ class WorkingHistory:
         """All structural fixes that are certain, each once."""
         return list(_each_once([mending.shared.fixes for mending in self.mendings]))
 
-    def note(self, fixes: Sequence[Fix]) -> None:
+    def note_fixes(self, fixes: Sequence[Fix]) -> None:
         """Record what reading a message took."""
         if fixes:
             self.archive.log.append(list(fixes))
             for mending in self.mendings:
                 mending.shared.fixes += fixes
 
-    def begin(self, turns: Sequence[Turn], stretches: Sequence[Stretch]) -> None:
+    def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch]) -> None:
         """Take the first turns: those of stretches that are known to be healthy in one go, the rest one by one."""
         self.archive.log += turns
         for mending in self.mendings:
-            mending.begin(turns, stretches)
+            mending.begin_history(turns, stretches)
 
-    def take(self, turns: Sequence[Turn]) -> list[Fix]:
+    def take_turns(self, turns: Sequence[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""
         self.archive.log += turns
-        return _each_once([mending.take(turns) for mending in self.mendings])
+        return _each_once([mending.take_turns(turns) for mending in self.mendings])
 
     def request(self, target: str) -> Normalized:
         """The request for one of the targets, as it stands."""
@@ -253,9 +253,9 @@ class WorkingHistory:
         work.count = count
         for entry in entries:
             if isinstance(entry, Turn):
-                work.take((entry,))
+                work.take_turns((entry,))
             else:
-                work.note(entry)
+                work.note_fixes(entry)
         for name, part in work.parts.items():
             part.reset = reasons.get(name, "")
         return work

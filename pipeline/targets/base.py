@@ -64,7 +64,7 @@ def is_issued_by(block: Block, providers: Collection[str], model: str | None) ->
 
 def stub_for(message: Message, book: Book) -> Piece:
     """What stands for a message of which a target can show nothing, with its fix."""
-    book.note("turn_stubbed", message.pieces[0].path)
+    book.note_fix("turn_stubbed", message.pieces[0].path)
     return Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
 
 

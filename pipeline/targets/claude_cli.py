@@ -117,7 +117,7 @@ def _stubbed_if_empty(fitted: Message, given: Message, book: Book) -> Message:
     """The message, or a line of text where nothing of the given one can be shown."""
     if fitted.pieces:
         return fitted
-    book.note("turn_stubbed", given.pieces[0].path)
+    book.note_fix("turn_stubbed", given.pieces[0].path)
     stub = Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
     return structs.replace(fitted, pieces=[stub])
 

@@ -72,7 +72,7 @@ class CopilotCliDialect:
         book = Book(NAME)
         message = _shown(messages[-1], book)
         if not message.pieces:
-            book.note("turn_stubbed", messages[-1].pieces[0].path)
+            book.note_fix("turn_stubbed", messages[-1].pieces[0].path)
             stub = Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
             message = structs.replace(message, pieces=[stub])
         alone = not (settled or self._system or any(part.data for part in parts))

@@ -59,7 +59,7 @@ class Fitting(ABC):
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
         """The fix that moves a part of a result behind the results; ``""`` where it may stay."""
 
-    def add(self, piece: Piece) -> None:
+    def add_piece(self, piece: Piece) -> None:
         """Take the next piece of the message."""
         piece = self._bared(piece)
         block = piece.block
@@ -80,7 +80,7 @@ class Fitting(ABC):
                 piece = shown
         self.out.append(piece)
 
-    def finish(self) -> None:
+    def finish_message(self) -> None:
         """Put the media of results behind the results."""
         if self._media:
             at = 1 + max(place for place, piece in enumerate(self.out) if isinstance(piece.block, ToolResult))
@@ -190,7 +190,7 @@ def _lost_members(piece: Piece, own: Own, path: str, book: Book) -> Piece:
         if name == "annotations":
             piece = book.change("citations_dropped", piece, detail=bytes(own.members[name]).decode())
         elif name not in _SILENT:
-            book.note("field_dropped", f"{path}.{name}", name)
+            book.note_fix("field_dropped", f"{path}.{name}", name)
     return piece
 
 

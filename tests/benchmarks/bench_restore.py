@@ -24,7 +24,7 @@ import measure  # noqa: E402 - beside this file
 import msgspec  # noqa: E402 - after the path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
 
-from pipeline.engine.recovery import POSITION, restore  # noqa: E402 - after the path
+from pipeline.engine.restore import POSITION, restore  # noqa: E402 - after the path
 from pipeline.stages.events import EventsStage  # noqa: E402 - after the path
 from pipeline.streams import Recovery  # noqa: E402 - after the path
 

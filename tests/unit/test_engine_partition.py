@@ -12,7 +12,7 @@ from pipeline.engine import partition as module
 from pipeline.engine.contiguity import Hole, Span
 from pipeline.engine.interface import NoMetrics, PartitionLostError, StartupError, Tuning
 from pipeline.engine.partition import Partition, State
-from pipeline.engine.recovery import Restored
+from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
 from pipeline.kafka import KafkaSettings
 from pipeline.stages.base import Output, Record, Result

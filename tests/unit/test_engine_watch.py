@@ -18,7 +18,7 @@ from pipeline.engine import writer as writers
 from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
 from pipeline.engine.partition import State
-from pipeline.engine.recovery import POSITION
+from pipeline.engine.restore import POSITION
 from pipeline.engine.runtime import Runtime
 from pipeline.engine.writer import Batch, side_by_side
 from pipeline.kafka import KafkaSettings

@@ -64,7 +64,7 @@ def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockRead
     if value is None or starts_with(value, b"n"):
         return []
     if starts_with(value, b"{"):
-        notes.add("content_wrapped", path)
+        notes.add_fix("content_wrapped", path)
         return read_one(value, path, notes)
     if not starts_with(value, b"["):
         return [(_plain(value, path, notes), path)]
@@ -84,7 +84,7 @@ def _plain(value: Raw, path: str, notes: Notes) -> Text:
     """What stands for a text: a string, or any other JSON, as the text that it is written as."""
     if starts_with(value, b'"'):
         return Text(text=as_string(value, path))
-    notes.add("content_as_text", path, before=bytes(value))
+    notes.add_fix("content_as_text", path, before=bytes(value))
     return Text(text=bytes(value).decode())
 
 
@@ -106,7 +106,7 @@ def mend_fields(fields: Fields, value: Raw) -> list[Placed]:
         return read_known(_READERS.get(kind, _unreadable), fields, value)
     text = fields.peek("text")
     if text is not None and starts_with(text, b'"'):
-        notes.add("field_missing", fields.at("type"), "text")
+        notes.add_fix("field_missing", fields.at("type"), "text")
         return read_known(_READERS["text"], fields, value)
     return [(_plain(value, path, notes), path)]
 
@@ -206,7 +206,7 @@ def result_content(value: Raw | None, path: str, notes: Notes, read_one: BlockRe
     if starts_with(value, b'"'):
         return as_string(value, path)
     if not _holds_blocks(value, path):
-        notes.add("result_as_text", path, before=bytes(value))
+        notes.add_fix("result_as_text", path, before=bytes(value))
         return bytes(value).decode()
 
     def read_inner(item: Raw, place: str, notes: Notes) -> list[Placed]:

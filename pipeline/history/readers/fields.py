@@ -35,7 +35,7 @@ class Notes:
         """Notes for a reading that may come to nothing; ``fixes`` are to be added if it does not."""
         return Notes(self._reveal)
 
-    def add(self, code: str, path: str, detail: str = "", *, before: bytes = b"", after: bytes = b"") -> None:
+    def add_fix(self, code: str, path: str, detail: str = "", *, before: bytes = b"", after: bytes = b"") -> None:
         """Record one fix of the catalogue; ``before`` and ``after`` are JSON, as it was written."""
         if self._reveal is not None:
             path, detail = self._reveal(path.encode()).decode(), self._reveal(detail.encode()).decode()
@@ -189,7 +189,7 @@ class Fields:
             return False
         data = bytes(value)
         if data not in (b"true", b"false"):
-            self.notes.add("flag_read", self.at(key), before=data)
+            self.notes.add_fix("flag_read", self.at(key), before=data)
         return data.strip(b'"').lower() not in _FALSE
 
     def take_object(self, key: str) -> Fields | None:
@@ -225,7 +225,7 @@ class Fields:
         for key, value in self._rest.items():
             data = bytes(value)
             if data not in (b"null", b'""', b"[]", b"{}"):
-                self.notes.add("field_dropped", self.at(key), f"{key}: {kind_of(value)}", before=data)
+                self.notes.add_fix("field_dropped", self.at(key), f"{key}: {kind_of(value)}", before=data)
         self._rest.clear()
 
 
@@ -253,7 +253,7 @@ def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = Fa
     began and never finished: it is kept as a JSON string, marked incomplete, and never parsed and closed.
     """
     if value is None:
-        notes.add("field_missing", path, "{}")
+        notes.add_fix("field_missing", path, "{}")
         return EMPTY_OBJECT, False
     if starts_with(value, b"{"):
         return value, False
@@ -261,17 +261,17 @@ def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = Fa
         return Raw(compact(bytes(value))), False
     text = _STRING.decode(value)
     if text.strip() in ("", "null"):
-        notes.add("field_missing", path, "{}")
+        notes.add_fix("field_missing", path, "{}")
         return EMPTY_OBJECT, False
     found = _nested_object(text, path)
     if found is None and (whole := _whole_value(text)) is not None:
-        notes.add("input_parsed", path, before=bytes(value), after=bytes(whole))
+        notes.add_fix("input_parsed", path, before=bytes(value), after=bytes(whole))
         return whole, False
     if found is None:
         return Raw(msgspec.json.encode(text)), True
     parsed, levels = found
     if levels > 1 or not encoded:
-        notes.add("input_parsed", path, before=bytes(value), after=bytes(parsed))
+        notes.add_fix("input_parsed", path, before=bytes(value), after=bytes(parsed))
     return parsed, False
 
 

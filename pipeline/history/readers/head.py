@@ -121,7 +121,7 @@ def _read_system(value: Raw, notes: Notes) -> str | Raw:
     if starts_with(value, b'"'):
         return as_string(value, "system")
     if starts_with(value, b"{"):
-        notes.add("content_wrapped", "system")
+        notes.add_fix("content_wrapped", "system")
         value = Raw(b"[%b]" % bytes(value))
     elif not starts_with(value, b"["):
         raise wrong_type("system", "a string or a list of blocks", value)

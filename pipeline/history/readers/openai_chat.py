@@ -107,7 +107,7 @@ def _answered_call(fields: Fields, *, is_tool: bool) -> str | None:
         call_id = next((as_string(item, fields.at("tool_call_ids")) for item in as_list(ids, fields.path)), None)
     if call_id is None and name is not None:
         call_id = made_id(name)
-        fields.notes.add("call_id_derived", fields.path, call_id)
+        fields.notes.add_fix("call_id_derived", fields.path, call_id)
     return call_id or NAMELESS
 
 
@@ -162,7 +162,7 @@ def _call(fields: Fields) -> Placed:
         call_input, incomplete = read_input(inner.take(key), inner.at(key), fields.notes, encoded=True)
     if call_id is None:
         call_id = derived_id(name)
-        fields.notes.add("call_id_derived", path, call_id)
+        fields.notes.add_fix("call_id_derived", path, call_id)
     inner.drop_rest()
     fields.drop_rest()
     return ToolUse(

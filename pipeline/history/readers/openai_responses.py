@@ -129,7 +129,7 @@ def _call_id(fields: Fields, name: str) -> str:
     call_id = fields.take_string("call_id")
     if call_id is None:
         call_id = derived_id(name)
-        fields.notes.add("call_id_derived", fields.path, call_id)
+        fields.notes.add_fix("call_id_derived", fields.path, call_id)
     return call_id
 
 

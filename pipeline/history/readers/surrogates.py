@@ -122,7 +122,7 @@ def unmask_json(data: bytes, path: str, mask: Mask, notes: Notes) -> bytes:
     if not mask.is_in(data):
         return data
     after = mask.reveal(data)
-    notes.add("surrogate_replaced", path, after=after)
+    notes.add_fix("surrogate_replaced", path, after=after)
     return after
 
 
@@ -148,5 +148,5 @@ def _join(
         if character:
             whole[i - 1] = replace(first, text=first.text[:-1] + character)
             whole[i] = replace(second, text=second.text[1:])
-            notes.add("surrogate_joined", paths[i])
+            notes.add_fix("surrogate_joined", paths[i])
     return whole

@@ -130,13 +130,13 @@ def _unwrap(fields: Fields) -> tuple[Fields, str | None]:
             return fields, None
         hidden = fields.peek("content") or fields.peek("parts")
         turn_id, role = _id(fields), fields.peek("role")
-        fields.notes.add("message_redacted", fields.path, before=b"" if hidden is None else bytes(hidden))
+        fields.notes.add_fix("message_redacted", fields.path, before=b"" if hidden is None else bytes(hidden))
         return _in_place_of(role, redaction, fields), turn_id
     turn_id = _id(fields)
     inner = Fields(message, fields.at("message"), fields.notes)
     redaction = redaction or _redaction(inner)
     if redaction is not None:
-        fields.notes.add("message_redacted", fields.at("message"), before=bytes(message))
+        fields.notes.add_fix("message_redacted", fields.at("message"), before=bytes(message))
         inner = _in_place_of(inner.peek("role"), redaction, fields)
     fields.ignore("message", *_WRAPPER_KEYS)
     fields.drop_rest()
@@ -190,7 +190,7 @@ def _role(fields: Fields) -> tuple[Role, bool]:
     renamed = _RENAMED.get(name)
     if renamed is None:
         raise unknown_role(name, path, "user, assistant, system, developer or tool")
-    fields.notes.add("role_renamed", path, f"{name} -> {renamed}", before=bytes(value))
+    fields.notes.add_fix("role_renamed", path, f"{name} -> {renamed}", before=bytes(value))
     return _ROLES[renamed], False
 
 
@@ -205,7 +205,7 @@ def _missing_role(fields: Fields) -> tuple[Role, bool]:
     if not (asks or "content" in fields) or (kind is not None and bytes(kind) != b'"message"'):
         raise InputError("missing_role", "expected a message with a role and content", path=fields.path)
     role: Role = "assistant" if asks or _holds_calls(fields.peek("content")) else "user"
-    fields.notes.add("field_missing", fields.at("role"), role)
+    fields.notes.add_fix("field_missing", fields.at("role"), role)
     return role, False
 
 

@@ -162,7 +162,7 @@ class ChatDialect:
         rows += [_row(piece, f"messages.{at}.content") for (piece, *_), at in zip(turn.answers, places, strict=True)]
         if written and turn.said and self._template.answer_first:
             place = f"messages.{count + len(written)}.content"
-            book.note("assistant_inserted", place)
+            book.note_fix("assistant_inserted", place)
             written.append({"role": "assistant", "content": ANSWERED})
             rows.append(("", "synthesised", "assistant_inserted", place))
         for said in turn.said:

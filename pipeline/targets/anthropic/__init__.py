@@ -207,8 +207,8 @@ class AnthropicDialect:
             if at in unfit:
                 book.drop(unfit[at], piece)
             else:
-                work.add(piece)
-        work.finish()
+                work.add_piece(piece)
+        work.finish_message()
         if prefill and work.out:
             work.out[-1] = _without_trailing_space(work.out[-1], book)
         if not work.out:
@@ -223,7 +223,7 @@ class AnthropicDialect:
         content = _content(work.out, bare)
         if marks > self.marks_left:
             blocks = newest_marks(blocks, self.marks_left)
-            book.note("cache_control_dropped", work.out[0].path, tool_id=work.out[0].tool_id)
+            book.note_fix("cache_control_dropped", work.out[0].path, tool_id=work.out[0].tool_id)
             marks = self.marks_left
         return Encoded(
             data=_encode(_Wire(message.role, content)),

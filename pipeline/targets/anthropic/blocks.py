@@ -71,7 +71,7 @@ class Projection:
         self._book = book
         self._media: list[Piece] = []
 
-    def add(self, piece: Piece) -> None:
+    def add_piece(self, piece: Piece) -> None:
         """Take the next piece of the message."""
         if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
             self._set_mark(piece, piece.block)
@@ -102,7 +102,7 @@ class Projection:
         self.out[-1] = structs.replace(before, block=structs.replace(before.block, cache_control=mark))
         self._book.drop("cache_point_joined", point)
 
-    def finish(self) -> None:
+    def finish_message(self) -> None:
         """Put media of error results behind the results."""
         if self._media:
             at = sum(isinstance(piece.block, ToolResult) for piece in self.out)

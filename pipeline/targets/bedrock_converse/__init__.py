@@ -84,8 +84,8 @@ class ConverseDialect:
                 book.drop("server_tool_unpaired", piece)
                 fitting.dropped.add(piece.turn)
             else:
-                fitting.add(piece)
-        fitting.finish()
+                fitting.add_piece(piece)
+        fitting.finish_message()
         fitted = structs.replace(message, pieces=fitting.out, changed=message.changed | fitting.dropped)
         pieces = fit_reasoning(fitted, self._model, book)
         if final:
@@ -147,7 +147,7 @@ class ConverseDialect:
         if not self._results_alone or not results or len(results) == len(pieces):
             return [(message.role, pieces)]
         words = [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
-        book.note("assistant_inserted", f"messages.{count + 1}.content.0")
+        book.note_fix("assistant_inserted", f"messages.{count + 1}.content.0")
         between = Piece(Text(text=_BETWEEN), -1, "", fate="synthesised", code="assistant_inserted")
         return [("user", results), ("assistant", [between]), ("user", words)]
 
@@ -177,7 +177,7 @@ def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
     document = next((piece for piece in said if is_document(piece.block)), None)
     if document is None or any(isinstance(piece.block, Text) for piece in said):
         return pieces
-    book.note("document_text_added", document.path, tool_id=document.tool_id)
+    book.note_fix("document_text_added", document.path, tool_id=document.tool_id)
     added = Piece(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")
     return [*pieces, added]
 

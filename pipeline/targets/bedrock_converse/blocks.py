@@ -63,13 +63,13 @@ class ConverseFitting(Fitting):
         self._model = model
         self._points = points
 
-    def add(self, piece: Piece) -> None:
+    def add_piece(self, piece: Piece) -> None:
         """Take the next piece, and set its breakpoint behind it."""
         point = point_behind(piece.block) if piece.path in self._points else None
         if point is None:
-            super().add(piece)
+            super().add_piece(piece)
             return
-        super().add(without_mark(piece, None))
+        super().add_piece(without_mark(piece, None))
         place = f"{piece.path}.cache_control"
         self.out.append(Piece(Unknown(kind=POINT, raw=point), piece.turn, place, came_as=piece.tool_id))
 
@@ -111,9 +111,9 @@ class ConverseFitting(Fitting):
             return "error_media_moved"
         return "result_media_moved" if is_document(part) and "nova" in self._model else ""
 
-    def finish(self) -> None:
+    def finish_message(self) -> None:
         """Fill error results without text, once their media are out."""
-        super().finish()
+        super().finish_message()
         for at, piece in enumerate(self.out):
             result = piece.block
             if isinstance(result, ToolResult) and result.is_error and not _parts(result):

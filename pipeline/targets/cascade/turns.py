@@ -61,10 +61,10 @@ def write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
         if isinstance(piece.block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
         else:
-            fitting.add(_quiet(piece, message.role, book))
+            fitting.add_piece(_quiet(piece, message.role, book))
     pieces = fitting.out
     if not pieces:
-        book.note("turn_stubbed", message.pieces[0].path)
+        book.note_fix("turn_stubbed", message.pieces[0].path)
         pieces = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
     pieces = _guarded(pieces, book) if message.role == "user" else [_said(piece, book) for piece in pieces]
     text = "\n".join(map(_shown, pieces))

@@ -59,8 +59,8 @@ class GeminiDialect:
             if at in unfit:
                 book.drop(unfit[at], piece)
             else:
-                fitting.add(piece)
-        fitting.finish()
+                fitting.add_piece(piece)
+        fitting.finish_message()
         pieces = fitting.out
         if all(isinstance(piece.block, Thinking) for piece in pieces):
             for piece in pieces:

@@ -137,7 +137,7 @@ class ResponsesDialect:
         message = in_common_words(message, written.book)
         {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
         if not written.items:
-            written.book.note("turn_stubbed", message.pieces[0].path)
+            written.book.note_fix("turn_stubbed", message.pieces[0].path)
             role = "assistant" if message.role == "assistant" else "user"
             written.put(message_item(role, STUB, {}), ("", "synthesised", "turn_stubbed", f"{written.place}.content"))
         data = b",".join(map(encode, [*first, *written.items]))
