@@ -105,7 +105,7 @@ def test_it_stays_up_takes_turns_by_hand_and_ends_cleanly(embedded_broker, start
     where = wait_for(said, r"export (REKNIT_BOOTSTRAP_SERVERS=(\S+)) (REKNIT_PREFIX=\S+) (REKNIT_DELIVERY=\S+)")
     metrics = wait_for(said, r"curl (http://\S+/metrics)")[1]
     before = requests_counted(metrics)
-    hints = re.findall(r"^    (\S.*)$", said.read_text().partition("In another terminal:")[2], re.MULTILINE)
+    hints = re.findall(r"^    (.*\S)$", said.read_text().partition("In another terminal:")[2], re.MULTILINE)
     typed = ["set -e", *(hint for hint in hints if not hint.startswith("curl")), ""]
     assert len(typed) == 7
     done = subprocess.run(["bash"], input="\n".join(typed), capture_output=True, text=True, check=True, timeout=120)
