@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
+from msgspec import structs
+
 from pipeline.history.pieces import Piece
 from pipeline.model import Role, Structure
 from pipeline.targets._openai.chat import ChatDialect
@@ -66,6 +68,7 @@ class Vllm:
             plain=family.plain,
             owners=_OWN,
         )
-        model = chat_model(setting.model)
+        # The server takes functions alone.
+        model = structs.replace(chat_model(setting.model), other_tools=False)
         head = write_chat_head(setting, NAME, _SERVED, model)
         return ChatDialect(voice, head, setting, system, model=model, template=family)

@@ -25,15 +25,19 @@ BESIDE = {
     "openai-chat": {
         "prefix": "DeepSeek's and Mistral's own flag of a message that the model goes on with",
         "reasoning_content": "DeepSeek's and Kimi's own field of an assistant's message",
+        "thinking": "DeepSeek's and Kimi's own switch",
     },
     "vllm": {
         "add_generation_prompt": "vLLM's own parameter",
         "continue_final_message": "vLLM's own parameter",
         "prefix": "Mistral's own flag of a message that the model goes on with",
         "reasoning_content": "vLLM's own field of an assistant's message",
+        "thinking": "DeepSeek's and Kimi's own switch",
         "top_k": "vLLM's own parameter",
     },
 }
+# A tool of Responses that recorded chats were accepted with; the library's types do not know it there.
+TAKEN_BY_CHAT = {"type": "web_search_preview"}
 # What the types of a Responses item require and the API does not: recorded requests without it were taken.
 UNASKED = {
     "input_image": {"detail": "auto"},
@@ -55,6 +59,8 @@ def fault(target: str, body: bytes, model: str | None = None) -> str:
         if target == "anthropic":
             values.setdefault("max_tokens", 1)
         _without(values, BESIDE.get(target, {}))
+        if target == "openai-chat" and TAKEN_BY_CHAT in values.get("tools", ()):
+            values["tools"].remove(TAKEN_BY_CHAT)
         if target == "openai-responses":
             _fill(values["input"])
         _validator(target).validate_json(json.dumps(values), strict=True)

@@ -34,6 +34,7 @@ class Chat(Struct, frozen=True):
         limit: the name of the limit on tokens where it must be that one.
         hears: speech.
         switch: the parameter ``thinking``, which says whether the model thinks.
+        other_tools: tools that are no functions.
     """
 
     reasoning: bool = True
@@ -42,6 +43,7 @@ class Chat(Struct, frozen=True):
     limit: str = ""
     hears: bool = False
     switch: bool = False
+    other_tools: bool = True
 
 
 def chat_model(model: str | None) -> Chat:

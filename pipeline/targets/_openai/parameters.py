@@ -150,7 +150,11 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     limit = model.limit or ("max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens")
     params = openai_params(setting.params, limit, _in_chat_words)
-    tools = write_tools(setting.tools, target, _tool, _is_custom, _is_chats, fixes=fixes)
+
+    def stays(keys: Mapping[str, Any]) -> bool:
+        return model.other_tools and _is_custom(keys)
+
+    tools = write_tools(setting.tools, target, _tool, stays, _is_chats, fixes=fixes)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
         # The model answers in the words in which it was asked.
         keys["functions"] = [_function_of(tool) for tool in tools]
