@@ -177,8 +177,10 @@ def _messages(
     pieces: Sequence[Piece], starts: Sequence[Start], first: str | None, book: Book, *, flat: bool = False
 ) -> list[tuple[list[Piece], str | None]]:
     """The pieces of each message with its id, that of the ``first`` one where no other starts."""
-    if len(pieces) == 1 and not starts:
-        return [([*pieces], first)]
+    if pieces and not starts and not any([piece.system for piece in pieces]):
+        # One message, as nearly always.
+        said = [*pieces]
+        return [(said if flat else _without_blanks(said, book), first)]
     ids = {start.turn: start.id for start in starts}
     return [
         (said if flat else _without_blanks(said, book), ids.get(said[0].turn) if at else first)
