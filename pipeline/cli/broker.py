@@ -1,6 +1,5 @@
 """What commands with a broker share: their options, the topics of a cluster, a session's records in and out.
 
-``reknit config`` shows those options, merged with the file and the environment.
 Every call is bounded, and every failure a typed error.
 """
 

@@ -177,7 +177,7 @@ def _messages(
     pieces: Sequence[Piece], starts: Sequence[Start], first: str | None, book: Book, *, flat: bool = False
 ) -> list[tuple[list[Piece], str | None]]:
     """The pieces of each message with its id, that of the ``first`` one where no other starts."""
-    if pieces and not starts and not any([piece.system for piece in pieces]):
+    if pieces and not starts and not any(piece.system for piece in pieces):
         # One message, as nearly always.
         said = [*pieces]
         return [(said if flat else _without_blanks(said, book), first)]

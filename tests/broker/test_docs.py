@@ -1,4 +1,4 @@
-"""The pages on feeding, consuming and showing are run, block by block, against a pipeline."""
+"""What README and pages show is run, block by block, against a pipeline."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pipeline_lab as lab
 import pytest
+from stand_in import Provider, serving
 
 pytestmark = pytest.mark.broker
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGES = ("feeding.md", "consuming.md", "items.md", "operating.md", "security.md", "configuration.md")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -33,16 +35,83 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
 
 
+async def test_the_readmes_way_with_a_broker_is_run_line_by_line(broker, prefix, tmp_path):
+    """As it stands, but for the broker's address, the CLI, which says what a run of it said, and the provider."""
+    (block,) = [text for _, text in BLOCK.findall((ROOT / "README.md").read_text("utf-8")) if "make kafka" in text]
+    _, apply, worker, events, turns, inspect, send = block.replace("\\\n", " ").splitlines()
+    (tmp_path / "claude").write_text(f"#!/bin/sh\ncat {ROOT}/examples/run.jsonl\n")
+    (tmp_path / "claude").chmod(0o700)
+    provider = Provider()
+    provider.refusals = 0
+    async with serving(provider) as url:
+        typed = Typed(broker.bootstrap, prefix, tmp_path, url)
+        try:
+            await typed.run(apply)
+            await typed.start(worker)
+            await typed.run(events)
+            await typed.run(turns)
+            await typed.start(send)
+            async with asyncio.timeout(60):
+                await provider.arrived.acquire()
+            assert b"provider.requests.v1" in await typed.run(inspect)
+        finally:
+            await typed.end()
+    (body,) = provider.asked
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    assert provider.headers["x-api-key"] == "a secret"
+    assert provider.headers["anthropic-version"] == "2023-06-01"
+
+
+class Typed:
+    """Lines typed into a shell beside the README's files; some go on until they are ended."""
+
+    def __init__(self, bootstrap: str, prefix: str, directory: Path, url: str) -> None:
+        self._said = {"localhost:9092": bootstrap, "https://api.anthropic.com/v1/messages": url}
+        self._environment = environment(bootstrap, prefix) | {
+            "PATH": f"{directory}:{environment(bootstrap, prefix)['PATH']}",
+            "ANTHROPIC_API_KEY": "a secret",
+            "REKNIT_METRICS_PORT": "0",
+            "REKNIT_STATE_DIR": str(directory / "state"),
+        }
+        self._going_on: list[asyncio.subprocess.Process] = []
+
+    async def start(self, line: str) -> asyncio.subprocess.Process:
+        for shown, real in self._said.items():
+            line = line.replace(shown, real)
+        process = await asyncio.create_subprocess_shell(
+            f"exec {line}" if "|" not in line else line, cwd=ROOT, env=self._environment, stdout=-1, stderr=-2
+        )
+        self._going_on.append(process)
+        return process
+
+    async def run(self, line: str) -> bytes:
+        process = await self.start(line)
+        self._going_on.remove(process)
+        async with asyncio.timeout(60):
+            said, _ = await process.communicate()
+        assert process.returncode == 0, f"{line}\n{said.decode()}"
+        return said
+
+    async def end(self) -> None:
+        for process in reversed(self._going_on):
+            process.terminate()
+            async with asyncio.timeout(60):
+                await process.communicate()
+
+
 async def run(page: str, language: str, text: str, bootstrap: str, prefix: str) -> None:
     text = text.replace('"localhost:9092"', f'"{bootstrap}", prefix="{prefix}"')
     command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euo", "pipefail", "-c", text]
-    environment = os.environ | {
+    process = await asyncio.create_subprocess_exec(*command, env=environment(bootstrap, prefix), stdout=-1, stderr=-2)
+    async with asyncio.timeout(60):
+        said, _ = await process.communicate()
+    assert process.returncode == 0, f"{page}:\n{text}\n{said.decode()}"
+
+
+def environment(bootstrap: str, prefix: str) -> dict[str, str]:
+    return os.environ | {
         "REKNIT_BOOTSTRAP_SERVERS": bootstrap,
         "REKNIT_PREFIX": prefix,
         "REKNIT_PARTITIONS": str(lab.PARTITIONS),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=-1, stderr=-2)
-    async with asyncio.timeout(60):
-        said, _ = await process.communicate()
-    assert process.returncode == 0, f"{page}:\n{text}\n{said.decode()}"
