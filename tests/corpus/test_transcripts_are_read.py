@@ -169,7 +169,7 @@ def test_an_agents_history_is_read(path):
     ("provider", "bodies", "fixes"),
     [
         ("anthropic", 777, {}),
-        ("openai-chat", 662, {"field_dropped": 16}),
+        ("openai-chat", 662, {}),
         ("bedrock-converse", 464, {}),
         ("bedrock-invoke", 108, {}),
         ("anthropic-compat", 61, {}),
@@ -177,7 +177,7 @@ def test_an_agents_history_is_read(path):
     ],
 )
 def test_what_a_provider_accepted_is_read(provider, bodies, fixes):
-    """Dropped in openai-chat: a user's name; in its kin: prefix, images, opaque reasoning details."""
+    """Dropped in chat's kin: prefix, images, opaque reasoning details."""
     seen = 0
     found = Counter()
     for raw in unpacked(CORPUS / f"{provider}.jsonl.gz").splitlines():

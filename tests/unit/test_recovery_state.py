@@ -123,7 +123,7 @@ def test_another_source_ends_the_run_and_its_last_items_come_with_the_next_feed(
 
 
 def test_an_unknown_source_is_refused() -> None:
-    with pytest.raises(UnknownTargetError, match="no source 'x'"):
+    with pytest.raises(UnknownTargetError, match="got 'x'"):
         Recovery("x")
     with pytest.raises(UnknownTargetError):
         list(recover([], source="x"))
