@@ -115,9 +115,12 @@ class Mending:
         shared.fixes += fixes
         shared.gone += gone
         self.calls += calls
+        if not messages:
+            return
+        parts = self.parts.values()
         for message in messages:
             shared.ids.append(message.id)
-            for part in self.parts.values():
+            for part in parts:
                 self.settled_bytes += part.settle_message(message)
 
     def regain(self, slices: Sequence[Slice], saved: Head) -> None:

@@ -181,14 +181,15 @@ class AnthropicDialect:
         return found
 
     def _plain(self, piece: Piece) -> bool:
+        # Asked of every block of every turn, so by class: nothing derives from these.
         block = piece.block
         if piece.own is not UNSET:
             return False
-        if isinstance(block, ToolUse):
+        if type(block) is ToolUse:
             return self.name(block.name) == block.name and stays(block)
-        if isinstance(block, ToolResult) and isinstance(block.content, list):
-            return all(isinstance(part, Text) for part in block.content) and stays(block)
-        return isinstance(block, (Text, ToolResult)) and stays(block)
+        if type(block) is ToolResult and type(block.content) is list:
+            return all(type(part) is Text for part in block.content) and stays(block)
+        return (type(block) is Text or type(block) is ToolResult) and stays(block)
 
     def _project(
         self, came: Message, state: ImageCount, *, prefill: bool = False, thinks: bool | None = None
