@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TypeAlias
 
 import msgspec
@@ -28,6 +29,8 @@ from topics.items import (
     TurnResult,
 )
 from topics.records import RECORDED, StreamPolicy, TurnAppended
+
+_NONE: Mapping[str, bytes] = MappingProxyType({})
 
 # What a batch shows of each session: items in their order, those together whose records carry the same headers.
 _Shown: TypeAlias = dict[bytes, list[tuple[Headers, list[Item]]]]
@@ -80,15 +83,17 @@ class EventsStage:
             _show_items(items, key, (), [])
             return
         if value is None and (names.CLOSED in headers or names.FORGOTTEN in headers):
-            described = _item_headers(self._run_of(key))
-            _show_items(items, key, described, self._close_session(key, tally))
+            self._close_session(key, items, tally)
             return
         source = _text(headers.get(names.SOURCE)) or self._defaults.source
-        former, entry = self._run_of(key), self._entry(key, source)
-        name = _text(headers.get(names.RUN))
+        entry = self._entry(key, source)
+        former, name = entry.recovery.run, _text(headers.get(names.RUN))
+        if entry.recovery.source != source:
+            entry.recovery.switch_source(source)
         ended = entry.recovery.end_former_run(name) if value is not None else []
-        _show_items(items, key, _item_headers(former), ended)
-        described = _item_headers(name or entry.recovery.run, run[0])
+        if ended:
+            _show_items(items, key, _item_headers(former), ended)
+        described = _item_headers(name or entry.recovery.run, headers)
         if len(run) > 1:
             found = entry.recovery.feed_each([record.value or b"" for record in run], name)
         else:
@@ -103,31 +108,24 @@ class EventsStage:
             self._record(key, entry, [_appended(turn, source) for turn in finished], result)
             tally["reknit_turns_finished_total", source] += len(finished)
 
-    def _entry(self, key: bytes, source: str | None) -> EventState:
-        """The session of a key, with ``source`` as its source; None leaves that as it is."""
-        entry = self._states.find(key) or self._states.begin_session(key, Recovery(source or self._defaults.source))
-        if source is not None and entry.recovery.source != source:
-            entry.recovery.switch_source(source)
-        return entry
+    def _entry(self, key: bytes, source: str) -> EventState:
+        """The session of a key; one that nobody has heard of yet begins with this source."""
+        return self._states.find(key) or self._states.begin_session(key, Recovery(source))
 
-    def _run_of(self, key: bytes) -> str | None:
-        """The run that is going on in a session, if it has a name; one whose state cannot be read has none."""
-        with suppress(InternalError):
-            entry = self._states.find(key)
-            return None if entry is None else entry.recovery.run
-        return None
-
-    def _close_session(self, key: bytes, tally: Counter[tuple[str, ...]]) -> list[Item]:
+    def _close_session(self, key: bytes, items: _Shown, tally: Counter[tuple[str, ...]]) -> None:
         """Forget a session that its log has closed; what was open ends, and is not appended to the closed log."""
         try:
             entry = self._states.find(key)
         except InternalError:
             entry = None  # what cannot be read is forgotten too
-        found = [] if entry is None or not entry.recovery.running else entry.recovery.end_run("session closed")
-        if entry is not None:
+        if entry is None:
+            _show_items(items, key, (), [])
+        else:
+            named = _item_headers(entry.recovery.run)
+            found = entry.recovery.end_run("session closed") if entry.recovery.running else []
             _count_items(found, entry.recovery.source, tally)
+            _show_items(items, key, named, found)
         self._states.forget_session(key)
-        return found
 
     # Finished turns, for the session's log.
 
@@ -136,7 +134,7 @@ class EventsStage:
             wanted = msgspec.json.decode(policy, type=StreamPolicy)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InputError("bad_policy", f"header `policy` cannot be read: {error}") from error
-        entry = self._entry(key, None)
+        entry = self._entry(key, self._defaults.source)
         entry.records, entry.model, entry.tools = wanted.record_assistant, wanted.model, wanted.tools
         self._states.speak(entry)
         self._record(key, entry, entry.take_waiting(), result)
@@ -160,13 +158,10 @@ def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) 
         groups.append((headers, list(found)))
 
 
-def _item_headers(run: str | None, record: Record | None = None) -> Headers:
-    """What the items of a record say of their run, and of the request that it answers."""
+def _item_headers(run: str | None, given: Mapping[str, bytes] = _NONE) -> Headers:
+    """What items say of their run, and of the request that they answer, where the ``given`` headers name it."""
     found = () if run is None else ((names.RUN, run.encode()),)
-    if record is None or not record.headers:
-        return found
-    passed = dict(record.headers)
-    return (*found, *((name, passed[name]) for name in (names.REQUEST_ID, names.TRACEPARENT) if name in passed))
+    return (*found, *((name, given[name]) for name in (names.REQUEST_ID, names.TRACEPARENT) if name in given))
 
 
 def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
