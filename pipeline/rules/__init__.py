@@ -24,7 +24,7 @@ from pipeline.rules import (
     openai_responses,
     vllm,
 )
-from pipeline.rules.base import Rule, RuleSet, Severity, Violation
+from pipeline.rules.base import KnowsBetas, Rule, RuleSet, Severity, Violation
 
 __all__ = ["RULES", "RULE_SETS", "Rule", "RuleSet", "Severity", "Violation", "rule_set", "validate"]
 
@@ -73,8 +73,8 @@ def validate(
         UnknownTargetError: no rules are known for ``target``.
     """
     rules = rule_set(target)
-    if betas and type(rules) is anthropic.Anthropic:
-        rules = anthropic.Anthropic(betas)
+    if betas and isinstance(rules, KnowsBetas):
+        rules = rules.with_betas(betas)
     return rules.validate(_encode(body), model)
 
 

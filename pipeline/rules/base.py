@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -139,6 +139,14 @@ class RuleSet(Protocol[State]):
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
         """Judge a whole body."""
+
+
+@runtime_checkable
+class KnowsBetas(Protocol):
+    """A rule set whose verdicts depend on a header that stands beside the body."""
+
+    def with_betas(self, betas: Iterable[str]) -> RuleSet[Any]:
+        """Return the same rules for bodies that are sent with these values of ``anthropic-beta``."""
 
 
 class Seen(Struct, frozen=True):

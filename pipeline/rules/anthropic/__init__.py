@@ -110,6 +110,10 @@ class Anthropic(Fold[Messages, Message]):
         """Take the values of the header ``anthropic-beta`` that goes with the bodies, as far as they are known."""
         self._betas = _each(betas)
 
+    def with_betas(self, betas: Iterable[str]) -> Anthropic:
+        """Return the same rules for bodies that are sent with these."""
+        return Anthropic(betas)
+
     def judge_head(self, head: dict[str, Any], model: str | None) -> Messages:
         """Judge the parameters."""
         thinking = head.get("thinking")
