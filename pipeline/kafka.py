@@ -102,7 +102,7 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Cluster(Protocol):
-    """The part of a configuration that says where the cluster is and how to connect."""
+    """The part of a configuration that says where the cluster is, how to connect, and which pipeline on it is meant."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -111,6 +111,10 @@ class Cluster(Protocol):
     @property
     def kafka(self) -> KafkaSettings:
         """TLS, SASL and the name that the brokers see."""
+
+    @property
+    def prefix(self) -> str:
+        """Put before every topic, group and transactional id; ``""`` for none."""
 
 
 def connection(cluster: Cluster) -> dict[str, Any]:

@@ -59,6 +59,7 @@ ERROR_VALUE_SHA256 = ERROR_PREFIX + "value-sha256"
 
 Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256, hexadecimal.")]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Framing: TypeAlias = Literal["events", "bytes"]
 Status: TypeAlias = Annotated[int, Meta(ge=100, le=599)]
 Place: TypeAlias = Annotated[str, Meta(description="A record: topic without prefix, partition, offset, as a/0/17.")]
 Producer: TypeAlias = Annotated[str, Meta(description="The program that wrote the input, as name/version.")]
@@ -80,7 +81,7 @@ class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         str | UnsetType, Meta(description="One run of the source, such as a process or a response; a new one ends it.")
     ] = UNSET
     framing: Annotated[
-        Literal["events", "bytes"],
+        Framing,
         Meta(description="events: a record holds whole events. bytes: it may end inside one, the next record goes on."),
     ] = "events"
     request_id: Annotated[

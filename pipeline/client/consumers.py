@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from msgspec import Struct
 
-from pipeline.client import Brokers, Place
+from pipeline.client import Place
 from pipeline.kafka import Cluster, connection, explained
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS, qualified
 from topics import headers as names
@@ -78,9 +78,9 @@ class Reader(Generic[T]):
     _topic: str
     _read: Callable[[ConsumerRecord, Place], T]
 
-    def __init__(self, brokers: Brokers | Cluster, *, group: str | None = None, only_new: bool = False) -> None:
+    def __init__(self, brokers: Cluster, *, group: str | None = None, only_new: bool = False) -> None:
         self._brokers = brokers
-        self._prefix = getattr(brokers, "prefix", "")
+        self._prefix = brokers.prefix
         self._client = AIOKafkaConsumer(
             qualified(self._topic, self._prefix),
             **connection(brokers),

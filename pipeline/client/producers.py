@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import msgspec
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, RecordTooLargeError
 from msgspec import UNSET, Raw, UnsetType
 
-from pipeline.client import Brokers, Place
+from pipeline.client import Place
 from pipeline.errors import InputError
 from pipeline.kafka import Cluster, connection, explained
 from topics import AGENT_TURNS, LARGEST_INPUT, PROVIDER_EVENTS, qualified
 from topics import headers as names
-from topics.headers import Headers
+from topics.headers import Framing, Headers
 from topics.records import (
     HistoryRestored,
     HistoryRewound,
@@ -35,9 +35,9 @@ Json: TypeAlias = Mapping[str, Any] | bytes | Raw
 class _Producer:
     """One idempotent producer, and the topics' prefix."""
 
-    def __init__(self, brokers: Brokers | Cluster, producer: str | None) -> None:
+    def __init__(self, brokers: Cluster, producer: str | None) -> None:
         self._brokers = brokers
-        self._prefix = getattr(brokers, "prefix", "")
+        self._prefix = brokers.prefix
         self._headers: Headers = () if producer is None else ((names.PRODUCER, producer.encode()),)
         self._client: AIOKafkaProducer | None = None
 
@@ -98,7 +98,7 @@ class Turns:
         BrokerError: the cluster refuses.
     """
 
-    def __init__(self, brokers: Brokers | Cluster, *, producer: str | None = None) -> None:
+    def __init__(self, brokers: Cluster, *, producer: str | None = None) -> None:
         self._producer = _Producer(brokers, producer)
 
     async def __aenter__(self) -> Self:
@@ -164,7 +164,7 @@ class Events:
     brokers have all of it. Where one of them was not delivered, the next call raises.
     """
 
-    def __init__(self, brokers: Brokers | Cluster, source: str, *, producer: str | None = None) -> None:
+    def __init__(self, brokers: Cluster, source: str, *, producer: str | None = None) -> None:
         self._producer = _Producer(brokers, producer)
         self._source = source
         self._sent: dict[str, list[asyncio.Future[Any]]] = {}
@@ -182,7 +182,7 @@ class Events:
         data: bytes,
         *,
         run: str,
-        framing: Literal["events", "bytes"] = "events",
+        framing: Framing = "events",
         request_id: str | None = None,
         status: int | None = None,
     ) -> None:

@@ -25,6 +25,7 @@ from msgspec import Struct
 from pipeline.client import Place
 from pipeline.client.consumers import Request, Requests
 from pipeline.client.producers import Events
+from topics.headers import Framing
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 60.0
@@ -55,7 +56,7 @@ class TryAgainError(Exception):
 class Route(Protocol):
     """A way to whoever answers requests. ``framing`` says whether its pieces are whole events."""
 
-    framing: str
+    framing: Framing
 
     def answer(self, request: Request) -> AsyncIterator[Answer]:
         """Send a request, and give its answer as it comes.
@@ -68,7 +69,7 @@ class Route(Protocol):
 class Http:
     """A provider's endpoint; ``{model}`` in the URL is the request's model. ``headers`` go with each request."""
 
-    framing = "bytes"
+    framing: Framing = "bytes"
 
     def __init__(self, client: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> None:
         self._client = client
@@ -93,7 +94,7 @@ class Http:
 class Program:
     """A program that reads a request from standard input and prints events, one a line."""
 
-    framing = "events"
+    framing: Framing = "events"
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -229,7 +230,7 @@ class Sender:
             request.session,
             answer.data,
             run=request.headers.request_id,
-            framing="bytes" if self._route.framing == "bytes" else "events",
+            framing=self._route.framing,
             request_id=request.headers.request_id,
             status=answer.status,
         )

@@ -86,10 +86,6 @@ class EngineConfig(Cluster, Protocol):
     """The part of the configuration that the engine reads."""
 
     @property
-    def prefix(self) -> str:
-        """Put before every topic, the group and the transactional ids; ``""`` for none."""
-
-    @property
     def delivery(self) -> str:
         """``exactly-once`` or ``at-least-once``; there is no silent downgrade from one to the other."""
 
