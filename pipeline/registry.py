@@ -39,6 +39,7 @@ class Target(Struct, frozen=True):
         blocks: the list of a body, and the key of an item's blocks, where every block stands for itself; None where
             output blocks cannot be counted so.
         enveloped: whether a program takes its messages a line each, in an envelope whose type is the role.
+        prompt: whether its request is the words of a prompt, and no JSON.
         speaks: whether what its model says is filtered on the way back: calls in text, the planner's names and paths.
         own_rules: the ids of the rules that came with it; our own targets' are in the catalogue from the start.
     """
@@ -49,6 +50,7 @@ class Target(Struct, frozen=True):
     shape: str | UnsetType | None
     blocks: tuple[str, str] | None = None
     enveloped: bool = False
+    prompt: bool = False
     speaks: bool = False
     own_rules: tuple[str, ...] | None = None
 
@@ -64,9 +66,10 @@ def _ours(
     blocks: tuple[str, str] | None = None,
     *,
     enveloped: bool = False,
+    prompt: bool = False,
     speaks: bool = False,
 ) -> Target:
-    return Target(writer.name, writer, RULE_SETS[writer.name], shape, blocks, enveloped, speaks)
+    return Target(writer.name, writer, RULE_SETS[writer.name], shape, blocks, enveloped, prompt, speaks)
 
 
 _OURS = (
@@ -77,7 +80,7 @@ _OURS = (
     _ours(Vllm(), "openai-chat"),
     _ours(BedrockConverse(), "bedrock-converse", ("messages", "content")),
     _ours(Gemini(), "gemini", ("contents", "parts")),
-    _ours(CopilotCli(), None),
+    _ours(CopilotCli(), None, prompt=True),
     _ours(Cascade(), None, speaks=True),
 )
 TARGETS: dict[str, Target] = {target.name: target for target in _OURS}

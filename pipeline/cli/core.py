@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
@@ -18,7 +18,7 @@ import pipeline
 from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_bytes, write_json
 from pipeline.errors import InputError, PolicyError, ReknitError
 from pipeline.history.readers import SHAPES
-from pipeline.registry import TARGETS
+from pipeline.registry import TARGETS, target_named
 from pipeline.rules import Violation
 from pipeline.session import Normalized
 from pipeline.session.arguments import POLICY_OPTIONS
@@ -34,14 +34,14 @@ _PIECE = 1 << 16
 LINES = click.option("--lines", is_flag=True, help="One document a line, in and out.")
 
 
-_TARGETS = ", ".join(sorted(TARGETS))
+# What options say of those that there are.
+TARGET_NAMES = ", ".join(sorted(TARGETS))
+SOURCE_NAMES = ", ".join(sorted(SOURCES))
 _POLICIES = "; ".join(f"{name}={' or '.join(words) or 'VALUE'}" for name, words in POLICY_OPTIONS.items())
 
 
 @click.command("normalize")
-@click.option(
-    "--to", "target", default="anthropic", show_default=True, help=f"Who is to accept it: {', '.join(sorted(TARGETS))}."
-)
+@click.option("--to", "target", default="anthropic", show_default=True, help=f"Who is to accept it: {TARGET_NAMES}.")
 @click.option("--from", "shape", default="auto", show_default=True, help=f"Its shape: auto, {', '.join(SHAPES)}.")
 @click.option(
     "--policy",
@@ -131,9 +131,7 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
 
 
 @click.command("validate")
-@click.option(
-    "--target", default="anthropic", show_default=True, help=f"Whose rules to judge by: {', '.join(sorted(TARGETS))}."
-)
+@click.option("--target", default="anthropic", show_default=True, help=f"Whose rules to judge by: {TARGET_NAMES}.")
 @click.option("--model", default=None, help="The model, where the body does not name it.")
 @click.option("--beta", "betas", multiple=True, help="A value of the header anthropic-beta that is sent along.")
 @LINES
@@ -149,15 +147,11 @@ def validate_command(target: str, model: str | None, betas: tuple[str, ...], lin
             found = pipeline.validate(body, target=target, model=model, betas=betas)
         except ReknitError as error:
             fail(error)
-        codes.append(_judged(body, found, prompt=target == _PROMPT))
+        codes.append(_judged(body, found, prompt=target_named(target).prompt))
         for violation in found:
             record: dict[str, Any] = msgspec.to_builtins(violation)
             write_json({"line": number, **record} if lines else record)
     raise SystemExit(int(worst(codes)))
-
-
-# The target whose request is the words of a prompt.
-_PROMPT: Final = "copilot-cli"
 
 
 def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
@@ -176,7 +170,7 @@ def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
     "source",
     default="claude-cli",
     show_default=True,
-    help=f"Whose events they are: {', '.join(sorted(SOURCES))}.",
+    help=f"Whose events they are: {SOURCE_NAMES}.",
 )
 @click.option("--model", help="The name that a source of text only (cascade) is to speak under.")
 @FILE

@@ -7,7 +7,7 @@ import re
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from typing import IO, Literal
+from typing import IO
 
 import click
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from pipeline.cli import Group
 from pipeline.cli.broker import run_with_broker, sender
 from pipeline.cli.config import broker_options, configured, wait_option
+from pipeline.cli.core import SOURCE_NAMES
 from pipeline.cli.output import fail, say
 from pipeline.config import Config
 from pipeline.errors import InputError, ReknitError
@@ -22,7 +23,7 @@ from pipeline.session import Session
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.records import decoded
-from pipeline.streams.sources import SOURCES, find_source
+from pipeline.streams.sources import find_source
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 from topics.records import HistoryRestored, SessionOpened, TurnAppended
@@ -45,9 +46,7 @@ def ingest_group() -> None:
 @broker_options
 @wait_option
 @SESSION
-@click.option(
-    "--source", default="claude-cli", show_default=True, help=f"Whose events they are: {', '.join(sorted(SOURCES))}."
-)
+@click.option("--source", default="claude-cli", show_default=True, help=f"Whose events they are: {SOURCE_NAMES}.")
 @click.option("--run", default=None, help="The run's id; a random one where it is not given.")
 @click.option(
     "--framing",
@@ -61,7 +60,7 @@ def ingest_events(
     session: str,
     source: str,
     run: str | None,
-    framing: Literal["events", "bytes"],
+    framing: names.Framing,
     file: str,
     config_file: str | None,
     **options: str | None,
@@ -82,7 +81,7 @@ def ingest_events(
 
 
 async def _send_events(
-    config: Config, session: str, file: str, headers: list[tuple[str, bytes]], framing: Literal["events", "bytes"]
+    config: Config, session: str, file: str, headers: list[tuple[str, bytes]], framing: names.Framing
 ) -> None:
     framed = [*headers, (names.FRAMING, b"bytes")] if framing == "bytes" else headers
     async with sender(config, PROVIDER_EVENTS, session) as sending:
@@ -208,14 +207,14 @@ async def _documents(file: str) -> AsyncIterator[tuple[int, bytes]]:
         yield begun, b"".join(lines)
 
 
-async def _pieces(file: str, framing: Literal["events", "bytes"]) -> AsyncIterator[bytes]:
+async def _pieces(file: str, framing: names.Framing) -> AsyncIterator[bytes]:
     """Lines, or bytes as they come; read in a thread, so that records leave while the next piece is awaited."""
     with sys.stdin.buffer if file == "-" else click.open_file(file, "rb") as opened:
         while piece := await asyncio.to_thread(_piece, opened, framing):
             yield piece
 
 
-def _piece(opened: IO[bytes], framing: Literal["events", "bytes"]) -> bytes:
+def _piece(opened: IO[bytes], framing: names.Framing) -> bytes:
     if framing == "events":
         return opened.readline()
     piece: bytes = opened.read1(_PIECE)  # type: ignore[attr-defined] # what is opened here is buffered

@@ -14,16 +14,14 @@ import click
 
 from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
+from pipeline.cli.core import SOURCE_NAMES, TARGET_NAMES
 from pipeline.cli.output import fail, say
 from pipeline.client.consumers import Requests
 from pipeline.client.producers import Events
 from pipeline.client.sender import Http, Program, Route, Sender
 from pipeline.errors import InputError, ReknitError
-from pipeline.registry import TARGETS, target_named
-from pipeline.streams.sources import SOURCES, find_source
-
-_TARGETS = ", ".join(sorted(TARGETS))
-_SOURCES = ", ".join(sorted(SOURCES))
+from pipeline.registry import target_named
+from pipeline.streams.sources import find_source
 
 
 @click.command("send")
@@ -31,13 +29,11 @@ _SOURCES = ", ".join(sorted(SOURCES))
 @wait_option
 @click.option("--to", "url", metavar="URL", help="POST requests there; {model} is the request's model.")
 @click.option("--exec", "program", metavar="COMMAND", help="Write each request to this program's standard input.")
-@click.option(
-    "--target", default="anthropic", show_default=True, help=f"Whose requests are sent: {', '.join(sorted(TARGETS))}."
-)
+@click.option("--target", default="anthropic", show_default=True, help=f"Whose requests are sent: {TARGET_NAMES}.")
 @click.option(
     "--source",
     default=None,
-    help=f"Whose events come back: {', '.join(sorted(SOURCES))}; the target's own where it is not given.",
+    help=f"Whose events come back: {SOURCE_NAMES}; the target's own where it is not given.",
 )
 @click.option("--header", "headers", multiple=True, metavar="NAME: VALUE", help="Goes with each request.")
 @click.option(
