@@ -27,6 +27,7 @@ from openai.types.responses import response_output_message
 
 from pipeline import normalize, recover
 from pipeline.history.native import NATIVE_TYPES
+from pipeline.rules.anthropic.wire import BETA_BLOCKS, BETA_TOOLS, KINDS
 from topics.items import AgentUnrecognized
 
 ROOT = Path(__file__).parents[2]
@@ -150,6 +151,14 @@ def test_every_surface_is_listed():
 def test_an_entry_says_what_becomes_of_it_and_why(surface, name, fate, why):
     assert fate in FATES
     assert re.fullmatch(r"[A-Za-z].*[^.]", why)
+
+
+def test_what_only_the_beta_api_takes_asks_for_its_feature():
+    """A tool or block that the plain API comes to take needs no header any more."""
+    tools = kinds(anthropic_beta.BetaToolUnionParam) - kinds(anthropic_types.ToolUnionParam)
+    blocks = kinds(anthropic_beta.BetaContentBlockParam) - kinds(anthropic_types.ContentBlockParam)
+    assert set(BETA_TOOLS) == tools
+    assert {KINDS[kind] for kind in BETA_BLOCKS} == blocks
 
 
 def sources(surface):

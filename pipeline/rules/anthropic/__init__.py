@@ -15,7 +15,7 @@ from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.blocks import Messages, judge_blank
 from pipeline.rules.anthropic.catalogue import RULES, rule
 from pipeline.rules.anthropic.families import family_of
-from pipeline.rules.anthropic.wire import PARAMETERS, Block, Message, Text
+from pipeline.rules.anthropic.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
 from pipeline.rules.base import Rule
 
 __all__ = ["RULES", "Anthropic"]
@@ -131,6 +131,9 @@ class Anthropic(Fold[Messages, Message]):
         for name in head:
             if name not in PARAMETERS:
                 walk.refuse(rules.EXTRA_PARAMETER, name)
+        for path, features in BETA_PARAMETERS.items():
+            if _is_set(head, path):
+                walk.judge_beta(features, path, path)
         return walk
 
     def read_items(self, values: Sequence[object], walk: Messages) -> list[Message | None]:
@@ -169,6 +172,12 @@ def _each(betas: object) -> frozenset[str]:
     """The names of beta features, in a list or as in the header, where commas stand between them."""
     listed = [betas] if isinstance(betas, str) else betas if isinstance(betas, Iterable) else ()
     return frozenset(name.strip() for item in listed if isinstance(item, str) for name in item.split(",") if name)
+
+
+def _is_set(head: dict[str, Any], path: str) -> bool:
+    name, _, inner = path.partition(".")
+    value = head.get(name)
+    return value is not None and (not inner or (isinstance(value, dict) and value.get(inner) is not None))
 
 
 def _read(value: object, path: str, walk: Messages, report: Report) -> Message | None:
@@ -258,8 +267,11 @@ def _judge_tools(tools: object, walk: Messages) -> None:
             walk.refuse(rules.SHAPE, path, words="Input should be a valid dictionary")
             continue
         walk.markers += tool.get("cache_control") is not None
-        if tool.get("type") in (None, "custom"):
+        kind = tool.get("type")
+        if kind in (None, "custom"):
             _judge_custom(tool, path, walk)
+        elif isinstance(kind, str) and kind in BETA_TOOLS:
+            walk.judge_beta(BETA_TOOLS[kind], path, path, kind)
         name = tool.get("name")
         if isinstance(name, str):
             if name in names:

@@ -13,6 +13,7 @@ from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.catalogue import rule
 from pipeline.rules.anthropic.turns import Turns
 from pipeline.rules.anthropic.wire import (
+    BETA_BLOCKS,
     KINDS,
     Base64,
     Document,
@@ -89,6 +90,8 @@ class Messages(Turns):
             self.refuse(rules.ALTERNATE, f"messages.{index}", role=message.role)
         if type(content) is list and content:
             self.blocks = content
+            if self.betas:
+                self._judge_betas(content)
             at = 0
             for block in content:
                 # Most blocks are text that breaks nothing; the rest goes to its judge.
@@ -104,6 +107,12 @@ class Messages(Turns):
             if not content or (type(content) is str and content.isspace()):
                 _judge_empty(self, message, index)
         self.last, self.last_at = message, index
+
+    def _judge_betas(self, blocks: Sequence[Any]) -> None:
+        for at, block in enumerate(blocks):
+            if features := BETA_BLOCKS.get(type(block)):
+                path = self.path(at)
+                self.judge_beta(features, path, path, KINDS[type(block)])
 
 
 def _is_hollow(message: Message) -> bool:

@@ -375,4 +375,10 @@ FILE_WITHOUT_BETA = rule(
     summary="The beta features that are asked for, where they are known, hold `files-api` if a file is uploaded.",
     repair="send the bytes, or ask for the feature", source="recorded",
 )
+WITHOUT_BETA = rule(
+    "ANT-41", "hard", "{at}: {words}",
+    summary="The beta features that are asked for, where they are known, hold those of its parameters, tools, blocks.",
+    repair="ask for the feature, or leave out what needs it",
+    source="Arize-ai/phoenix#12976; anthropics/claude-code#14135; the SDK's types",
+)
 # fmt: on

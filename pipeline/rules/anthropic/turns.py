@@ -133,6 +133,12 @@ class Turns(Walk):
         """Whether a beta feature of this name, of whatever date, is asked for."""
         return any(beta.startswith(f"{feature}-") for beta in self.betas)
 
+    def judge_beta(self, features: tuple[str, ...], path: str, at: str, kind: str = "") -> None:
+        """Judge what needs one of these features; of a parameter, or of a tool or block of this ``kind``."""
+        if self.betas and not any(map(self.has_beta, features)):
+            words = f"Input tag '{kind}' found using 'type' does not match any of the expected tags"
+            self.refuse(rules.WITHOUT_BETA, path, at=at, words=words if kind else "Extra inputs are not permitted")
+
     def judge_file_source(self, path: str, at: str, tags: str) -> None:
         """Judge an uploaded file, which needs a beta header: where any header is known, it is settled."""
         if not self.has_beta("files-api"):

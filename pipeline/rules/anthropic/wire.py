@@ -299,3 +299,37 @@ PARAMETERS = frozenset(
     }
 )  # fmt: skip
 KINDS: dict[type, str] = {kind: str(kind.__struct_config__.tag) for kind in Block.__args__}
+
+# What only the types of the SDK's beta API have (2.12) and a body shows: the feature of the header `anthropic-beta`
+# that each asks for, of whatever date. What the plain API has come to take, or what only changes an answer (a finer
+# stream, more tokens), needs none.
+BETA_PARAMETERS = {
+    "compaction": ("compact",),
+    "context_management": ("context-management", "compact"),
+    "fallback_credit_token": ("fallback-credit",),
+    "fallbacks": ("server-side-fallback",),
+    "mcp_servers": ("mcp-client",),
+    "output_config.task_budget": ("task-budgets",),
+    "output_format": ("structured-outputs",),
+    "thinking.block_binding": ("thinking-binding-controls",),
+    "thread": ("message-threads",),
+}
+BETA_TOOLS = {
+    "advisor_20260301": ("advisor-tool",),
+    "bash_20241022": ("computer-use",),
+    "computer_20241022": ("computer-use",),
+    "computer_20250124": ("computer-use",),
+    "computer_20251124": ("computer-use",),
+    "mcp_toolset": ("mcp-client",),
+    "text_editor_20241022": ("computer-use",),
+}
+BETA_BLOCKS: dict[type, tuple[str, ...]] = {
+    AdvisorResult: ("advisor-tool",),
+    Compaction: ("compact",),
+    Fallback: ("server-side-fallback",),
+    McpResult: ("mcp-client",),
+    McpToolListing: ("mcp-client",),
+    McpToolUse: ("mcp-client",),
+    ToolAddition: ("mid-conversation-tool-changes", "inline-tools"),
+    ToolRemoval: ("mid-conversation-tool-changes", "inline-tools"),
+}
