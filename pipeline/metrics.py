@@ -24,7 +24,7 @@ from prometheus_client import (
 
 from pipeline._version import __version__
 from pipeline.fixes import FIXES
-from pipeline.rules import RULE_IDS
+from pipeline.rules import RULES
 from pipeline.stages.base import Result
 from pipeline.stages.registry import WRITTEN
 from pipeline.streams.sources import SOURCES
@@ -184,7 +184,7 @@ class Metrics:
             "reknit_request_written_bytes_total": product(targets),
             "reknit_prefix_resets_total": product(PREFIX_RESETS),
             "reknit_turns_total": product(_TURN_TYPES, ("taken", "repeated")),
-            "reknit_rejections_total": ((target, rule) for target in targets for rule in RULE_IDS.get(target, ())),
+            "reknit_rejections_total": ((rule.target, rule.id) for rule in RULES.values() if rule.target in targets),
             "reknit_items_total": product(SOURCES, ("stream", "promoted", "result")),
             "reknit_results_unseen_total": product(SOURCES),
             "reknit_retractions_total": product(SOURCES),

@@ -8,13 +8,15 @@ process knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
 from pipeline.errors import InputError, UnknownTargetError, expected_one_of
-from pipeline.rules import RULE_SETS, RULES, Rule, RuleSet
+from pipeline.rules import CATALOGUES, RULE_SETS, RULES, Rule, RuleSet
+from pipeline.rules.base import Family
+from pipeline.rules.equalities import ANTHROPIC, CHAT, CONVERSE, GEMINI, RESPONSES, Equality
 from pipeline.targets.anthropic import Anthropic
 from pipeline.targets.base import Writer
 from pipeline.targets.bedrock_converse import BedrockConverse
@@ -36,6 +38,8 @@ class Target(Struct, frozen=True):
         rules: what judges them.
         shape: the shape in which its body can be read as a history again; None where a body is none, and unset where
             whoever registered the target said nothing, so that the kit has to be told.
+        families: the families of its models, as far as rules differ between them; they stand beside the rules.
+        equalities: what says the same in a body; None where bodies cannot be compared by what they say.
         blocks: the list of a body, and the key of an item's blocks, where every block stands for itself; None where
             output blocks cannot be counted so.
         enveloped: whether a program takes its messages a line each, in an envelope whose type is the role.
@@ -48,6 +52,8 @@ class Target(Struct, frozen=True):
     writer: Writer
     rules: RuleSet[Any]
     shape: str | UnsetType | None
+    families: tuple[Family, ...] = ()
+    equalities: Sequence[Equality] | None = None
     blocks: tuple[str, str] | None = None
     enveloped: bool = False
     prompt: bool = False
@@ -60,26 +66,19 @@ class Target(Struct, frozen=True):
         return self.writer.text
 
 
-def _ours(
-    writer: Writer,
-    shape: str | None,
-    blocks: tuple[str, str] | None = None,
-    *,
-    enveloped: bool = False,
-    prompt: bool = False,
-    speaks: bool = False,
-) -> Target:
-    return Target(writer.name, writer, RULE_SETS[writer.name], shape, blocks, enveloped, prompt, speaks)
+def _ours(writer: Writer, shape: str | None, **known: Any) -> Target:  # noqa: ANN401  fields of a descriptor
+    name = writer.name
+    return Target(name, writer, RULE_SETS[name], shape, CATALOGUES[name].families, **known)
 
 
 _OURS = (
-    _ours(Anthropic(), "anthropic", ("messages", "content")),
+    _ours(Anthropic(), "anthropic", equalities=ANTHROPIC, blocks=("messages", "content")),
     _ours(ClaudeCli(), None, enveloped=True),
-    _ours(OpenAIChat(), "openai-chat"),
-    _ours(OpenAIResponses(), "openai-responses"),
-    _ours(Vllm(), "openai-chat"),
-    _ours(BedrockConverse(), "bedrock-converse", ("messages", "content")),
-    _ours(Gemini(), "gemini", ("contents", "parts")),
+    _ours(OpenAIChat(), "openai-chat", equalities=CHAT),
+    _ours(OpenAIResponses(), "openai-responses", equalities=RESPONSES),
+    _ours(Vllm(), "openai-chat", equalities=CHAT),
+    _ours(BedrockConverse(), "bedrock-converse", equalities=CONVERSE, blocks=("messages", "content")),
+    _ours(Gemini(), "gemini", equalities=GEMINI, blocks=("contents", "parts")),
     _ours(CopilotCli(), None, prompt=True),
     _ours(Cascade(), None, speaks=True),
 )
@@ -104,6 +103,8 @@ def register(
     catalogue: Mapping[str, Rule] | None = None,
     *,
     shape: str | UnsetType | None = UNSET,
+    families: Iterable[Family] = (),
+    equalities: Sequence[Equality] | None = None,
     blocks: tuple[str, str] | None = None,
 ) -> Target:
     """Make a target known: how requests for it are written, and the rules that they are judged by.
@@ -114,6 +115,8 @@ def register(
         catalogue: the rules by id that are not among ours; ``writer.tail_rule`` is one of either.
         shape: the shape in which a body can be read as a history again (``anthropic``), None where it is none. A text
             is none; of any other body the kit asks for it, if nothing is said here.
+        families: the families of its models, where rules differ between them.
+        equalities: what says the same in a body, where bodies are to be compared.
         blocks: where a body's blocks can be counted: the key of its list and that of an item's blocks.
 
     Raises:
@@ -131,7 +134,7 @@ def register(
         raise InputError("unknown_rule", f"target {writer.name!r} names a tail_rule that does not exist")
     if shape is UNSET and writer.text:
         shape = None
-    target = Target(writer.name, writer, rules, shape, blocks, own_rules=tuple(own))
+    target = Target(writer.name, writer, rules, shape, tuple(families), equalities, blocks, own_rules=tuple(own))
     RULES.update(own)
     RULE_SETS[target.name] = rules
     TARGETS[target.name] = target

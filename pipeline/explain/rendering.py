@@ -203,7 +203,7 @@ _SHARES_INTRO = (
     "Recorded requests that their provider had accepted, sent back to it through Reknit: in how many something was "
     "lost, refused, or changed without a fix (`harmed`), in how many something was mended without a loss, and in how "
     "many each fix was made. The goal is at most one in 200 harmed and one in 50 mended. What says the same is a "
-    "published list (`pipeline/testing/equalities.py`)."
+    "published list (`pipeline/rules/equalities.py`)."
 )
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a word. What an attempt is "

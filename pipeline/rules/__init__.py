@@ -24,25 +24,27 @@ from pipeline.rules import (
     openai_responses,
     vllm,
 )
-from pipeline.rules.base import KnowsBetas, Rule, RuleSet, Severity, Violation
+from pipeline.rules.base import Catalogue, KnowsBetas, Rule, RuleSet, Severity, Violation
 
 __all__ = ["RULES", "RULE_SETS", "Rule", "RuleSet", "Severity", "Violation", "rule_set", "validate"]
 
 # Each target's rule set, and the catalogue that it reports from. `pipeline.registry` joins them with what writes.
-_EVERY: tuple[tuple[RuleSet[Any], dict[str, Rule]], ...] = (
-    (anthropic.Anthropic(), anthropic.RULES),
-    (gemini.Gemini(), gemini.RULES),
-    (bedrock_converse.BedrockConverse(), bedrock_converse.RULES),
-    (openai_chat.OpenAIChat(), openai_chat.RULES),
-    (openai_responses.OpenAIResponses(), openai_responses.RULES),
-    (vllm.Vllm(), vllm.RULES),
-    (claude_cli.ClaudeCli(), claude_cli.RULES),
-    (copilot_cli.CopilotCli(), copilot_cli.RULES),
-    (cascade.Cascade(), cascade.RULES),
+_EVERY: tuple[tuple[RuleSet[Any], Catalogue], ...] = (
+    (anthropic.Anthropic(), anthropic.CATALOGUE),
+    (gemini.Gemini(), gemini.CATALOGUE),
+    (bedrock_converse.BedrockConverse(), bedrock_converse.CATALOGUE),
+    (openai_chat.OpenAIChat(), openai_chat.CATALOGUE),
+    (openai_responses.OpenAIResponses(), openai_responses.CATALOGUE),
+    (vllm.Vllm(), vllm.CATALOGUE),
+    (claude_cli.ClaudeCli(), claude_cli.CATALOGUE),
+    (copilot_cli.CopilotCli(), copilot_cli.CATALOGUE),
+    (cascade.Cascade(), cascade.CATALOGUE),
 )
 RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}
-RULE_IDS: dict[str, tuple[str, ...]] = {rules.target: tuple(catalogue) for rules, catalogue in _EVERY}
-RULES: dict[str, Rule] = {rule_id: rule for _, catalogue in _EVERY for rule_id, rule in catalogue.items()}
+CATALOGUES: dict[str, Catalogue] = {catalogue.target: catalogue for _, catalogue in _EVERY}
+RULES: dict[str, Rule] = {
+    rule_id: rule for catalogue in CATALOGUES.values() for rule_id, rule in catalogue.rules.items()
+}
 
 
 def rule_set(target: str) -> RuleSet[Any]:

@@ -17,9 +17,8 @@ from msgspec import Struct
 from pipeline.rules._fold import Fold, Walk
 from pipeline.rules.base import Catalogue, Violation
 
-_CATALOGUE = Catalogue("cascade")
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("cascade")
+rule = CATALOGUE.rule
 
 _WINDSURF = "dwgx/WindsurfAPI"
 

@@ -13,9 +13,8 @@ from typing import Any
 from pipeline.rules import _json
 from pipeline.rules.base import Catalogue, Violation, WholeBody
 
-_CATALOGUE = Catalogue("claude-cli")
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("claude-cli")
+rule = CATALOGUE.rule
 
 _MEASURED = "measured on CLI 1.0.128 to 2.1.330"
 

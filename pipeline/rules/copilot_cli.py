@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from pipeline.rules.base import Catalogue, Violation, WholeBody
 
-_CATALOGUE = Catalogue("copilot-cli")
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("copilot-cli")
+rule = CATALOGUE.rule
 # MAX_ARG_STRLEN, the longest single argument on Linux: 32 pages of 4 KiB, the ending zero included.
 ARGUMENT_BYTES = 131_072
 

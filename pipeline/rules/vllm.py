@@ -90,9 +90,8 @@ def template_of(model: str | None) -> Template:
     return next((known for pattern, known in _TEMPLATES if pattern.search(name)), UNKNOWN)
 
 
-_CATALOGUE = Catalogue("vllm", TEMPLATES)
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("vllm", TEMPLATES)
+rule = CATALOGUE.rule
 
 # fmt: off
 # One paragraph a rule.
@@ -183,7 +182,7 @@ _SHARED = _shared("hard", [openai.BAD_JSON, openai.NO_MESSAGES, openai.SHAPE, op
         *(openai.NO_CONTENT, openai.MISSING, openai.KIND, openai.NO_MODEL, openai.SURROGATE),
     ],
 )
-RULES.update({rule.id: rule for rule in _SHARED.values()})
+CATALOGUE.rules.update({rule.id: rule for rule in _SHARED.values()})
 
 
 @dataclass(kw_only=True, eq=False)

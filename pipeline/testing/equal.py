@@ -1,9 +1,9 @@
 """Whether a request came out with the meaning that it went in with: the comparer behind the promise *harmless*.
 
 Two bodies of one provider are equal if they are the same JSON, members unordered, after a published list of equalities
-(``equalities``), compared position by position. A fix excuses what stands at the path that it names, and nothing else:
-what was dropped there may be missing, what was changed there may differ, what was moved from there may stand elsewhere,
-and each thing that a fix added may be there.
+(``pipeline.rules.equalities``), compared position by position. A fix excuses what stands at the path that it names,
+and nothing else: what was dropped there may be missing, what was changed there may differ, what was moved from there
+may stand elsewhere, and each thing that a fix added may be there.
 
 Nothing of the targets is imported here, so that one can convict the other.
 """
@@ -11,13 +11,13 @@ Nothing of the targets is imported here, so that one can convict the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from pipeline.fixes import FIXES, Fix
-from pipeline.testing.equalities import Node, plain, read_body
+from pipeline.rules.equalities import Equality, Node, plain, read_body
 
 # How much of a value a difference quotes.
 _QUOTED = 200
@@ -35,14 +35,15 @@ class Difference(Struct, frozen=True):
     after: str
 
 
-def differences(sent: bytes, came: bytes, provider: str, fixes: Iterable[Fix] = ()) -> list[Difference]:
-    """What ``came`` says otherwise than ``sent`` although no fix names it.
+def differences(
+    sent: bytes, came: bytes, equalities: Sequence[Equality], fixes: Iterable[Fix] = ()
+) -> list[Difference]:
+    """What ``came`` says otherwise than ``sent`` although no fix names it, under a target's equalities.
 
     Raises:
-        KeyError: a provider without a list of equalities.
         msgspec.DecodeError: one of the bodies is not JSON.
     """
-    before, after = read_body(sent, provider), read_body(came, provider)
+    before, after = read_body(sent, equalities), read_body(came, equalities)
     return _Comparison(before, fixes).of(before, after)
 
 

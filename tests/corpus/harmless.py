@@ -21,10 +21,12 @@ from recorded import accepted
 
 from pipeline.explain.pages import SHARES, SHARES_FILE, Shares
 from pipeline.fixes import FIXES
+from pipeline.registry import TARGETS
 from pipeline.testing.equal import Difference, differences
 from reknit import normalize
 
-PROVIDERS = ("anthropic", "bedrock-converse", "gemini", "openai-chat", "openai-responses")
+# Of vLLM nothing was recorded.
+PROVIDERS = sorted(name for name, target in TARGETS.items() if target.equalities and name != "vllm")
 
 
 class Outcome(NamedTuple):
@@ -59,7 +61,8 @@ def outcome(row: dict, provider: str) -> Outcome:
     lossy = tuple(fix.code for fix in done.fixes if not FIXES[fix.code].lossless)
     if done.body is None:
         return Outcome(row["id"], lossless, lossy, rejected or ("no body",), ())
-    return Outcome(row["id"], lossless, lossy, rejected, tuple(differences(sent, done.body, provider, done.fixes)))
+    different = differences(sent, done.body, TARGETS[provider].equalities, done.fixes)
+    return Outcome(row["id"], lossless, lossy, rejected, tuple(different))
 
 
 def kinds(one: Outcome) -> set[str]:

@@ -13,8 +13,8 @@ import pytest
 from recorded import accepted, needs_corpus
 
 from pipeline import Session, normalize
-from pipeline.testing.equalities import plain as as_said
-from pipeline.testing.equalities import read_body
+from pipeline.rules.equalities import GEMINI, read_body
+from pipeline.rules.equalities import plain as as_said
 
 ROOTS = {"openai-responses": "input", "gemini": "contents"}
 POLICY = {"tail": "prefill"}
@@ -124,7 +124,7 @@ def plain(part):
 
 
 def of_contents(contents):
-    said = as_said(read_body(json.dumps({"contents": contents}).encode(), "gemini"))
+    said = as_said(read_body(json.dumps({"contents": contents}).encode(), GEMINI))
     return [(content.get("role"), part) for content in said["contents"] for part in content["parts"]]
 
 

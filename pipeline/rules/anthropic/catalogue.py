@@ -27,9 +27,8 @@ _THINKING_FIRST = (
     "https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
 )
 
-_CATALOGUE = Catalogue("anthropic", FAMILIES)
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("anthropic", FAMILIES)
+rule = CATALOGUE.rule
 
 # fmt: off
 # One paragraph a rule; those on parameters and on single images stand beside their checks.

@@ -9,9 +9,8 @@ from __future__ import annotations
 from pipeline.rules.base import Catalogue
 from pipeline.rules.bedrock_converse.families import FAMILIES
 
-_CATALOGUE = Catalogue("bedrock-converse", FAMILIES)
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("bedrock-converse", FAMILIES)
+rule = CATALOGUE.rule
 
 _MODEL = "The model returned the following errors: "
 

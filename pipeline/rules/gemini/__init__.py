@@ -10,11 +10,11 @@ import msgspec
 from pipeline.rules._fold import Fold
 from pipeline.rules._json import Misfit, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.gemini import catalogue as rules
-from pipeline.rules.gemini.catalogue import RULES, rule
+from pipeline.rules.gemini.catalogue import CATALOGUE, rule
 from pipeline.rules.gemini.walk import LEGAL_NAME, Turns
 from pipeline.rules.gemini.wire import Content, Part, place, rename, snake
 
-__all__ = ["RULES", "Gemini"]
+__all__ = ["CATALOGUE", "Gemini"]
 
 # fmt: off
 # One paragraph a rule.

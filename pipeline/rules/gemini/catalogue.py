@@ -40,9 +40,8 @@ def family_of(model: str | None) -> GeminiFamily:
     return _FAMILIES.get(named[1], _UNKNOWN) if named else _UNKNOWN
 
 
-_CATALOGUE = Catalogue("gemini", _FAMILIES.values())
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("gemini", _FAMILIES.values())
+rule = CATALOGUE.rule
 
 _SIGNATURE = (
     "Function call is missing a thought_signature in functionCall parts. This is required for tools to work "

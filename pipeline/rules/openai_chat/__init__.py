@@ -13,11 +13,11 @@ import msgspec
 from pipeline.rules._fold import Fold
 from pipeline.rules._openai import Misfits, kind, listing
 from pipeline.rules.openai_chat import catalogue as rules
-from pipeline.rules.openai_chat.catalogue import RULES, family_of
+from pipeline.rules.openai_chat.catalogue import CATALOGUE, family_of
 from pipeline.rules.openai_chat.walk import Turns, judge_name
 from pipeline.rules.openai_chat.wire import PARAMETERS, PARTS, ROLES, FunctionTool, Message
 
-__all__ = ["RULES", "OpenAIChat", "Turns"]
+__all__ = ["CATALOGUE", "OpenAIChat", "Turns"]
 
 _SUPPORTED = {
     "role": listing(ROLES),

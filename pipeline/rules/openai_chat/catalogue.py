@@ -68,9 +68,8 @@ _UNANSWERED = (
     "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'."
 )
 
-_CATALOGUE = Catalogue("openai-chat", (known for _, known in _FAMILIES))
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("openai-chat", (known for _, known in _FAMILIES))
+rule = CATALOGUE.rule
 
 # fmt: off
 # One paragraph a rule.

@@ -119,7 +119,7 @@ class Turns(Walk):
         if thinking == "disabled":
             return
         severity: Severity = "hard" if thinking == "enabled" or family.thinks else "model"
-        self.found.append(rules.RULES[family.echo].broken(path, severity, index=self.index))
+        self.found.append(rules.CATALOGUE.rules[family.echo].broken(path, severity, index=self.index))
 
     def _no_content(self, message: Message) -> None:
         if message.role == "assistant" and (

@@ -11,11 +11,11 @@ from pipeline.rules._fold import Fold
 from pipeline.rules._json import Hole
 from pipeline.rules._openai import Misfits, kind, listing
 from pipeline.rules.openai_responses import catalogue as rules
-from pipeline.rules.openai_responses.catalogue import RULES
+from pipeline.rules.openai_responses.catalogue import CATALOGUE
 from pipeline.rules.openai_responses.walk import Items, judge_name
 from pipeline.rules.openai_responses.wire import KINDS, PARAMETERS, PARTS, ROLES, FileSearchTool, Item, NamedTool
 
-__all__ = ["RULES", "Items", "OpenAIResponses"]
+__all__ = ["CATALOGUE", "Items", "OpenAIResponses"]
 
 # Parameters that lead to items outside the request.
 _CHAINS = ("previous_response_id", "conversation")

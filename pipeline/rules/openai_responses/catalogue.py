@@ -15,9 +15,8 @@ ID_LENGTH = 64
 NAME_LENGTH = 64
 MIN_OUTPUT_TOKENS = 16
 
-_CATALOGUE = Catalogue("openai-responses")
-RULES = _CATALOGUE.rules
-rule = _CATALOGUE.rule
+CATALOGUE = Catalogue("openai-responses")
+rule = CATALOGUE.rule
 
 # fmt: off
 # One paragraph a rule.

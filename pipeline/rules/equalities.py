@@ -1,10 +1,12 @@
-"""What says the same to a provider: the published list of equalities, and bodies read after it."""
+"""What says the same to a provider: the published lists of equalities, and bodies read after one of them.
+
+A target's descriptor names its list. Null and absent are the same everywhere.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -32,14 +34,13 @@ class Equality(NamedTuple):
     outer: bool = False
 
 
-def read_body(body: bytes, provider: str) -> Node:
+def read_body(body: bytes, equalities: Sequence[Equality]) -> Node:
     """A body of which everything that can be said in two ways is said in one.
 
     Raises:
-        KeyError: a provider without a list of equalities.
         msgspec.DecodeError: the body is not JSON.
     """
-    return _read(msgspec.json.decode(body), "", "", _compiled(EQUALITIES[provider]))
+    return _read(msgspec.json.decode(body), "", "", _compiled(equalities))
 
 
 def plain(node: Node) -> Any:  # noqa: ANN401  any JSON
@@ -189,7 +190,7 @@ def one_declaration_list(node: Node) -> Node:
     return Node(node.path, [*others, *functions])
 
 
-_ANTHROPIC = (
+ANTHROPIC = (
     Equality("a string is one text block", "system", text_block()),
     Equality("a string is one text block", "messages.*.content", text_block()),
     Equality("a string is one text block", "messages.*.content.*.content", text_block()),
@@ -197,7 +198,7 @@ _ANTHROPIC = (
     Equality("a tool of the client's own is of type custom", "tools.*", without(type="custom")),
     Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
 )
-_CHAT = (
+CHAT = (
     Equality("a string is one text part", "messages.*.content", text_block()),
     Equality("a call's arguments are JSON in a text", "messages.*.tool_calls.*.function.arguments", json_text),
     Equality("an empty list of annotations or calls says nothing", "messages.*", without_empty("annotations")),
@@ -205,7 +206,7 @@ _CHAT = (
              without(detail="auto")),
     Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
 )  # fmt: skip
-_RESPONSES = (
+RESPONSES = (
     Equality("a string is one user's message", "input", message_list),
     Equality("a string is one text part", "input.*.content", text_block("")),
     Equality("an item without a type is a message", "input.*", without(type="message")),
@@ -219,7 +220,7 @@ _RESPONSES = (
              without(detail="auto")),
     Equality("an empty list, object or text beside the input says nothing", "", without_empty()),
 )  # fmt: skip
-_GEMINI = (
+GEMINI = (
     *(Equality("one object may stand where a list of it belongs", at, list_of_one, outer=True)
       for at in ("tools", "contents", "contents.*.parts", "systemInstruction.parts", "system_instruction.parts")),
     Equality("either spelling of a name", "", in_camel_case),
@@ -243,20 +244,9 @@ _GEMINI = (
     Equality("the model is named by the address", "", without_members("model", "modelId")),
     Equality("an empty list, object or text beside the contents says nothing", "", without_empty()),
 )  # fmt: skip
-_CONVERSE = (
+CONVERSE = (
     Equality("a result is a success unless it says otherwise", "messages.*.content.*.toolResult",
              without(status="success")),
     Equality("the model is named by the address", "", without_members("model", "modelId")),
     Equality("an empty list, object or text beside the messages says nothing", "", without_empty()),
 )  # fmt: skip
-
-EQUALITIES: Mapping[str, Sequence[Equality]] = MappingProxyType(
-    {
-        "anthropic": _ANTHROPIC,
-        "bedrock-converse": _CONVERSE,
-        "gemini": _GEMINI,
-        "openai-chat": _CHAT,
-        "openai-responses": _RESPONSES,
-    }
-)
-"""What says the same, by provider; null and absent are the same everywhere."""
