@@ -1,7 +1,5 @@
 """Messages for tests in the canonical shape. A turn takes blocks; a string stands for a block of text."""
 
-from __future__ import annotations
-
 import base64
 import struct
 

@@ -3,8 +3,6 @@
 With REKNIT_EXAMPLES set it looks for new ones; many property tests then try that many times as many.
 """
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import HealthCheck, settings

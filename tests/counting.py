@@ -1,7 +1,5 @@
 """How much work something is, counted instead of timed: the same on every machine, however busy."""
 
-from __future__ import annotations
-
 import sys
 
 import msgspec

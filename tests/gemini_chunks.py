@@ -1,41 +1,36 @@
 """Gemini's chunks, made and recovered, for the tests of its streams."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 from pipeline.streams import Recovery
-from topics.items import Item, ItemCompleted
-from topics.reducer import Entry, reduce
-
-Part = dict[str, Any]
+from topics.items import ItemCompleted
+from topics.reducer import reduce
 
 
-def chunk(*parts: Part, reason: str | None = None, id: str = "r1", **members: Any) -> Part:  # noqa: A002  the member
-    candidate: Part = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
+def chunk(*parts, reason=None, id="r1", **members):  # noqa: A002  the member
+    candidate = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
     candidate |= {"finishReason": reason} if reason else {}
     return {"candidates": [candidate], "modelVersion": "gemini-3-pro"} | ({"responseId": id} if id else {}) | members
 
 
-def text(words: str, **members: Any) -> Part:
+def text(words, **members):
     return {"text": words} | members
 
 
-def call(name: str | None = None, **members: Any) -> Part:
+def call(name=None, **members):
     return {"functionCall": ({"name": name} if name else {}) | members}
 
 
 END = chunk(text(""), reason="STOP")
 
 
-def run(*chunks: Part) -> list[Item]:
+def run(*chunks):
     recovery = Recovery("gemini", records=False)
     items = [item for one in chunks for item in recovery.feed(f"data: {json.dumps(one)}\r\n\r\n".encode())]
     return items + recovery.end_run("exit")
 
 
-def turn(*chunks: Part) -> list[Part]:
+def turn(*chunks):
     """The blocks of the turns that go into the log."""
     recovery = Recovery("gemini")
     for one in chunks:
@@ -44,15 +39,15 @@ def turn(*chunks: Part) -> list[Part]:
     return [block for one in recovery.take_finished() for block in json.loads(one.message)["content"]]
 
 
-def entries(items: list[Item]) -> list[Entry]:
+def entries(items):
     return reduce(items).entries
 
 
-def shown(items: list[Item]) -> list[tuple[str, str]]:
+def shown(items):
     return [(entry.item_type, entry.text) for entry in entries(items)]
 
 
-def extras(items: list[Item]) -> list[dict[str, Any]]:
+def extras(items):
     """What stands beside the content of each item, item by item."""
     done = [item for item in items if isinstance(item, ItemCompleted)]
     return [

@@ -1,7 +1,5 @@
 """Bodies of requests by target, sound and broken in all the ways that their rules name, for property tests."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
@@ -14,7 +12,7 @@ texts = st.sampled_from(["", " ", "hi", "bye\n", "\ud83d", "é"])
 inputs = st.sampled_from(["{}", "[]", "x", "", {}, {"k": 1}, {"k": "\ud83d"}, [1], None])
 
 
-def record(required: dict | None = None, **optional: st.SearchStrategy) -> st.SearchStrategy:
+def record(required=None, **optional):
     """An object with these members, given as values or strategies, and perhaps the optional ones."""
     always = {
         key: value if isinstance(value, st.SearchStrategy) else st.just(value)
@@ -23,19 +21,19 @@ def record(required: dict | None = None, **optional: st.SearchStrategy) -> st.Se
     return st.fixed_dictionaries(always, optional=optional)
 
 
-def either(name: str, other: str, value: st.SearchStrategy, **optional: st.SearchStrategy) -> st.SearchStrategy:
+def either(name, other, value, **optional):
     """A member under one of its two names, and perhaps the optional ones."""
     return st.one_of(record({name: value}, **optional), record({other: value}, **optional))
 
 
-def listed(*kinds: st.SearchStrategy, most: int) -> st.SearchStrategy:
+def listed(*kinds, most):
     return st.lists(st.one_of(*kinds), max_size=most)
 
 
 # Anthropic's Messages.
 
 
-def block(kind: str, **fields: object) -> st.SearchStrategy:
+def block(kind, **fields):
     marks = st.sampled_from([None, {"type": "ephemeral"}, {"type": "forever"}])
     return record({"type": kind, **fields}, cache_control=marks)
 

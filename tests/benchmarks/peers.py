@@ -98,20 +98,14 @@ def _pydantic_part(block: dict[str, Any], text: str) -> dict[str, Any]:
 
 def langchain(target: str, history: list[Message]) -> Work:
     """Messages as it keeps them itself; OpenAI's take it as long."""
-    from langchain_core.messages import (
-        convert_to_messages,
-        messages_from_dict,
-        messages_to_dict,
-    )
+    from langchain_core.messages import convert_to_messages, messages_from_dict, messages_to_dict
 
     data = json.dumps(messages_to_dict(convert_to_messages(openai_chat(history)))).encode()
     if target == "anthropic":
         from langchain_anthropic.chat_models import _format_messages
 
         return lambda: json.dumps(_format_messages(messages_from_dict(json.loads(data)), model=MODEL)[1])
-    from langchain_aws.chat_models.bedrock_converse import (
-        _messages_to_bedrock,
-    )
+    from langchain_aws.chat_models.bedrock_converse import _messages_to_bedrock
 
     return lambda: json.dumps(_messages_to_bedrock(messages_from_dict(json.loads(data)))[0])
 

@@ -20,12 +20,7 @@ pytestmark = pytest.mark.broker
 
 SOURCE = [("source", b"cascade"), ("run", b"r1")]
 TOOLS = [{"name": "ls", "description": "List a directory.", "input_schema": {"type": "object"}}]
-OPENED = {
-    "type": "session.opened",
-    "targets": ["cascade"],
-    "tools": TOOLS,
-    "policy": {"record_assistant": True},
-}
+OPENED = {"type": "session.opened", "targets": ["cascade"], "tools": TOOLS, "policy": {"record_assistant": True}}
 ASKED = "Working directory: /srv/app\n\nWhat is there?"
 CALL = '<tool_call>{"name":"ls","arguments":{"path":"/opt/windsurf/bin"}}</tool_call>'
 

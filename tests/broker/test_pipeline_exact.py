@@ -149,17 +149,7 @@ async def test_a_session_from_its_opening_to_the_request_that_its_stream_feeds(b
 
 
 def inspected(bootstrap: str, prefix: str) -> dict:
-    command = [
-        sys.executable,
-        "-m",
-        "reknit",
-        "inspect",
-        "s",
-        "--bootstrap-servers",
-        bootstrap,
-        "--prefix",
-        prefix,
-    ]
+    command = [sys.executable, "-m", "reknit", "inspect", "s", "--bootstrap-servers", bootstrap, "--prefix", prefix]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ))
     return json.loads(done.stdout)
 

@@ -5,17 +5,13 @@ fields of our own, ``why`` says in one sentence what the design wants instead. A
 one without must not, so no reason outlives its difference.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from pipeline.streams import Recovery
-from topics.items import Item
 from topics.reducer import reduce
 
 VECTORS = [
@@ -26,21 +22,21 @@ VECTORS = [
 OURS = {"at", "expanded", "origin", "seq", "unseen"}
 
 
-def recovered(lines: list[str], size: int = 1) -> list[Item]:
+def recovered(lines, size=1):
     recovery = Recovery("claude-cli", records=False)
-    items: list[Item] = []
+    items = []
     for first in range(0, len(lines), size):
         items += recovery.feed("\n".join(lines[first : first + size]).encode())
     return items + recovery.end_run("end of input")
 
 
-def as_json(items: list[Item]) -> list[dict[str, Any]]:
+def as_json(items):
     return msgspec.json.decode(msgspec.json.encode(items))
 
 
-def with_mapped_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_mapped_ids(items):
     """The source uses ``cc-block-0`` again in every message: number ids by their starts instead."""
-    names: dict[str, str] = {}
+    names = {}
     mapped = []
     started = 0
     for item in items:
@@ -56,19 +52,19 @@ def with_mapped_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_items_are_exactly_these(vector: dict[str, Any]) -> None:
+def test_items_are_exactly_these(vector):
     assert as_json(recovered(vector["lines"])) == vector["items"]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_items_differ_from_the_source_only_for_a_reason(vector: dict[str, Any]) -> None:
+def test_items_differ_from_the_source_only_for_a_reason(vector):
     same = with_mapped_ids(vector["items"]) == with_mapped_ids(vector["source_items"])
     assert same == ("why" not in vector)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
-def test_any_batching_ends_with_this_view(vector: dict[str, Any], size: int) -> None:
+def test_any_batching_ends_with_this_view(vector, size):
     view = reduce(recovered(vector["lines"], size))
     blocks = [
         {"type": entry.item_type, "text": entry.text, "parent": entry.parent, "incomplete": entry.incomplete}

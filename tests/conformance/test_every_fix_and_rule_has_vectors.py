@@ -1,7 +1,5 @@
 """Every fix and every rule has a vector that triggers it and one that comes close and does not."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Histories of five sources and many issue threads, each mended for every target, whole and turn by turn."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ One file holds what crashed a target, was refused, or vanished without a fix; th
 to come out as it went in, and what only nearly is such.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -6,8 +6,6 @@ rule finds (a ``breach``), or that it finds nothing (a ``near`` miss); one with 
 ``whole_only`` marks what has no list of messages to fold.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path
@@ -23,12 +21,12 @@ PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x
 NO_OBJECT = {"GEM-17", "BED-33"}
 
 
-def vectors_of(target: str) -> list[dict]:
+def vectors_of(target):
     text = (HERE / f"{target.replace('-', '_')}_rules.jsonl").read_text("utf-8")
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-def text_of(vector: dict) -> bytes:
+def text_of(vector):
     if "prompt" in vector:
         return vector["prompt"].encode("latin-1" if vector.get("raw") else "utf-8") * vector.get("pad", 1)
     body = vector.get("raw", vector.get("line", vector.get("body")))
@@ -39,7 +37,7 @@ def text_of(vector: dict) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def fold(body: bytes, target: str) -> list[Violation]:
+def fold(body, target):
     """Judge a body message by message; where there are any, they are its last key."""
     rules = RULE_SETS[target]
     text = body.decode("utf-8", "surrogatepass") if hasattr(rules, "key") else ""
@@ -58,7 +56,7 @@ def fold(body: bytes, target: str) -> list[Violation]:
     return found + rules.finish(state)
 
 
-def check(found: list[Violation], vector: dict) -> None:
+def check(found, vector):
     if "violations" in vector:
         assert sorted(map(str, found)) == sorted(map(str, msgspec.convert(vector["violations"], list[Violation])))
         return
@@ -69,7 +67,7 @@ def check(found: list[Violation], vector: dict) -> None:
         assert Violation(vector["rule"], vector["path"], vector["message"], vector["severity"]) in reported
 
 
-def has_list(target: str, vector: dict) -> bool:
+def has_list(target, vector):
     body = vector.get("body")
     if target != "cascade":
         return not vector.get("whole_only") and vector.get("rule") not in NO_OBJECT
@@ -150,12 +148,12 @@ def test_the_fold_of_a_text_says_it_all_at_the_start(target, vector):
     assert rules.finish(state) == []
 
 
-def botocore_report(body: dict) -> str:
+def botocore_report(body):
     """What botocore's client would say of a body before it sends it; bytes are base64 on the wire, not for clients."""
     session = pytest.importorskip("botocore.session", reason="botocore is a development dependency")
     from botocore.validate import ParamValidator
 
-    def as_client(value: object, name: str = "") -> object:
+    def as_client(value, name=""):
         if isinstance(value, dict):
             return {key: as_client(inner, key) for key, inner in value.items()}
         if isinstance(value, list):

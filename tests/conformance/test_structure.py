@@ -1,8 +1,6 @@
 """What a history may be like for one target's models and not for another's: it stays for the one, and is mended for
 the other beside it in one session."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,8 +5,6 @@ The rows about environment, preambles and whole histories are in the same file a
 without one must hold as the source has it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

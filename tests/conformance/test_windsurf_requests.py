@@ -4,8 +4,6 @@ Where the rows of a whole history show a structure that is repaired here, or a d
 ``windsurf_requests.jsonl`` says what is wanted instead, and why. Rows that have a ``want`` of their own say it there.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

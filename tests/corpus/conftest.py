@@ -1,7 +1,5 @@
 """Corpus tests: what they share is a module beside them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -39,17 +38,17 @@ class Outcome(NamedTuple):
     different: tuple[Difference, ...]
 
     @property
-    def harmed(self) -> bool:
+    def harmed(self):
         """Whether something was lost, refused, or changed without a word."""
         return bool(self.lossy or self.rejected or self.different)
 
 
-def is_conversation(row: dict) -> bool:
+def is_conversation(row):
     """Whether it is a conversation's request, whose 200 was recorded and is not just assumed."""
     return not row.get("response_only") and any(key in row["request"] for key in ("messages", "input", "contents"))
 
 
-def outcome(row: dict, provider: str) -> Outcome:
+def outcome(row, provider):
     """One recorded request, sent back to its own provider."""
     request = row["request"]
     if row.get("model") and "model" not in request and "modelId" not in request:
@@ -65,7 +64,7 @@ def outcome(row: dict, provider: str) -> Outcome:
     return Outcome(row["id"], lossless, lossy, rejected, tuple(different))
 
 
-def kinds(one: Outcome) -> set[str]:
+def kinds(one):
     """What became of one request, in words that many requests share."""
     said = {f"lossless {code}" for code in one.lossless} | {f"lossy {code}" for code in one.lossy}
     said |= {f"rejected {rule}" for rule in one.rejected}
@@ -75,11 +74,11 @@ def kinds(one: Outcome) -> set[str]:
 _MEASURED = ("lossless ", "lossy ", "rejected ", "differs ")
 
 
-def outcomes_of(provider: str) -> list[Outcome]:
+def outcomes_of(provider):
     return [outcome(row, provider) for row in accepted(provider) if is_conversation(row)]
 
 
-def measured(provider: str) -> Shares:
+def measured(provider):
     """The shares of one provider; whoever explains a harmed request writes the reason in place of its kinds."""
     outcomes = outcomes_of(provider)
     codes = Counter(code for each in outcomes for code in {*each.lossless, *each.lossy})
@@ -92,7 +91,7 @@ def measured(provider: str) -> Shares:
     )
 
 
-def write(path: Path = SHARES_FILE) -> None:
+def write(path=SHARES_FILE):
     """Write the shares of all providers anew; reasons that were given by hand stay."""
     given = {request: why for row in SHARES for request, why in row.harmed.items() if not why.startswith(_MEASURED)}
     rows = [measured(provider) for provider in PROVIDERS]
@@ -101,13 +100,13 @@ def write(path: Path = SHARES_FILE) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
-def tell(provider: str) -> None:
+def tell(provider):
     """Print the shares of one provider, and examples by kind."""
     outcomes = outcomes_of(provider)
     harmed, mended = sum(each.harmed for each in outcomes), sum(bool(each.lossless) for each in outcomes)
     click.echo(f"\n{provider}: {len(outcomes)} accepted, {harmed} harmed, {mended} with a lossless fix")
-    counts: Counter[str] = Counter()
-    examples: dict[str, str] = {}
+    counts = Counter()
+    examples = {}
     for each in outcomes:
         counts.update(kinds(each))
         for one in each.different:
@@ -117,7 +116,7 @@ def tell(provider: str) -> None:
         click.echo(f"{count:5} {kind}  [{examples[kind]}]")
 
 
-def _place(path: str) -> str:
+def _place(path):
     return ".".join("N" if step.isdecimal() else step for step in path.split("."))
 
 

@@ -1,12 +1,9 @@
 """Where the recorded traffic is, and how it is read; without it the tests of this folder are skipped."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,16 +15,16 @@ needs_corpus = [
 ]
 
 
-def rows(name: str) -> list[dict[str, Any]]:
+def rows(name):
     """The recordings of one file; none where there is no such file."""
     path = CORPUS / f"{name}.jsonl.gz"
     return [json.loads(line) for line in unpacked(path).splitlines()] if path.is_file() else []
 
 
-def unpacked(path: Path) -> bytes:
+def unpacked(path):
     return gzip.decompress(path.read_bytes())
 
 
-def accepted(name: str) -> list[dict[str, Any]]:
+def accepted(name):
     """The recordings of requests that the provider answered with 200."""
     return [row for row in rows(name) if row["status"] == 200 and isinstance(row["request"], dict)]

@@ -10,7 +10,6 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,43 +18,41 @@ from stream_lab import sse as event_bytes
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, Item, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted
-from topics.reducer import Entry, View, reduce
-
-Row = dict[str, Any]
+from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted
+from topics.reducer import reduce
 
 # So many places of a stream are tried in a plain run; with the variable set, all of them.
 PLACES = 10**9 if os.environ.get("REKNIT_ALL_CUTS") else 6
 
 
 @cache
-def recordings(provider: str) -> tuple[Row, ...]:
+def recordings(provider):
     """The rows of a provider that have a stream."""
     return tuple(streams(provider))
 
 
-def payloads(row: Row) -> list[str]:
+def payloads(row):
     """The events of a stream, as text."""
     return [event if isinstance(event, str) else json.dumps(event) for event in row["stream"]]
 
 
-def events(row: Row) -> list[dict[str, Any]]:
+def events(row):
     """The events of a stream that are JSON objects, decoded."""
     return [json.loads(payload) for payload in payloads(row) if payload.lstrip()[:1] == "{"]
 
 
-def parts_in(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def parts_in(chunks):
     """The parts of Gemini's chunks."""
     candidates = [candidate for chunk in chunks for candidate in chunk.get("candidates") or []]
     return [part for candidate in candidates for part in (candidate.get("content") or {}).get("parts") or []]
 
 
-def sse(row: Row) -> list[bytes]:
+def sse(row):
     """The events of a stream as a server sends them."""
     return [event_bytes(payload) for payload in payloads(row)]
 
 
-def places(count: int) -> list[int]:
+def places(count):
     """Where to cut a stream of this many events: everywhere if it is short, else here and there, always the same."""
     if count <= PLACES:
         return list(range(count + 1))
@@ -70,12 +67,12 @@ class Screen(NamedTuple):
     calls: list[tuple[str, Any]]
     cut_calls: list[tuple[str, str]]
 
-    def everything(self) -> tuple[str, list[tuple[str, Any]]]:
+    def everything(self):
         """Texts and calls, those that were cut with what there is of their input."""
         return self.text, self.calls + [(name, arguments(raw)) for name, raw in self.cut_calls]
 
 
-def screen(view: View) -> Screen:
+def screen(view):
     """What a view shows."""
     calls = view.blocks("tool_use")
     return Screen(
@@ -85,12 +82,12 @@ def screen(view: View) -> Screen:
     )
 
 
-def raw_input(entry: Entry) -> str:
+def raw_input(entry):
     """A call's input as JSON text."""
     return entry.text if entry.input is None else bytes(entry.input).decode()
 
 
-def arguments(text: str | None) -> Any:
+def arguments(text):
     """Arguments as a client reads them: JSON, an empty object, or text where they are neither."""
     try:
         return json.loads(text or "{}")
@@ -98,16 +95,16 @@ def arguments(text: str | None) -> Any:
         return text
 
 
-def shown(source: str, row: Row) -> Screen:
+def shown(source, row):
     """What the undisturbed run of a recording shows."""
     return screen(reduce(fed(source, sse(row))))
 
 
-def cuts(source: str, row: Row) -> Iterator[tuple[int, View]]:
+def cuts(source, row):
     """The view of a run that ends after some of its events, for each place where it may end."""
     recovery = Recovery(source, records=False)
     chosen = set(places(len(row["stream"])))
-    items: list[Item] = []
+    items = []
     for count, piece in enumerate([b"", *sse(row)]):
         items += recovery.feed(piece)
         if count in chosen:
@@ -115,7 +112,7 @@ def cuts(source: str, row: Row) -> Iterator[tuple[int, View]]:
             yield count, reduce([*items, *rest])
 
 
-def check_named(items: list[Item]) -> None:
+def check_named(items):
     """Everything that was shown is there at the end, or was withdrawn; and nothing is left open."""
     view = reduce(items)
     started = {item.item_id for item in items if isinstance(item, ItemStarted)}
@@ -124,17 +121,17 @@ def check_named(items: list[Item]) -> None:
     assert all(entry.done for entry in view.entries)
 
 
-def incomplete(items: list[Item]) -> list[ItemCompleted]:
+def incomplete(items):
     """The items that ended before their end."""
     return [item for item in items if isinstance(item, ItemCompleted) and item.incomplete]
 
 
-def errors(items: list[Item]) -> list[str]:
+def errors(items):
     """The errors that were told."""
     return [item.message for item in items if isinstance(item, AgentError)]
 
 
-def picture(items: list[Item]) -> list[tuple[Any, ...]]:
+def picture(items):
     """Everything on the screen, item by item, with the ids."""
     return [
         (entry.item_id, entry.item_type, entry.text, raw_input(entry), entry.done, entry.incomplete, entry.reason)
@@ -142,18 +139,18 @@ def picture(items: list[Item]) -> list[tuple[Any, ...]]:
     ]
 
 
-def in_records(pieces: list[bytes], size: int) -> list[bytes]:
+def in_records(pieces, size):
     """The same events in records of so many."""
     return [b"".join(pieces[first : first + size]) for first in range(0, len(pieces), size)]
 
 
-def in_bytes(pieces: list[bytes], size: int) -> list[bytes]:
+def in_bytes(pieces, size):
     """The same bytes in records that end anywhere."""
     data = b"".join(pieces)
     return [data[first : first + size] for first in range(0, len(data), size)]
 
 
-def check_cut_in_bytes(source: str, row: Row) -> None:
+def check_cut_in_bytes(source, row):
     """However the bytes are cut, the same is on the screen."""
     whole = picture(fed(source, sse(row)))
     length = len(b"".join(sse(row)))
@@ -162,7 +159,7 @@ def check_cut_in_bytes(source: str, row: Row) -> None:
     assert picture(fed(source, in_records(sse(row), 7))) == whole
 
 
-def check_redelivered_by_the_engine(source: str, row: Row) -> None:
+def check_redelivered_by_the_engine(source, row):
     """A record that the engine reads again finds the state from before it, and makes the same items.
 
     Offsets, state and outputs stand in one transaction (or, without transactions, the state holds the offset that was
@@ -178,7 +175,7 @@ def check_redelivered_by_the_engine(source: str, row: Row) -> None:
         recovery = again
 
 
-def next_request(source: str, row: Row, target: str) -> tuple[list[dict[str, Any]], Any]:
+def next_request(source, row, target):
     """The blocks of the model's turns as they go into the log, and the request that follows: results, or a user's word.
 
     Calls that were cut have no result.
@@ -198,13 +195,13 @@ def next_request(source: str, row: Row, target: str) -> tuple[list[dict[str, Any
     return blocks, normalize(history, to=target)
 
 
-def disturbed(row: Row, other: Row) -> list[str]:
+def disturbed(row, other):
     """A stream of which some events are lost and some come twice, late or early, and another stream in the middle.
 
     The same every time, for each recording.
     """
     chance = random.Random(row["id"])  # noqa: S311 - nothing is secret here
-    found: list[str] = []
+    found = []
     known = payloads(row)
     for payload in known:
         if chance.random() > 0.1:
@@ -215,7 +212,7 @@ def disturbed(row: Row, other: Row) -> list[str]:
     return found if chance.random() < 0.5 else [*found[:place], *payloads(other)[:40], *found[place:]]
 
 
-def check_disturbed(source: str, raws: list[str], said: Callable[[list[dict[str, Any]]], str]) -> None:
+def check_disturbed(source, raws, said):
     """Whatever comes: each word is in an item, or passed on; and records and restarts change nothing.
 
     ``said`` gives the words in events.
@@ -228,7 +225,7 @@ def check_disturbed(source: str, raws: list[str], said: Callable[[list[dict[str,
     assert Counter(told + said(passed)) == Counter(said(came))
     check_named(items)
     recovery = Recovery(source)
-    again: list[Item] = []
+    again = []
     for record in in_records(pieces, 3):
         again += recovery.feed(record)
         recovery = Recovery.restore(recovery.snapshot())

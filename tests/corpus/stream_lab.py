@@ -7,7 +7,6 @@ here is the same for every provider.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -16,8 +15,8 @@ import pytest
 from recorded import rows
 
 from pipeline.streams import Recovery
-from topics.items import Item, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
-from topics.reducer import Entry, View, reduce
+from topics.items import ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
+from topics.reducer import View, reduce
 
 # Of long streams so many places are tried, evenly spread.
 MOST_PLACES = 40
@@ -35,17 +34,17 @@ class Recording(NamedTuple):
     shown: list[Shown]
 
 
-def streams(name: str) -> list[dict[str, Any]]:
+def streams(name):
     """The interactions of one file of the corpus that have a stream."""
     return [row for row in rows(name) if row.get("stream")]
 
 
-def sse(payload: str, name: str = "") -> bytes:
+def sse(payload, name=""):
     """An event as a server sends it."""
     return (f"event: {name}\n" if name else "").encode() + f"data: {payload}\n\n".encode()
 
 
-def frame(name: str, payload: bytes, kind: str = "event") -> bytes:
+def frame(name, payload, kind="event"):
     """An event as a binary event-stream message."""
     headers = b"".join(
         bytes([len(key)]) + key + b"\x07" + len(value).to_bytes(2, "big") + value
@@ -60,12 +59,12 @@ def frame(name: str, payload: bytes, kind: str = "event") -> bytes:
     return message + crc32(message).to_bytes(4, "big")
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     """A struct as a dict, with every field."""
     return msgspec.structs.asdict(value)
 
 
-def shown(entry: Entry) -> Shown:
+def shown(entry):
     """An item as it is compared with an oracle."""
     kind, started = entry.item_type, entry.started
     if kind in {"text", "thinking"}:
@@ -77,34 +76,34 @@ def shown(entry: Entry) -> Shown:
     return kind, msgspec.json.decode(started.raw) if isinstance(started.raw, msgspec.Raw) else None
 
 
-def screen(items: Sequence[Item]) -> list[Shown]:
+def screen(items):
     """What items leave on the screen."""
     return [shown(entry) for entry in reduce(items).entries]
 
 
-def picture(view: View) -> bytes:
+def picture(view):
     """Everything in a view, as one value."""
     return msgspec.json.encode([view.entries, sorted(view.retracted), view.notices, view.results, view.unrecognized])
 
 
-def encoded(items: Sequence[Item]) -> list[bytes]:
+def encoded(items):
     """Items as records."""
     return [msgspec.json.encode(item) for item in items]
 
 
-def without_deltas(items: Sequence[Item]) -> list[bytes]:
+def without_deltas(items):
     """Items as records, except those whose number depends on how events were batched."""
     return encoded([item for item in items if not isinstance(item, ItemDelta)])
 
 
-def fed(source: str, records: Sequence[bytes], **options: Any) -> list[Item]:
+def fed(source, records, **options):
     """The items of one run whose records are these."""
     recovery = Recovery(source)
     items = [item for record in records for item in recovery.feed(record, **options)]
     return items + recovery.end_run("exit")
 
 
-def places(length: int) -> list[int]:
+def places(length):
     """Places to try in a list of this length: all of them, or as many as is bearable."""
     step = max(1, -(-length // MOST_PLACES))
     return list(range(0, length, step))
@@ -113,7 +112,7 @@ def places(length: int) -> list[int]:
 # -- what is run with every recording ------------------------------------------------------------------------------
 
 
-def check_whole(recording: Recording, compared: Callable[[list[Item]], list[Shown]] = screen) -> None:
+def check_whole(recording, compared=screen):
     """Fed at once, the items reduce to what the oracle says, everything is complete and told once.
 
     ``compared`` says what of the screen the oracle knows.
@@ -128,7 +127,7 @@ def check_whole(recording: Recording, compared: Callable[[list[Item]], list[Show
     assert not stops[0].incomplete
 
 
-def check_cuts(recording: Recording) -> None:
+def check_cuts(recording):
     """Cut at every event, or anywhere in its bytes, the items are the same, except for where deltas are cut."""
     data = b"".join(recording.events)
     whole = fed(recording.source, [data])
@@ -141,11 +140,11 @@ def check_cuts(recording: Recording) -> None:
         assert picture(reduce(items)) == picture(reduce(whole))
 
 
-def check_redelivery(recording: Recording) -> None:
+def check_redelivery(recording):
     """Each record once more, to the state before it: the same items, and applied twice they change nothing."""
     recovery = Recovery(recording.source)
-    items: list[Item] = []
-    doubled: list[Item] = []
+    items = []
+    doubled = []
     for record in recording.events:
         before = recovery.snapshot()
         first = recovery.feed(record)
@@ -159,7 +158,7 @@ def check_redelivery(recording: Recording) -> None:
     assert screen([*items, *last]) == screen(fed(recording.source, recording.events))
 
 
-def check_disconnects(recording: Recording) -> None:
+def check_disconnects(recording):
     """Broken off after any event: what had come is there, and what had not ended is marked, with the reason."""
     tried = set(places(len(recording.events)))
     recovery = Recovery(recording.source)
@@ -182,7 +181,7 @@ def check_disconnects(recording: Recording) -> None:
         assert came.keys() <= {entry.item_id for entry in cut.entries}
 
 
-def _as_items(view: View) -> Iterator[Item]:
+def _as_items(view):
     """Items that give this view."""
     for entry in view.entries:
         yield entry.started
@@ -192,7 +191,7 @@ def _as_items(view: View) -> Iterator[Item]:
             yield ItemCompleted(item_id=entry.item_id, incomplete=entry.incomplete, reason=entry.reason)
 
 
-def check_retry(recording: Recording) -> None:
+def check_retry(recording):
     """Broken off after any event and asked for again in the same run: the whole once, the rest withdrawn by name.
 
     Once its stop reason has come, a message is whole, and what starts then is the next one.
@@ -209,7 +208,7 @@ def check_retry(recording: Recording) -> None:
         assert withdrawn == [item.item_id for item in began if isinstance(item, ItemStarted) and not finished]
 
 
-def _texts(blocks: Sequence[Shown]) -> list[Shown]:
+def _texts(blocks):
     """Blocks without the ids of calls: a call that is made again gets a new one."""
     return [(*block[:2], *block[3:]) for block in blocks]
 
@@ -219,7 +218,7 @@ CHECKS = (check_cuts, check_redelivery, check_disconnects, check_retry)
 each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 
 
-def strings(value: Any) -> Iterator[str]:
+def strings(value):
     """Every string in a value."""
     if isinstance(value, dict):
         for inner in value.values():

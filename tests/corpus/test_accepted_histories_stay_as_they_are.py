@@ -1,7 +1,5 @@
 """Recorded requests that Anthropic took: normalised, they are still valid, whole and turn by turn."""
 
-from __future__ import annotations
-
 import msgspec
 from recorded import accepted, needs_corpus
 

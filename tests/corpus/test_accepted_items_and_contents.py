@@ -3,8 +3,6 @@
 What a request says is the same where no fix says otherwise; the codes of all fixes are named here with their reasons.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -4,20 +4,16 @@ The oracle is the turn that the client sent again and the provider took, and whe
 SDK's accumulator makes of the stream. Where the SDK is wrong, what is right is said here, with the reason.
 """
 
-from __future__ import annotations
-
 import base64
 import json
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import pytest
 import stream_lab as lab
 from recorded import needs_corpus
 
 from pipeline.streams import Recovery
-from topics.items import Item, TurnDelta, TurnStop, Usage
+from topics.items import TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 
 FILES = ("anthropic", "anthropic-compat", "bedrock-invoke")
@@ -34,7 +30,7 @@ EXCEPTIONS = {
 }
 
 
-def excepted(row: dict[str, Any]) -> str:
+def excepted(row):
     return next((name for name in EXCEPTIONS if name in row["id"]), "")
 
 
@@ -50,12 +46,12 @@ REWRITTEN = {
 
 
 @cache
-def claude_rows() -> list[dict[str, Any]]:
+def claude_rows():
     found = [row for name in FILES for row in lab.streams(name)]
     return [row for row in found if any('"message_start"' in event for event in row["stream"])]
 
 
-def shown(block: dict[str, Any]) -> lab.Shown:
+def shown(block):
     kind = block["type"]
     if kind in {"text", "thinking"}:
         return kind, block[kind]
@@ -64,56 +60,55 @@ def shown(block: dict[str, Any]) -> lab.Shown:
     return kind, None
 
 
-def name_of(event: str) -> str:
+def name_of(event):
     return "" if event == "[DONE]" else str(json.loads(event)["type"])
 
 
-def events(row: dict[str, Any]) -> list[bytes]:
+def events(row):
     return [lab.sse(event, name_of(event)) for event in row["stream"]]
 
 
-def recording(row: dict[str, Any]) -> lab.Recording:
+def recording(row):
     return lab.Recording(row["id"], "anthropic", events(row), on_screen(row["sdk_final"]["content"]))
 
 
-def on_screen(content: list[dict[str, Any]]) -> list[lab.Shown]:
+def on_screen(content):
     """Blocks as they are shown; thinking without a word is in the history alone."""
     return [shown(block) for block in content if block["type"] != "thinking" or block["thinking"]]
 
 
 ROWS = [row for row in claude_rows() if not excepted(row)]
 RECORDINGS = [recording(row) for row in ROWS]
-SENT_AGAIN = [row for row in claude_rows() if row.get("followup_assistant")]
 each = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.id)
 
 
-def the_row(name: str) -> dict[str, Any]:
+def the_row(name):
     (row,) = [row for row in claude_rows() if name in row["id"]]
     return row
 
 
-def compared(items: list[Item]) -> list[lab.Shown]:
+def compared(items):
     """The screen without what blocks of other types hold, which is compared in the history."""
     return [
         block if block[0] in {"text", "thinking"} or len(block) > 2 else (block[0], None) for block in lab.screen(items)
     ]
 
 
-def test_the_recordings_are_all_there() -> None:
+def test_the_recordings_are_all_there():
     by_file = {name: sum(1 for row in lab.streams(name) if row in claude_rows()) for name in FILES}
     assert by_file == {"anthropic": 293, "anthropic-compat": 17, "bedrock-invoke": 27}
     assert len(RECORDINGS) == sum(by_file.values()) - len(EXCEPTIONS)
 
 
 @each
-def test_what_is_on_the_screen_is_what_the_official_client_makes_of_it(recording: lab.Recording) -> None:
+def test_what_is_on_the_screen_is_what_the_official_client_makes_of_it(recording):
     lab.check_whole(recording, compared)
 
 
 @pytest.mark.parametrize(
     "row", [row for row in claude_rows() if row.get("followup_assistant")], ids=lambda row: row["id"]
 )
-def test_what_is_on_the_screen_is_what_the_client_sent_again(row: dict[str, Any]) -> None:
+def test_what_is_on_the_screen_is_what_the_client_sent_again(row):
     turns = [turn["content"] for turn in row["followup_assistant"]]
     sent = [block for turn in turns for block in ([{"type": "text", "text": turn}] if isinstance(turn, str) else turn)]
     rewritten = any(name in row["id"] for name in REWRITTEN)
@@ -123,19 +118,17 @@ def test_what_is_on_the_screen_is_what_the_client_sent_again(row: dict[str, Any]
 
 @each
 @lab.each_check
-def test_cut_redelivered_broken_off_and_asked_for_again(
-    recording: lab.Recording, check: Callable[[lab.Recording], None]
-) -> None:
+def test_cut_redelivered_broken_off_and_asked_for_again(recording, check):
     check(recording)
 
 
-def without(block: dict[str, Any], *names: str) -> dict[str, Any]:
+def without(block, *names):
     """A block without these members, and without what says nothing."""
     return {name: value for name, value in block.items() if name not in names and value not in (None, "", [])}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
-def test_the_history_has_each_block_as_the_provider_wrote_it(row: dict[str, Any]) -> None:
+def test_the_history_has_each_block_as_the_provider_wrote_it(row):
     recovery = Recovery("anthropic")
     for event in events(row):
         recovery.feed(event)
@@ -151,12 +144,12 @@ def test_the_history_has_each_block_as_the_provider_wrote_it(row: dict[str, Any]
     assert issuers == {block["type"] for block in expected} & {"thinking", "redacted_thinking"}
 
 
-def is_empty(block: dict[str, Any]) -> bool:
+def is_empty(block):
     return block["type"] in {"text", "thinking"} and not block[block["type"]] and not block.get("signature")
 
 
 @each
-def test_tokens_are_told_once(recording: lab.Recording) -> None:
+def test_tokens_are_told_once(recording):
     usage = next(row["sdk_final"]["usage"] for row in claude_rows() if row["id"] == recording.id)
     items = lab.fed("anthropic", recording.events)
     (told,) = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta)]
@@ -166,7 +159,7 @@ def test_tokens_are_told_once(recording: lab.Recording) -> None:
 # -- the streams that the official client gets wrong ----------------------------------------------------------------
 
 
-def test_a_cut_call_stays_cut() -> None:
+def test_a_cut_call_stays_cut():
     items = lab.fed("anthropic", events(the_row("incomplete_partial_json_response")))
     text, call = reduce(items).entries
     assert (text.incomplete, call.incomplete, call.item_id) == (False, True, "toolu_01EKqbqmZrGRXy18eN7m9kvY")
@@ -175,13 +168,13 @@ def test_a_cut_call_stays_cut() -> None:
     assert (stop.stop_reason, stop.incomplete) == ("max_tokens", False)
 
 
-def test_a_gateway_that_ends_with_done() -> None:
+def test_a_gateway_that_ends_with_done():
     found = lab.screen(lab.fed("anthropic", events(the_row("gateway_message_delta_metadata"))))
     assert found == [("text", "A solar eclipse occurs when the Moon passes directly between the Earth and the Sun,")]
 
 
 @pytest.mark.parametrize("name", ["anthropic-programmatic-tool-calling.1", "anthropic-tool-search-bm25.1"])
-def test_several_messages_in_one_run_follow_one_another(name: str) -> None:
+def test_several_messages_in_one_run_follow_one_another(name):
     row = the_row(name)
     starts = [at for at, event in enumerate(row["stream"]) if '"message_start"' in event]
     parts = [row["stream"][start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
@@ -192,7 +185,7 @@ def test_several_messages_in_one_run_follow_one_another(name: str) -> None:
     assert (reduce(items).retracted, [entry for entry in reduce(items).entries if entry.incomplete]) == (set(), [])
 
 
-def test_a_spliced_attempt_replaces_the_first() -> None:
+def test_a_spliced_attempt_replaces_the_first():
     items = lab.fed("anthropic", events(the_row("spliced-message-start")))
     assert lab.screen(items) == [
         ("thinking", "Let me call the tool."),
@@ -208,7 +201,7 @@ BEDROCK = [recording(row) for row in lab.streams("bedrock-invoke") if row in cla
 
 
 @pytest.mark.parametrize("recording", BEDROCK, ids=lambda recording: recording.id)
-def test_invoke_bodies_in_binary_frames(recording: lab.Recording) -> None:
+def test_invoke_bodies_in_binary_frames(recording):
     payloads = [event.split(b"data: ", 1)[1].rstrip() for event in recording.events]
     chunks = [json.dumps({"bytes": base64.b64encode(payload).decode(), "p": "abcd"}).encode() for payload in payloads]
     framed = recording._replace(events=[lab.frame("chunk", chunk) for chunk in chunks])

@@ -4,22 +4,18 @@ Every address and every title of a stream is in an item; thinking, stop reasons 
 accumulator makes of them; an answer that came whole shows and records what its message says.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import msgspec
 import pytest
 from recorded import needs_corpus, rows
-from recorded_streams import Row, arguments, events, recordings, sse
+from recorded_streams import arguments, events, recordings, sse
 from stream_lab import fed, strings
 
 from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, Item, ItemStarted, TurnStop
-from topics.reducer import Entry, reduce
+from topics.items import AgentError, AgentUnrecognized, ItemStarted, TurnStop
+from topics.reducer import reduce
 
 pytestmark = needs_corpus
 
@@ -27,7 +23,7 @@ PROVIDERS = ("openai-chat", "openai-compat", "other")
 each_provider = pytest.mark.parametrize("provider", PROVIDERS)
 
 
-def beside(value: Any, name: str = "") -> Iterator[str]:
+def beside(value, name=""):
     """Every address and title in an event."""
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -39,25 +35,25 @@ def beside(value: Any, name: str = "") -> Iterator[str]:
         yield value
 
 
-def told(items: list[Item]) -> list[str]:
+def told(items):
     """All that stands in items, and the texts that their deltas make."""
     joined = [entry.text for entry in reduce(items).entries]
     return [*strings(json.loads(msgspec.json.encode(items))), *joined]
 
 
 @cache
-def answers(provider: str) -> tuple[Row, ...]:
+def answers(provider):
     """The rows of a provider whose answer came whole: an object with choices."""
     whole = [row for row in rows(provider) if not row.get("stream") and isinstance(row.get("response"), dict)]
     return tuple(row for row in whole if any("message" in choice for choice in row["response"].get("choices") or []))
 
 
-def fed_whole(row: Row, source: str = "openai-chat") -> list[Item]:
+def fed_whole(row, source="openai-chat"):
     return fed(source, [json.dumps(row["response"]).encode()])
 
 
 @each_provider
-def test_every_address_and_title_of_a_stream_is_in_an_item(provider: str) -> None:
+def test_every_address_and_title_of_a_stream_is_in_an_item(provider):
     found = 0
     for row in recordings(provider):
         said = told(fed("openai-chat", sse(row)))
@@ -68,18 +64,18 @@ def test_every_address_and_title_of_a_stream_is_in_an_item(provider: str) -> Non
 
 
 @each_provider
-def test_every_address_and_title_of_a_whole_answer_is_in_an_item(provider: str) -> None:
+def test_every_address_and_title_of_a_whole_answer_is_in_an_item(provider):
     for row in answers(provider):
         said = told(fed_whole(row))
         for named in set(beside(row["response"])):
             assert any(named in text for text in said), (row["id"], named)
 
 
-def thinking(entries: list[Entry]) -> str:
+def thinking(entries):
     return "".join(entry.text for entry in entries if entry.item_type == "thinking")
 
 
-def reasoning(message: dict[str, Any]) -> str:
+def reasoning(message):
     """The words of reasoning in a message, under whichever of its names."""
     details = message.get("reasoning_details") or []
     plain = message.get("reasoning_content") or message.get("reasoning") or ""
@@ -89,7 +85,7 @@ def reasoning(message: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS[:2])
-def test_thinking_reasons_and_tokens_are_what_the_accumulator_makes_of_a_stream(provider: str) -> None:
+def test_thinking_reasons_and_tokens_are_what_the_accumulator_makes_of_a_stream(provider):
     rows = [row for row in recordings(provider) if row.get("sdk_final")]
     assert rows
     for row in rows:
@@ -109,7 +105,7 @@ def test_thinking_reasons_and_tokens_are_what_the_accumulator_makes_of_a_stream(
 
 
 @each_provider
-def test_no_answer_whose_end_was_told_is_cut(provider: str) -> None:
+def test_no_answer_whose_end_was_told_is_cut(provider):
     for row in recordings(provider):
         chunks = events(row)
         reasons = [choice.get("finish_reason") for chunk in chunks for choice in chunk.get("choices") or []]
@@ -120,7 +116,7 @@ def test_no_answer_whose_end_was_told_is_cut(provider: str) -> None:
 
 
 @each_provider
-def test_a_whole_answer_is_promoted(provider: str) -> None:
+def test_a_whole_answer_is_promoted(provider):
     """Texts, reasoning, calls, reason and tokens are those of its message; nothing is cut or not understood."""
     for row in answers(provider):
         response = row["response"]
@@ -144,17 +140,15 @@ def test_a_whole_answer_is_promoted(provider: str) -> None:
             "promoted"
         }
         (stop,) = [item for item in items if isinstance(item, TurnStop)]
-        assert (stop.incomplete, stop.stop_reason, stop.model) == (
-            False,
-            reason or None,
-            response["model"] or None,
-        ), row["id"]
+        assert (stop.incomplete, stop.stop_reason, stop.model) == (False, reason or None, response["model"] or None), (
+            row["id"]
+        )
         tokens = (response.get("usage") or {}).get("completion_tokens")
         assert tokens is None or stop.usage.output_tokens == tokens, row["id"]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS[:2])
-def test_a_whole_answer_and_its_stream_make_the_same_turn(provider: str) -> None:
+def test_a_whole_answer_and_its_stream_make_the_same_turn(provider):
     """The stream's accumulated message, fed whole, gives the words and calls that its chunks gave."""
     for row in recordings(provider):
         final = row.get("sdk_final")

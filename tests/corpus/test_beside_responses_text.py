@@ -1,10 +1,6 @@
 """What recorded Responses streams name beside their text: every address and every title is in their items."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +17,7 @@ ECHOED = {"instructions", "tools", "text", "metadata", "tool_choice", "prompt"}
 ENVELOPES = {"response.created", "response.in_progress", "response.queued", "response.completed", "response.incomplete"}
 
 
-def names(value: Any, key: str = "") -> Iterator[str]:
+def names(value, key=""):
     """Every address in a value, and every title, file name and quotation."""
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -33,7 +29,7 @@ def names(value: Any, key: str = "") -> Iterator[str]:
         yield value
 
 
-def said(event: dict[str, Any]) -> dict[str, Any]:
+def said(event):
     """What an event says beside the pieces of texts, without what it repeats of its request."""
     if event["type"].endswith(".delta"):
         return {}
@@ -43,7 +39,7 @@ def said(event: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("provider", ["openai-responses", "responses-compat"])
-def test_every_address_and_title_is_in_an_item(provider: str) -> None:
+def test_every_address_and_title_is_in_an_item(provider):
     found = 0
     for row in recordings(provider):
         items = fed("openai-responses", [sse(payload) for payload in payloads(row)])
@@ -57,7 +53,6 @@ def test_every_address_and_title_is_in_an_item(provider: str) -> None:
     assert found
 
 
-def plain(item: Any) -> dict[str, Any]:
+def plain(item):
     """An item as its consumers read it."""
-    decoded: dict[str, Any] = json.loads(msgspec.json.encode(item))
-    return decoded
+    return json.loads(msgspec.json.encode(item))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import stream_lab as lab
 from recorded import needs_corpus, rows
 
 from pipeline.streams import Recovery
-from topics.items import AgentUnrecognized, Item, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
+from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
 from topics.reducer import reduce
 
 pytestmark = needs_corpus
@@ -26,19 +26,19 @@ pytestmark = needs_corpus
 Row = dict[str, Any]
 
 
-def is_claude(row: Row) -> bool:
+def is_claude(row):
     """Whether a row is one of the Messages API: Bedrock has other vendors' models behind the same call."""
     if row.get("stream"):
         return any('"message_start"' in event for event in map(text_of, row["stream"]))
     return whole(row).get("type") == "message"
 
 
-def is_generated(row: Row) -> bool:
+def is_generated(row):
     """Whether a row is an answer: Gemini's files have counts of tokens, embeddings and caches, too."""
     return bool(row.get("stream")) or not {"candidates", "promptFeedback"}.isdisjoint(whole(row))
 
 
-def is_anything(_row: Row) -> bool:
+def is_anything(_row):
     """Whether a row counts, where all do."""
     return True
 
@@ -64,42 +64,42 @@ SOURCES = [
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.file)
 
 # Addresses and titles that no item has, by the end of a recording's id, and why.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS = {}
 
 
-def text_of(event: Any) -> str:
+def text_of(event):
     """An event of a recording as its bytes had it."""
     return event if isinstance(event, str) else json.dumps(event)
 
 
-def whole(row: Row) -> dict[str, Any]:
+def whole(row):
     """The answer of an interaction that was not streamed and went well."""
     found = row.get("response")
     return found if isinstance(found, dict) and row["status"] == 200 else {}
 
 
 @cache
-def interactions(file: str) -> tuple[Row, ...]:
+def interactions(file):
     """The rows of a file that have an answer."""
     return tuple(row for row in rows(file) if row.get("stream") or whole(row))
 
 
-def streamed(source: Source) -> list[Row]:
+def streamed(source):
     """The recorded streams of a source."""
     return [row for row in interactions(source.file) if row.get("stream") and source.is_own(row)]
 
 
-def answers(source: Source) -> list[Row]:
+def answers(source):
     """The recorded answers of a source that were not streamed."""
     return [row for row in interactions(source.file) if not row.get("stream") and source.is_own(row)]
 
 
-def events(row: Row) -> list[str]:
+def events(row):
     """The events of a stream, or the answer, as text."""
     return [text_of(event) for event in row["stream"]] if row.get("stream") else [json.dumps(whole(row))]
 
 
-def fed(source: Source, row: Row) -> list[Item]:
+def fed(source, row):
     """The items of an interaction."""
     return lab.fed(source.name, [lab.sse(event) for event in events(row)])
 
@@ -109,7 +109,7 @@ def fed(source: Source, row: Row) -> list[Item]:
 ADDRESS = re.compile(r"https?://[^\s\"'<>\\]+")
 
 
-def strings(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+def strings(value, name=""):
     """The strings in JSON, each with the name of the member that holds it."""
     if isinstance(value, str):
         yield name, value
@@ -121,7 +121,7 @@ def strings(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
             yield from strings(inner, name)
 
 
-def named(event: str) -> set[str]:
+def named(event):
     """The addresses and the titles in an event."""
     try:
         found = list(strings(json.loads(event)))
@@ -131,14 +131,14 @@ def named(event: str) -> set[str]:
     return titles.union(*(ADDRESS.findall(text) for _, text in found))
 
 
-def told(items: list[Item]) -> str:
+def told(items):
     """Everything that items say, decoded."""
     return "\n".join(text for _, text in strings(json.loads(msgspec.json.encode(items))))
 
 
 @each_source
-def test_every_address_and_every_title_is_in_the_items(source: Source) -> None:
-    missing: dict[str, list[str]] = {}
+def test_every_address_and_every_title_is_in_the_items(source):
+    missing = {}
     count = 0
     for row in [*streamed(source), *answers(source)]:
         expected = set().union(*map(named, events(row)))
@@ -152,7 +152,7 @@ def test_every_address_and_every_title_is_in_the_items(source: Source) -> None:
 
 
 @each_source
-def test_sources_of_a_text_stand_with_the_text_and_not_beside_it(source: Source) -> None:
+def test_sources_of_a_text_stand_with_the_text_and_not_beside_it(source):
     """Where an answer has a text and names sources, they are not told apart from it."""
     apart = [
         row["id"]
@@ -168,14 +168,14 @@ def test_sources_of_a_text_stand_with_the_text_and_not_beside_it(source: Source)
 _REASON = re.compile(r'"(?:stop_reason|stopReason|finishReason)":\s*(?:"(\w+)"|(\d+))')
 
 
-def reasons(row: Row) -> list[str]:
+def reasons(row):
     """The reasons for its end that an answer tells; Gemini's may be numbers."""
     found = [name or number for event in events(row) for name, number in _REASON.findall(event)]
     return [{"1": "STOP", "2": "MAX_TOKENS"}.get(reason, reason) for reason in found]
 
 
 @each_source
-def test_an_answer_whose_end_was_told_is_not_called_cut(source: Source) -> None:
+def test_an_answer_whose_end_was_told_is_not_called_cut(source):
     for row in [*streamed(source), *answers(source)]:
         items = fed(source, row)
         said = reasons(row)
@@ -189,7 +189,7 @@ def test_an_answer_whose_end_was_told_is_not_called_cut(source: Source) -> None:
 
 
 @each_source
-def test_the_recordings_are_all_there(source: Source) -> None:
+def test_the_recordings_are_all_there(source):
     assert (len(streamed(source)), len(answers(source))) == (source.streams, source.answers)
 
 
@@ -197,7 +197,7 @@ def test_the_recordings_are_all_there(source: Source) -> None:
 
 
 @each_source
-def test_an_answer_that_was_not_streamed_is_on_the_screen(source: Source) -> None:
+def test_an_answer_that_was_not_streamed_is_on_the_screen(source):
     for row in answers(source):
         items = fed(source, row)
         assert [item for item in items if isinstance(item, AgentUnrecognized | ItemRetracted)] == [], row["id"]
@@ -206,18 +206,18 @@ def test_an_answer_that_was_not_streamed_is_on_the_screen(source: Source) -> Non
         assert (texts(view.entries), calls(view.entries)) == plain(source, whole(row)), row["id"]
 
 
-def texts(entries: list[Any]) -> str:
+def texts(entries):
     """The words on the screen."""
     return "".join(entry.text for entry in entries if entry.item_type == "text")
 
 
-def calls(entries: list[Any]) -> list[Any]:
+def calls(entries):
     """The inputs of the calls on the screen."""
     found = [entry for entry in entries if entry.item_type == "tool_use"]
     return [json.loads(bytes(entry.input) if entry.input is not None else entry.text or "{}") for entry in found]
 
 
-def plain(source: Source, answer: dict[str, Any]) -> tuple[str, list[Any]]:
+def plain(source, answer):
     """The words and the inputs of the calls in an answer, read in the plainest way."""
     words, inputs = "", []
     for block in blocks(source, answer):
@@ -232,7 +232,7 @@ def plain(source: Source, answer: dict[str, Any]) -> tuple[str, list[Any]]:
     return words, inputs
 
 
-def blocks(source: Source, answer: dict[str, Any]) -> list[dict[str, Any]]:
+def blocks(source, answer):
     """The blocks of an answer's first choice."""
     if source.name == "gemini":
         first = (answer.get("candidates") or [{}])[0]
@@ -245,7 +245,7 @@ def blocks(source: Source, answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @each_source
-def test_stop_reasons_and_tokens_are_the_official_clients(source: Source) -> None:
+def test_stop_reasons_and_tokens_are_the_official_clients(source):
     for row in streamed(source):
         final = row.get("sdk_final")
         if final is None or sum('"message_start"' in event for event in events(row)) > 1:
@@ -257,7 +257,7 @@ def test_stop_reasons_and_tokens_are_the_official_clients(source: Source) -> Non
 
 
 @pytest.mark.parametrize("source", SOURCES[:3], ids=lambda source: source.file)
-def test_the_log_of_a_whole_answer_is_the_answer(source: Source) -> None:
+def test_the_log_of_a_whole_answer_is_the_answer(source):
     """Blocks as they came, with the issuer of reasoning; a text without a word is left out."""
     for row in answers(source):
         recovery = Recovery(source.name)
@@ -268,11 +268,11 @@ def test_the_log_of_a_whole_answer_is_the_answer(source: Source) -> None:
         assert known == [block for block in whole(row)["content"] if not is_blank(block)], row["id"]
 
 
-def is_blank(block: dict[str, Any]) -> bool:
+def is_blank(block):
     return block == {"type": "text", "text": ""}
 
 
-def test_items_of_own_blocks_end_with_the_block_of_the_recording() -> None:
+def test_items_of_own_blocks_end_with_the_block_of_the_recording():
     """What an Anthropic stream has of its own types is in ``raw`` as the official client holds it."""
     (source, *_) = SOURCES
     count = 0
@@ -288,5 +288,5 @@ def test_items_of_own_blocks_end_with_the_block_of_the_recording() -> None:
     assert count > 50
 
 
-def without_nothing(block: dict[str, Any]) -> dict[str, Any]:
+def without_nothing(block):
     return {name: value for name, value in block.items() if value is not None}

@@ -5,37 +5,32 @@ that turn; a call that ran although its message was replaced (``executed_but_sup
 second, ``held`` is what the CLI sent with another prompt at the end, which is what it holds for good.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 from recorded import needs_corpus, rows
 
-from pipeline.streams import FinishedTurn, Recovery, recover
-from topics.items import Item, ItemRetracted, ItemStarted, TurnResult, TurnStop
-from topics.reducer import Entry, View, reduce
+from pipeline.streams import Recovery, recover
+from topics.items import ItemRetracted, ItemStarted, TurnResult, TurnStop
+from topics.reducer import reduce
 
 RUNS, HELD = rows("claude-cli-faults"), rows("claude-cli-held")
 
 pytestmark = needs_corpus
 
-Block = dict[str, Any]
 CALLS = ("tool_use", "server_tool_use")
 # What was confirmed here and then silently replaced is not in the rest of that turn, but the second measurement found
 # that the program keeps it for good.
 KEPT = {(name, cli) for name in ("drop-in-second-tool", "drop-same-prefix") for cli in ("1.0.128", "2.1.50")}
 
 
-def as_seen_for_good(run: dict[str, Any]) -> dict[str, Any]:
+def as_seen_for_good(run):
     if (run["name"], run["cli"]) not in KEPT:
         return run
     return run | {"visible": [block for line in run["lines"] for block in confirmed_in(line)]}
 
 
-def confirmed_in(line: str) -> list[Block]:
+def confirmed_in(line):
     """The main turn's blocks that a line confirms, without what is no block of the screen."""
     read = json.loads(line)
     notice = read.get("error") or (read.get("message") or {}).get("model") == "<synthetic>"
@@ -54,7 +49,7 @@ each_held = pytest.mark.parametrize(
 )
 
 
-def as_block(entry: Entry) -> dict[str, Any]:
+def as_block(entry):
     if entry.item_type == "text":
         return {"type": "text", "text": entry.text}
     return {
@@ -65,11 +60,11 @@ def as_block(entry: Entry) -> dict[str, Any]:
     }
 
 
-def complete(view: View, *, parent: bool = False) -> list[dict[str, Any]]:
+def complete(view, *, parent=False):
     return [as_block(entry) for entry in view.blocks("text", "tool_use", parent=parent) if not entry.incomplete]
 
 
-def check_end(view: View, run: dict[str, Any]) -> None:
+def check_end(view, run):
     superseded = run["executed_but_superseded"]
     found = complete(view)
     assert run["visible"] in (found, [block for block in found if block not in superseded])
@@ -82,9 +77,9 @@ def check_end(view: View, run: dict[str, Any]) -> None:
     assert all(entry.done for entry in view.entries)
 
 
-def fed(lines: list[str], size: int) -> list[Item]:
+def fed(lines, size):
     recovery = Recovery("claude-cli")
-    items: list[Item] = []
+    items = []
     for first in range(0, len(lines), size):
         items += recovery.feed("\n".join(lines[first : first + size]).encode())
     return items + recovery.end_run("end of input")
@@ -92,24 +87,24 @@ def fed(lines: list[str], size: int) -> list[Item]:
 
 @each_run
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_a_run_ends_with_its_visible_blocks_each_once(run: dict[str, Any], size: int) -> None:
+def test_a_run_ends_with_its_visible_blocks_each_once(run, size):
     check_end(reduce(fed(run["lines"], size)), run)
 
 
 @each_run
-def test_with_each_line_delivered_twice_it_ends_the_same(run: dict[str, Any]) -> None:
+def test_with_each_line_delivered_twice_it_ends_the_same(run):
     doubled = [line for line in run["lines"] for _ in range(2 if json.loads(line).get("uuid") else 1)]
     assert fed(doubled, 1) == fed(run["lines"], 1)
     check_end(reduce(fed(doubled, 10_000)), run)
 
 
 @each_run
-def test_with_each_item_delivered_twice_it_ends_the_same(run: dict[str, Any]) -> None:
+def test_with_each_item_delivered_twice_it_ends_the_same(run):
     check_end(reduce(item for item in fed(run["lines"], 1) for _ in range(2)), run)
 
 
 @each_run
-def test_what_disappears_is_named(run: dict[str, Any]) -> None:
+def test_what_disappears_is_named(run):
     items = fed(run["lines"], 1)
     started = {item.item_id for item in items if isinstance(item, ItemStarted)}
     retracted = {item.item_id for item in items if isinstance(item, ItemRetracted)}
@@ -117,13 +112,13 @@ def test_what_disappears_is_named(run: dict[str, Any]) -> None:
 
 
 @each_run
-def test_cut_after_any_line_it_ends_with_what_was_confirmed(run: dict[str, Any]) -> None:
+def test_cut_after_any_line_it_ends_with_what_was_confirmed(run):
     recovery = Recovery("claude-cli")
-    items: list[Item] = []
-    confirmed: list[dict[str, Any]] = []
+    items = []
+    confirmed = []
     # Which attempt each item belongs to: how many messages had started to stream when it appeared.
     attempts = 0
-    attempt_of: dict[str, int] = {}
+    attempt_of = {}
     for line in run["lines"]:
         attempts += '"message_start"' in line
         confirmed += confirmed_in(line)
@@ -140,19 +135,19 @@ def test_cut_after_any_line_it_ends_with_what_was_confirmed(run: dict[str, Any])
 
 
 @each_run
-def test_results_are_seen_unless_they_tell_an_error(run: dict[str, Any]) -> None:
+def test_results_are_seen_unless_they_tell_an_error(run):
     for result in reduce(recover(run["lines"])).results.values():
         assert result.unseen == result.is_error
         assert result.expanded == result.is_error
 
 
-def as_turn_block(block: dict[str, Any]) -> dict[str, Any]:
+def as_turn_block(block):
     return {name: value for name, value in block.items() if name in {"type", "text", "id", "name", "input"}}
 
 
-def turns_of(lines: list[str]) -> list[FinishedTurn]:
+def turns_of(lines):
     recovery = Recovery("claude-cli")
-    turns: list[FinishedTurn] = []
+    turns = []
     for line in lines:
         recovery.feed(line.encode())
         turns += recovery.take_finished()
@@ -160,12 +155,12 @@ def turns_of(lines: list[str]) -> list[FinishedTurn]:
     return turns + recovery.take_finished()
 
 
-def blocks_of(turns: Iterable[FinishedTurn], role: str) -> list[Block]:
+def blocks_of(turns, role):
     return [block for turn in turns if turn.role == role for block in json.loads(turn.message)["content"]]
 
 
 @each_run
-def test_finished_turns_hold_what_is_visible_in_order(run: dict[str, Any]) -> None:
+def test_finished_turns_hold_what_is_visible_in_order(run):
     turns = turns_of(run["lines"])
     assert len({turn.id for turn in turns}) == len(turns)
     blocks = blocks_of(turns, "assistant")
@@ -183,19 +178,19 @@ def test_finished_turns_hold_what_is_visible_in_order(run: dict[str, Any]) -> No
 # -- the second measurement: what the program holds for good ------------------------------------------------------
 
 
-def is_blank(block: Block) -> bool:
+def is_blank(block):
     return block["type"] == "text" and not block["text"].strip()
 
 
-def likeness(block: Block) -> str:
+def likeness(block):
     return json.dumps([block.get("text"), block.get("name"), block.get("input")], sort_keys=True)
 
 
-def held_once(run: dict[str, Any]) -> list[Block]:
+def held_once(run):
     """What the program holds, without what a message in place of a cut one says again, and without blank texts."""
-    confirmed: dict[str, list[Block]] = {}
-    in_place_of: dict[str, str] = {}
-    started: set[str] = set()
+    confirmed = {}
+    in_place_of = {}
+    started = set()
     streaming = ""
     for line in run["lines"]:
         read = json.loads(line)
@@ -222,7 +217,7 @@ def held_once(run: dict[str, Any]) -> list[Block]:
     return [block for blocks in confirmed.values() for block in blocks]
 
 
-def cut_for_good(run: dict[str, Any]) -> list[str]:
+def cut_for_good(run):
     """The text that a result cut off, which nothing came in place of."""
     streamed = ""
     left = []
@@ -237,7 +232,7 @@ def cut_for_good(run: dict[str, Any]) -> list[str]:
     return left
 
 
-def check_held(view: View, run: dict[str, Any]) -> None:
+def check_held(view, run):
     entries = view.blocks("text", *CALLS)
     assert [as_block(entry) for entry in entries if not entry.incomplete] == held_once(run)
     assert [entry.text for entry in entries if entry.incomplete] == cut_for_good(run)
@@ -246,24 +241,24 @@ def check_held(view: View, run: dict[str, Any]) -> None:
 
 @each_held
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_a_run_ends_with_what_the_program_holds_each_once(run: dict[str, Any], size: int) -> None:
+def test_a_run_ends_with_what_the_program_holds_each_once(run, size):
     check_held(reduce(fed(run["lines"], size)), run)
 
 
 @each_held
-def test_what_is_held_does_not_change_when_each_line_comes_twice(run: dict[str, Any]) -> None:
+def test_what_is_held_does_not_change_when_each_line_comes_twice(run):
     doubled = [line for line in run["lines"] for _ in range(2 if json.loads(line).get("uuid") else 1)]
     assert fed(doubled, 1) == fed(run["lines"], 1)
     check_held(reduce(fed(doubled, 10_000)), run)
 
 
 @each_held
-def test_what_is_held_does_not_change_when_each_item_comes_twice(run: dict[str, Any]) -> None:
+def test_what_is_held_does_not_change_when_each_item_comes_twice(run):
     check_held(reduce(item for item in fed(run["lines"], 1) for _ in range(2)), run)
 
 
 @each_held
-def test_what_is_held_does_not_depend_on_the_names_that_new_versions_give_events(run: dict[str, Any]) -> None:
+def test_what_is_held_does_not_depend_on_the_names_that_new_versions_give_events(run):
     lines = []
     for line in run["lines"]:
         read = json.loads(line)
@@ -273,7 +268,7 @@ def test_what_is_held_does_not_depend_on_the_names_that_new_versions_give_events
 
 
 @each_held
-def test_finished_turns_hold_what_the_program_holds(run: dict[str, Any]) -> None:
+def test_finished_turns_hold_what_the_program_holds(run):
     turns = turns_of(run["lines"])
     assert len({turn.id for turn in turns}) == len(turns)
     whole = [as_turn_block(block) for block in blocks_of(turns, "assistant") if block["type"] in {"text", *CALLS}]
@@ -286,13 +281,13 @@ def test_finished_turns_hold_what_the_program_holds(run: dict[str, Any]) -> None
 
 
 @each_held
-def test_prompts_of_the_program_itself_are_marked(run: dict[str, Any]) -> None:
+def test_prompts_of_the_program_itself_are_marked(run):
     written = [json.loads(line) for line in run["lines"] if '"isSynthetic":true' in line]
     turns = [turn for turn in turns_of(run["lines"]) if turn.synthetic]
     assert [json.loads(turn.message)["content"] for turn in turns] == [line["message"]["content"] for line in written]
 
 
-def check_cut(view: View, confirmed: list[Block], expected: list[Block]) -> None:
+def check_cut(view, confirmed, expected):
     found = [as_block(entry) for entry in view.blocks("text", *CALLS) if not entry.incomplete]
     assert [block for block in found if block not in confirmed] == []
     assert [block for block in expected if block in confirmed and block not in found] == []
@@ -302,10 +297,10 @@ def check_cut(view: View, confirmed: list[Block], expected: list[Block]) -> None
 
 
 @each_held
-def test_cut_after_any_line_what_was_confirmed_is_there_and_nothing_blank(run: dict[str, Any]) -> None:
+def test_cut_after_any_line_what_was_confirmed_is_there_and_nothing_blank(run):
     recovery = Recovery("claude-cli")
-    items: list[Item] = []
-    confirmed: list[Block] = []
+    items = []
+    confirmed = []
     expected = held_once(run)
     for line in run["lines"]:
         confirmed += confirmed_in(line)
@@ -313,7 +308,7 @@ def test_cut_after_any_line_what_was_confirmed_is_there_and_nothing_blank(run: d
         check_cut(reduce([*items, *Recovery.restore(recovery.snapshot()).end_run("killed")]), confirmed, expected)
 
 
-def is_stop(line: str, *kinds: str) -> bool:
+def is_stop(line, *kinds):
     return (json.loads(line).get("event") or {}).get("type") in kinds
 
 
@@ -323,9 +318,9 @@ def is_stop(line: str, *kinds: str) -> bool:
     [("content_block_stop",), ("message_delta", "message_stop"), ("content_block_stop", "message_delta")],
     ids="-".join,
 )
-def test_a_turn_that_succeeded_is_whole_whatever_stops_were_lost(run: dict[str, Any], lost: tuple[str, ...]) -> None:
+def test_a_turn_that_succeeded_is_whole_whatever_stops_were_lost(run, lost):
     items = fed([line for line in run["lines"] if not is_stop(line, *lost)], 1)
-    said: TurnStop | None = None
+    said = None
     for item in items:
         if isinstance(item, TurnStop) and item.parent_tool_use_id is None:
             said = item
@@ -336,7 +331,7 @@ def test_a_turn_that_succeeded_is_whole_whatever_stops_were_lost(run: dict[str, 
                 assert said.incomplete == (item.subtype == "error_during_execution")
 
 
-def is_uncut(run: dict[str, Any]) -> bool:
+def is_uncut(run):
     """Whether no message of the run was cut, so that a lost stop hides nothing."""
     events = [event for line in run["lines"] if (event := json.loads(line).get("event"))]
     stops = [event for event in events if event["type"] == "message_stop"]
@@ -345,13 +340,13 @@ def is_uncut(run: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("run", list(filter(is_uncut, HELD)), ids=lambda run: f"{run['name']}-{run['cli']}")
-def test_whatever_stops_were_lost_a_run_without_a_cut_ends_the_same(run: dict[str, Any]) -> None:
+def test_whatever_stops_were_lost_a_run_without_a_cut_ends_the_same(run):
     lines = [line for line in run["lines"] if not is_stop(line, "content_block_stop", "message_delta", "message_stop")]
     check_held(reduce(fed(lines, 1)), run)
 
 
 @each_held
-def test_without_streamed_events_everything_that_is_held_is_promoted(run: dict[str, Any]) -> None:
+def test_without_streamed_events_everything_that_is_held_is_promoted(run):
     lines = [line for line in run["lines"] if json.loads(line)["type"] != "stream_event"]
     view = reduce(fed(lines, 1))
     entries = view.blocks("text", *CALLS)

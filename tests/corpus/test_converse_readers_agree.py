@@ -1,7 +1,5 @@
 """Recorded requests of Converse: the typed reader takes nearly all, and reads each as the tolerant one does."""
 
-from __future__ import annotations
-
 import json
 from unittest.mock import patch
 

@@ -4,32 +4,28 @@ The oracle is the turn that the client sent again and the service took; where th
 events, for no official client puts them together.
 """
 
-from __future__ import annotations
-
 import base64
 import json
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import pytest
 import stream_lab as lab
 from recorded import needs_corpus
 
 from pipeline.streams import Recovery
-from topics.items import Item, TurnDelta, TurnStop, Usage
+from topics.items import TurnDelta, TurnStop, Usage
 
 pytestmark = needs_corpus
 
 
 @cache
-def rows() -> list[dict[str, Any]]:
+def rows():
     return lab.streams("bedrock-converse")
 
 
-def read(stream: list[dict[str, Any]]) -> list[lab.Shown]:
+def read(stream):
     """The blocks of a stream, put together in the plainest way."""
-    blocks: dict[int, list[Any]] = {}
+    blocks = {}
     for event in stream:
         start, delta = event.get("contentBlockStart"), event.get("contentBlockDelta")
         if start and start["start"]:
@@ -48,13 +44,13 @@ def read(stream: list[dict[str, Any]]) -> list[lab.Shown]:
     return [shown(*block) for block in blocks.values()]
 
 
-def shown(kind: str, members: dict[str, Any], text: str) -> lab.Shown:
+def shown(kind, members, text):
     if kind.endswith("tool_use"):
         return kind, members["name"], members["toolUseId"], json.loads(text or "{}")
     return (kind, text) if kind in {"text", "thinking"} else (kind, None)
 
 
-def sent_again(block: dict[str, Any]) -> lab.Shown:
+def sent_again(block):
     """A block of a Converse request."""
     call = block.get("toolUse")
     if call:
@@ -66,15 +62,15 @@ def sent_again(block: dict[str, Any]) -> lab.Shown:
     )
 
 
-def events(row: dict[str, Any]) -> list[bytes]:
+def events(row):
     return [json.dumps(event).encode() + b"\n" for event in row["stream"]]
 
 
-def framed(row: dict[str, Any]) -> list[bytes]:
+def framed(row):
     return [lab.frame(name, json.dumps(body).encode()) for event in row["stream"] for name, body in event.items()]
 
 
-def compared(items: list[Item]) -> list[lab.Shown]:
+def compared(items):
     """The screen without what blocks of other types hold."""
     told = {"text", "thinking"}
     return [block if block[0] in told or len(block) > 2 else (block[0], None) for block in lab.screen(items)]
@@ -87,18 +83,18 @@ each = pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: re
 each_framed = pytest.mark.parametrize("recording", FRAMED, ids=lambda recording: recording.id)
 
 
-def test_the_recordings_are_all_there() -> None:
+def test_the_recordings_are_all_there():
     assert len(rows()) == 56
     assert len(SENT_AGAIN) == 9
 
 
 @each
-def test_what_is_on_the_screen_is_what_the_events_say(recording: lab.Recording) -> None:
+def test_what_is_on_the_screen_is_what_the_events_say(recording):
     lab.check_whole(recording, compared)
 
 
 @each_framed
-def test_the_same_in_binary_frames(recording: lab.Recording) -> None:
+def test_the_same_in_binary_frames(recording):
     lab.check_whole(recording, compared)
     lab.check_cuts(recording)
     plain = next(other for other in RECORDINGS if other.id == recording.id)
@@ -106,13 +102,13 @@ def test_the_same_in_binary_frames(recording: lab.Recording) -> None:
 
 
 @pytest.mark.parametrize("row", SENT_AGAIN, ids=lambda row: row["id"])
-def test_what_is_on_the_screen_is_what_the_client_sent_again(row: dict[str, Any]) -> None:
+def test_what_is_on_the_screen_is_what_the_client_sent_again(row):
     sent = [sent_again(block) for turn in row["followup_assistant"] for block in turn["content"]]
     assert compared(lab.fed("bedrock-converse", events(row))) == sent
 
 
 @each
-def test_the_name_of_an_event_may_stand_beside_it(recording: lab.Recording) -> None:
+def test_the_name_of_an_event_may_stand_beside_it(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
     whole = lab.without_deltas(lab.fed("bedrock-converse", recording.events))
     named = [lab.sse(json.dumps(body), name) for event in row["stream"] for name, body in event.items()]
@@ -123,16 +119,14 @@ def test_the_name_of_an_event_may_stand_beside_it(recording: lab.Recording) -> N
 
 @each
 @lab.each_check
-def test_cut_redelivered_broken_off_and_asked_for_again(
-    recording: lab.Recording, check: Callable[[lab.Recording], None]
-) -> None:
+def test_cut_redelivered_broken_off_and_asked_for_again(recording, check):
     # Without its start, a second attempt cannot be told from more of the first.
     if check is not lab.check_retry or b"messageStart" in recording.events[0]:
         check(recording)
 
 
 @each
-def test_tokens_are_told_once(recording: lab.Recording) -> None:
+def test_tokens_are_told_once(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
     counts = [event["metadata"]["usage"] for event in row["stream"] if "metadata" in event]
     told = [
@@ -151,7 +145,7 @@ def test_tokens_are_told_once(recording: lab.Recording) -> None:
 
 
 @each
-def test_the_history_has_the_reasoning_with_its_issuer(recording: lab.Recording) -> None:
+def test_the_history_has_the_reasoning_with_its_issuer(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
     recovery = Recovery("bedrock-converse")
     recovery.feed(b"".join(recording.events))

@@ -1,7 +1,5 @@
 """The comparer of bodies over recorded requests: each equals itself, and nothing that is changed in one goes unseen."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,14 +1,10 @@
 """Recorded streams of Gemini: items reduce to what was sent again and to a plain sum of the parts, damaged or not."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import Any
 
 from recorded import needs_corpus
 from recorded_streams import (
-    Row,
     check_named,
     cuts,
     errors,
@@ -42,10 +38,10 @@ SENT_OTHERWISE = {
 BESIDE = {"thought", "thoughtSignature"}
 
 
-def put(root: dict[str, Any], path: str, value: Any) -> None:
+def put(root, path, value):
     """Write a value at a path such as ``$.operations[0].price``; text is added to text."""
     steps = [int(number) if number else name for name, number in re.findall(r"\.(\w+)|\[(\d+)\]", path)]
-    at: Any = root
+    at = root
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         if isinstance(step, int) and step == len(at):
             at.append(None)
@@ -57,10 +53,10 @@ def put(root: dict[str, Any], path: str, value: Any) -> None:
         at = at[step]
 
 
-def plain(chunks: list[dict[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
+def plain(chunks):
     """Texts and calls, added up with no regard to anything else."""
     text = ""
-    calls: list[tuple[str, Any]] = []
+    calls = []
     for part in parts_in(chunks):
         text += "" if part.get("thought") else part.get("text", "")
         call = part.get("functionCall")
@@ -73,32 +69,32 @@ def plain(chunks: list[dict[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
     return text, calls
 
 
-def sent_again(row: Row) -> tuple[str, list[tuple[str, Any]]]:
+def sent_again(row):
     """Texts and calls of the model's turn in the next request."""
     return plain([{"candidates": [{"content": turn} for turn in row["followup_assistant"]]}])
 
 
-def all_rows() -> tuple[Row, ...]:
+def all_rows():
     return recordings("gemini")
 
 
 # -- the undisturbed streams --------------------------------------------------------------------------------------
 
 
-def test_a_stream_adds_up_to_what_its_parts_say() -> None:
+def test_a_stream_adds_up_to_what_its_parts_say():
     found = {row["id"] for row in all_rows() if shown("gemini", row)[:2] != plain(events(row))}
     assert all_rows()
     assert found == set()
 
 
-def test_a_turn_is_what_the_client_sent_again() -> None:
+def test_a_turn_is_what_the_client_sent_again():
     rows = [row for row in all_rows() if row.get("followup_assistant")]
     wrong = [row["id"] for row in rows if shown("gemini", row)[:2] != sent_again(row)]
     assert rows
     assert [row for row in wrong if not row.endswith(tuple(SENT_OTHERWISE))] == []
 
 
-def test_every_part_has_its_place() -> None:
+def test_every_part_has_its_place():
     """Thoughts, and code that the provider ran; a signature stands in front of the part that it seals."""
     for row in all_rows():
         entries = reduce(fed("gemini", sse(row))).entries
@@ -111,7 +107,7 @@ def test_every_part_has_its_place() -> None:
         ], row["id"]
 
 
-def test_the_turn_for_the_log_has_every_signature_in_front_of_its_part() -> None:
+def test_the_turn_for_the_log_has_every_signature_in_front_of_its_part():
     for row in all_rows():
         recovery = Recovery("gemini")
         for piece in sse(row):
@@ -129,7 +125,7 @@ def test_the_turn_for_the_log_has_every_signature_in_front_of_its_part() -> None
         assert issuers <= {"gemini"}
 
 
-def test_the_next_request_to_gemini_has_every_signature_where_it_was() -> None:
+def test_the_next_request_to_gemini_has_every_signature_where_it_was():
     for row in all_rows():
         _, normalized = next_request("gemini", row, "gemini")
         assert [found.rule for found in normalized.violations if found.severity == "hard"] == [], row["id"]
@@ -141,11 +137,11 @@ def test_the_next_request_to_gemini_has_every_signature_where_it_was() -> None:
         assert list(map(name_and_seal, own)) == list(map(name_and_seal, called)), row["id"]
 
 
-def name_and_seal(part: dict[str, Any]) -> tuple[str, str]:
+def name_and_seal(part):
     return part["functionCall"]["name"], part["thoughtSignature"]
 
 
-def test_nothing_is_withdrawn_incomplete_or_not_understood_where_nothing_went_wrong() -> None:
+def test_nothing_is_withdrawn_incomplete_or_not_understood_where_nothing_went_wrong():
     for row in all_rows():
         items = fed("gemini", sse(row))
         assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == [], row["id"]
@@ -154,7 +150,7 @@ def test_nothing_is_withdrawn_incomplete_or_not_understood_where_nothing_went_wr
         check_named(items)
 
 
-def test_tokens_are_told_once_a_message() -> None:
+def test_tokens_are_told_once_a_message():
     for row in all_rows():
         items = fed("gemini", sse(row))
         told = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]
@@ -169,7 +165,7 @@ def test_tokens_are_told_once_a_message() -> None:
 # -- cut ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_that_is_cut_has_all_that_came_and_nothing_whole() -> None:
+def test_a_stream_that_is_cut_has_all_that_came_and_nothing_whole():
     for row in all_rows():
         raws = payloads(row)
         for count, view in cuts("gemini", row):
@@ -184,7 +180,7 @@ def test_a_stream_that_is_cut_has_all_that_came_and_nothing_whole() -> None:
             assert all(entry.done for entry in view.entries)
 
 
-def test_an_array_may_be_laid_out_and_cut_in_any_way() -> None:
+def test_an_array_may_be_laid_out_and_cut_in_any_way():
     for row in all_rows():
         whole = picture(fed("gemini", sse(row)))
         elements = payloads(row)
@@ -202,7 +198,7 @@ def test_an_array_may_be_laid_out_and_cut_in_any_way() -> None:
 # -- tried again --------------------------------------------------------------------------------------------------
 
 
-def test_another_attempt_takes_the_place_of_the_first() -> None:
+def test_another_attempt_takes_the_place_of_the_first():
     """An attempt is known by its ``responseId``; streams of old models, and fixtures, have none."""
     rows = [row for row in all_rows() if events(row)[0].get("responseId")]
     assert rows

@@ -4,8 +4,6 @@ The goal is a share, and every exception has its reason in ``pipeline/explain/sh
 docs/ is made. After a change that moves a share, ``python tests/corpus/harmless.py --write`` and ``make docs``.
 """
 
-from __future__ import annotations
-
 import pytest
 from harmless import PROVIDERS, measured
 from recorded import needs_corpus

@@ -3,13 +3,9 @@
 Whatever a value stands in, and whatever says the same in other words on every target, is named below with its reason.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from harmless import PROVIDERS, is_conversation
@@ -65,7 +61,7 @@ SHOWN_AS_A_LINE = {
 }
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value, path=""):
     if isinstance(value, dict):
         for name, member in value.items():
             yield from leaves(member, f"{path}.{name}".lstrip("."))
@@ -76,14 +72,14 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def bare(word: Any) -> str:
+def bare(word):
     """A word without what layout and the guards of programs change."""
     if not isinstance(word, str):
         return json.dumps(word)
     return "".join(re.sub(r"^data:[^,]*,", "", word).replace("\u200b", "").replace(">", "").split())
 
 
-def words(value: Any) -> Iterator[str]:
+def words(value):
     """All that a body says, what stands as JSON in its texts too."""
     for _, word in leaves(value):
         yield bare(word)
@@ -94,7 +90,7 @@ def words(value: Any) -> Iterator[str]:
                 continue
 
 
-def arrives(word: Any, said: str) -> bool:
+def arrives(word, said):
     if not isinstance(word, str) or bare(word) in said:
         return bare(word) in said
     if bare(json.dumps(word)[1:-1]) in said or json.dumps(bare(word))[1:-1] in said:
@@ -105,16 +101,16 @@ def arrives(word: Any, said: str) -> bool:
     return word == "{}" or (bool(parts) and all(part in said for part in parts))
 
 
-def place(path: str) -> str:
+def place(path):
     """A place in a request as the paths of fixes have it."""
     path = re.sub(r"^(contents\.\d+\.parts\.\d+)\.content\.\d+.*", r"\1", path)
     path = WRAPPED.sub("", TOOLS.sub("tools", path.removeprefix("params.")))
     return ".".join(OTHERWISE_SPELT.get(step, step) for step in path.split("."))
 
 
-def kinds_above(request: dict[str, Any], steps: list[str]) -> Iterator[str]:
+def kinds_above(request, steps):
     """The types of the blocks that a place is in."""
-    value: Any = request
+    value = request
     for step in steps:
         value = value[int(step)] if isinstance(value, list) else value[step]
         if isinstance(value, dict) and isinstance(value.get("type"), str):
@@ -123,7 +119,7 @@ def kinds_above(request: dict[str, Any], steps: list[str]) -> Iterator[str]:
             yield step
 
 
-def lost(request: dict[str, Any], target: str) -> list[str]:
+def lost(request, target):
     """What of a request a target was not told, and no fix names."""
     done = normalize(json.dumps(request).encode(), to=target)
     if done.body is None:

@@ -4,16 +4,12 @@ Oracles, in order of trust: the final event of a Responses stream; the turn as t
 took it; what the official SDK's accumulator makes of the chunks; and a plain sum of the chunks, written here.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
-from typing import Any
 
 import pytest
 from recorded import needs_corpus
 from recorded_streams import (
-    Row,
     arguments,
     check_cut_in_bytes,
     check_disturbed,
@@ -64,27 +60,27 @@ SENT_OTHERWISE = {
 }
 # Streams of which nothing tells that another attempt has begun.
 NO_SIGN_OF_A_RETRY = {
-    "test_groq_model_web_search_tool_stream.yaml#0": "every chunk has an id of its own, and none a role",
+    "test_groq_model_web_search_tool_stream.yaml#0": "every chunk has an id of its own, and none a role"
 }
 
 TEXT_DELTAS = {"response.output_text.delta", "response.refusal.delta"}
 
 
-def source(provider: str) -> str:
+def source(provider):
     return "openai-responses" if provider in RESPONSES else "gemini" if provider == "gemini" else "openai-chat"
 
 
-def is_listed(row: Row, exceptions: dict[str, str]) -> bool:
+def is_listed(row, exceptions):
     return any(row["id"].endswith(end) for end in exceptions)
 
 
 # -- oracles ------------------------------------------------------------------------------------------------------
 
 
-def plain_chat(chunks: list[dict[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
+def plain_chat(chunks):
     """Texts and calls of all choices, added up with no regard to anything else."""
-    texts: dict[int, str] = defaultdict(str)
-    calls: dict[tuple[int, int], list[str]] = {}
+    texts = defaultdict(str)
+    calls = {}
     for chunk in chunks:
         for choice in chunk.get("choices") or []:
             delta = choice.get("delta") or {}
@@ -102,7 +98,7 @@ def plain_chat(chunks: list[dict[str, Any]]) -> tuple[str, list[tuple[str, Any]]
     )
 
 
-def of_sdk(final: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
+def of_sdk(final):
     """Texts and calls of what the official accumulator made."""
     messages = [choice["message"] for choice in final["choices"]]
     text = "".join((message.get("content") or "") + (message.get("refusal") or "") for message in messages)
@@ -110,10 +106,10 @@ def of_sdk(final: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
     return text, [(call["name"], arguments(call["arguments"])) for call in calls]
 
 
-def sent_again(messages: list[dict[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
+def sent_again(messages):
     """Texts and calls of an assistant's turn in a request, in either shape."""
     text = ""
-    calls: list[tuple[str, Any]] = []
+    calls = []
     for message in messages:
         content = message.get("content") or ""
         if message.get("type", "message") == "message":
@@ -125,7 +121,7 @@ def sent_again(messages: list[dict[str, Any]]) -> tuple[str, list[tuple[str, Any
     return text, calls
 
 
-def responses_in(row: Row) -> list[list[dict[str, Any]]]:
+def responses_in(row):
     """The output of each response in a stream, as its final event has it (Codex's leaves it out: the whole items)."""
     found, items = [], []
     for event in events(row):
@@ -137,7 +133,7 @@ def responses_in(row: Row) -> list[list[dict[str, Any]]]:
     return found
 
 
-def of_output(output: list[dict[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
+def of_output(output):
     """Texts and calls of a response."""
     parts = [part for item in output if item["type"] == "message" for part in item["content"]]
     calls = [item for item in output if item["type"] == "function_call"]
@@ -145,23 +141,23 @@ def of_output(output: list[dict[str, Any]]) -> tuple[str, list[tuple[str, Any]]]
     return text, [(call["name"], arguments(call["arguments"])) for call in calls]
 
 
-def final(row: Row) -> tuple[str, list[tuple[str, Any]]]:
+def final(row):
     """Texts and calls of all responses in a stream."""
     outputs = [of_output(output) for output in responses_in(row)]
     return "".join(text for text, _ in outputs), [call for _, calls in outputs for call in calls]
 
 
-def thought(item: dict[str, Any]) -> str:
+def thought(item):
     """The words of a reasoning item, a blank line between its parts."""
     return "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
 
 
-def is_shown(item: dict[str, Any]) -> bool:
+def is_shown(item):
     """Whether an item is on the screen: reasoning without words is not."""
     return item["type"] != "reasoning" or bool(thought(item))
 
 
-def thoughts(row: Row) -> list[str]:
+def thoughts(row):
     """The reasoning of a stream's responses that has words."""
     reasoning = [item for output in responses_in(row) for item in output if item["type"] == "reasoning"]
     return [thought(item) for item in reasoning if is_shown(item)]
@@ -171,7 +167,7 @@ def thoughts(row: Row) -> list[str]:
 
 
 @each_chat
-def test_a_chat_adds_up_to_what_its_chunks_say(provider: str) -> None:
+def test_a_chat_adds_up_to_what_its_chunks_say(provider):
     found = {
         row["id"]
         for row in recordings(provider)
@@ -181,7 +177,7 @@ def test_a_chat_adds_up_to_what_its_chunks_say(provider: str) -> None:
 
 
 @each_chat
-def test_a_chat_is_what_the_official_accumulator_makes_of_it(provider: str) -> None:
+def test_a_chat_is_what_the_official_accumulator_makes_of_it(provider):
     rows = [row for row in recordings(provider) if row.get("sdk_final")]
     wrong = [row["id"] for row in rows if shown("openai-chat", row).everything() != of_sdk(row["sdk_final"])]
     assert rows
@@ -189,7 +185,7 @@ def test_a_chat_is_what_the_official_accumulator_makes_of_it(provider: str) -> N
 
 
 @each
-def test_a_turn_is_what_the_client_sent_again(provider: str) -> None:
+def test_a_turn_is_what_the_client_sent_again(provider):
     rows = [row for row in recordings(provider) if row.get("followup_assistant")]
     wrong = [row for row in rows if shown(source(provider), row)[:2] != sent_again(row["followup_assistant"])]
     assert rows
@@ -197,7 +193,7 @@ def test_a_turn_is_what_the_client_sent_again(provider: str) -> None:
 
 
 @each_responses
-def test_a_response_is_what_its_final_event_says(provider: str) -> None:
+def test_a_response_is_what_its_final_event_says(provider):
     rows = recordings(provider)
     wrong = [row["id"] for row in rows if shown("openai-responses", row).everything() != final(row)]
     assert rows
@@ -205,7 +201,7 @@ def test_a_response_is_what_its_final_event_says(provider: str) -> None:
 
 
 @each_responses
-def test_reasoning_and_the_providers_own_tools_are_shown_in_their_places(provider: str) -> None:
+def test_reasoning_and_the_providers_own_tools_are_shown_in_their_places(provider):
     for row in recordings(provider):
         entries = reduce(fed("openai-responses", sse(row))).entries
         assert [entry.text for entry in entries if entry.item_type == "thinking"] == thoughts(row), row["id"]
@@ -216,7 +212,7 @@ def test_reasoning_and_the_providers_own_tools_are_shown_in_their_places(provide
 
 
 @each
-def test_nothing_is_withdrawn_or_not_understood_where_nothing_went_wrong(provider: str) -> None:
+def test_nothing_is_withdrawn_or_not_understood_where_nothing_went_wrong(provider):
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
         odd = [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)]
@@ -226,7 +222,7 @@ def test_nothing_is_withdrawn_or_not_understood_where_nothing_went_wrong(provide
 
 
 @each
-def test_only_what_was_cut_is_incomplete(provider: str) -> None:
+def test_only_what_was_cut_is_incomplete(provider):
     """A call whose arguments are no JSON, a message without a reason to stop, and what came before an error."""
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
@@ -242,7 +238,7 @@ def test_only_what_was_cut_is_incomplete(provider: str) -> None:
 
 
 @each
-def test_tokens_are_told_once_a_message(provider: str) -> None:
+def test_tokens_are_told_once_a_message(provider):
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
         told = [item for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]
@@ -258,7 +254,7 @@ def test_tokens_are_told_once_a_message(provider: str) -> None:
 
 
 @each
-def test_the_turn_goes_into_the_next_request_to_the_same_api(provider: str) -> None:
+def test_the_turn_goes_into_the_next_request_to_the_same_api(provider):
     target = {"openai-chat": "openai-chat", "openai-compat": "vllm"}.get(provider, "openai-responses")
     for row in recordings(provider):
         blocks, normalized = next_request("vllm" if target == "vllm" else target, row, target)
@@ -269,7 +265,7 @@ def test_the_turn_goes_into_the_next_request_to_the_same_api(provider: str) -> N
 
 
 @each_responses
-def test_sealed_reasoning_goes_back_as_it_came(provider: str) -> None:
+def test_sealed_reasoning_goes_back_as_it_came(provider):
     """Unless the turn has what cannot go back, such as a search of the provider's own."""
     for row in recordings(provider):
         items = [item for output in responses_in(row) for item in output]
@@ -286,13 +282,13 @@ def test_sealed_reasoning_goes_back_as_it_came(provider: str) -> None:
         assert [item["encrypted_content"] for item in sent] == sealed(row), row["id"]
 
 
-def sealed(row: Row) -> list[str]:
+def sealed(row):
     """The encrypted content of a stream's reasoning, as it was first told."""
     done = [event["item"] for event in events(row) if event["type"] == "response.output_item.done"]
     return [item["encrypted_content"] for item in done if item.get("encrypted_content")]
 
 
-def test_other_apis_are_passed_on_as_they_are() -> None:
+def test_other_apis_are_passed_on_as_they_are():
     """Cohere's, Ollama's own and Gemini's interactions: nothing is taken for what it is not, and nothing is lost.
 
     Writer's chat is OpenAI's, but for a member of its own.
@@ -312,7 +308,7 @@ def test_other_apis_are_passed_on_as_they_are() -> None:
 
 
 @each_chat
-def test_a_chat_that_is_cut_has_all_that_came_and_nothing_whole(provider: str) -> None:
+def test_a_chat_that_is_cut_has_all_that_came_and_nothing_whole(provider):
     for row in recordings(provider):
         raws = payloads(row)
         for count, view in cuts("openai-chat", row):
@@ -324,7 +320,7 @@ def test_a_chat_that_is_cut_has_all_that_came_and_nothing_whole(provider: str) -
 
 
 @each_responses
-def test_a_response_that_is_cut_has_all_that_came_and_only_whole_items_are_whole(provider: str) -> None:
+def test_a_response_that_is_cut_has_all_that_came_and_only_whole_items_are_whole(provider):
     for row in recordings(provider):
         decoded = events(row)
         for count, view in cuts("openai-responses", row):
@@ -342,7 +338,7 @@ def test_a_response_that_is_cut_has_all_that_came_and_only_whole_items_are_whole
 
 
 @each_and_gemini
-def test_bytes_may_be_cut_anywhere(provider: str) -> None:
+def test_bytes_may_be_cut_anywhere(provider):
     for row in recordings(provider):
         check_cut_in_bytes(source(provider), row)
 
@@ -351,17 +347,17 @@ def test_bytes_may_be_cut_anywhere(provider: str) -> None:
 
 
 @each_and_gemini
-def test_a_record_that_is_read_again_makes_the_same_items(provider: str) -> None:
+def test_a_record_that_is_read_again_makes_the_same_items(provider):
     for row in recordings(provider):
         check_redelivered_by_the_engine(source(provider), row)
 
 
-def is_numbered(row: Row) -> bool:
+def is_numbered(row):
     return all("sequence_number" in event for event in events(row))
 
 
 @each_responses
-def test_numbered_events_may_come_again(provider: str) -> None:
+def test_numbered_events_may_come_again(provider):
     rows = [row for row in recordings(provider) if is_numbered(row)]
     assert rows
     for row in rows:
@@ -375,14 +371,14 @@ def test_numbered_events_may_come_again(provider: str) -> None:
 # -- completed by the whole message -------------------------------------------------------------------------------
 
 
-def has_the_whole(row: Row) -> bool:
+def has_the_whole(row):
     """Whether a stream is one response whose last event holds all of it."""
     last = [event for event in events(row) if event["type"] in {"response.completed", "response.incomplete"}]
     return len(last) == 1 and bool(last[0]["response"]["output"])
 
 
 @each_responses
-def test_the_whole_response_makes_up_for_what_did_not_stream(provider: str) -> None:
+def test_the_whole_response_makes_up_for_what_did_not_stream(provider):
     rows = [row for row in recordings(provider) if has_the_whole(row)]
     assert rows
     for row in rows:
@@ -403,7 +399,7 @@ def test_the_whole_response_makes_up_for_what_did_not_stream(provider: str) -> N
 # -- tried again --------------------------------------------------------------------------------------------------
 
 
-def renamed(value: Any) -> Any:
+def renamed(value):
     """The same event of another attempt: with other ids."""
     if isinstance(value, dict):
         named = {"id", "item_id"} if "choices" not in value else {"id"}
@@ -414,7 +410,7 @@ def renamed(value: Any) -> Any:
     return [renamed(inner) for inner in value] if isinstance(value, list) else value
 
 
-def can_tell_a_retry(row: Row, count: int) -> bool:
+def can_tell_a_retry(row, count):
     """Whether a second attempt begins otherwise than the first one went on: with another id, or a role once more.
 
     Without a role, one chunk's id says nothing: the next chunk may just as well have another. (Seen with Cloudflare's
@@ -428,7 +424,7 @@ def can_tell_a_retry(row: Row, count: int) -> bool:
 
 
 @each
-def test_another_attempt_takes_the_place_of_the_first(provider: str) -> None:
+def test_another_attempt_takes_the_place_of_the_first(provider):
     for row in recordings(provider):
         if is_listed(row, NO_SIGN_OF_A_RETRY):
             continue
@@ -452,25 +448,25 @@ def test_another_attempt_takes_the_place_of_the_first(provider: str) -> None:
 # -- disturbed in every way ---------------------------------------------------------------------------------------
 
 
-def words_of_chat(chunks: list[dict[str, Any]]) -> str:
+def words_of_chat(chunks):
     """All texts in chunks, and in what is left of a choice that went on behind its end."""
     rest = [chunk.get("content") for chunk in chunks if "choices" not in chunk]
     return plain_chat(chunks)[0] + "".join(words for words in rest if isinstance(words, str))
 
 
-def words_of_responses(came: list[dict[str, Any]]) -> str:
+def words_of_responses(came):
     """All texts in deltas; a numbered one counts once."""
     deltas = [event for event in came if event["type"] in TEXT_DELTAS]
     once = {json.dumps(event): event["delta"] for event in deltas if "sequence_number" in event}
     return "".join(once.values()) + "".join(event["delta"] for event in deltas if "sequence_number" not in event)
 
 
-def words_of_gemini(chunks: list[dict[str, Any]]) -> str:
+def words_of_gemini(chunks):
     return "".join("" if part.get("thought") else part.get("text", "") for part in parts_in(chunks))
 
 
 @each_and_gemini
-def test_no_word_is_lost_whatever_comes_twice_late_or_not_at_all(provider: str) -> None:
+def test_no_word_is_lost_whatever_comes_twice_late_or_not_at_all(provider):
     said = words_of_responses if provider in RESPONSES else words_of_gemini if provider == "gemini" else words_of_chat
     rows = recordings(provider)
     for number, row in enumerate(rows):

@@ -3,24 +3,20 @@
 The oracle is the final event, or the whole answer itself.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from functools import cache
-from typing import Any
 
 import pytest
 from recorded import needs_corpus, rows
-from recorded_streams import Row, errors, events, payloads, recordings
+from recorded_streams import errors, events, payloads, recordings
 from stream_lab import fed
 from stream_lab import sse as event_bytes
 
 from pipeline.history.readers.fields import derived_id
 from pipeline.streams import Recovery
-from pipeline.streams.recovery.render import FinishedTurn
-from topics.items import AgentUnrecognized, Item, ItemCompleted, TurnDelta, TurnStop, Usage
-from topics.reducer import Entry, reduce
+from topics.items import AgentUnrecognized, ItemCompleted, TurnDelta, TurnStop, Usage
+from topics.reducer import reduce
 
 pytestmark = needs_corpus
 
@@ -35,11 +31,11 @@ OWN_DELTAS = ("code_interpreter_call_code.delta", "mcp_call_arguments.delta")
 # -- what a response is, in the log and on the screen ---------------------------------------------------------------
 
 
-def thought(item: dict[str, Any]) -> str:
+def thought(item):
     return "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
 
 
-def part_in_log(part: dict[str, Any]) -> list[dict[str, Any]]:
+def part_in_log(part):
     """The block of a message's part in the log: what is no text as it came, and no text at all is none."""
     if part["type"] not in TEXTS:
         return [part]
@@ -48,7 +44,7 @@ def part_in_log(part: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": words} | mark] if words else []
 
 
-def in_log(item: dict[str, Any], model: str | None) -> list[dict[str, Any]]:
+def in_log(item, model):
     """The blocks of an item in the log."""
     if item["type"] == "message":
         return [block for part in item["content"] for block in part_in_log(part)]
@@ -68,7 +64,7 @@ def in_log(item: dict[str, Any], model: str | None) -> list[dict[str, Any]]:
     return [item]
 
 
-def on_screen(item: dict[str, Any]) -> list[tuple[str, Any]]:
+def on_screen(item):
     """The entries of an item."""
     if item["type"] == "reasoning":
         return [("thinking", thought(item))] if thought(item) else []
@@ -81,7 +77,7 @@ def on_screen(item: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(item["type"], item)]
 
 
-def entry_shown(entry: Entry, done: dict[str, ItemCompleted]) -> tuple[str, Any]:
+def entry_shown(entry, done):
     if entry.item_type in {"text", "thinking"}:
         return entry.item_type, entry.text
     if entry.item_type == "tool_use":
@@ -90,12 +86,12 @@ def entry_shown(entry: Entry, done: dict[str, ItemCompleted]) -> tuple[str, Any]
     return entry.item_type, json.loads(bytes(done[entry.item_id].raw))
 
 
-def shown(items: list[Item]) -> list[tuple[str, Any]]:
+def shown(items):
     done = {item.item_id: item for item in items if isinstance(item, ItemCompleted)}
     return [entry_shown(entry, done) for entry in reduce(items).entries]
 
 
-def finished(pieces: list[bytes]) -> list[FinishedTurn]:
+def finished(pieces):
     recovery = Recovery("openai-responses")
     for piece in pieces:
         recovery.feed(piece)
@@ -103,7 +99,7 @@ def finished(pieces: list[bytes]) -> list[FinishedTurn]:
     return recovery.take_finished()
 
 
-def usage(response: dict[str, Any]) -> Usage | None:
+def usage(response):
     tokens = response.get("usage")
     if not tokens:
         return None
@@ -115,18 +111,18 @@ def usage(response: dict[str, Any]) -> Usage | None:
     )
 
 
-def reason(response: dict[str, Any]) -> str:
+def reason(response):
     return (response.get("incomplete_details") or {}).get("reason") or str(response["status"])
 
 
-def first_told(row: Row) -> list[dict[str, Any]]:
+def first_told(row):
     """The output of the responses in a stream, as each item was first told whole.
 
     The final event says the same, but for what the provider seals once more for it: reasoning and compactions, and the
     fingerprint of a program. GitHub Copilot changes ids, too.
     """
-    found: list[dict[str, Any]] = []
-    items: dict[int, dict[str, Any]] = {}
+    found = []
+    items = {}
     for event in events(row):
         if event["type"] == "response.output_item.done" and "output_index" in event:
             items[event["output_index"]] = event["item"]
@@ -137,7 +133,7 @@ def first_told(row: Row) -> list[dict[str, Any]]:
     return found
 
 
-def ends(row: Row) -> list[dict[str, Any]]:
+def ends(row):
     return [event["response"] for event in events(row) if event["type"] in ENDS]
 
 
@@ -145,7 +141,7 @@ def ends(row: Row) -> list[dict[str, Any]]:
 
 
 @each
-def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider: str) -> None:
+def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider):
     rows = [row for row in recordings(provider) if ends(row)]
     assert rows
     for row in rows:
@@ -166,9 +162,9 @@ def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider:
 # -- what was lost is told again ------------------------------------------------------------------------------------
 
 
-def without(row: Row, chance: random.Random, *, done: bool) -> list[str]:
+def without(row, chance, *, done):
     """A stream that lost some of its pieces; with ``done`` its whole items, too, and its final output."""
-    kept: list[str] = []
+    kept = []
     for raw in payloads(row):
         event = json.loads(raw) if raw.lstrip()[:1] == "{" else {"type": raw}
         kind = event["type"]
@@ -183,14 +179,14 @@ def without(row: Row, chance: random.Random, *, done: bool) -> list[str]:
     return kept
 
 
-def texts_told(row: Row) -> list[str]:
+def texts_told(row):
     """The texts that a stream tells whole in a piece of its own, or that came in pieces."""
     return [event["text"] for event in events(row) if event["type"] == "response.output_text.done"]
 
 
 @each
 @pytest.mark.parametrize("done", [False, True], ids=["with whole items", "with whole pieces"])
-def test_pieces_that_are_lost_are_made_up_for(provider: str, *, done: bool) -> None:
+def test_pieces_that_are_lost_are_made_up_for(provider, *, done):
     for row in recordings(provider):
         told = first_told(row)
         texts = [words for item in told for kind, words in on_screen(item) if kind == "text"]
@@ -210,7 +206,7 @@ def test_pieces_that_are_lost_are_made_up_for(provider: str, *, done: bool) -> N
 
 
 @each
-def test_a_response_that_fails_has_what_its_last_event_says(provider: str) -> None:
+def test_a_response_that_fails_has_what_its_last_event_says(provider):
     """The same streams, if they had failed at their end: nothing is lost, and the failure is told once."""
     for row in recordings(provider):
         if len(ends(row)) != 1 or not ends(row)[0]["output"]:
@@ -235,14 +231,14 @@ def test_a_response_that_fails_has_what_its_last_event_says(provider: str) -> No
 
 
 @cache
-def answers(provider: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+def answers(provider):
     """The responses of a file that did not stream."""
     found = [(row["id"], row["response"]) for row in rows(provider) if not row.get("stream")]
     return tuple((name, answer) for name, answer in found if isinstance(answer, dict) and "output" in answer)
 
 
 @each
-def test_a_whole_answer_is_promoted(provider: str) -> None:
+def test_a_whole_answer_is_promoted(provider):
     found = answers(provider)
     assert found
     for name, answer in found:
@@ -263,7 +259,7 @@ def test_a_whole_answer_is_promoted(provider: str) -> None:
 
 
 @each
-def test_a_whole_answer_behind_its_stream_is_nothing_new(provider: str) -> None:
+def test_a_whole_answer_behind_its_stream_is_nothing_new(provider):
     for row in recordings(provider):
         if len(ends(row)) != 1:
             continue

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from recorded import needs_corpus, rows
 
-from pipeline.rules import Violation, validate
+from pipeline.rules import validate
 
 pytestmark = needs_corpus
-
-Row = dict[str, Any]
 
 
 class Recorded(NamedTuple):
@@ -81,12 +79,12 @@ ONLY_WARNED = ("test_google_model_binary_video_detail.yaml", "test_google_model_
 
 
 @cache
-def recordings(name: str) -> list[tuple[Row, list[Violation]]]:
+def recordings(name):
     """The requests of a file that are JSON objects, and what the rules find in each."""
     return [(row, judge(name, row)) for row in rows(name) if isinstance(row["request"], dict)]
 
 
-def judge(name: str, row: Row) -> list[Violation]:
+def judge(name, row):
     # A request to count tokens holds the request whose tokens are counted.
     body = row["request"].get("generateContentRequest", row["request"])
     path_has_model = name in {"gemini", "bedrock-converse"}
@@ -94,15 +92,15 @@ def judge(name: str, row: Row) -> list[Violation]:
     return validate(json.dumps(body), FILES[name].target, row["model"] if path_has_model else None, [*betas])
 
 
-def cassette(row: Row) -> str:
+def cassette(row):
     return re.sub(r"(@[0-9a-f]+)?#\d+$", "", row["source"])
 
 
-def words(found: list[Violation], *severities: str) -> set[str]:
+def words(found, *severities):
     return {violation.message for violation in found if violation.severity in severities}
 
 
-def excuse(row: Row, violation: Violation) -> object:
+def excuse(row, violation):
     """The exception that covers a false alarm, if there is one."""
     if REDACTED.search(violation.message):
         return "REDACTED"
@@ -110,13 +108,13 @@ def excuse(row: Row, violation: Violation) -> object:
     return next((pair for pair in pairs if pair[1] in {"", violation.rule}), None)
 
 
-def unforeseen(row: Row) -> str | None:
+def unforeseen(row):
     """Why a body does not show what it was refused for, if it does not."""
     ends = [end for end in NOT_FORESEEABLE if cassette(row).endswith(end) or row["error_message"].startswith(end)]
     return next(iter(ends), None)
 
 
-def alarms(name: str) -> list[tuple[Row, Violation]]:
+def alarms(name):
     """What hard rules find in requests that were taken; those of a model where models are known to their provider."""
     severities = {"hard", "model"} if name in STRICT and name != "openai-responses" else {"hard"}
     taken = [(row, found) for row, found in recordings(name) if row["status"] == 200]
@@ -124,17 +122,17 @@ def alarms(name: str) -> list[tuple[Row, Violation]]:
     return [(row, violation) for row, found in taken for violation in found if violation.severity in severities]
 
 
-def refusals(name: str) -> list[tuple[Row, list[Violation]]]:
+def refusals(name):
     return [(row, found) for row, found in recordings(name) if row.get("error_class") == "MESSAGE-STRUCTURE"]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_was_taken_breaks_no_hard_rule(name: str) -> None:
+def test_what_was_taken_breaks_no_hard_rule(name):
     assert {(row["source"], found.rule) for row, found in alarms(name) if not excuse(row, found)} == set()
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if FILES[name].most_warned is not None])
-def test_warnings_stay_few(name: str) -> None:
+def test_warnings_stay_few(name):
     """What was taken is seldom warned about: 14 of 734 requests to Gemini, 8 of 464 to Converse."""
     taken = [found for row, found in recordings(name) if row["status"] == 200]
     assert len(taken) > 450
@@ -142,7 +140,7 @@ def test_warnings_stay_few(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRICT)
-def test_what_was_refused_for_its_structure_is_refused_in_the_same_words(name: str) -> None:
+def test_what_was_refused_for_its_structure_is_refused_in_the_same_words(name):
     refused = refusals(name)
     silent = {
         (row["source"], row["error_message"])
@@ -156,7 +154,7 @@ def test_what_was_refused_for_its_structure_is_refused_in_the_same_words(name: s
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if FILES[name].parameters])
-def test_what_parameters_and_schemas_show_is_reported_in_the_same_words(name: str) -> None:
+def test_what_parameters_and_schemas_show_is_reported_in_the_same_words(name):
     shown = [
         (row, found)
         for row, found in recordings(name)
@@ -167,13 +165,13 @@ def test_what_parameters_and_schemas_show_is_reported_in_the_same_words(name: st
     assert [row["source"] for row, found in shown if row["error_message"] not in words(found, *severities)] == []
 
 
-def test_mistral_refuses_in_its_templates_words() -> None:
+def test_mistral_refuses_in_its_templates_words():
     refused = [pair for pair in recordings("openai-compat") if "Unexpected role" in (pair[0]["error_message"] or "")]
     assert refused
     assert [row["source"] for row, found in refused if row["error_message"] not in words(found, "hard")] == []
 
 
-def test_content_of_a_wrong_type_is_refused_as_every_server_refuses_it() -> None:
+def test_content_of_a_wrong_type_is_refused_as_every_server_refuses_it():
     """Mistral, DeepSeek and Ollama each have words of their own for it."""
     refused = [
         found
@@ -184,7 +182,7 @@ def test_content_of_a_wrong_type_is_refused_as_every_server_refuses_it() -> None
     assert all(any((one.rule, one.severity) == ("VLM-OAI-13", "hard") for one in found) for found in refused)
 
 
-def test_the_exceptions_are_still_needed() -> None:
+def test_the_exceptions_are_still_needed():
     """An exception that no longer excuses anything would hide the next failure."""
     used = {excuse(row, violation) for name in FILES for row, violation in alarms(name)}
     assert used == {*NOT_REALLY_TAKEN, "REDACTED"}

@@ -1,16 +1,12 @@
 """Recorded outputs of ``claude -p --output-format stream-json``, from other projects' tests."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from recorded import CORPUS, needs_corpus, unpacked
 
 from pipeline.streams import recover
-from topics.reducer import View, reduce
+from topics.reducer import reduce
 
 OUTPUTS = CORPUS / "claude-stream-json"
 
@@ -19,42 +15,42 @@ pytestmark = needs_corpus
 each_output = pytest.mark.parametrize("path", sorted(OUTPUTS.glob("*.gz")), ids=lambda path: path.name[:40])
 
 
-def read(path: Path) -> list[bytes]:
+def read(path):
     return unpacked(path).splitlines()
 
 
-def as_json(line: bytes) -> dict[str, Any]:
+def as_json(line):
     try:
         return json.loads(line)
     except ValueError:
         return {"type": "not JSON"}
 
 
-def main_blocks(lines: list[bytes], kind: str) -> list[dict[str, Any]]:
+def main_blocks(lines, kind):
     """What complete messages of the main turn hold, read the plainest way."""
     found = map(as_json, lines)
     messages = [line["message"] for line in found if line["type"] == "assistant" and not line.get("parent_tool_use_id")]
     return [block for message in messages for block in message["content"] if block["type"] == kind]
 
 
-def known_texts(lines: list[bytes]) -> list[str]:
+def known_texts(lines):
     """The text blocks; where no complete message holds any, the result is all that is known."""
     texts = [block["text"] for block in main_blocks(lines, "text")]
     results = [line.get("result") for line in map(as_json, lines) if line["type"] == "result"]
     return texts or [text for text in results if text]
 
 
-def view_of(path: Path) -> View:
+def view_of(path):
     return reduce(recover(read(path)))
 
 
 @each_output
-def test_an_output_is_recovered_to_its_known_text(path: Path) -> None:
+def test_an_output_is_recovered_to_its_known_text(path):
     assert [entry.text for entry in view_of(path).blocks("text")] == known_texts(read(path))
 
 
 @each_output
-def test_its_calls_are_there_with_their_inputs_and_answers(path: Path) -> None:
+def test_its_calls_are_there_with_their_inputs_and_answers(path):
     lines = read(path)
     calls = view_of(path).blocks("tool_use")
     expected = main_blocks(lines, "tool_use")
@@ -71,14 +67,14 @@ def test_its_calls_are_there_with_their_inputs_and_answers(path: Path) -> None:
 
 
 @each_output
-def test_every_result_with_text_is_on_the_screen(path: Path) -> None:
+def test_every_result_with_text_is_on_the_screen(path):
     assert [result.unseen for result in view_of(path).results.values() if result.result] == [
         False for line in map(as_json, read(path)) if line["type"] == "result" and line.get("result")
     ]
 
 
 @each_output
-def test_lines_that_are_not_json_are_passed_on(path: Path) -> None:
+def test_lines_that_are_not_json_are_passed_on(path):
     found = [item.text for item in view_of(path).unrecognized.values() if item.reason == "non-JSON output"]
     lines = [line.decode() for line in read(path) if as_json(line)["type"] == "not JSON" and line.strip()]
     assert found == lines

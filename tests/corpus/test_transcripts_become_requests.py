@@ -1,9 +1,6 @@
 """Every recorded Claude Code transcript becomes a request for each target, whole or turn by turn; none is refused."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from recorded import CORPUS, needs_corpus, unpacked
@@ -19,14 +16,14 @@ pytestmark = needs_corpus
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=range(len(TRANSCRIPTS)))
-def test_no_transcript_is_rejected(path: Path, target: str):
+def test_no_transcript_is_rejected(path, target):
     done = normalize(unpacked(path), to=target, source="claude-code")
     assert done.body is not None
     assert [v for v in validate(done.body, target=target) if v.severity == "hard"] == []
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=range(len(TRANSCRIPTS)))
-def test_turn_by_turn_gives_the_same_bytes(path: Path):
+def test_turn_by_turn_gives_the_same_bytes(path):
     found = read(unpacked(path), "claude-code")
     session = Session(TARGETS, model=found.conversation.model, params=found.conversation.params)
     settled = dict.fromkeys(TARGETS, b"")
@@ -42,7 +39,7 @@ def test_turn_by_turn_gives_the_same_bytes(path: Path):
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=range(len(TRANSCRIPTS)))
-def test_a_request_is_mended_only_once(path: Path):
+def test_a_request_is_mended_only_once(path):
     first = normalize(unpacked(path), to="anthropic", source="claude-code")
     again = normalize(first.body, to="anthropic")
     assert again.fixes == []

@@ -99,22 +99,22 @@ class Asked(NamedTuple):
     model: str | None
 
     @property
-    def provider(self) -> Provider:
+    def provider(self):
         """What is so of all of the target's models."""
         return PROVIDERS[self.target]
 
     @property
-    def named(self) -> dict[str, str]:
+    def named(self):
         """The model as a document names it."""
         return {} if self.model is None else {"model": self.model}
 
     @property
-    def documents(self) -> st.SearchStrategy[dict[str, Any]]:
+    def documents(self):
         """Histories for this target, with what may stand beside them."""
         required = {"messages": self.provider.histories} | {key: st.just(value) for key, value in self.named.items()}
         return st.fixed_dictionaries(required, optional=self.provider.beside)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.target}-{self.model}"
 
 

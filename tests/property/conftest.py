@@ -1,7 +1,5 @@
 """Property tests: the strategies are a module beside the tests."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

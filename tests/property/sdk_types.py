@@ -5,12 +5,9 @@ every object closed, and nothing is coerced. Those of `google-genai` are closed 
 body. Converse has botocore's service model.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from functools import cache
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator
@@ -47,7 +44,7 @@ UNASKED = {
 }
 
 
-def fault(target: str, body: bytes, model: str | None = None) -> str:
+def fault(target, body, model=None):
     """What the library's types refuse in a body, or ``""``."""
     try:
         if target == "gemini":
@@ -69,13 +66,13 @@ def fault(target: str, body: bytes, model: str | None = None) -> str:
     return ""
 
 
-def _without(values: dict[str, Any], keys: dict[str, str]) -> None:
+def _without(values, keys):
     for holder in (values, *values.get("messages", ())):
         for key in keys.keys() & holder.keys():
             del holder[key]
 
 
-def _fill(items: list[dict[str, Any]]) -> None:
+def _fill(items):
     for item in items:
         item.update(UNASKED.get(item.get("type", ""), {}) | item)
         parts = item.get("content", item.get("output"))
@@ -86,11 +83,11 @@ def _fill(items: list[dict[str, Any]]) -> None:
 
 
 @cache
-def _validator(target: str) -> SchemaValidator:
+def _validator(target):
     return SchemaValidator(_strict(TypeAdapter(request_type(target)).core_schema))
 
 
-def request_type(target: str) -> Any:
+def request_type(target):
     """The TypedDict of a whole request."""
     if target == "anthropic":
         from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
@@ -105,7 +102,7 @@ def request_type(target: str) -> Any:
     return CompletionCreateParamsNonStreaming
 
 
-def _strict(schema: Any) -> Any:
+def _strict(schema):
     """The schema with eager lists and closed objects."""
     if isinstance(schema, list):
         return [_strict(part) for part in schema]
@@ -119,10 +116,10 @@ def _strict(schema: Any) -> Any:
     return changed
 
 
-def _gemini_fault(body: dict[str, Any]) -> str:
+def _gemini_fault(body):
     from google.genai import types
 
-    parts: dict[str, Any] = {
+    parts = {
         "contents": list[types.Content],
         "systemInstruction": types.Content,
         "tools": list[types.Tool],
@@ -140,7 +137,7 @@ def _gemini_fault(body: dict[str, Any]) -> str:
     return ""
 
 
-def _converse_fault(body: dict[str, Any], model: str | None) -> str:
+def _converse_fault(body, model):
     from botocore.validate import ParamValidator
 
     shape = converse_shape()
@@ -149,14 +146,14 @@ def _converse_fault(body: dict[str, Any], model: str | None) -> str:
 
 
 @cache
-def converse_shape() -> Any:
+def converse_shape():
     """The input of Converse in the service's own model."""
     from botocore.session import get_session
 
     return get_session().get_service_model("bedrock-runtime").operation_model("Converse").input_shape
 
 
-def _with_bytes(shape: Any, value: Any) -> Any:
+def _with_bytes(shape, value):
     """The JSON of a request as the client library takes it: blobs are bytes."""
     if shape.type_name == "blob":
         return base64.b64decode(value, validate=True)

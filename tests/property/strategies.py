@@ -1,7 +1,5 @@
 """The histories of the conformance kit, and what its own providers, programs and attackers would put into them."""
 
-from __future__ import annotations
-
 import base64
 import os
 

@@ -1,7 +1,5 @@
 """What the Messages API's own shape promises beyond the others: what is kept is unchanged, and strings stay strings."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """What the planner whose tools are emulated in text promises beyond the other targets."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -7,14 +7,14 @@ chunk, whole calls without an index, refusals, voices, citations, a whole answer
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, Item, ItemDelta, ItemRetracted, TurnStop
+from topics.items import AgentError, AgentUnrecognized, ItemDelta, ItemRetracted, TurnStop
 from topics.reducer import reduce
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -48,16 +48,16 @@ ANSWERS = st.builds(
 )
 
 
-def cut(data: st.DataObject, words: str) -> list[str]:
+def cut(data, words):
     """The words in one to three pieces, none of them empty."""
     places = data.draw(st.lists(st.integers(1, max(1, len(words) - 1)), max_size=2, unique=True).map(sorted))
     ends = [place for place in places if place < len(words)]
     return [words[start:end] for start, end in zip([0, *ends], [*ends, len(words)], strict=True)]
 
 
-def named(data: st.DataObject, at: int, name: str, *, has_index: bool) -> list[dict[str, Any]]:
+def named(data, at, name, *, has_index):
     """The deltas of a call by which it is known, before its input: late, again, or in pieces."""
-    place: dict[str, Any] = {"index": at} if has_index else {}
+    place = {"index": at} if has_index else {}
     first = place | {"id": f"t{at}"}
     match data.draw(st.sampled_from(["at once", "pieces", "again", "name last", "id last"])):
         case "pieces":
@@ -74,7 +74,7 @@ def named(data: st.DataObject, at: int, name: str, *, has_index: bool) -> list[d
             return [first | {"function": {"name": name, "arguments": ""}}]
 
 
-def deltas_of_calls(data: st.DataObject, calls: list[tuple[str, str]]) -> list[dict[str, Any]]:
+def deltas_of_calls(data, calls):
     """The deltas of all calls, one behind the other or side by side."""
     way = data.draw(st.sampled_from(["whole", "one list", "by index", "by id", "side by side"]))
     whole = [{"function": {"name": name, "arguments": given}} for name, given in calls]
@@ -102,14 +102,14 @@ def deltas_of_calls(data: st.DataObject, calls: list[tuple[str, str]]) -> list[d
     return found
 
 
-def chunk(choice: dict[str, Any], **members: Any) -> bytes:
+def chunk(choice, **members):
     body = {"id": "c1", "object": "chat.completion.chunk", "model": "m", "choices": [{"index": 0} | choice]}
     return json.dumps(body | members).encode()
 
 
-def streamed(data: st.DataObject, answer: Answer) -> list[bytes]:
+def streamed(data, answer):
     """The answer as a host streams it."""
-    deltas: list[dict[str, Any]] = []
+    deltas = []
     deltas += [{"reasoning": piece} for piece in cut(data, answer.thought) if piece]
     deltas += [{"content": piece} for piece in cut(data, answer.text) if piece]
     deltas += [{"refusal": piece} for piece in cut(data, answer.refusal) if piece]
@@ -131,7 +131,7 @@ def streamed(data: st.DataObject, answer: Answer) -> list[bytes]:
     return [*(chunk(choice, **members) for choice, members in chunks), b"data: [DONE]\n"]
 
 
-def whole(answer: Answer) -> list[bytes]:
+def whole(answer):
     """The answer as a host gives it at once."""
     calls = [
         {"id": f"t{at}", "type": "function", "function": {"name": name, "arguments": given}}
@@ -143,10 +143,10 @@ def whole(answer: Answer) -> list[bytes]:
     return [json.dumps(body | {"choices": [{"index": 0, "message": message, "finish_reason": answer.end}]}).encode()]
 
 
-def run(records: list[bytes], sizes: list[int]) -> tuple[list[Item], list[dict[str, Any]]]:
+def run(records, sizes):
     """The items and the log's blocks of records that come so many at a time, with the state saved between."""
     recovery, items, rest = Recovery("openai-chat"), [], list(records)
-    blocks: list[dict[str, Any]] = []
+    blocks = []
     for size in [*sizes, len(records)]:
         items += recovery.feed(b"\n".join(rest[:size]))
         rest = rest[size:]
@@ -157,7 +157,7 @@ def run(records: list[bytes], sizes: list[int]) -> tuple[list[Item], list[dict[s
     return items, blocks
 
 
-def check(answer: Answer, items: list[Item], blocks: list[dict[str, Any]]) -> None:
+def check(answer, items, blocks):
     """What was said is what is shown and recorded, and whole unless the server failed."""
     failed = answer.end == "error"
     texts = [text for text in (answer.text, answer.refusal, answer.voice) if text]
@@ -186,7 +186,7 @@ SIZES = st.lists(st.integers(1, 4), max_size=12)
 
 @settings(max_examples=100, deadline=None)
 @given(answer=ANSWERS, data=st.data(), sizes=SIZES)
-def test_a_chat_says_the_same_however_it_is_streamed(answer: Answer, data: st.DataObject, sizes: list[int]) -> None:
+def test_a_chat_says_the_same_however_it_is_streamed(answer, data, sizes):
     records = streamed(data, answer)
     items, blocks = run(records, sizes)
     check(answer, items, blocks)
@@ -197,5 +197,5 @@ def test_a_chat_says_the_same_however_it_is_streamed(answer: Answer, data: st.Da
 
 @settings(max_examples=60, deadline=None)
 @given(answer=ANSWERS)
-def test_a_chat_that_comes_whole_says_the_same(answer: Answer) -> None:
+def test_a_chat_that_comes_whole_says_the_same(answer):
     check(answer, *run(whole(answer), []))

@@ -6,84 +6,79 @@ and another one comes in its place, by its stream or without a word, saying agai
 ends without a result and another one begins in the same pipe.
 """
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streams import Recovery
-from topics.items import Item, ItemCompleted, ItemRetracted, TurnStop
-from topics.reducer import View, reduce
+from topics.items import ItemCompleted, ItemRetracted, TurnStop
+from topics.reducer import reduce
 
-Line = dict[str, Any]
 # What a block says: a text, or the input of a call.
-Said = tuple[str, str]
 
 WORDS = st.sampled_from(["", "\n\n", " ", "Yes.", "Yes. And more.", "No.", "(no content)"])
 SAID = st.one_of(st.tuples(st.just("text"), WORDS), st.tuples(st.just("call"), st.sampled_from(["1", "2"])))
 CUTS = st.lists(st.integers(1, 6), max_size=20)
 
 
-def event(kind: str, **members: Any) -> Line:
+def event(kind, **members):
     return {"type": "stream_event", "event": {"type": kind} | members}
 
 
 class Program:
     """Writes a run line by line, and remembers what has to be on the screen because of it."""
 
-    def __init__(self, draw: st.DrawFn) -> None:
+    def __init__(self, draw):
         self.draw = draw
-        self.lines: list[Line] = []
-        self.expected: list[Said] = []
-        self.incomplete: list[str] = []
+        self.lines = []
+        self.expected = []
+        self.incomplete = []
         self.retracted = 0
         self.calls = 0
         self.messages = 0
         # Of the attempt that is open: where what it has confirmed stands in `expected`, and what was cut of it.
-        self.confirmed: list[int] | None = None
+        self.confirmed = None
         self.cut = ""
 
-    def flip(self) -> bool:
+    def flip(self):
         return self.draw(st.booleans())
 
-    def block(self, said: Said) -> Line:
+    def block(self, said):
         kind, words = said
         if kind == "text":
             return {"type": "text", "text": words}
         self.calls += 1
         return {"type": "tool_use", "id": f"t{self.calls}", "name": "Bash", "input": {"n": words}}
 
-    def started(self, index: int, block: Line) -> None:
+    def started(self, index, block):
         empty = block | ({"text": ""} if block["type"] == "text" else {"input": {}})
         self.lines += [event("content_block_start", index=index, content_block=empty)] * self.draw(st.integers(1, 2))
 
-    def streamed(self, index: int, block: Line) -> None:
+    def streamed(self, index, block):
         words = block.get("text") or json.dumps(block.get("input"))
         key, kind = ("text", "text_delta") if block["type"] == "text" else ("partial_json", "input_json_delta")
         self.started(index, block)
         if block["type"] != "text" or block["text"]:
             self.lines.append(event("content_block_delta", index=index, delta={"type": kind, key: words}))
 
-    def stopped(self, index: int) -> None:
+    def stopped(self, index):
         if self.flip():
             self.lines.append(event("content_block_stop", index=index))
 
-    def whole(self, block: Line, said: Said) -> None:
+    def whole(self, block, said):
         message = {"id": f"m{self.messages}", "model": "m", "content": [block]}
         self.lines.append({"type": "assistant", "message": message, "parent_tool_use_id": None})
         if self.confirmed is not None:
             self.confirmed.append(len(self.expected))
         self.expected.append(said)
 
-    def replaced(self) -> None:
+    def replaced(self):
         """Another message begins to stream: what the open attempt did not confirm is gone."""
         self.retracted += bool(self.cut.strip())
         self.confirmed, self.cut = None, ""
 
-    def message(self) -> None:
+    def message(self):
         """A message that streams whole, and may lose its stops; or one that is cut."""
         self.replaced()
         self.messages += 1
@@ -104,7 +99,7 @@ class Program:
                 self.lines.append(event("message_stop"))
                 self.confirmed = None
 
-    def as_old_versions(self, said: list[Said], blocks: list[Line]) -> None:
+    def as_old_versions(self, said, blocks):
         for index, block in enumerate(blocks):
             self.streamed(index, block)
             self.stopped(index)
@@ -113,14 +108,14 @@ class Program:
             told = block | {"text": "(no content)"} if blank else block
             self.whole(told, ("text", "(no content)") if blank else one)
 
-    def as_new_versions(self, said: list[Said], blocks: list[Line]) -> None:
+    def as_new_versions(self, said, blocks):
         for index, (one, block) in enumerate(zip(said, blocks, strict=True)):
             self.streamed(index, block)
             if one[0] == "call" or one[1].strip():
                 self.whole(block, one)
             self.stopped(index)
 
-    def silent(self) -> None:
+    def silent(self):
         """A message that does not stream; where an attempt is open, it comes in its place."""
         before = [self.expected[place] for place in self.confirmed or ()]
         again = self.draw(st.lists(st.sampled_from(before), max_size=3)) if before else []
@@ -137,23 +132,23 @@ class Program:
                 self.expected[place] = ("gone", "")
             self.whole(self.block(one), one)
 
-    def ended(self) -> None:
+    def ended(self):
         """What is open stays: a result comes, or another run begins in the same pipe."""
         if self.cut.strip():
             self.incomplete.append(self.cut)
         self.confirmed, self.cut = None, ""
 
-    def result(self) -> None:
+    def result(self):
         self.ended()
         self.lines.append({"type": "result", "subtype": "success", "is_error": False, "result": ""})
 
-    def init(self) -> None:
+    def init(self):
         self.ended()
         self.lines.append({"type": "system", "subtype": "init", "session_id": "s"})
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def programs(draw):
     program = Program(draw)
     steps = [program.message, program.message, program.silent, program.result, program.init]
     for step in draw(st.lists(st.sampled_from(steps), min_size=1, max_size=6)):
@@ -163,7 +158,7 @@ def programs(draw: st.DrawFn) -> Program:
     return program
 
 
-def fed(lines: list[bytes], cuts: list[int]) -> list[Item]:
+def fed(lines, cuts):
     recovery, items, rest = Recovery("claude-cli"), [], list(lines)
     for size in [*cuts, len(lines)]:
         items += recovery.feed(b"\n".join(rest[:size]))
@@ -172,7 +167,7 @@ def fed(lines: list[bytes], cuts: list[int]) -> list[Item]:
     return items + recovery.end_run("end of input")
 
 
-def said_on(view: View) -> list[Said]:
+def said_on(view):
     return [
         ("text", entry.text)
         if entry.item_type == "text"
@@ -184,7 +179,7 @@ def said_on(view: View) -> list[Said]:
 
 @settings(max_examples=500)
 @given(programs(), CUTS)
-def test_what_was_confirmed_is_on_the_screen_each_thing_once(program: Program, cuts: list[int]) -> None:
+def test_what_was_confirmed_is_on_the_screen_each_thing_once(program, cuts):
     view = reduce(fed([json.dumps(line).encode() for line in program.lines], cuts))
     assert said_on(view) == program.expected
     assert [entry.text for entry in view.entries if entry.incomplete] == program.incomplete
@@ -193,7 +188,7 @@ def test_what_was_confirmed_is_on_the_screen_each_thing_once(program: Program, c
 
 @settings(max_examples=300)
 @given(programs())
-def test_the_log_holds_the_same_as_the_screen(program: Program) -> None:
+def test_the_log_holds_the_same_as_the_screen(program):
     recovery = Recovery("claude-cli")
     for line in program.lines:
         recovery.feed(json.dumps(line).encode())
@@ -209,7 +204,7 @@ def test_the_log_holds_the_same_as_the_screen(program: Program) -> None:
 
 @settings(max_examples=300)
 @given(programs())
-def test_a_turn_that_a_result_ends_is_cut_only_where_something_of_it_was(program: Program) -> None:
+def test_a_turn_that_a_result_ends_is_cut_only_where_something_of_it_was(program):
     recovery = Recovery("claude-cli")
     for line in program.lines:
         items = recovery.feed(json.dumps(line).encode())
@@ -220,9 +215,9 @@ def test_a_turn_that_a_result_ends_is_cut_only_where_something_of_it_was(program
 
 @settings(max_examples=200)
 @given(programs())
-def test_another_run_in_the_pipe_withdraws_nothing_but_what_is_blank(program: Program) -> None:
+def test_another_run_in_the_pipe_withdraws_nothing_but_what_is_blank(program):
     recovery = Recovery("claude-cli")
-    seen: list[Item] = []
+    seen = []
     for line in program.lines:
         new = recovery.feed(json.dumps(line).encode())
         if line["type"] == "system":

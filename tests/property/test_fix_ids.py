@@ -1,7 +1,5 @@
 """Every fix of a tool call or a result, or of something in one, says which call by the id that it had in the input."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

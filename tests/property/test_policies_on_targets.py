@@ -1,7 +1,5 @@
 """What each policy promises, over arbitrary histories and on every target."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 
@@ -20,7 +18,6 @@ from pipeline.targets.base import structure_of
 
 NAMES = sorted(TARGETS)
 TEXTS = sorted(name for name, target in TARGETS.items() if target.text)
-STRUCTURED = [name for name in NAMES if name not in TEXTS]
 TOOL_KEYS = {"tool_calls", "tool_call_id", "toolUse", "toolResult", "functionCall", "functionResponse", "call_id"}
 
 

@@ -1,7 +1,5 @@
 """The promises, for every target over arbitrary histories: valid, accounted, reproducible."""
 
-from __future__ import annotations
-
 import itertools
 import json
 
@@ -221,7 +219,7 @@ def in_blocks(message):
 
 def numbered(messages):
     """The messages with the calls numbered in their order."""
-    numbers: dict[str, int] = {}
+    numbers = {}
 
     def known(block):
         key = {"tool_use": "id", "tool_result": "tool_use_id"}.get(block["type"])

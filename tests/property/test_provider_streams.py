@@ -1,10 +1,7 @@
 """Properties of provider streams over made-up events: whatever comes, in whatever order and however cut."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +15,6 @@ from pipeline.streams.events import (
     BlockNoted,
     BlockStarted,
     BlockStopped,
-    Event,
     Failed,
     MessageDelta,
     MessageStarted,
@@ -30,9 +26,8 @@ from pipeline.streams.events import (
 )
 from pipeline.streams.recovery.machine import Machine
 from pipeline.streams.recovery.memory import Ids, Memory
-from pipeline.streams.sources import Proof
-from topics.items import Item, ItemDelta, ItemRetracted, ItemStarted, Usage
-from topics.reducer import View, reduce
+from topics.items import ItemDelta, ItemRetracted, ItemStarted, Usage
+from topics.reducer import reduce
 
 INDEXES = st.integers(0, 2)
 CALL_IDS = st.sampled_from(["call_0", "call_1"])
@@ -43,17 +38,17 @@ REASONS = st.sampled_from([None, "end_turn", "tool_use", "max_tokens", "refusal"
 KINDS = {"text": "text_delta", "thinking": "thinking_delta", "tool_use": "input_json_delta", "odd": "odd_delta"}
 
 
-def marked(number: int) -> str:
+def marked(number):
     """A text that no other event of the run has."""
     return f"<{number}>"
 
 
-def told_at_the_end(number: int) -> str:
+def told_at_the_end(number):
     """The same for what only the end of an item tells; one that is withdrawn has none."""
     return f"<{number}, noted>"
 
 
-def started(index: int, kind: str, tool_id: str, *, with_text: bool) -> Any:
+def started(index, kind, tool_id, *, with_text):
     return lambda number: BlockStarted(
         index=index,
         kind=kind,
@@ -63,7 +58,7 @@ def started(index: int, kind: str, tool_id: str, *, with_text: bool) -> Any:
     )
 
 
-def delta(index: int, kind: str) -> Any:
+def delta(index, kind):
     raw = kind == "odd_delta"
     return lambda number: BlockDelta(
         index,
@@ -74,8 +69,8 @@ def delta(index: int, kind: str) -> Any:
     )
 
 
-def whole(name: str, kinds: list[str], *, placed: bool) -> Any:
-    def made(number: int) -> WholeMessage:
+def whole(name, kinds, *, placed):
+    def made(number):
         blocks = [
             WholeBlock(
                 kind=kind,
@@ -92,7 +87,7 @@ def whole(name: str, kinds: list[str], *, placed: bool) -> Any:
     return made
 
 
-def plain(event: Event) -> Any:
+def plain(event):
     return lambda _number: event
 
 
@@ -124,12 +119,12 @@ EVENTS = st.one_of(
 RUNS = st.lists(EVENTS, max_size=30).map(lambda makers: [make(number) for number, make in enumerate(makers)])
 
 
-def stepped(run: list[Event]) -> tuple[list[Item], Machine]:
+def stepped(run):
     machine = Machine(Memory(Ids("x")), "stop", records=True, issuer="made-up")
     return [item for event in [*run, RunEnded("exit")] for item in machine.apply(event)], machine
 
 
-def tokens(run: list[Event]) -> set[str]:
+def tokens(run):
     """The texts that came in, complete messages apart: what one of those repeats of a complete block is not new."""
     events = msgspec.json.encode([event for event in run if not isinstance(event, WholeMessage)]).decode()
     return {marked(number) for number in range(len(run)) if marked(number) in events}
@@ -138,13 +133,13 @@ def tokens(run: list[Event]) -> set[str]:
 class LookedUp(Machine):
     """A machine that looks every pair up in the table."""
 
-    def _grow_newest_block(self, event: BlockDelta) -> ItemDelta | None:
+    def _grow_newest_block(self, event):
         return None
 
 
 @settings(max_examples=300)
 @given(RUNS, st.sampled_from(["stop", "message"]))
-def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run: list[Event], proof: Proof) -> None:
+def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run, proof):
     machines = [kind(Memory(Ids("x")), proof, records=True, issuer="made-up") for kind in (Machine, LookedUp)]
     for event in [*run, RunEnded("exit")]:
         short, long = (machine.apply(event) for machine in machines)
@@ -154,7 +149,7 @@ def test_the_pair_that_is_not_looked_up_does_what_the_table_has(run: list[Event]
 
 @settings(max_examples=300)
 @given(RUNS)
-def test_every_text_that_came_in_is_in_an_item(run: list[Event]) -> None:
+def test_every_text_that_came_in_is_in_an_item(run):
     items, _ = stepped(run)
     said = msgspec.json.encode(items).decode()
     assert {token for token in tokens(run) if token not in said} == set()
@@ -162,10 +157,10 @@ def test_every_text_that_came_in_is_in_an_item(run: list[Event]) -> None:
 
 @settings(max_examples=300)
 @given(RUNS)
-def test_items_are_well_formed(run: list[Event]) -> None:
+def test_items_are_well_formed(run):
     items, _ = stepped(run)
-    lengths: dict[str, int] = {}
-    withdrawn: set[str] = set()
+    lengths = {}
+    withdrawn = set()
     for item in items:
         if isinstance(item, ItemStarted):
             assert item.item_id not in lengths
@@ -186,7 +181,7 @@ def test_items_are_well_formed(run: list[Event]) -> None:
 
 @settings(max_examples=200)
 @given(RUNS)
-def test_the_history_has_no_more_and_no_less_than_the_screen(run: list[Event]) -> None:
+def test_the_history_has_no_more_and_no_less_than_the_screen(run):
     items, machine = stepped(run)
     content = [block for turn in machine.memory.finished for block in json.loads(turn.message)["content"]]
     shown = [entry for entry in reduce(items).entries if entry.item_type in {"text", "thinking", "tool_use"}]
@@ -202,7 +197,7 @@ def test_the_history_has_no_more_and_no_less_than_the_screen(run: list[Event]) -
 # -- sources, fed with bytes ----------------------------------------------------------------------------------------
 
 
-def anthropic_events() -> st.SearchStrategy[dict[str, Any]]:
+def anthropic_events():
     number = count()
     text = st.builds(lambda: marked(next(number)))
     noted = st.builds(lambda: told_at_the_end(next(number)))
@@ -245,7 +240,7 @@ def anthropic_events() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def converse_events() -> st.SearchStrategy[dict[str, Any]]:
+def converse_events():
     number = count()
     text = st.builds(lambda: marked(next(number)))
     piece = st.one_of(
@@ -291,7 +286,7 @@ def converse_events() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def gemini_events() -> st.SearchStrategy[dict[str, Any]]:
+def gemini_events():
     number = count()
     text = st.builds(lambda: marked(next(number)))
     noted = st.builds(lambda: told_at_the_end(next(number)))
@@ -336,34 +331,30 @@ def gemini_events() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-STREAMS = {
-    "anthropic": anthropic_events(),
-    "bedrock-converse": converse_events(),
-    "gemini": gemini_events(),
-}
+STREAMS = {"anthropic": anthropic_events(), "bedrock-converse": converse_events(), "gemini": gemini_events()}
 CUTS = st.lists(st.integers(1, 6), max_size=30)
 each_source = pytest.mark.parametrize("source", sorted(STREAMS))
 
 
-def fed(source: str, records: list[bytes]) -> list[Item]:
+def fed(source, records):
     recovery = Recovery(source)
     return [item for record in records for item in recovery.feed(record)] + recovery.end_run("exit")
 
 
-def picture(view: View) -> bytes:
+def picture(view):
     return msgspec.json.encode(
         [view.entries, sorted(view.retracted), view.notices, view.results, view.diagnoses, view.unrecognized]
     )
 
 
-def without_deltas(items: list[Item]) -> list[bytes]:
+def without_deltas(items):
     return [msgspec.json.encode(item) for item in items if not isinstance(item, ItemDelta)]
 
 
 @each_source
 @settings(max_examples=150)
 @given(data=st.data())
-def test_every_text_of_a_source_is_in_an_item(source: str, data: st.DataObject) -> None:
+def test_every_text_of_a_source_is_in_an_item(source, data):
     run = [json.dumps(event).encode() for event in data.draw(st.lists(STREAMS[source], max_size=30))]
     items = fed(source, run)
     said = msgspec.json.encode(items).decode()
@@ -376,7 +367,7 @@ def test_every_text_of_a_source_is_in_an_item(source: str, data: st.DataObject) 
 @each_source
 @settings(max_examples=150)
 @given(data=st.data(), cuts=CUTS)
-def test_batching_and_snapshots_change_nothing(source: str, data: st.DataObject, cuts: list[int]) -> None:
+def test_batching_and_snapshots_change_nothing(source, data, cuts):
     run = [json.dumps(event).encode() for event in data.draw(st.lists(STREAMS[source], max_size=30))]
     recovery, items, turns, rest = Recovery(source), [], [], list(run)
     for size in [*cuts, len(run)]:
@@ -396,7 +387,7 @@ def test_batching_and_snapshots_change_nothing(source: str, data: st.DataObject,
 @each_source
 @settings(max_examples=100)
 @given(data=st.data())
-def test_items_that_come_again_change_nothing(source: str, data: st.DataObject) -> None:
+def test_items_that_come_again_change_nothing(source, data):
     run = [json.dumps(event).encode() for event in data.draw(st.lists(STREAMS[source], max_size=30))]
     items = fed(source, run)
     start = data.draw(st.integers(0, len(items)))
@@ -407,7 +398,7 @@ def test_items_that_come_again_change_nothing(source: str, data: st.DataObject) 
 @each_source
 @settings(max_examples=150)
 @given(data=st.data(), cuts=CUTS)
-def test_no_bytes_are_an_error(source: str, data: st.DataObject, cuts: list[int]) -> None:
+def test_no_bytes_are_an_error(source, data, cuts):
     events = STREAMS[source].map(lambda event: json.dumps(event).encode())
     parts = data.draw(st.lists(st.one_of(st.binary(max_size=60), events, events.map(lambda e: b"data: " + e + b"\n"))))
     stream = b"\n".join(parts)

@@ -1,7 +1,5 @@
 """The quick path over a healthy beginning gives what the machine gives, wherever the first thing goes wrong."""
 
-from __future__ import annotations
-
 import os
 
 import msgspec

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streams import Recovery
-from topics.items import AgentError, Item, ItemCompleted, ItemDelta, ItemStarted, TurnStop
+from topics.items import AgentError, ItemCompleted, ItemDelta, ItemStarted, TurnStop
 from topics.reducer import reduce
 
 Event = dict[str, Any]
@@ -22,7 +22,7 @@ Event = dict[str, Any]
 WORDS = st.text(st.sampled_from('ab \né\U0001f600"\\'), min_size=1, max_size=6)
 
 
-def message(words: str, *, refused: bool, cited: bool) -> Event:
+def message(words, *, refused, cited):
     cites = [{"type": "url_citation", "url": "https://example.com", "title": words}] if cited else []
     part = {"type": "output_text", "text": words, "annotations": cites}
     if refused:
@@ -30,20 +30,20 @@ def message(words: str, *, refused: bool, cited: bool) -> Event:
     return {"type": "message", "status": "completed", "role": "assistant", "content": [part]}
 
 
-def reasoning(parts: list[str], *, sealed: bool) -> Event:
+def reasoning(parts, *, sealed):
     summary = [{"type": "summary_text", "text": part} for part in parts]
     return {"type": "reasoning", "summary": summary} | ({"encrypted_content": "sealed"} if sealed else {})
 
 
-def function_call(words: str) -> Event:
+def function_call(words):
     return {"type": "function_call", "status": "completed", "name": "f", "arguments": json.dumps({"a": words})}
 
 
-def custom_call(words: str) -> Event:
+def custom_call(words):
     return {"type": "custom_tool_call", "status": "completed", "name": "c", "input": words}
 
 
-def own(words: str) -> Event:
+def own(words):
     return {"type": "web_search_call", "status": "completed", "action": {"query": words, "url": "https://example.com"}}
 
 
@@ -67,13 +67,13 @@ class Answer(NamedTuple):
     numbered: bool
 
 
-def pieces(item: Event, at: int) -> list[Event]:
+def pieces(item, at):
     """The events of an item: its beginning, its pieces, the pieces once more, and the item."""
 
-    def about(kind: str, **members: Any) -> Event:
+    def about(kind, **members):
         return {"type": f"response.{kind}", "output_index": at, "item_id": item["id"]} | members
 
-    def split(kind: str, words: str, **members: Any) -> list[Event]:
+    def split(kind, words, **members):
         half = len(words) // 2
         return [about(f"{kind}.delta", delta=part, **members) for part in (words[:half], words[half:])]
 
@@ -110,7 +110,7 @@ def pieces(item: Event, at: int) -> list[Event]:
     return [*found, about("output_item.done", item=item)]
 
 
-def events(answer: Answer, last: Event) -> list[Event]:
+def events(answer, last):
     """All events of a response, its items' interleaved."""
     streams = [pieces(item, at) for at, item in enumerate(answer.output)]
     found = [{"type": "response.created", "response": {"id": answer.name, "model": "m"}}]
@@ -124,7 +124,7 @@ def events(answer: Answer, last: Event) -> list[Event]:
 
 
 @st.composite
-def answers(draw: st.DrawFn, name: str = "r1") -> Answer:
+def answers(draw, name="r1"):
     numbers = count()
     output = draw(st.lists(ITEMS, min_size=1, max_size=4))
     named = [item | {"id": f"{name}-{next(numbers)}"} for item in output]
@@ -140,18 +140,18 @@ def answers(draw: st.DrawFn, name: str = "r1") -> Answer:
     return Answer(name, called, draw(st.lists(st.integers(0, 3), max_size=12)), draw(st.booleans()))
 
 
-def completed(answer: Answer) -> Event:
+def completed(answer):
     return {
         "type": "response.completed",
         "response": {"id": answer.name, "model": "m", "status": "completed", "output": answer.output},
     }
 
 
-def thought(item: Event) -> str:
+def thought(item):
     return "\n\n".join(part["text"] for part in item["summary"])
 
 
-def block(item: Event) -> Event:
+def block(item):
     """An item in the log."""
     issuer = {"issuer": {"provider": "openai-responses", "model": "m"}}
     if item["type"] == "message":
@@ -172,14 +172,14 @@ def block(item: Event) -> Event:
     return item
 
 
-def on_screen(output: list[Event]) -> list[str]:
+def on_screen(output):
     """What of an output is shown: a type and a text, an input, or the whole item."""
     blocks = map(block, output)
     shown = [found for found in blocks if found["type"] != "redacted_thinking" and found.get("thinking") != ""]
     return [json.dumps(found.get("text") or found.get("thinking") or found.get("input") or found) for found in shown]
 
 
-def screen(items: list[Item]) -> list[str]:
+def screen(items):
     done = {item.item_id: item for item in items if isinstance(item, ItemCompleted)}
     found = []
     for entry in reduce(items).entries:
@@ -193,7 +193,7 @@ def screen(items: list[Item]) -> list[str]:
     return [json.dumps(one) for one in found]
 
 
-def recovered(run: list[Event], sizes: list[int]) -> tuple[list[Item], list[list[Event]]]:
+def recovered(run, sizes):
     """The items of a run in batches of these sizes, with a restart behind each, and the turns for the log."""
     recovery, items, turns = Recovery("openai-responses"), [], []
     rest = [json.dumps(event).encode() for event in run]
@@ -208,12 +208,11 @@ def recovered(run: list[Event], sizes: list[int]) -> tuple[list[Item], list[list
 
 
 SIZES = st.lists(st.integers(1, 5), max_size=20)
-PIECES = (".delta", "content_part.added", "output_item.added")
 
 
 @settings(max_examples=200)
 @given(answers(), st.randoms(use_true_random=False), st.sampled_from(["items", "output", "both"]), SIZES)
-def test_what_one_event_still_says_is_there(answer: Answer, chance: Any, teller: str, sizes: list[int]) -> None:
+def test_what_one_event_still_says_is_there(answer, chance, teller, sizes):
     kept = []
     for event in events(answer, completed(answer)):
         is_piece = not event["type"].endswith(("created", "completed", "output_item.done"))
@@ -234,7 +233,7 @@ def test_what_one_event_still_says_is_there(answer: Answer, chance: Any, teller:
 
 @settings(max_examples=200)
 @given(answers(), st.randoms(use_true_random=False), SIZES)
-def test_pieces_that_are_told_whole_make_up_for_their_deltas(answer: Answer, chance: Any, sizes: list[int]) -> None:
+def test_pieces_that_are_told_whole_make_up_for_their_deltas(answer, chance, sizes):
     told = [item for item in answer.output if item["type"] != "web_search_call"]
     shown = answer._replace(output=told)
     ending = completed(shown._replace(output=[]))
@@ -249,7 +248,7 @@ def test_pieces_that_are_told_whole_make_up_for_their_deltas(answer: Answer, cha
 
 @settings(max_examples=150)
 @given(answers(), st.data(), SIZES)
-def test_a_failure_is_told_once_and_retracts_nothing(answer: Answer, data: st.DataObject, sizes: list[int]) -> None:
+def test_a_failure_is_told_once_and_retracts_nothing(answer, data, sizes):
     failed = {
         "type": "response.failed",
         "response": {"id": answer.name, "output": answer.output, "error": {"code": "e", "message": "Oh."}},
@@ -267,11 +266,9 @@ def test_a_failure_is_told_once_and_retracts_nothing(answer: Answer, data: st.Da
 
 @settings(max_examples=150)
 @given(answers(), st.lists(st.booleans(), min_size=1, max_size=3), SIZES, st.data())
-def test_responses_that_follow_are_all_there(
-    answer: Answer, streams: list[bool], sizes: list[int], data: st.DataObject
-) -> None:
+def test_responses_that_follow_are_all_there(answer, streams, sizes, data):
     """The same words in each response, streamed or whole; and, where events are numbered, any stretch comes again."""
-    run: list[Event] = []
+    run = []
     for number, is_stream in enumerate(streams):
         one = answer._replace(name=f"r{number}", numbered=True)
         whole = completed(one)["response"] | {"object": "response"}

@@ -1,7 +1,5 @@
 """What we write is what the providers' own client libraries would let one send."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

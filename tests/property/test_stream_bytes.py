@@ -1,10 +1,6 @@
 """Bytes of every source, however they are damaged, batched, laid out and cut: the same items, each of them sound."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,17 +11,16 @@ from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.streams import SOURCES, Recovery
 from topics import SESSION_ITEMS
-from topics.items import AnyItem, Item, ItemDelta
-from topics.reducer import View, reduce
+from topics.items import AnyItem, ItemDelta
+from topics.reducer import reduce
 
-Event = dict[str, Any]
 _item = msgspec.json.Decoder(AnyItem)
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
 
 # -- what a source says ---------------------------------------------------------------------------------------------
 
 
-def anthropic(words: str) -> list[Event]:
+def anthropic(words):
     thought = {"type": "thinking_delta", "thinking": words}
     return [
         {"type": "message_start", "message": {"id": "m1", "usage": {"input_tokens": 1}}},
@@ -41,10 +36,10 @@ def anthropic(words: str) -> list[Event]:
     ]
 
 
-def claude_cli(words: str) -> list[Event]:
+def claude_cli(words):
     whole = {"id": "m1", "model": "m", "content": [{"type": "text", "text": words}]}
     streamed = [{"type": "stream_event", "event": event} for event in anthropic(words)]
-    others: list[Event] = [
+    others = [
         {"type": "assistant", "message": whole, "request_id": words},
         {"type": "result", "subtype": "success", "result": words, "modelUsage": {"m": words}, "odd": words},
         {"type": "system", "subtype": "odd", "of": {"of": words}},
@@ -53,15 +48,15 @@ def claude_cli(words: str) -> list[Event]:
     return streamed + others
 
 
-def chat(words: str) -> list[Event]:
+def chat(words):
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": words}}
-    deltas: list[Event] = [{"content": words}, {"reasoning_content": words}, {"tool_calls": [call]}, {"odd": [words]}]
+    deltas = [{"content": words}, {"reasoning_content": words}, {"tool_calls": [call]}, {"odd": [words]}]
     reason = {"index": 0, "delta": {}, "finish_reason": "stop"}
     chunks = [{"id": "a", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     return [*chunks, {"id": "a", "choices": [reason], "usage": {"prompt_tokens": 1}}, {"error": {"message": words}}]
 
 
-def responses(words: str) -> list[Event]:
+def responses(words):
     part = {"type": "output_text", "text": words, "annotations": [{"title": words}]}
     item = {"id": "i", "type": "message", "content": [part]}
     return [
@@ -76,8 +71,8 @@ def responses(words: str) -> list[Event]:
     ]
 
 
-def gemini(words: str) -> list[Event]:
-    parts: list[Event] = [
+def gemini(words):
+    parts = [
         {"text": words},
         {"text": words, "thought": True},
         {"functionCall": {"name": "f", "args": {"a": words}}},
@@ -87,8 +82,8 @@ def gemini(words: str) -> list[Event]:
     return [*({"responseId": "r", "candidates": [{"content": {"parts": [part]}}]} for part in parts), end]
 
 
-def converse(words: str) -> list[Event]:
-    deltas: list[Event] = [{"text": words}, {"reasoningContent": {"text": words}}, {"citation": {"title": words}}]
+def converse(words):
+    deltas = [{"text": words}, {"reasoningContent": {"text": words}}, {"citation": {"title": words}}]
     return [
         {"messageStart": {"role": "assistant"}},
         *({"contentBlockDelta": {"contentBlockIndex": at % 2, "delta": delta}} for at, delta in enumerate(deltas)),
@@ -99,7 +94,7 @@ def converse(words: str) -> list[Event]:
     ]
 
 
-def cascade(words: str) -> list[Event]:
+def cascade(words):
     return [
         {"type": "text_delta", "text": words},
         {"type": "thinking_delta", "thinking": words},
@@ -109,7 +104,7 @@ def cascade(words: str) -> list[Event]:
     ]
 
 
-EVENTS: dict[str, Callable[[str], list[Event]]] = {
+EVENTS = {
     "anthropic": anthropic,
     "bedrock-converse": converse,
     "cascade": cascade,
@@ -136,20 +131,20 @@ HALVES = [rb"\ud83d", rb"x\ud83d", rb"\ude00", rb"\ude00y", rb"\ude00\ud83d"]
 BROKEN = [b"\xff", b"a\xf0\x9f", b"\xed\xa0\xbd", b"\x00", b"\n", b'"', b"\\"]
 
 
-def payloads(source: str) -> st.SearchStrategy[bytes]:
+def payloads(source):
     made = [json.dumps(event, separators=(",", ":")).encode() for event in EVENTS[source](MARK)]
     words = st.sampled_from([*WORDS, *HALVES, *HALVES, *BROKEN])
     return st.builds(lambda event, word: event.replace(MARK.encode(), word), st.sampled_from(made), words)
 
 
-def damaged(source: str) -> st.SearchStrategy[bytes]:
+def damaged(source):
     """A payload, or what is left of one, or what no payload is."""
     cut = st.builds(lambda payload, at: payload[: at % len(payload)], payloads(source), st.integers(1, 500))
     noise = st.sampled_from([b"", b"null", b"[DONE]", b"\x00", b"\x00\x00\x00\x20\x00", b"noise", b"{", b"\xff\xfe"])
     return st.one_of(payloads(source), payloads(source), payloads(source), cut, noise)
 
 
-def laid_out(payload: bytes) -> list[bytes]:
+def laid_out(payload):
     """The lines of a payload that is written for people; of one that is no JSON, its own."""
     try:
         found = json.loads(payload)
@@ -159,7 +154,7 @@ def laid_out(payload: bytes) -> list[bytes]:
     return text.encode("utf-8", "surrogatepass").split(b"\n")
 
 
-def as_event(payload: bytes, layout: str, newline: bytes) -> bytes:
+def as_event(payload, layout, newline):
     """A payload as an event of SSE, or as a line."""
     if layout == "line":
         return payload + newline
@@ -176,7 +171,7 @@ NEWLINES = [b"\n", b"\n", b"\r\n", b"\r"]
 
 
 @st.composite
-def streams(draw: st.DrawFn, source: str) -> list[bytes]:
+def streams(draw, source):
     """Events in one kind of newline, each laid out in its own way; what a framing tells apart once is not mixed."""
     newline = draw(st.sampled_from(NEWLINES[:2] if source == "claude-cli" else NEWLINES))
     layouts = LAYOUTS
@@ -188,20 +183,20 @@ def streams(draw: st.DrawFn, source: str) -> list[bytes]:
     return [as_event(payload, layout, newline) for payload, layout in found]
 
 
-def picture(view: View) -> bytes:
+def picture(view):
     return msgspec.json.encode(
         [view.entries, sorted(view.retracted), view.notices, view.results, view.diagnoses, view.unrecognized]
     )
 
 
-def without_deltas(items: list[Item]) -> list[bytes]:
+def without_deltas(items):
     return [msgspec.json.encode(item) for item in items if not isinstance(item, ItemDelta)]
 
 
 # -- batches --------------------------------------------------------------------------------------------------------
 
 
-def processed(source: str, values: list[bytes], sizes: list[int]) -> list[Item]:
+def processed(source, values, sizes):
     """The items of records in batches of these sizes; the state is read back between two of them."""
     headers = (("source", source.encode()), ("run", b"r"))
     records = [
@@ -228,7 +223,7 @@ def processed(source: str, values: list[bytes], sizes: list[int]) -> list[Item]:
 @each_source
 @settings(max_examples=60)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 5), max_size=8))
-def test_every_batching_gives_the_same_items(source: str, data: st.DataObject, sizes: list[int]) -> None:
+def test_every_batching_gives_the_same_items(source, data, sizes):
     values = data.draw(streams(source))
     one_by_one = processed(source, values, [1] * len(values))
     batched = processed(source, values, sizes)
@@ -239,7 +234,7 @@ def test_every_batching_gives_the_same_items(source: str, data: st.DataObject, s
 # -- cuts -----------------------------------------------------------------------------------------------------------
 
 
-def in_pieces(source: str, stream: bytes, cuts: list[int]) -> list[Item]:
+def in_pieces(source, stream, cuts):
     recovery, items = Recovery(source), []
     for size in [*cuts, len(stream)]:
         items += recovery.feed(stream[:size], framing="bytes")
@@ -251,7 +246,7 @@ def in_pieces(source: str, stream: bytes, cuts: list[int]) -> list[Item]:
 @each_source
 @settings(max_examples=80)
 @given(data=st.data(), cuts=st.lists(st.one_of(st.integers(0, 6), st.integers(0, 200)), max_size=25))
-def test_bytes_mean_the_same_wherever_they_are_cut(source: str, data: st.DataObject, cuts: list[int]) -> None:
+def test_bytes_mean_the_same_wherever_they_are_cut(source, data, cuts):
     mark = data.draw(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]))
     stream = mark + b"".join(data.draw(streams(source)))
     if source in {"anthropic", "bedrock-converse"} and stream.lstrip(b"\r\n")[:1] in {b"\x00", b"\x01"}:
@@ -263,7 +258,7 @@ def test_bytes_mean_the_same_wherever_they_are_cut(source: str, data: st.DataObj
 
 # -- characters -----------------------------------------------------------------------------------------------------
 
-GROWING: dict[str, list[bytes]] = {
+GROWING = {
     "anthropic": [b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%b"}}'],
     "bedrock-converse": [b'{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"%b"}}}'],
     "cascade": [b'{"type":"text_delta","text":"%b"}', b'{"type":"thinking_delta","thinking":"%b"}'],
@@ -285,7 +280,7 @@ GROWING["vllm"] = GROWING["openai-chat"]
 SHAPES = [(source, shape) for source, shapes in sorted(GROWING.items()) for shape in shapes if b"%b" in shape]
 
 
-def cut_in_units(text: str, cuts: list[int]) -> list[bytes]:
+def cut_in_units(text, cuts):
     """A text in pieces of so many UTF-16 units, as they stand in JSON."""
     units = text.encode("utf-16-le")
     found = []
@@ -302,9 +297,7 @@ def cut_in_units(text: str, cuts: list[int]) -> list[bytes]:
     cuts=st.lists(st.integers(1, 4), max_size=12),
     sizes=st.lists(st.integers(1, 4), max_size=6),
 )
-def test_a_text_is_what_it_was_however_it_was_cut(
-    source: str, shape: bytes, text: str, cuts: list[int], sizes: list[int]
-) -> None:
+def test_a_text_is_what_it_was_however_it_was_cut(source, shape, text, cuts, sizes):
     first = [GROWING[source][0]] if source == "claude-cli" else []
     values = [*first, *(shape % piece for piece in cut_in_units(f"x{text}x", cuts))]
     for items in (processed(source, values, sizes), processed(source, values, [1] * len(values))):

@@ -1,19 +1,14 @@
 """Properties of recovery over made-up runs: whatever the stream does, and however it is cut into records."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streams import Recovery
-from topics.items import Item, ItemDelta, ItemRetracted, ItemStarted
-from topics.reducer import View, reduce
-
-Line = dict[str, Any]
+from topics.items import ItemDelta, ItemRetracted, ItemStarted
+from topics.reducer import reduce
 
 MESSAGE_IDS = st.sampled_from(["m1", "m2", "m3"])
 # With a name, as new versions write it, or without, as old ones do.
@@ -23,12 +18,12 @@ TEXTS = st.one_of(st.sampled_from(["", "\n\n", " "]), st.text(max_size=6))
 CALL_IDS = st.sampled_from(["call_0", "call_1"])
 
 
-def stream_event(kind: str, name: str | None, **members: Any) -> Line:
+def stream_event(kind, name, **members):
     named = {} if name is None else {"api_message_id": name}
     return {"type": "stream_event", "event": {"type": kind} | members} | named
 
 
-def content_block(kind: str, text: str, tool_id: str) -> Line:
+def content_block(kind, text, tool_id):
     if kind == "tool_use":
         return {"type": kind, "id": tool_id, "name": "mcp__a__b", "input": {"text": text}}
     return {"type": kind, {"text": "text", "thinking": "thinking"}.get(kind, "data"): text}
@@ -103,16 +98,16 @@ RUNS = st.lists(LINES, max_size=30)
 CUTS = st.lists(st.integers(1, 6), max_size=30)
 
 
-def encoded(run: list[Line], *, uuids: bool = False) -> list[bytes]:
+def encoded(run, *, uuids=False):
     return [json.dumps(line | ({"uuid": f"u{number}"} if uuids else {})).encode() for number, line in enumerate(run)]
 
 
-def fed(lines: list[bytes]) -> list[Item]:
+def fed(lines):
     recovery = Recovery("claude-cli")
     return [item for line in lines for item in recovery.feed(line)] + recovery.end_run("exit")
 
 
-def picture(view: View) -> bytes:
+def picture(view):
     """Everything on the screen, as one value."""
     return msgspec.json.encode(
         [view.entries, sorted(view.retracted), *map(list, (view.notices, view.results, view.unrecognized))]
@@ -121,7 +116,7 @@ def picture(view: View) -> bytes:
 
 @settings(max_examples=300)
 @given(RUNS, CUTS)
-def test_batching_and_snapshots_change_neither_ids_nor_order_nor_texts(run: list[Line], cuts: list[int]) -> None:
+def test_batching_and_snapshots_change_neither_ids_nor_order_nor_texts(run, cuts):
     lines = encoded(run)
     recovery, items, turns = Recovery("claude-cli"), [], []
     rest = list(lines)
@@ -142,13 +137,13 @@ def test_batching_and_snapshots_change_neither_ids_nor_order_nor_texts(run: list
     assert turns == one_by_one.take_finished()
 
 
-def bytes_of(item: Item) -> bytes:
+def bytes_of(item):
     return msgspec.json.encode(item)
 
 
 @settings(max_examples=200)
 @given(RUNS, st.data())
-def test_lines_with_uuids_may_come_again(run: list[Line], data: st.DataObject) -> None:
+def test_lines_with_uuids_may_come_again(run, data):
     lines = encoded(run, uuids=True)
     doubled = [line for line in lines for _ in range(data.draw(st.integers(1, 2)))]
     assert fed(doubled) == fed(lines)
@@ -156,7 +151,7 @@ def test_lines_with_uuids_may_come_again(run: list[Line], data: st.DataObject) -
 
 @settings(max_examples=200)
 @given(RUNS, st.data())
-def test_items_that_come_again_change_nothing(run: list[Line], data: st.DataObject) -> None:
+def test_items_that_come_again_change_nothing(run, data):
     items = fed(encoded(run))
     start = data.draw(st.integers(0, len(items)))
     end = data.draw(st.integers(start, len(items)))
@@ -165,13 +160,13 @@ def test_items_that_come_again_change_nothing(run: list[Line], data: st.DataObje
 
 @settings(max_examples=300)
 @given(RUNS)
-def test_ids_are_unique_and_nothing_is_left_open_or_said_of_the_withdrawn(run: list[Line]) -> None:
+def test_ids_are_unique_and_nothing_is_left_open_or_said_of_the_withdrawn(run):
     items = fed(encoded(run))
     started = [item.item_id for item in items if isinstance(item, ItemStarted)]
     assert len(started) == len(set(started))
     assert all(entry.done for entry in reduce(items).entries)
-    known: set[str] = set()
-    withdrawn: set[str] = set()
+    known = set()
+    withdrawn = set()
     for item in items:
         item_id = getattr(item, "item_id", None)
         if item_id is None or type(item).__name__ == "ItemResult":
@@ -186,8 +181,8 @@ def test_ids_are_unique_and_nothing_is_left_open_or_said_of_the_withdrawn(run: l
 
 @settings(max_examples=200)
 @given(RUNS)
-def test_deltas_follow_one_another_without_gap_or_overlap(run: list[Line]) -> None:
-    lengths: dict[str, int] = {}
+def test_deltas_follow_one_another_without_gap_or_overlap(run):
+    lengths = {}
     for item in fed(encoded(run)):
         if isinstance(item, ItemDelta):
             assert item.at == lengths.get(item.item_id, 0)
@@ -196,7 +191,7 @@ def test_deltas_follow_one_another_without_gap_or_overlap(run: list[Line]) -> No
 
 @settings(max_examples=200)
 @given(RUNS)
-def test_what_complete_messages_say_last_is_on_the_screen(run: list[Line]) -> None:
+def test_what_complete_messages_say_last_is_on_the_screen(run):
     """Nothing that comes after the last message can take it away: there is no attempt that could replace it."""
     final = {"type": "assistant", "message": {"id": "final", "content": [{"type": "text", "text": "The end."}]}}
     view = reduce(fed(encoded([*run, final])))
@@ -208,7 +203,7 @@ def test_what_complete_messages_say_last_is_on_the_screen(run: list[Line]) -> No
 @given(
     st.lists(st.one_of(st.binary(max_size=60), LINES.map(lambda line: json.dumps(line).encode())), max_size=12), CUTS
 )
-def test_no_bytes_are_an_error(parts: list[bytes], cuts: list[int]) -> None:
+def test_no_bytes_are_an_error(parts, cuts):
     data = b"\n".join(parts)
     recovery = Recovery("claude-cli")
     for size in [*(7 * cut for cut in cuts), len(data)]:
@@ -219,7 +214,7 @@ def test_no_bytes_are_an_error(parts: list[bytes], cuts: list[int]) -> None:
 
 @settings(max_examples=200)
 @given(LINES, LINES, st.data())
-def test_a_line_that_another_was_written_into_is_read(line: Line, after: Line, data: st.DataObject) -> None:
+def test_a_line_that_another_was_written_into_is_read(line, after, data):
     text = json.dumps(line).encode()
     place = data.draw(st.integers(1, len(text) - 1))
     foreign = b'{"type":"rate_limit_event","rate_limit_info":{"status":"allowed"}}'

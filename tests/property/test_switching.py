@@ -1,7 +1,5 @@
 """Sessions that change their provider midway, over arbitrary histories."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import msgspec

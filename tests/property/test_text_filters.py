@@ -3,8 +3,6 @@
 Streamed is whole; nothing outside of what is replaced changes; no root is left; an echo never calls.
 """
 
-from __future__ import annotations
-
 import os
 import re
 
@@ -95,10 +93,7 @@ ALL = texts(PATHS, PHRASES, CALLS, CONTEXTS)
 def in_pieces(draw, text):
     whole = draw(text)
     cuts = draw(
-        st.one_of(
-            st.just(list(range(1, len(whole)))),
-            st.lists(st.integers(0, len(whole)), max_size=8).map(sorted),
-        )
+        st.one_of(st.just(list(range(1, len(whole)))), st.lists(st.integers(0, len(whole)), max_size=8).map(sorted))
     )
     return whole, [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
 

@@ -3,8 +3,6 @@
 What acts is said again here, character by character and line by line, and shares nothing with what breaks it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """A source that is added by the text of CONTRIBUTING, and by nothing else, is one like any other."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -77,7 +75,7 @@ def test_what_it_does_not_know_is_passed_on():
     assert [bytes(item.event) for item in found] == [b'{"event":"molts"}']
 
 
-def records(source: bytes, lines: list[bytes]) -> list[Record]:
+def records(source, lines):
     headers = (("source", source),)
     return [Record(partition=0, offset=at, key=b"s", value=line, headers=headers) for at, line in enumerate(lines)]
 

@@ -1,7 +1,5 @@
 """normalize, validate and recover from a shell: outputs, exit codes, and what they say to whom."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -22,14 +20,14 @@ BROKEN = HEALTHY | {
 }
 
 
-def reknit(*arguments: str, given: bytes | str | object = b"") -> subprocess.CompletedProcess[bytes]:
+def reknit(*arguments, given=b""):
     if not isinstance(given, bytes):
         given = given.encode() if isinstance(given, str) else json.dumps(given).encode()
     command = [sys.executable, "-m", "reknit", *arguments]
     return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)
 
 
-def lines(done: subprocess.CompletedProcess[bytes]) -> list:
+def lines(done):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -112,7 +110,7 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize("given", UNUSABLE)
-def test_unusable_input_ends_with_2_and_one_sentence(given: bytes):
+def test_unusable_input_ends_with_2_and_one_sentence(given):
     done = reknit("normalize", given=given)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"reknit: ")
@@ -165,11 +163,7 @@ def test_validate_is_told_which_betas_go_with_a_body():
     body = HEALTHY | {"messages": [{"role": "user", "content": [block]}]}
     found = [
         [(line["rule"], line["severity"]) for line in lines(reknit("validate", *options, given=body))]
-        for options in (
-            (),
-            ("--beta", "fast-1"),
-            ("--beta", "context-1m-2025-08-07,files-api-2025-04-14"),
-        )
+        for options in ((), ("--beta", "fast-1"), ("--beta", "context-1m-2025-08-07,files-api-2025-04-14"))
     ]
     assert found == [[("ANT-31c", "soft")], [("ANT-31d", "hard")], []]
 
@@ -250,7 +244,7 @@ def test_ctrl_c_ends_a_pipe_that_is_still_open_with_the_open_item_incomplete():
     ("given", "code"),
     [(b"", 0), (b"\n \n", 0), (b'{"type":"keep_alive"}\n', 0), (b"null\n", 2), (b'null\n{"type":"system"}\n', 0)],
 )
-def test_recover_ends_with_2_where_it_understood_nothing(given: bytes, code: int):
+def test_recover_ends_with_2_where_it_understood_nothing(given, code):
     assert reknit("recover", given=given).returncode == code
 
 

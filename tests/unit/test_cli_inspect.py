@@ -1,7 +1,5 @@
 """What ``reknit inspect --records`` prints of a record."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -13,7 +11,7 @@ from pipeline.cli.output import write_json
 PRETTY = json.dumps({"text": "a\n b", "list": [1.50, {"deep": None}], "empty": {}}, indent=4)
 
 
-def printed(value: bytes | None, capfdbinary: pytest.CaptureFixture[bytes]) -> bytes:
+def printed(value, capfdbinary):
     headers = [("text", b"a\nb"), ("bytes", b"\xff\n")]
     record = ConsumerRecord(
         topic="t",
@@ -47,9 +45,7 @@ def printed(value: bytes | None, capfdbinary: pytest.CaptureFixture[bytes]) -> b
         pytest.param(b"[\n" * 5000 + b"]" * 5000, "[\n" * 5000 + "]" * 5000, id="deep"),
     ],
 )
-def test_a_record_is_one_line_whatever_its_value_holds(
-    value: bytes | None, read: object, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_a_record_is_one_line_whatever_its_value_holds(value, read, capfdbinary):
     line = printed(value, capfdbinary)
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
@@ -59,7 +55,7 @@ def test_a_record_is_one_line_whatever_its_value_holds(
     assert found["headers"] == {"text": "a\nb", "bytes": "\ufffd\n"}
 
 
-def test_numbers_keep_their_digits(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_numbers_keep_their_digits(capfdbinary):
     assert b'"value":{"a":1.50,"b":123456789012345678901234567890}' in printed(
         b'{"a": 1.50,\n"b": 123456789012345678901234567890}', capfdbinary
     )

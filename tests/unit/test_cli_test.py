@@ -1,9 +1,6 @@
 """``reknit test``: a team's own cases, what is printed of each, and the exit codes."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +17,7 @@ INTERRUPTED = {"role": "user", "content": [{"type": "text", "text": "Never mind.
 BROKEN = [ASKED, CALLED, INTERRUPTED]
 
 
-def run(*cases, raw: str | None = None):
+def run(*cases, raw=None):
     given = raw if raw is not None else "\n".join(json.dumps(case) for case in cases)
     done = CliRunner().invoke(command, ["-"], input=given)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -59,9 +56,7 @@ def test_a_case_may_expect_body_and_fixes():
     code, (result,), words = run(case)
     assert code == 4
     place = "messages.2.content.0.content"
-    assert result["failures"] == [
-        {"promise": "expected", "where": place, "what": f"{lost!r}, expected 'Never came.'"},
-    ]
+    assert result["failures"] == [{"promise": "expected", "where": place, "what": f"{lost!r}, expected 'Never came.'"}]
     assert f"failed: line 1 (anthropic): expected at {place}: " in words
 
 
@@ -76,9 +71,7 @@ def test_the_body_that_came_out_is_what_to_expect():
             assert run(exact | {"expect": json.loads(body)})[0] == 0
         code, (result,), _ = run(exact | {"expect": body.decode()[:-1] + "?"})
         assert code == 4
-        assert result["failures"] == [
-            {"promise": "expected", "where": "body", "what": result["failures"][0]["what"]},
-        ]
+        assert result["failures"] == [{"promise": "expected", "where": "body", "what": result["failures"][0]["what"]}]
         assert result["failures"][0]["what"].startswith(f"byte {len(body) - 1}: ")
 
 
@@ -158,7 +151,7 @@ def test_no_case_at_all_is_no_success():
     assert "there are no cases" in words
 
 
-def test_cases_are_a_file(tmp_path: Path):
+def test_cases_are_a_file(tmp_path):
     file = tmp_path / "cases.jsonl"
     file.write_text(json.dumps({"history": [ASKED], "to": "anthropic"}))
     done = CliRunner().invoke(command, [str(file)])

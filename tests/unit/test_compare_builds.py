@@ -1,7 +1,5 @@
 """The comparison of two builds says nothing of a build and itself, and tells where another one parts from it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -14,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory) -> Path:
+def other(tmp_path_factory):
     """A build that words one thing otherwise."""
     build = tmp_path_factory.mktemp("builds") / "other"
     for name in ("pipeline", "topics"):
@@ -26,20 +24,20 @@ def other(tmp_path_factory) -> Path:
     return build
 
 
-def compared(*builds: Path, corpus: Path) -> subprocess.CompletedProcess[str]:
+def compared(*builds, corpus):
     command = [sys.executable, ROOT / "tests/compare_builds.py", *builds, "--sample", "12", "--show", "1"]
     environment = os.environ | {"REKNIT_CORPUS": str(corpus)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_build_is_like_itself(tmp_path: Path):
+def test_a_build_is_like_itself(tmp_path):
     done = compared(ROOT, corpus=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("nothing differs\n")
     assert int(done.stdout.split()[0]) > 500
 
 
-def test_what_is_worded_otherwise_is_told(other: Path, tmp_path: Path):
+def test_what_is_worded_otherwise_is_told(other, tmp_path):
     done = compared(other, ROOT, corpus=tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
     assert "  body anthropic\n" in done.stdout

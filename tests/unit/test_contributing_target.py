@@ -1,7 +1,5 @@
 """A target as CONTRIBUTING says that one is added: a writer, rules, a line and vectors, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

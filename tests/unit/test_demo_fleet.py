@@ -1,7 +1,5 @@
 """The bundled fleet: small, well-formed, free of anybody's machine, and covering what it claims to cover."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.resources import files

@@ -1,14 +1,12 @@
 """What the demo tells of each session, from both stages in one process: exact, for every session of the fleet."""
 
-from __future__ import annotations
-
 from collections import deque
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from pipeline.demo.clients import Input, Recording, Wait, fleet, inputs
+from pipeline.demo.clients import Input, Wait, fleet, inputs
 from pipeline.demo.report import Gathered
 from pipeline.fixes import FIXES
 from pipeline.stages.base import Record
@@ -22,11 +20,11 @@ EXPECTED = {row["session"]: row for row in map(msgspec.json.decode, VECTORS.read
 FLEET = {recording.session: recording for recording in fleet()}
 
 
-def published(recording: Recording) -> list[Input]:
+def published(recording):
     """Every record that a pipeline without a broker would have of the session, one at a time, in order."""
     stages = {stage.topic: stage for stage in (TurnsStage(Defaults()), EventsStage(Defaults()))}
     offsets = dict.fromkeys(stages, 0)
-    found: list[Input] = []
+    found = []
     for step in inputs(recording):
         if isinstance(step, Wait):
             assert gathered(found).recorded == step.recorded
@@ -42,18 +40,18 @@ def published(recording: Recording) -> list[Input]:
     return found
 
 
-def _at(offset: int, session: str, record: Input) -> Record:
+def _at(offset, session, record):
     return Record(partition=0, offset=offset, key=session.encode(), value=record.value, headers=record.headers)
 
 
-def gathered(records: list[Input]) -> Gathered:
+def gathered(records):
     found = Gathered()
     for record in records:
         found.add_record(record.topic, record.value, record.headers)
     return found
 
 
-def told(records: list[Input], recording: Recording) -> dict[str, object]:
+def told(records, recording):
     report = msgspec.to_builtins(gathered(records).report(recording))
     del report["title"], report["source"]
     return report

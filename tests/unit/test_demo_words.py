@@ -1,7 +1,5 @@
 """The demo's words: what is told of a session, the summary, and the changing line."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys

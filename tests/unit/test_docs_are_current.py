@@ -1,7 +1,5 @@
 """The pages under docs/ are what the catalogues and examples make of them, every code has its anchor, links lead on."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

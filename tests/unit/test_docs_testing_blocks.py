@@ -1,7 +1,5 @@
 """The other blocks of docs/testing.md are run as they stand: its cases, any history, any function."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from reknit.testing import Kit
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
 
 
-def shown(word: str, language: str = "python") -> str:
+def shown(word, language="python"):
     """The one block of the page that has this word."""
     (block,) = [
         text for text in re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if word in text

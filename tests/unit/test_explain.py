@@ -1,7 +1,5 @@
 """``reknit explain``: every code has a page, and every page's example does what the page says."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

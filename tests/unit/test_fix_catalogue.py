@@ -1,7 +1,5 @@
 """The fix catalogue: complete, worded, and the only source of codes."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The compose file and the image, without a Docker engine: valid, in step with the commands, closed to the outside."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
@@ -110,12 +108,7 @@ def test_what_prometheus_scrapes_is_what_the_worker_serves(compose):
 
 @pytest.mark.parametrize(
     ("variable", "setting"),
-    [
-        ("KAFKA_LOG_DIRS", "log.dirs"),
-        ("KAFKA_NODE_ID", "node.id"),
-        ("KAFKA_A__B_C", "a_b.c"),
-        ("KAFKA_A___B", "a-b"),
-    ],
+    [("KAFKA_LOG_DIRS", "log.dirs"), ("KAFKA_NODE_ID", "node.id"), ("KAFKA_A__B_C", "a_b.c"), ("KAFKA_A___B", "a-b")],
 )
 def test_the_images_variables_become_settings(variable, setting):
     assert HELPER["setting_name"](variable) == setting

@@ -1,7 +1,5 @@
 """Who may import whom: the core is pure, rules share nothing with renderers, the engine knows nothing of sessions."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Alerts: they parse, they fire when they should, and they speak of metrics that exist."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Modules that a reader can hold in mind: short, introduced, and with a reason beside every exception to the rules."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixes name the tool call that they are about by the id it had in the input, whatever the shape and the target."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline import Session, normalize

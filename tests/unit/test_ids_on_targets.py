@@ -1,7 +1,5 @@
 """Ids of calls in a request: kept where they can be, else made anew, so that no two calls ever have one."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -82,12 +80,7 @@ def test_legal_ids_stay_as_they_are(ids):
 
 @pytest.mark.parametrize(
     ("ids", "kept"),
-    [
-        (["toolu_1", "toolu_1"], [0, 1]),
-        (["call.1", "call_1", "call:1", "call.1"], [1]),
-        (["x" * 65], []),
-        ([""], []),
-    ],
+    [(["toolu_1", "toolu_1"], [0, 1]), (["call.1", "call_1", "call:1", "call.1"], [1]), (["x" * 65], []), ([""], [])],
 )
 def test_what_cannot_stay_is_made_anew_and_takes_no_others_place(ids, kept):
     found = made(ids)

@@ -1,7 +1,5 @@
 """Series that a rate is asked of are there before what they count happens for the first time."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Each policy on each target: exactly what it makes of a short history, and what it makes of a restored one."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``import reknit``: what it offers, what it loads, and what it says where a user's own files have our names."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -17,7 +15,7 @@ import reknit.testing
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+def run(folder, program):
     """Run a program that stands in a folder of its own, as a user's does; ours is found behind it on the path."""
     (folder / "program.py").write_text(program, encoding="utf-8")
     return subprocess.run(
@@ -31,7 +29,7 @@ def run(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def write(path: Path, text: str = "VALUE = 1\n") -> Path:
+def write(path, text="VALUE = 1\n"):
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

@@ -1,7 +1,5 @@
 """What the README shows is run: its Python, its JSON and its commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -14,11 +12,11 @@ README = Path(__file__).parents[2] / "README.md"
 TEXT = README.read_text()
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
-def reknit(*arguments: str, given: str) -> subprocess.CompletedProcess[str]:
+def reknit(*arguments, given):
     command = [sys.executable, "-m", "reknit", *arguments]
     return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
 

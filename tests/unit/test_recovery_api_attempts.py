@@ -3,8 +3,6 @@
 No message comes whole: a block is proved by its stop and the message's stop reason.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -15,7 +13,6 @@ from pipeline.streams.events import (
     BlockNoted,
     BlockStarted,
     BlockStopped,
-    Event,
     Failed,
     MessageDelta,
     MessageStarted,
@@ -27,14 +24,13 @@ from pipeline.streams.events import (
 )
 from pipeline.streams.recovery.machine import Machine
 from pipeline.streams.recovery.memory import Ids, Memory, State
-from pipeline.streams.recovery.render import FinishedTurn
-from topics.items import AgentUnrecognized, Item, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
+from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 
-TEXT: list[Event] = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello.")]
-STOPPED: list[Event] = [*TEXT, BlockStopped(0)]
+TEXT = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello.")]
+STOPPED = [*TEXT, BlockStopped(0)]
 # What brings a first attempt to a state, and whether it is whole there.
-REACHED: dict[State, tuple[list[Event], bool]] = {
+REACHED = {
     State.IDLE: ([], False),
     State.OPEN: ([MessageStarted("m1"), *STOPPED], False),
     State.CUT: ([MessageStarted("m1"), *TEXT, Failed("Overloaded", "overloaded")], False),
@@ -45,7 +41,7 @@ REACHED: dict[State, tuple[list[Event], bool]] = {
         True,
     ),
 }
-AGAIN: list[Event] = [
+AGAIN = [
     MessageStarted("m2"),
     BlockStarted(index=0, kind="text"),
     BlockDelta(0, "text_delta", "Bye."),
@@ -56,22 +52,22 @@ AGAIN: list[Event] = [
 each_state = pytest.mark.parametrize("state", sorted(REACHED))
 
 
-def stepped(*events: Event) -> tuple[list[Item], Machine]:
+def stepped(*events):
     machine = Machine(Memory(Ids("x")), "stop", records=True)
     return [item for event in events for item in machine.apply(event)], machine
 
 
-def texts(items: list[Item]) -> list[tuple[str, bool]]:
+def texts(items):
     return [(entry.text, entry.incomplete) for entry in reduce(items).entries]
 
 
 @each_state
-def test_the_states_are_reached(state: State) -> None:
+def test_the_states_are_reached(state):
     assert stepped(*REACHED[state][0])[1].memory.state is state
 
 
 @each_state
-def test_broken_off_what_came_stays_and_says_whether_it_is_whole(state: State) -> None:
+def test_broken_off_what_came_stays_and_says_whether_it_is_whole(state):
     events, whole = REACHED[state]
     items, machine = stepped(*events, RunEnded("connection lost"))
     assert texts(items) == ([("Hello.", not whole)] if events else [])
@@ -81,7 +77,7 @@ def test_broken_off_what_came_stays_and_says_whether_it_is_whole(state: State) -
 
 
 @each_state
-def test_asked_for_again_what_was_not_whole_is_withdrawn(state: State) -> None:
+def test_asked_for_again_what_was_not_whole_is_withdrawn(state):
     events, whole = REACHED[state]
     items, machine = stepped(*events, *AGAIN, RunEnded("exit"))
     assert texts(items) == [("Hello.", False)] * whole + [("Bye.", False)]
@@ -89,7 +85,7 @@ def test_asked_for_again_what_was_not_whole_is_withdrawn(state: State) -> None:
     assert len(machine.memory.finished) == len(texts(items))
 
 
-def test_a_message_that_failed_after_its_reason_is_withdrawn_when_it_is_asked_for_again() -> None:
+def test_a_message_that_failed_after_its_reason_is_withdrawn_when_it_is_asked_for_again():
     finished, _ = REACHED[State.FINISHED]
     items, _ = stepped(*finished, Failed("reset", "reset"), *AGAIN, RunEnded("exit"))
     assert texts(items) == [("Bye.", False)]
@@ -98,33 +94,33 @@ def test_a_message_that_failed_after_its_reason_is_withdrawn_when_it_is_asked_fo
 
 
 @each_state
-def test_an_error_after_a_message_changes_nothing_of_it(state: State) -> None:
+def test_an_error_after_a_message_changes_nothing_of_it(state):
     events, _ = REACHED[state]
     items, _ = stepped(*events, Failed("oops", "oops"))
     assert texts(items) == texts(stepped(*events)[0])
 
 
 @each_state
-def test_content_without_a_start_is_never_lost(state: State) -> None:
+def test_content_without_a_start_is_never_lost(state):
     events, _ = REACHED[state]
     for strays in ([BlockStarted(index=7, kind="text", text="stray")], [BlockDelta(7, "text_delta", "stray")]):
         items, _ = stepped(*events, *strays, RunEnded("exit"))
         assert texts(items)[-1] == ("stray", True)
 
 
-def test_a_signature_without_its_block_is_kept() -> None:
+def test_a_signature_without_its_block_is_kept():
     _, machine = stepped(MessageStarted("m1"), BlockDelta(0, "signature_delta", "c2ln"), RunEnded("exit"))
     assert b'"signature":"c2ln"' in machine.memory.finished[0].message
 
 
-def test_a_note_about_no_block_is_passed_on() -> None:
+def test_a_note_about_no_block_is_passed_on():
     items, _ = stepped(MessageStarted("m1"), BlockNoted(3, "citations", Raw(b"[1]")))
     assert [item.event for item in items if isinstance(item, AgentUnrecognized)] == [Raw(b"[1]")]
 
 
-def test_token_counts_are_told_once() -> None:
-    counted: list[Event] = [UsageKnown(Usage(output_tokens=tokens)) for tokens in (1, 2, 2)]
-    told: list[Event] = [UsageKnown(Usage(output_tokens=2)), UsageKnown(Usage(output_tokens=3))]
+def test_token_counts_are_told_once():
+    counted = [UsageKnown(Usage(output_tokens=tokens)) for tokens in (1, 2, 2)]
+    told = [UsageKnown(Usage(output_tokens=2)), UsageKnown(Usage(output_tokens=3))]
     for early, late, expected in (
         (counted, [], [TurnStop(stop_reason="end_turn", usage=Usage(output_tokens=2))]),
         ([], counted[:1], [TurnStop(stop_reason="end_turn"), TurnDelta(usage=Usage(output_tokens=1))]),
@@ -134,68 +130,61 @@ def test_token_counts_are_told_once() -> None:
             [TurnStop(stop_reason="end_turn", usage=Usage(output_tokens=2)), TurnDelta(usage=Usage(output_tokens=3))],
         ),
     ):
-        events: list[Event] = [
-            MessageStarted("m1"),
-            *STOPPED,
-            *early,
-            MessageDelta("end_turn"),
-            MessageStopped(),
-            *late,
-        ]
+        events = [MessageStarted("m1"), *STOPPED, *early, MessageDelta("end_turn"), MessageStopped(), *late]
         items, _ = stepped(*events, RunEnded("exit"))
         assert [item for item in items if isinstance(item, TurnStop | TurnDelta)] == expected
 
 
-def test_an_empty_answer_has_its_stop() -> None:
+def test_an_empty_answer_has_its_stop():
     items, machine = stepped(MessageStarted("m1"), MessageDelta("end_turn"), RunEnded("exit"))
     assert items == [TurnStop(stop_reason="end_turn")]
     assert machine.memory.finished == []
 
 
-def test_a_stop_that_comes_after_the_reason_completes_its_block() -> None:
+def test_a_stop_that_comes_after_the_reason_completes_its_block():
     items, _ = stepped(MessageStarted("m1"), *TEXT, MessageDelta("end_turn"), BlockStopped(0), MessageStopped())
     assert texts(items) == [("Hello.", False)]
     assert [item for item in items if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="x-block-0")]
 
 
-def whole(*kinds: str) -> WholeMessage:
+def whole(*kinds):
     blocks = [WholeBlock(kind=kind, raw=Raw(b"{}"), text=f"{kind} {at}", index=at) for at, kind in enumerate(kinds)]
     return WholeMessage(message_id="m1", blocks=tuple(blocks))
 
 
-def test_a_complete_message_that_tells_places_may_come_as_often_as_it_likes() -> None:
-    events: list[Event] = [MessageStarted("m1"), BlockStarted(index=1, kind="text"), BlockDelta(1, "text_delta", "te")]
+def test_a_complete_message_that_tells_places_may_come_as_often_as_it_likes():
+    events = [MessageStarted("m1"), BlockStarted(index=1, kind="text"), BlockDelta(1, "text_delta", "te")]
     items, _ = stepped(*events, whole("thinking", "text"), whole("thinking", "text", "text"), RunEnded("exit"))
     assert texts(items) == [("text 1", False), ("thinking 0", False), ("text 2", False)]
     assert [entry.origin for entry in reduce(items).entries] == ["stream", "promoted", "promoted"]
 
 
-def test_a_complete_block_of_another_kind_is_not_the_one_that_streamed() -> None:
+def test_a_complete_block_of_another_kind_is_not_the_one_that_streamed():
     items, _ = stepped(MessageStarted("m1"), *TEXT, whole("thinking"), MessageDelta("end_turn"), RunEnded("exit"))
     assert texts(items) == [("Hello.", True), ("thinking 0", False)]
 
 
 # -- what proves a block where no complete message does ------------------------------------------------------------
 
-CALL: list[Event] = [
+CALL = [
     BlockStarted(index=1, kind="tool_use", tool_id="t1", name="Bash"),
     BlockDelta(1, "input_json_delta", '{"cmd": "ls"}'),
     BlockStopped(1),
 ]
-CUT_CALL: list[Event] = [CALL[0], BlockDelta(1, "input_json_delta", '{"cmd": "l'), CALL[2]]
-FINISH: list[Event] = [MessageDelta("tool_use"), MessageStopped()]
+CUT_CALL = [CALL[0], BlockDelta(1, "input_json_delta", '{"cmd": "l'), CALL[2]]
+FINISH = [MessageDelta("tool_use"), MessageStopped()]
 
 
-def run(*events: Event) -> tuple[list[Item], list[FinishedTurn]]:
+def run(*events):
     items, machine = stepped(MessageStarted("m1"), *events, RunEnded("exit"))
     return items, machine.memory.finished
 
 
-def completed(items: list[Item]) -> list[tuple[str, bool]]:
+def completed(items):
     return [(item.item_id, item.incomplete) for item in items if isinstance(item, ItemCompleted)]
 
 
-def test_blocks_that_stopped_are_complete_when_the_message_has_its_stop_reason() -> None:
+def test_blocks_that_stopped_are_complete_when_the_message_has_its_stop_reason():
     items, (turn,) = run(*STOPPED, *CALL, *FINISH)
     assert completed(items) == [("x-block-0", False), ("t1", False)]
     assert json.loads(turn.message)["content"] == [
@@ -205,7 +194,7 @@ def test_blocks_that_stopped_are_complete_when_the_message_has_its_stop_reason()
     assert not turn.incomplete
 
 
-def test_a_stop_reason_behind_the_stop_proves_the_blocks_and_closes_the_turn_once_more() -> None:
+def test_a_stop_reason_behind_the_stop_proves_the_blocks_and_closes_the_turn_once_more():
     items, (turn,) = run(*STOPPED, *CALL, *reversed(FINISH), MessageDelta("tool_use"))
     assert completed(items) == [("x-block-0", False), ("t1", False)]
     stops = [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)]
@@ -213,25 +202,25 @@ def test_a_stop_reason_behind_the_stop_proves_the_blocks_and_closes_the_turn_onc
     assert not turn.incomplete
 
 
-def test_a_stop_reason_behind_an_error_and_a_stop_proves_nothing() -> None:
+def test_a_stop_reason_behind_an_error_and_a_stop_proves_nothing():
     items, (turn,) = run(*STOPPED, Failed("overloaded", "overloaded_error"), *reversed(FINISH))
     assert completed(items) == [("x-block-0", True)]
     assert turn.incomplete
 
 
-def test_a_call_without_arguments_has_an_empty_object() -> None:
+def test_a_call_without_arguments_has_an_empty_object():
     _, (turn,) = run(CALL[0], CALL[2], *FINISH)
     assert json.loads(turn.message)["content"][0]["input"] == {}
 
 
 @pytest.mark.parametrize("end", [[], [MessageDelta(None)], [MessageStopped()]], ids=["none", "null", "stop"])
-def test_without_a_stop_reason_nothing_is_complete(end: list[Event]) -> None:
+def test_without_a_stop_reason_nothing_is_complete(end):
     items, (turn,) = run(*STOPPED, *end)
     assert completed(items) == [("x-block-0", True)]
     assert turn.incomplete
 
 
-def test_a_call_whose_input_is_not_json_is_not_made_whole_by_its_stop() -> None:
+def test_a_call_whose_input_is_not_json_is_not_made_whole_by_its_stop():
     items, (turn,) = run(*CUT_CALL, *FINISH)
     assert ItemCompleted(item_id="t1", partial_input='{"cmd": "l', incomplete=True, reason="exit") in items
     assert json.loads(turn.message)["content"][0] == {
@@ -243,26 +232,26 @@ def test_a_call_whose_input_is_not_json_is_not_made_whole_by_its_stop() -> None:
     }
 
 
-def test_what_did_not_finish_is_withdrawn_by_the_next_attempt() -> None:
+def test_what_did_not_finish_is_withdrawn_by_the_next_attempt():
     items, (turn,) = run(*STOPPED, MessageStarted("m2"), *STOPPED, *FINISH)
     assert ItemRetracted(item_id="x-block-0") in items
     assert [(entry.item_id, entry.text) for entry in reduce(items).entries] == [("x-block-1", "Hello.")]
     assert turn.message_id == "m2"
 
 
-def test_what_was_never_shown_is_not_withdrawn() -> None:
+def test_what_was_never_shown_is_not_withdrawn():
     silent = BlockStarted(index=0, kind="thinking")
     items, _ = run(silent, MessageStarted("m2"), *STOPPED, *FINISH)
     assert [item for item in items if isinstance(item, ItemRetracted)] == []
     assert texts(items) == [("Hello.", False)]
 
 
-def test_what_an_error_cut_says_which_one() -> None:
+def test_what_an_error_cut_says_which_one():
     items, _ = run(*TEXT, Failed("Overloaded", "overloaded"))
     assert [item.reason for item in items if isinstance(item, ItemCompleted)] == ["overloaded"]
 
 
-def test_without_records_no_turns_are_kept() -> None:
+def test_without_records_no_turns_are_kept():
     machine = Machine(Memory(Ids("x")), "stop", records=False)
     for event in (MessageStarted("m1"), *STOPPED, *FINISH, RunEnded("exit")):
         machine.apply(event)

@@ -1,36 +1,34 @@
 """Damaged lines are items, never errors."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
 from pipeline.streams import Recovery
 from pipeline.streams.events import MOST_TEXT
-from topics.items import AgentUnrecognized, Item, SessionRateLimit
+from topics.items import AgentUnrecognized, SessionRateLimit
 from topics.reducer import reduce
 
 LIMIT = b'{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","note":"{\\"type\\":\\"x\\"}"}}'
 
 
-def answer(text: str) -> bytes:
+def answer(text):
     message = {"id": "m1", "model": "m", "content": [{"type": "text", "text": text}]}
     line = {"type": "assistant", "message": message, "parent_tool_use_id": None}
     return json.dumps(line, ensure_ascii=False).encode()
 
 
-def recovered(*data: bytes) -> list[Item]:
+def recovered(*data):
     recovery = Recovery("claude-cli")
     items = [item for part in data for item in recovery.feed(part)]
     return items + recovery.end_run("exit")
 
 
-def texts(items: list[Item]) -> list[str]:
+def texts(items):
     return [entry.text for entry in reduce(items).blocks("text")]
 
 
-def reasons(items: list[Item]) -> list[str]:
+def reasons(items):
     return [item.reason for item in items if isinstance(item, AgentUnrecognized)]
 
 
@@ -41,14 +39,14 @@ PLACES = range(1, len(LINE))
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("newline", [b"", b"\n"], ids=["same-line", "next-line"])
-def test_an_event_written_into_another_line_is_cut_out(place: int, newline: bytes) -> None:
+def test_an_event_written_into_another_line_is_cut_out(place, newline):
     items = recovered(LINE[:place] + LIMIT + newline + LINE[place:])
     assert reasons(items) == []
     assert texts(items) == ['Grüße, 你好 and {braces} and "quotes".']
     assert len([item for item in items if isinstance(item, SessionRateLimit)]) == 1
 
 
-def test_the_halves_of_a_line_may_come_in_different_feeds_with_a_snapshot_between() -> None:
+def test_the_halves_of_a_line_may_come_in_different_feeds_with_a_snapshot_between():
     recovery = Recovery("claude-cli")
     items = recovery.feed(LINE[:120] + LIMIT)
     recovery = Recovery.restore(recovery.snapshot())
@@ -58,26 +56,26 @@ def test_the_halves_of_a_line_may_come_in_different_feeds_with_a_snapshot_betwee
     assert len(texts(items)) == 1
 
 
-def test_two_events_may_be_written_into_one_line() -> None:
+def test_two_events_may_be_written_into_one_line():
     items = recovered(LINE[:60] + LIMIT + b"\n" + LINE[60:120] + LIMIT + b"\n" + LINE[120:])
     assert reasons(items) == []
     assert len(texts(items)) == 1
     assert len([item for item in items if isinstance(item, SessionRateLimit)]) == 2
 
 
-def test_events_that_lost_their_newline_come_in_their_order() -> None:
+def test_events_that_lost_their_newline_come_in_their_order():
     items = recovered(answer("one") + answer("two") + LIMIT)
     assert texts(items) == ["one", "two"]
     assert reasons(items) == []
 
 
-def test_a_half_whose_rest_never_comes_is_passed_on_as_it_is() -> None:
+def test_a_half_whose_rest_never_comes_is_passed_on_as_it_is():
     items = recovered(LINE[:120] + LIMIT + b"\n" + answer("next"))
     assert reasons(items) == ["non-JSON output"]
     assert texts(items) == ["next"]
 
 
-def test_a_half_waits_for_sixteen_lines_and_no_longer() -> None:
+def test_a_half_waits_for_sixteen_lines_and_no_longer():
     others = [answer(f"n{number}") for number in range(20)]
     late = recovered(LINE[:120] + LIMIT, *others[:16], LINE[120:], *others[16:])
     assert (reasons(late), len(texts(late))) == (["non-JSON output", "non-JSON output"], 20)
@@ -100,14 +98,14 @@ def test_a_half_waits_for_sixteen_lines_and_no_longer() -> None:
         (b"[" * 100_000, "not a JSON object"),
     ],
 )
-def test_what_cannot_be_read_is_an_item(line: bytes, reason: str) -> None:
+def test_what_cannot_be_read_is_an_item(line, reason):
     (item,) = recovered(line)
     assert isinstance(item, AgentUnrecognized)
     assert (item.reason, item.seq) == (reason, 0)
     assert item.text == line.decode("utf-8", "replace")[:MOST_TEXT]
 
 
-def test_blank_lines_and_carriage_returns_are_nothing() -> None:
+def test_blank_lines_and_carriage_returns_are_nothing():
     assert recovered(b"\n\n  \n\r\n") == []
     assert texts(recovered(answer("a") + b"\r\n" + answer("b") + b"\r\n")) == ["a", "b"]
 
@@ -116,14 +114,14 @@ def test_blank_lines_and_carriage_returns_are_nothing() -> None:
     ("json_text", "text"),
     [(rb"a\ud83db", "a\ufffdb"), (rb"\udc00", "\ufffd"), (rb"\ud83d\ude00", "\U0001f600"), (b"a\xffb", "a\ufffdb")],
 )
-def test_a_lone_surrogate_or_a_bad_byte_is_replaced_and_the_rest_is_read(json_text: bytes, text: str) -> None:
+def test_a_lone_surrogate_or_a_bad_byte_is_replaced_and_the_rest_is_read(json_text, text):
     items = recovered(answer("HERE").replace(b"HERE", json_text))
     assert reasons(items) == []
     assert texts(items) == [text]
 
 
-def test_a_lone_surrogate_in_a_delta_is_mended_by_the_complete_message() -> None:
-    def delta(text: bytes) -> bytes:
+def test_a_lone_surrogate_in_a_delta_is_mended_by_the_complete_message():
+    def delta(text):
         return (
             b'{"type":"stream_event","event":{"type":"content_block_delta","index":0,'
             b'"delta":{"type":"text_delta","text":"' + text + b'"}}}'
@@ -136,29 +134,23 @@ def test_a_lone_surrogate_in_a_delta_is_mended_by_the_complete_message() -> None
     assert texts(recovered(*cut, answer("\U0001f600"))) == ["\U0001f600"]
 
 
-def test_a_long_line_that_is_not_json_is_cut_and_its_size_told() -> None:
+def test_a_long_line_that_is_not_json_is_cut_and_its_size_told():
     line = b"x" * (10 * 1024 * 1024)
     (item,) = recovered(line)
     assert isinstance(item, AgentUnrecognized)
     assert (len(item.text), item.size) == (MOST_TEXT, len(line))
 
 
-def test_a_long_text_is_whole() -> None:
+def test_a_long_text_is_whole():
     text = "ä" * (5 * 1024 * 1024)
     assert texts(recovered(answer(text))) == [text]
 
 
 @pytest.mark.parametrize(
     "hostile",
-    [
-        b'{"type":"system"',
-        b'{"type":"system"}',
-        b'{"a":{"type":"rate_limit_event",',
-        b"{" + b" " * 50,
-        b'"\\',
-    ],
+    [b'{"type":"system"', b'{"type":"system"}', b'{"a":{"type":"rate_limit_event",', b"{" + b" " * 50, b'"\\'],
 )
-def test_a_hostile_line_is_told_with_its_size(hostile: bytes) -> None:
+def test_a_hostile_line_is_told_with_its_size(hostile):
     """What it costs is measured by ``tests/benchmarks/bench_growth.py``."""
     line = hostile * (250_000 // len(hostile))
     (item,) = recovered(line)

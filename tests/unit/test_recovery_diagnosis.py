@@ -1,9 +1,6 @@
 """What a run that did not finish leaves: the ends of its text, counts, and why."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
@@ -11,7 +8,7 @@ from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.streams import Recovery, recover
 from pipeline.streams.recovery.diagnosis import cause_of, is_loop
-from topics.items import Item, TurnDiagnosis
+from topics.items import TurnDiagnosis
 from topics.reducer import reduce
 
 START = {"type": "message_start", "message": {"id": "m1", "model": "m"}}
@@ -20,26 +17,26 @@ STOP = {"type": "content_block_stop", "index": 0}
 END = {"type": "message_stop"}
 
 
-def delta(text: str) -> dict[str, Any]:
+def delta(text):
     return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
 
 
-def finish(reason: str) -> dict[str, Any]:
+def finish(reason):
     return {"type": "message_delta", "delta": {"stop_reason": reason}}
 
 
-def fed(*events: dict[str, Any], reason: str = "connection lost", **options: Any) -> list[Item]:
+def fed(*events, reason="connection lost", **options):
     recovery = Recovery("anthropic", **options)
     return [item for event in events for item in recovery.feed(json.dumps(event).encode())] + recovery.end_run(reason)
 
 
-def diagnosis(items: list[Item]) -> TurnDiagnosis:
+def diagnosis(items):
     (found,) = [item for item in items if isinstance(item, TurnDiagnosis)]
     assert items[-1] is found
     return found
 
 
-def test_a_run_that_was_cut_leaves_its_reason_its_text_and_its_counts() -> None:
+def test_a_run_that_was_cut_leaves_its_reason_its_text_and_its_counts():
     found = diagnosis(fed(START, TEXT, delta("Hello, "), delta("wor")))
     assert found == TurnDiagnosis(
         reason="connection lost",
@@ -51,7 +48,7 @@ def test_a_run_that_was_cut_leaves_its_reason_its_text_and_its_counts() -> None:
     )
 
 
-def test_of_a_long_text_both_ends_are_kept() -> None:
+def test_of_a_long_text_both_ends_are_kept():
     text = "".join(f"{number} " for number in range(1000))
     found = diagnosis(fed(START, TEXT, *map(delta, text), reason="exit 1"))
     assert (found.head, found.tail, found.length) == (text[:400], text[-400:], len(text))
@@ -59,32 +56,32 @@ def test_of_a_long_text_both_ends_are_kept() -> None:
     assert (short.head, short.tail) == (text[:10], text[-10:])
 
 
-def test_the_ends_do_not_overlap_and_attempts_that_were_replaced_count() -> None:
+def test_the_ends_do_not_overlap_and_attempts_that_were_replaced_count():
     again = {"type": "message_start", "message": {"id": "m2"}}
     found = diagnosis(fed(START, TEXT, delta("abc"), again, TEXT, delta("def"), excerpt=4))
     assert (found.head, found.tail, found.length) == ("abc\n", "def", 6)
 
 
-def test_a_run_that_finished_leaves_nothing() -> None:
+def test_a_run_that_finished_leaves_nothing():
     done = fed(START, TEXT, delta("Hi"), STOP, finish("end_turn"), END, reason="end of input")
     assert [item for item in done if isinstance(item, TurnDiagnosis)] == []
     assert Recovery("anthropic").end_run("exit 1") == []
 
 
 @pytest.mark.parametrize("reason", ["time limit", "stalled for 60 s", "loop detected"])
-def test_who_broke_a_run_off_is_believed(reason: str) -> None:
+def test_who_broke_a_run_off_is_believed(reason):
     found = diagnosis(fed(START, TEXT, delta("Hi"), STOP, finish("tool_use"), END, reason=reason))
     assert (found.reason, found.cause) == (reason, cause_of(reason))
 
 
-def test_an_error_is_named() -> None:
+def test_an_error_is_named():
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     found = diagnosis(fed(START, TEXT, delta("Hi"), error, reason="exit 1"))
     assert (found.cause, found.error, found.counts["error"]) == ("error", "overloaded_error", 1)
     assert diagnosis(fed(error)).cause == "disconnect"
 
 
-def test_a_loop_is_seen_in_the_text() -> None:
+def test_a_loop_is_seen_in_the_text():
     looping = [delta("I will try that again. ") for _ in range(60)]
     found = diagnosis(fed(START, TEXT, delta("Let me see. "), *looping, STOP, finish("max_tokens"), END, reason="exit"))
     assert (found.cause, found.repeats) == ("loop", True)
@@ -103,7 +100,7 @@ def test_a_loop_is_seen_in_the_text() -> None:
         ("", False),
     ],
 )
-def test_what_a_loop_is(text: str, *, loop: bool) -> None:
+def test_what_a_loop_is(text, *, loop):
     assert is_loop(text) is loop
 
 
@@ -119,11 +116,11 @@ def test_what_a_loop_is(text: str, *, loop: bool) -> None:
         ("exit 1", "overloaded_error", "error"),
     ],
 )
-def test_reasons_in_words_that_a_metric_can_bear(reason: str, failed: str, cause: str) -> None:
+def test_reasons_in_words_that_a_metric_can_bear(reason, failed, cause):
     assert cause_of(reason, failed) == cause
 
 
-def test_an_agent_program_has_finished_when_it_has_told_its_result() -> None:
+def test_an_agent_program_has_finished_when_it_has_told_its_result():
     whole = {"type": "assistant", "message": {"id": "m1", "content": [{"type": "text", "text": "Hi"}]}}
     result = {"type": "result", "is_error": False, "result": "Hi"}
     for lines, finished in (([whole, result], True), ([whole], False)):
@@ -133,11 +130,11 @@ def test_an_agent_program_has_finished_when_it_has_told_its_result() -> None:
         assert any(isinstance(item, TurnDiagnosis) for item in items) is not finished
 
 
-def test_running_out_of_lines_says_nothing_of_the_run() -> None:
+def test_running_out_of_lines_says_nothing_of_the_run():
     assert not any(isinstance(item, TurnDiagnosis) for item in recover(json.dumps(START), "anthropic"))
 
 
-def test_counts_do_not_depend_on_batching() -> None:
+def test_counts_do_not_depend_on_batching():
     events = [json.dumps(event).encode() for event in (START, TEXT, *[delta(str(n)) for n in range(50)])]
     one = Recovery("anthropic")
     items = [*one.feed(b"\n".join(events)), *one.end_run("x")]
@@ -147,7 +144,7 @@ def test_counts_do_not_depend_on_batching() -> None:
     assert diagnosis(apart) == diagnosis(items)
 
 
-def test_it_is_one_item_and_one_metric() -> None:
+def test_it_is_one_item_and_one_metric():
     stage = EventsStage()
     headers = (("source", b"anthropic"), ("run", b"r1"))
     values = [json.dumps(event).encode() for event in (START, TEXT, delta("Hi"))]
@@ -161,7 +158,7 @@ def test_it_is_one_item_and_one_metric() -> None:
     assert [item["type"] for item in told].count("turn/diagnosis") == 1
 
 
-def test_the_reference_view_keeps_it_beside_the_screen() -> None:
+def test_the_reference_view_keeps_it_beside_the_screen():
     items = fed(START, TEXT, delta("Hi"))
     view = reduce([*items, *items])
     assert list(view.diagnoses) == [0]

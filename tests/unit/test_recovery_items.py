@@ -1,64 +1,59 @@
 """What recovery makes of complete messages beside their recovery: ids, unknown things, and whether a result is seen."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
 from pipeline.streams import recover
-from topics.items import AgentError, Item, ItemCompleted, ItemRetracted, TurnDelta, TurnResult
+from topics.items import AgentError, ItemCompleted, ItemRetracted, TurnDelta, TurnResult
 from topics.reducer import reduce
 
-Line = dict[str, Any]
 
-
-def event(kind: str, **members: Any) -> Line:
+def event(kind, **members):
     return {"type": "stream_event", "event": {"type": kind} | members}
 
 
-def start(message_id: str) -> Line:
+def start(message_id):
     return event("message_start", message={"id": message_id, "model": "m"})
 
 
-def block_start(index: int, block: Line) -> Line:
+def block_start(index, block):
     return event("content_block_start", index=index, content_block=block)
 
 
-def block_delta(index: int, **delta: Any) -> Line:
+def block_delta(index, **delta):
     return event("content_block_delta", index=index, delta=delta)
 
 
-def whole(message_id: str, *blocks: Line, **members: Any) -> Line:
+def whole(message_id, *blocks, **members):
     return {"type": "assistant", "message": {"id": message_id, "model": "m", "content": list(blocks)}} | members
 
 
-def said(content: str) -> Line:
+def said(content):
     return {"type": "text", "text": content}
 
 
-def used(tool_id: str) -> Line:
+def used(tool_id):
     return {"type": "tool_use", "id": tool_id, "name": "Bash", "input": {}}
 
 
-def answer(tool_id: str, content: str) -> Line:
+def answer(tool_id, content):
     block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
     return {"type": "user", "message": {"role": "user", "content": [block]}}
 
 
-def result(content: str | None, **members: Any) -> Line:
+def result(content, **members):
     return {"type": "result", "subtype": "success", "is_error": False, "result": content} | members
 
 
-def recovered(*lines: Line) -> list[Item]:
+def recovered(*lines):
     return list(recover(json.dumps(line) for line in lines))
 
 
 # -- ids ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_id_that_comes_again_gets_an_id_of_its_own_and_its_own_result() -> None:
+def test_a_call_id_that_comes_again_gets_an_id_of_its_own_and_its_own_result():
     items = recovered(
         whole("m1", used("call_0")),
         answer("call_0", "one"),
@@ -74,12 +69,12 @@ def test_a_call_id_that_comes_again_gets_an_id_of_its_own_and_its_own_result() -
     ]
 
 
-def test_results_of_equal_call_ids_in_one_message_are_paired_in_order() -> None:
+def test_results_of_equal_call_ids_in_one_message_are_paired_in_order():
     view = reduce(recovered(whole("m1", used("c"), used("c")), answer("c", "one"), answer("c", "two")))
     assert [entry.result and bytes(entry.result.content)[24:27] for entry in view.entries] == [b"one", b"two"]
 
 
-def test_the_id_of_a_withdrawn_call_is_not_used_again() -> None:
+def test_the_id_of_a_withdrawn_call_is_not_used_again():
     items = recovered(
         start("m1"), block_start(0, used("t1")), start("m2"), block_start(0, used("t1")), whole("m2", used("t1"))
     )
@@ -90,7 +85,7 @@ def test_the_id_of_a_withdrawn_call_is_not_used_again() -> None:
 # -- unknown things -----------------------------------------------------------------------------------------------
 
 
-def test_unknown_blocks_are_opaque_items_streamed_or_promoted() -> None:
+def test_unknown_blocks_are_opaque_items_streamed_or_promoted():
     block = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
     delta = block_delta(0, type="odd_delta", x=1)
     items = recovered(start("m1"), block_start(0, block), delta, whole("m1", block), whole("m1", block))
@@ -101,12 +96,12 @@ def test_unknown_blocks_are_opaque_items_streamed_or_promoted() -> None:
 
 
 @pytest.mark.parametrize("before", [[], [start("m1")], [whole("m1", said("a"))]], ids=["idle", "open", "promoted"])
-def test_unknown_content_that_belongs_to_no_block_is_passed_on(before: list[Line]) -> None:
+def test_unknown_content_that_belongs_to_no_block_is_passed_on(before):
     (item,) = [item for item in recovered(*before, block_delta(9, type="odd_delta")) if hasattr(item, "event")]
     assert (item.reason, bytes(item.event)) == ("unknown content outside a message", b'{"type": "odd_delta"}')
 
 
-def test_members_that_nobody_knows_are_carried_as_extras() -> None:
+def test_members_that_nobody_knows_are_carried_as_extras():
     cited = {"type": "text", "text": "Hi", "citations": [1]}
     items = recovered(whole("m1", cited, request_id="r1"))
     (done,) = [item for item in items if isinstance(item, ItemCompleted)]
@@ -130,7 +125,7 @@ def test_members_that_nobody_knows_are_carried_as_extras() -> None:
         ({"type": "user", "message": {"content": 3}}, "malformed user"),
     ],
 )
-def test_what_nobody_knows_is_passed_on_whole(line: Line, reason: str) -> None:
+def test_what_nobody_knows_is_passed_on_whole(line, reason):
     (item,) = recovered(line)
     assert item.__struct_config__.tag == "agent/unrecognized"
     assert (item.reason, json.loads(bytes(item.event))) == (reason, line)
@@ -152,26 +147,24 @@ def test_what_nobody_knows_is_passed_on_whole(line: Line, reason: str) -> None:
         ([said("x")], None, False),
     ],
 )
-def test_a_result_is_unseen_if_the_last_main_message_does_not_show_it(
-    *, blocks: list[Line], text_: str | None, unseen: bool
-) -> None:
+def test_a_result_is_unseen_if_the_last_main_message_does_not_show_it(*, blocks, text_, unseen):
     (outcome,) = [item for item in recovered(whole("m1", *blocks), result(text_)) if isinstance(item, TurnResult)]
     assert (outcome.unseen, outcome.expanded) == (unseen, unseen)
 
 
-def test_an_error_result_is_expanded_though_it_is_seen() -> None:
+def test_an_error_result_is_expanded_though_it_is_seen():
     items = recovered(whole("m1", said("Oh no.")), result("Oh no.", is_error=True))
     (outcome,) = [item for item in items if isinstance(item, TurnResult)]
     assert (outcome.unseen, outcome.expanded) == (False, True)
 
 
-def test_a_withdrawn_text_is_not_seen() -> None:
+def test_a_withdrawn_text_is_not_seen():
     cut = [start("m1"), block_start(0, said("")), block_delta(0, type="text_delta", text="The answ")]
     items = recovered(*cut, start("m2"), result("The answ"))
     assert [item.unseen for item in items if isinstance(item, TurnResult)] == [True]
 
 
-def test_a_retry_notice_tells_that_it_goes_on() -> None:
+def test_a_retry_notice_tells_that_it_goes_on():
     retry = {
         "type": "system",
         "subtype": "api_retry",

@@ -1,7 +1,5 @@
 """The reference reducer: what items add up to, and that nothing changes when they come again."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec import Raw
@@ -10,7 +8,6 @@ from topics.items import (
     AgentError,
     AgentUnrecognized,
     AnyItem,
-    Item,
     ItemCompleted,
     ItemDelta,
     ItemResult,
@@ -20,15 +17,15 @@ from topics.items import (
     TurnResult,
     TurnStop,
 )
-from topics.reducer import View, reduce
+from topics.reducer import reduce
 
 
-def delta(content: str, at: int) -> ItemDelta:
+def delta(content, at):
     return ItemDelta(item_id="a", delta_type="text_delta", content=content, at=at)
 
 
 STARTED = ItemStarted(item_id="a", item_type="text")
-STREAM: list[Item] = [
+STREAM = [
     SessionInit(session_id="s", seq=0),
     STARTED,
     delta("Hel", 0),
@@ -51,7 +48,7 @@ STREAM: list[Item] = [
 ]
 
 
-def picture(view: View) -> object:
+def picture(view):
     return (
         [
             (
@@ -86,24 +83,24 @@ EXPECTED = (
 )
 
 
-def test_a_stream_adds_up_to_its_view() -> None:
+def test_a_stream_adds_up_to_its_view():
     assert picture(reduce(STREAM)) == EXPECTED
 
 
 @pytest.mark.parametrize("length", range(1, len(STREAM) + 1))
-def test_any_stretch_that_comes_again_changes_nothing(length: int) -> None:
+def test_any_stretch_that_comes_again_changes_nothing(length):
     for start in range(len(STREAM) - length + 1):
         again = STREAM[: start + length] + STREAM[start : start + length] + STREAM[start + length :]
         assert picture(reduce(again)) == EXPECTED
 
 
-def test_records_survive_their_json() -> None:
+def test_records_survive_their_json():
     read = msgspec.json.decode(msgspec.json.encode(STREAM), type=list[AnyItem])
     assert picture(reduce(read)) == EXPECTED
     assert msgspec.json.encode(read) == msgspec.json.encode(STREAM)
 
 
-def test_what_equals_its_default_is_left_out() -> None:
+def test_what_equals_its_default_is_left_out():
     assert msgspec.json.encode([STARTED, delta("x", 0), TurnStop(), TurnResult(is_error=False)]) == (
         b'[{"type":"item/started","item_id":"a","item_type":"text"},'
         b'{"type":"item/delta","item_id":"a","delta_type":"text_delta","content":"x"},'
@@ -123,17 +120,17 @@ def test_what_equals_its_default_is_left_out() -> None:
         ([delta("Hello", 0), ItemCompleted(item_id="a", text="Hi"), delta("Hello", 0)], "Hi"),
     ],
 )
-def test_deltas_are_placed_by_their_position(items: list[Item], text: str) -> None:
+def test_deltas_are_placed_by_their_position(items, text):
     assert reduce([STARTED, *items]).entries[0].text == text
 
 
-def test_an_incomplete_item_may_be_completed_and_then_stays_so() -> None:
+def test_an_incomplete_item_may_be_completed_and_then_stays_so():
     cut = ItemCompleted(item_id="a", incomplete=True, reason="result")
     view = reduce([STARTED, delta("He", 0), cut, ItemCompleted(item_id="a", text="Hello"), cut])
     assert [(entry.text, entry.incomplete, entry.reason) for entry in view.entries] == [("Hello", False, "")]
 
 
-def test_a_withdrawn_item_does_not_come_back() -> None:
+def test_a_withdrawn_item_does_not_come_back():
     gone = ItemRetracted(item_id="a")
     assert reduce([gone, STARTED, delta("x", 0)]).entries == []
     assert reduce([STARTED, gone, STARTED, ItemResult(item_id="a", content=Raw(b"[]"))]).entries == []

@@ -4,17 +4,12 @@ Runs are written as the CLI writes them, through helpers with the notation of th
 ``[``, ``block`` and ``delta`` stream, ``finish`` is ``<reason>``, ``stop`` is ``]``, ``whole`` an ``assistant`` line.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
 from pipeline.streams import Recovery
 from topics.items import (
-    Item,
     ItemCompleted,
     ItemDelta,
     ItemResult,
@@ -24,21 +19,19 @@ from topics.items import (
     TurnResult,
     TurnStop,
 )
-from topics.reducer import View, reduce
-
-Line = dict[str, Any]
+from topics.reducer import reduce
 
 
-def event(kind: str, message_id: str | None = None, **members: Any) -> Line:
+def event(kind, message_id=None, **members):
     named = {} if message_id is None else {"api_message_id": message_id}
     return {"type": "stream_event", "event": {"type": kind} | members, "parent_tool_use_id": None} | named
 
 
-def start(message_id: str) -> Line:
+def start(message_id):
     return event("message_start", message={"id": message_id, "model": "m"})
 
 
-def text(content: str, index: int = 0, kind: str = "text") -> list[Line]:
+def text(content, index=0, kind="text"):
     """A block that starts and streams, without its stop."""
     key = {"text": "text", "thinking": "thinking"}[kind]
     return [
@@ -47,7 +40,7 @@ def text(content: str, index: int = 0, kind: str = "text") -> list[Line]:
     ]
 
 
-def call(tool_id: str, partial: str, index: int = 0) -> list[Line]:
+def call(tool_id, partial, index=0):
     block = {"type": "tool_use", "id": tool_id, "name": "Bash", "input": {}}
     return [
         event("content_block_start", index=index, content_block=block),
@@ -55,46 +48,46 @@ def call(tool_id: str, partial: str, index: int = 0) -> list[Line]:
     ]
 
 
-def delta(words: str) -> Line:
+def delta(words):
     return {"type": "text_delta", "text": words}
 
 
-def end(index: int = 0) -> Line:
+def end(index=0):
     return event("content_block_stop", index=index)
 
 
-def finish(reason: str | None) -> Line:
+def finish(reason):
     return event("message_delta", delta={"stop_reason": reason})
 
 
-def stop(abandoned_from: int | None = None, message_id: str | None = None) -> Line:
+def stop(abandoned_from=None, message_id=None):
     line = event("message_stop", message_id)
     if abandoned_from is not None:
         line["abandoned_blocks"] = {"api_message_id": message_id, "from_block_index": abandoned_from}
     return line
 
 
-def whole(message_id: str | None, *blocks: Line, **members: Any) -> Line:
+def whole(message_id, *blocks, **members):
     message = {"role": "assistant", "model": "m", "content": list(blocks)}
     if message_id is not None:
         message["id"] = message_id
     return {"type": "assistant", "message": message, "parent_tool_use_id": None} | members
 
 
-def said(content: str) -> Line:
+def said(content):
     return {"type": "text", "text": content}
 
 
-def used(tool_id: str, **arguments: Any) -> Line:
+def used(tool_id, **arguments):
     return {"type": "tool_use", "id": tool_id, "name": "Bash", "input": arguments}
 
 
-def answer(tool_id: str, content: Any = "out", **members: Any) -> Line:
+def answer(tool_id, content="out", **members):
     block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
     return {"type": "user", "message": {"role": "user", "content": [block]}, "parent_tool_use_id": None} | members
 
 
-def result(content: str | None = "", **members: Any) -> Line:
+def result(content="", **members):
     return {"type": "result", "subtype": "success", "is_error": False, "result": content} | members
 
 
@@ -103,30 +96,30 @@ CUT_ANSWER = [start("m1"), *text("The answ")]
 WHOLE_ANSWER = whole("m2", said("The answer."))
 
 
-def lines_of(run: Iterable[Line | list[Line]]) -> list[bytes]:
+def lines_of(run):
     lines = [line for part in run for line in (part if isinstance(part, list) else [part])]
     return [json.dumps(line).encode() for line in lines]
 
 
-def recovered(*run: Line | list[Line]) -> list[Item]:
+def recovered(*run):
     recovery = Recovery("claude-cli")
     items = [item for line in lines_of(run) for item in recovery.feed(line)]
     return items + recovery.end_run("exit 1")
 
 
-def shown(view: View) -> list[tuple[str, str]]:
+def shown(view):
     """Main-turn blocks on the screen; an incomplete one has ``!`` before its type."""
     return [("!" * entry.incomplete + entry.item_type, entry.text) for entry in view.blocks("text", "thinking")]
 
 
-def kinds(items: list[Item]) -> list[str]:
+def kinds(items):
     return [item.__struct_config__.tag for item in items]
 
 
 # -- rule 1: stops prove nothing --------------------------------------------------------------------------------------
 
 
-def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_stops() -> None:
+def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_stops():
     streamed = [start("m1"), *text("Hi"), end(), finish("end_turn"), stop()]
     before = recovered(streamed)
     assert [item.incomplete for item in before if isinstance(item, ItemCompleted)] == [True]
@@ -134,7 +127,7 @@ def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_st
     assert [item for item in after if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="cc-block-0")]
 
 
-def test_blocks_that_are_named_as_abandoned_go_confirmed_or_not_and_the_others_stay() -> None:
+def test_blocks_that_are_named_as_abandoned_go_confirmed_or_not_and_the_others_stay():
     run = [
         start("m1"),
         text("kept"),
@@ -147,7 +140,7 @@ def test_blocks_that_are_named_as_abandoned_go_confirmed_or_not_and_the_others_s
     assert shown(reduce(recovered(*run))) == [("text", "kept")]
 
 
-def test_abandoned_blocks_of_another_message_touch_nothing() -> None:
+def test_abandoned_blocks_of_another_message_touch_nothing():
     items = recovered(start("m1"), text("Hi"), stop(0, "m0"), whole("m1", said("Hi")), finish("end_turn"), stop())
     assert shown(reduce(items)) == [("text", "Hi")]
     assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop()]
@@ -162,7 +155,7 @@ def test_abandoned_blocks_of_another_message_touch_nothing() -> None:
     ids=["stop", "abandoned", "null", "null-stop", "retry", "stop-retry"],
 )
 @pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams-again", "silent"])
-def test_after_a_cut_only_what_was_unconfirmed_goes(cut: list[Line], next_: list[Line]) -> None:
+def test_after_a_cut_only_what_was_unconfirmed_goes(cut, next_):
     # The first block was confirmed, so abandonment from block 1 on leaves it as well.
     run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1)]
     named = [json.loads(json.dumps(line).replace('"from_block_index": 0', '"from_block_index": 1')) for line in cut]
@@ -171,12 +164,12 @@ def test_after_a_cut_only_what_was_unconfirmed_goes(cut: list[Line], next_: list
     assert shown(reduce(items))[0] == ("text", "First.")
 
 
-def test_an_attempt_is_withdrawn_when_it_is_replaced_and_not_before() -> None:
+def test_an_attempt_is_withdrawn_when_it_is_replaced_and_not_before():
     assert shown(reduce(recovered(CUT_ANSWER, stop(), RETRY))) == [("!text", "The answ")]
     assert shown(reduce(recovered(CUT_ANSWER, stop(), RETRY, start("m2")))) == []
 
 
-def test_a_second_start_is_a_new_attempt_even_with_the_same_id() -> None:
+def test_a_second_start_is_a_new_attempt_even_with_the_same_id():
     items = recovered(CUT_ANSWER, start("m1"), text("The answer."), whole("m1", said("The answer.")))
     assert shown(reduce(items)) == [("text", "The answer.")]
     assert {item.item_id for item in items if isinstance(item, ItemStarted)} == {"cc-block-0", "cc-block-1"}
@@ -185,14 +178,14 @@ def test_a_second_start_is_a_new_attempt_even_with_the_same_id() -> None:
 # -- rule 3: silent replacement -----------------------------------------------------------------------------------
 
 
-def test_another_message_without_a_start_replaces_what_was_unconfirmed_of_an_open_attempt() -> None:
+def test_another_message_without_a_start_replaces_what_was_unconfirmed_of_an_open_attempt():
     run = [start("m1"), text("First."), whole("m1", said("First.")), end(), text("Sec", 1), WHOLE_ANSWER]
     items = recovered(*run)
     assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-1"]
     assert shown(reduce(items)) == [("text", "First."), ("text", "The answer.")]
 
 
-def test_a_confirmed_block_is_withdrawn_by_an_equal_one_of_the_replacement_each_once() -> None:
+def test_a_confirmed_block_is_withdrawn_by_an_equal_one_of_the_replacement_each_once():
     blocks = [said("Same."), said("Same."), said("Other."), used("t1", a=1, b=2), used("t2", a=2)]
     run = [
         start("m1"),
@@ -214,20 +207,20 @@ def test_a_confirmed_block_is_withdrawn_by_an_equal_one_of_the_replacement_each_
     ]
 
 
-def test_a_call_of_another_tool_or_with_another_input_is_another_call() -> None:
+def test_a_call_of_another_tool_or_with_another_input_is_another_call():
     read = {"type": "tool_use", "id": "t2", "name": "Read", "input": {"a": 1}}
     run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), text("Cut", 1)]
     items = recovered(*run, whole("m2", read), whole("m2", used("t3", a=1.5)), whole("m2", used("t4", a=1)))
     assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-0", "t1"]
 
 
-def test_what_the_replacement_says_after_its_result_withdraws_nothing_more() -> None:
+def test_what_the_replacement_says_after_its_result_withdraws_nothing_more():
     run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), WHOLE_ANSWER]
     items = recovered(*run, result("The answer."), whole("m2", said("First.")))
     assert shown(reduce(items)) == [("text", "First."), ("text", "The answer."), ("text", "First.")]
 
 
-def test_the_place_of_what_was_replaced_is_saved_with_the_state() -> None:
+def test_the_place_of_what_was_replaced_is_saved_with_the_state():
     run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), whole("m2", said("New."))]
     recovery, items = Recovery("claude-cli"), []
     for line in lines_of([*run, whole("m2", said("First."))]):
@@ -236,7 +229,7 @@ def test_the_place_of_what_was_replaced_is_saved_with_the_state() -> None:
     assert shown(reduce(items)) == [("text", "New."), ("text", "First.")]
 
 
-def test_a_finished_attempt_without_its_stop_is_replaced_too() -> None:
+def test_a_finished_attempt_without_its_stop_is_replaced_too():
     run = [start("m1"), text("The answer."), whole("m1", said("The answer.")), end(), finish("end_turn"), WHOLE_ANSWER]
     assert shown(reduce(recovered(*run))) == [("text", "The answer.")]
 
@@ -251,25 +244,25 @@ def test_a_finished_attempt_without_its_stop_is_replaced_too() -> None:
     ],
     ids=["stopped", "answered", "answered-early", "next-one-retried"],
 )
-def test_what_was_accepted_is_followed_and_not_replaced(accepted: list[Line]) -> None:
+def test_what_was_accepted_is_followed_and_not_replaced(accepted):
     run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), accepted, WHOLE_ANSWER]
     items = recovered(*run)
     assert not any(isinstance(item, ItemRetracted) for item in items)
     assert [entry.item_id for entry in reduce(items).entries] == ["t1", "cc-promoted-0"]
 
 
-def test_a_finished_attempt_that_another_attempt_follows_was_accepted() -> None:
+def test_a_finished_attempt_that_another_attempt_follows_was_accepted():
     items = recovered(start("m1"), text("Hi"), finish("end_turn"), start("m2"))
     assert shown(reduce(items)) == [("!text", "Hi")]
     assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop()]
 
 
-def test_a_retry_after_the_stop_reason_keeps_what_was_confirmed() -> None:
+def test_a_retry_after_the_stop_reason_keeps_what_was_confirmed():
     run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), finish("end_turn"), RETRY]
     assert shown(reduce(recovered(*run, WHOLE_ANSWER))) == [("text", "First."), ("text", "The answer.")]
 
 
-def test_calls_of_which_one_waits_for_its_result_go_when_the_replacement_makes_them_again() -> None:
+def test_calls_of_which_one_waits_for_its_result_go_when_the_replacement_makes_them_again():
     run = [
         start("m1"),
         call("t1", '{"a":1}'),
@@ -285,7 +278,7 @@ def test_calls_of_which_one_waits_for_its_result_go_when_the_replacement_makes_t
     assert [entry.item_id for entry in view.entries] == ["t1", "cc-promoted-0", "t3"]
 
 
-def test_all_lines_of_the_replacement_are_one_message() -> None:
+def test_all_lines_of_the_replacement_are_one_message():
     items = recovered(CUT_ANSWER, whole("m2", said("One.")), whole("m2", said("Two.")))
     assert shown(reduce(items)) == [("text", "One."), ("text", "Two.")]
     assert len([item for item in items if isinstance(item, ItemRetracted)]) == 1
@@ -296,7 +289,7 @@ def test_all_lines_of_the_replacement_are_one_message() -> None:
 
 @pytest.mark.parametrize("blank", ["", "\n\n", " \t"])
 @pytest.mark.parametrize("ending", [[finish("end_turn"), stop(), result("Real.")], [result("Real.")], []])
-def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank: str, ending: list[Line]) -> None:
+def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank, ending):
     run = [start("m1"), text(blank), end(), text("Real.", 1), whole("m1", said("Real.")), end(1)]
     items = recovered(*run, ending)
     assert [(entry.item_id, entry.text, entry.incomplete) for entry in reduce(items).entries] == [
@@ -305,7 +298,7 @@ def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank
     assert [item for item in items if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="cc-block-1")]
 
 
-def test_a_blank_text_between_two_stretches_of_thinking_shifts_no_place() -> None:
+def test_a_blank_text_between_two_stretches_of_thinking_shifts_no_place():
     thought = [{"type": "thinking", "thinking": words, "signature": "s"} for words in ("One.", "")]
     run = [
         *[start("m1"), text("One.", kind="thinking"), whole("m1", thought[0]), text("\n\n", 1)],
@@ -318,25 +311,25 @@ def test_a_blank_text_between_two_stretches_of_thinking_shifts_no_place() -> Non
     ]
 
 
-def test_a_whole_text_goes_to_its_equal_before_the_one_that_it_goes_on_from() -> None:
+def test_a_whole_text_goes_to_its_equal_before_the_one_that_it_goes_on_from():
     run = [start("m1"), text("Yes"), end(), text("Yes. And more.", 1), end(1)]
     items = recovered(*run, whole("m1", said("Yes. And more.")), whole("m1", said("Yes.")))
     assert shown(reduce(items)) == [("text", "Yes."), ("text", "Yes. And more.")]
 
 
-def test_words_of_the_program_in_place_of_a_blank_text_stand_in_its_place() -> None:
+def test_words_of_the_program_in_place_of_a_blank_text_stand_in_its_place():
     run = [start("m1"), text("\n\n"), end(), call("t1", "{}", 1), end(1)]
     view = reduce(recovered(*run, whole("m1", said("(no content)")), whole("m1", used("t1"))))
     assert [(entry.item_id, entry.text) for entry in view.entries] == [("cc-block-0", "(no content)"), ("t1", "{}")]
 
 
-def test_a_blank_text_that_a_complete_message_holds_stays() -> None:
+def test_a_blank_text_that_a_complete_message_holds_stays():
     items = recovered(start("m1"), text("\n\n"), whole("m1", said("\n\n")), finish("end_turn"), stop())
     assert shown(reduce(items)) == [("text", "\n\n")]
 
 
 @pytest.mark.parametrize("at", [1, 2, 3], ids=["at-once", "in-the-middle", "when-confirmed"])
-def test_a_block_that_starts_twice_in_one_place_is_one_block(at: int) -> None:
+def test_a_block_that_starts_twice_in_one_place_is_one_block(at):
     first, *deltas = [*text("Hello, ", 0), event("content_block_delta", index=0, delta=delta("world."))]
     parts = [first, *deltas, whole("m1", said("Hello, world."))]
     items = recovered(start("m1"), *parts[:at], first, *parts[at:], result("Hello, world."))
@@ -344,7 +337,7 @@ def test_a_block_that_starts_twice_in_one_place_is_one_block(at: int) -> None:
     assert shown(reduce(items)) == [("text", "Hello, world.")]
 
 
-def test_a_call_that_starts_twice_keeps_its_id() -> None:
+def test_a_call_that_starts_twice_keeps_its_id():
     first, more = call("t1", '{"a":1}')
     items = recovered(start("m1"), first, first, more, whole("m1", used("t1", a=1)))
     assert [entry.item_id for entry in reduce(items).entries] == ["t1"]
@@ -356,14 +349,14 @@ def test_a_call_that_starts_twice_keeps_its_id() -> None:
 # -- rule 4: late stops -------------------------------------------------------------------------------------------
 
 
-def test_late_stops_of_a_replaced_attempt_are_ignored() -> None:
+def test_late_stops_of_a_replaced_attempt_are_ignored():
     late = [end(), finish(None), stop()]
     with_late = recovered(CUT_ANSWER, whole("m2", used("t1")), answer("t1"), late, start("m3"))
     without = recovered(CUT_ANSWER, whole("m2", used("t1")), answer("t1"), start("m3"))
     assert with_late[:-1] == without[:-1]  # the counts in the diagnosis differ
 
 
-def test_a_late_stop_that_names_its_message_does_not_stop_the_current_one() -> None:
+def test_a_late_stop_that_names_its_message_does_not_stop_the_current_one():
     late = [event("content_block_delta", "m1", index=0, delta={"type": "text_delta", "text": "late"}), stop(None, "m1")]
     items = recovered(CUT_ANSWER, start("m2"), text("The ans"), late, whole("m3", said("The answer.")))
     assert shown(reduce(items)) == [("text", "The answer.")]
@@ -383,7 +376,7 @@ def test_a_late_stop_that_names_its_message_does_not_stop_the_current_one() -> N
     ],
     ids=["camel", "snake", "error", "synthetic"],
 )
-def test_a_notice_is_an_error_and_neither_confirms_nor_replaces(notice: Line) -> None:
+def test_a_notice_is_an_error_and_neither_confirms_nor_replaces(notice):
     items = recovered(start("m1"), text("Hi"), notice, whole("m1", said("Hi")), result("API Error"))
     view = reduce(items)
     assert [error.message for error in view.notices.values()] == ["API Error"]
@@ -395,7 +388,7 @@ def test_a_notice_is_an_error_and_neither_confirms_nor_replaces(notice: Line) ->
 # -- rule 6: what stands inside a stream ---------------------------------------------------------------------------
 
 
-def test_tool_results_and_sub_agents_inside_a_stream_do_not_touch_it() -> None:
+def test_tool_results_and_sub_agents_inside_a_stream_do_not_touch_it():
     sub = whole("s1", said("Found nothing."), used("t9"), parent_tool_use_id="t0")
     inside = [answer("t0"), sub, answer("t9", parent_tool_use_id="t0")]
     items = recovered(start("m1"), text("A"), inside, text("B", 1), whole("m1", said("A")), whole("m1", said("B")))
@@ -409,7 +402,7 @@ def test_tool_results_and_sub_agents_inside_a_stream_do_not_touch_it() -> None:
     assert TurnStop(model="m", parent_tool_use_id="t0") in items
 
 
-def test_streamed_events_of_a_sub_agent_do_not_reach_the_main_stream() -> None:
+def test_streamed_events_of_a_sub_agent_do_not_reach_the_main_stream():
     sub = [line | {"parent_tool_use_id": "t0"} for line in [start("s1"), *text("sub"), finish(None), stop()]]
     assert recovered(start("m1"), sub, text("A"), whole("m1", said("A"))) == recovered(
         start("m1"), text("A"), whole("m1", said("A"))
@@ -419,7 +412,7 @@ def test_streamed_events_of_a_sub_agent_do_not_reach_the_main_stream() -> None:
 # -- rules 7 and 8: synthetic lines, ends ------------------------------------------------------------------------
 
 
-def test_lines_that_the_program_wrote_itself_are_marked() -> None:
+def test_lines_that_the_program_wrote_itself_are_marked():
     line = {"type": "user", "isSynthetic": True, "message": {"role": "user", "content": "Go on."}}
     (item,) = [item for item in recovered(line) if isinstance(item, ItemStarted)]
     assert (item.item_type, item.is_synthetic, bytes(item.content)) == (
@@ -430,7 +423,7 @@ def test_lines_that_the_program_wrote_itself_are_marked() -> None:
 
 
 @pytest.mark.parametrize("ending", [[], [result("x", is_error=True)]], ids=["killed", "error"])
-def test_the_end_of_a_run_keeps_what_is_open_and_marks_it(ending: list[Line]) -> None:
+def test_the_end_of_a_run_keeps_what_is_open_and_marks_it(ending):
     items = recovered(CUT_ANSWER, call("t1", '{"cmd": "ls', 1), ending)
     reason = "result" if ending else "exit 1"
     assert [item for item in items if isinstance(item, ItemCompleted)] == [
@@ -440,7 +433,7 @@ def test_the_end_of_a_run_keeps_what_is_open_and_marks_it(ending: list[Line]) ->
     assert not any(isinstance(item, ItemRetracted) for item in items)
 
 
-def test_after_a_result_nothing_is_replaced_and_a_late_line_still_completes() -> None:
+def test_after_a_result_nothing_is_replaced_and_a_late_line_still_completes():
     assert shown(reduce(recovered(CUT_ANSWER, result(), start("m2")))) == [("!text", "The answ")]
     assert shown(reduce(recovered(CUT_ANSWER, result(), WHOLE_ANSWER))) == [
         ("!text", "The answ"),
@@ -449,7 +442,7 @@ def test_after_a_result_nothing_is_replaced_and_a_late_line_still_completes() ->
     assert shown(reduce(recovered(CUT_ANSWER, result(), whole("m1", said("The answer."))))) == [("text", "The answer.")]
 
 
-def streamed_whole(message_id: str, words: str) -> list[Line]:
+def streamed_whole(message_id, words):
     return [start(message_id), *text(words), whole(message_id, said(words)), end(), finish("end_turn"), stop()]
 
 
@@ -476,9 +469,7 @@ def streamed_whole(message_id: str, words: str) -> list[Line]:
         "silent",
     ],
 )
-def test_a_result_is_compared_with_the_newest_message_it_can_be_about(
-    run: list[Line | list[Line]], *, unseen: bool
-) -> None:
+def test_a_result_is_compared_with_the_newest_message_it_can_be_about(run, *, unseen):
     assert [item.unseen for item in recovered(*run) if isinstance(item, TurnResult)] == [unseen]
 
 
@@ -491,12 +482,12 @@ def test_a_result_is_compared_with_the_newest_message_it_can_be_about(
     ],
     ids=["told by a result", "stopped for a reason", "cut"],
 )
-def test_a_result_ends_no_turn_once_more(run: list[Line], *, incomplete: bool) -> None:
+def test_a_result_ends_no_turn_once_more(run, *, incomplete):
     items = recovered(start("m1"), text("Hi"), *run, result("Hi"))
     assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [incomplete]
 
 
-def test_what_a_replacement_says_again_stands_once_in_the_log() -> None:
+def test_what_a_replacement_says_again_stands_once_in_the_log():
     recovery = Recovery("claude-cli")
     for line in lines_of([start("m1"), text("Same."), whole("m1", said("Same.")), whole("m2", said("Same."))]):
         recovery.feed(line)
@@ -504,7 +495,7 @@ def test_what_a_replacement_says_again_stands_once_in_the_log() -> None:
     assert [turn.message_id for turn in recovery.take_finished()] == ["m2"]
 
 
-def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone() -> None:
+def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone():
     early = result("One.", begun_message_ids=["m1"])
     items = recovered(
         [start("m1"), *text("One."), whole("m1", said("One.")), finish("end_turn"), stop()],
@@ -527,7 +518,7 @@ INIT = {"type": "system", "subtype": "init", "session_id": "s2"}
 @pytest.mark.parametrize(
     "next_", [[start("m2"), *text("Next."), whole("m2", said("Next."))], [whole("m2", said("Next."))]]
 )
-def test_another_run_in_the_same_pipe_withdraws_nothing(before: list[Line], next_: list[Line]) -> None:
+def test_another_run_in_the_same_pipe_withdraws_nothing(before, next_):
     items = recovered(CUT_ANSWER, before, INIT, next_, result("Next."))
     assert shown(reduce(items)) == [("!text", "The answ"), ("text", "Next.")]
     assert not any(isinstance(item, ItemRetracted) for item in items)
@@ -536,12 +527,12 @@ def test_another_run_in_the_same_pipe_withdraws_nothing(before: list[Line], next
     assert kinds(items).index("turn/diagnosis") < kinds(items).index("session/init")
 
 
-def test_an_attempt_that_is_made_again_is_no_run_that_was_ended() -> None:
+def test_an_attempt_that_is_made_again_is_no_run_that_was_ended():
     items = recovered(CUT_ANSWER, RETRY, INIT, start("m2"), text("The answer."), whole("m2", said("The answer.")))
     assert shown(reduce(items)) == [("text", "The answer.")]
 
 
-def test_a_run_that_begins_after_a_result_or_before_any_message_ends_nothing() -> None:
+def test_a_run_that_begins_after_a_result_or_before_any_message_ends_nothing():
     one = [start("m1"), text("One."), whole("m1", said("One.")), finish("end_turn"), stop(), result("One.")]
     items = recovered(INIT, one, INIT, WHOLE_ANSWER, INIT, result("The answer."))
     assert shown(reduce(items)) == [("text", "One."), ("text", "The answer.")]
@@ -553,7 +544,7 @@ def test_a_run_that_begins_after_a_result_or_before_any_message_ends_nothing() -
 
 @pytest.mark.parametrize("stops", [[], [end()], [end(), finish("end_turn")], [end(), stop()], [finish(None), stop()]])
 @pytest.mark.parametrize("subtype", ["success", "error_during_execution"])
-def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops: list[Line], subtype: str) -> None:
+def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops, subtype):
     run = [start("m1"), text("\n"), text("Hi", 1), whole("m1", said("Hi"))]
     items = recovered(*run, stops, result("Hi", subtype=subtype))
     assert [item for item in items if isinstance(item, TurnStop)][-1] == TurnStop()
@@ -562,13 +553,13 @@ def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops: list[Line
     assert [item.incomplete for item in failed if isinstance(item, TurnStop)] == [lost]
 
 
-def test_a_turn_of_which_a_block_is_unconfirmed_is_not_whole() -> None:
+def test_a_turn_of_which_a_block_is_unconfirmed_is_not_whole():
     items = recovered(start("m1"), text("Hi"), whole("m1", said("Hi")), text("Mor", 1), result("Hi"))
     assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop(incomplete=True)]
 
 
 @pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams", "whole"])
-def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_: list[Line]) -> None:
+def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_):
     run = [start("m1"), call("t1", "{}"), whole("m1", used("t1"))]
     told = [item for item in recovered(*run, answer("t1"), next_) if isinstance(item, TurnStop)]
     assert told[0] == TurnStop()
@@ -578,7 +569,7 @@ def test_a_turn_whose_calls_were_all_answered_is_whole_without_its_stops(next_: 
 # -- recovery of content -----------------------------------------------------------------------------------------
 
 
-def test_blackout_promotes_every_block_in_order_with_ids_that_never_reset() -> None:
+def test_blackout_promotes_every_block_in_order_with_ids_that_never_reset():
     first = whole("m1", {"type": "thinking", "thinking": "plan", "signature": "s"}, said("a"), used("t1", x=1))
     view = reduce(recovered(RETRY, first, answer("t1"), whole("m2", said("b")), result("b")))
     assert [(entry.item_id, entry.item_type, entry.text, entry.origin) for entry in view.entries] == [
@@ -589,28 +580,28 @@ def test_blackout_promotes_every_block_in_order_with_ids_that_never_reset() -> N
     ]
 
 
-def test_partial_blackout_promotes_the_block_that_did_not_stream() -> None:
+def test_partial_blackout_promotes_the_block_that_did_not_stream():
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     run = [start("m1"), text("Hm.", kind="thinking"), whole("m1", thinking), end(), whole("m1", said("Done."))]
     assert shown(reduce(recovered(*run))) == [("thinking", "Hm."), ("text", "Done.")]
 
 
-def test_a_block_that_streamed_short_is_completed_with_the_rest() -> None:
+def test_a_block_that_streamed_short_is_completed_with_the_rest():
     items = recovered(start("m1"), text("Hel"), whole("m1", said("Hello.")))
     assert ItemCompleted(item_id="cc-block-0", text="Hello.") in items
     assert shown(reduce(items)) == [("text", "Hello.")]
 
 
-def test_a_delta_lost_in_the_middle_is_mended_by_the_block_at_its_place() -> None:
+def test_a_delta_lost_in_the_middle_is_mended_by_the_block_at_its_place():
     run = [start("m1"), text("Hlo"), text("World", 1), whole("m1", said("Hello")), whole("m1", said("World"))]
     assert shown(reduce(recovered(*run))) == [("text", "Hello"), ("text", "World")]
 
 
-def test_two_blocks_of_the_same_text_are_two_blocks() -> None:
+def test_two_blocks_of_the_same_text_are_two_blocks():
     assert shown(reduce(recovered(whole("m1", said("a")), whole("m1", said("a"))))) == [("text", "a"), ("text", "a")]
 
 
-def test_thinking_that_complete_messages_leave_out_stays_as_it_streamed() -> None:
+def test_thinking_that_complete_messages_leave_out_stays_as_it_streamed():
     empty = {"type": "thinking", "thinking": "", "signature": "s"}
     assert shown(reduce(recovered(start("m1"), text("Hm.", kind="thinking"), whole("m1", empty)))) == [
         ("thinking", "Hm.")
@@ -618,7 +609,7 @@ def test_thinking_that_complete_messages_leave_out_stays_as_it_streamed() -> Non
 
 
 @pytest.mark.parametrize(("partial", "rest"), [('{"a": 1}', None), ('{"a"', b'{"a":1}'), ("", b'{"a":1}')])
-def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial: str, rest: bytes | None) -> None:
+def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial, rest):
     line = json.dumps(whole("m1", used("t1", a=1)), separators=(",", ":"))
     recovery = Recovery()
     items = [item for part in lines_of([start("m1"), call("t1", partial)]) for item in recovery.feed(part)]
@@ -628,12 +619,12 @@ def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial: st
     assert not done.incomplete
 
 
-def test_deltas_of_a_block_whose_start_was_lost_still_show() -> None:
+def test_deltas_of_a_block_whose_start_was_lost_still_show():
     delta = event("content_block_delta", index=3, delta={"type": "text_delta", "text": "Hi"})
     assert shown(reduce(recovered(start("m1"), delta))) == [("!text", "Hi")]
 
 
-def test_a_line_without_a_message_id_belongs_to_the_current_message() -> None:
+def test_a_line_without_a_message_id_belongs_to_the_current_message():
     items = recovered(start("m1"), text("Hi"), whole(None, used("t1")), whole(None, said("Hi")))
     assert shown(reduce(items)) == [("text", "Hi")]
     assert kinds(items)[-2:] == ["turn/stop", "turn/diagnosis"]

@@ -1,35 +1,32 @@
 """What recovery keeps between feeds: runs, redelivery, framing, snapshots, finished turns."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import msgspec
 import pytest
 
 from pipeline.errors import InputError, UnknownTargetError
-from pipeline.streams import FinishedTurn, Recovery, recover
+from pipeline.streams import Recovery, recover
 from pipeline.streams.framing import ends
-from topics.items import Item, ItemCompleted, ItemDelta, ItemStarted, SessionInit
+from topics.items import ItemCompleted, ItemDelta, ItemStarted, SessionInit
 from topics.reducer import reduce
 
 
-def line(uuid: str | None = None, **members: Any) -> bytes:
+def line(uuid=None, **members):
     return json.dumps(members | ({} if uuid is None else {"uuid": uuid})).encode()
 
 
-def event(uuid: str | None = None, **members: Any) -> bytes:
+def event(uuid=None, **members):
     return line(uuid, type="stream_event", event=members)
 
 
-def answer(message_id: str, *blocks: Any, uuid: str | None = None) -> bytes:
+def answer(message_id, *blocks, uuid=None):
     content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
     return line(uuid, type="assistant", message={"id": message_id, "model": "m", "content": content})
 
 
-def streamed(message_id: str, *parts: str, uuids: str = "") -> list[bytes]:
-    def named(n: int) -> str | None:
+def streamed(message_id, *parts, uuids=""):
+    def named(n):
         return f"{uuids}{n}" if uuids else None
 
     return [
@@ -42,15 +39,15 @@ def streamed(message_id: str, *parts: str, uuids: str = "") -> list[bytes]:
     ]
 
 
-def feed(recovery: Recovery, *lines: bytes, **options: Any) -> list[Item]:
+def feed(recovery, *lines, **options):
     return [item for one in lines for item in recovery.feed(one, **options)]
 
 
-def texts(items: list[Item]) -> list[str]:
+def texts(items):
     return [entry.text for entry in reduce(items).blocks("text")]
 
 
-def without_deltas(items: list[Item]) -> list[bytes]:
+def without_deltas(items):
     return [msgspec.json.encode(item) for item in items if not isinstance(item, ItemDelta)]
 
 
@@ -64,7 +61,7 @@ DONE = [
 # -- redelivery ---------------------------------------------------------------------------------------------------
 
 
-def test_a_line_that_comes_again_is_passed_over_within_two_messages() -> None:
+def test_a_line_that_comes_again_is_passed_over_within_two_messages():
     first = [*streamed("m1", "a", "a", uuids="x"), answer("m1", "aa", uuid="x9"), *DONE]
     second = [*streamed("m2", "b", uuids="y"), answer("m2", "b", uuid="y9")]
     items = feed(Recovery(), *first, *second, *first[:5], *second)
@@ -72,20 +69,20 @@ def test_a_line_that_comes_again_is_passed_over_within_two_messages() -> None:
     assert not any(item.__struct_config__.tag == "item/retracted" for item in items)
 
 
-def test_lines_that_share_a_uuid_are_different_if_their_content_is() -> None:
+def test_lines_that_share_a_uuid_are_different_if_their_content_is():
     items = feed(
         Recovery(), answer("m2", "one", uuid="u"), answer("m2", "two", uuid="u"), answer("m2", "one", uuid="u")
     )
     assert texts(items) == ["one", "two"]
 
 
-def test_what_has_no_uuid_is_never_passed_over() -> None:
+def test_what_has_no_uuid_is_never_passed_over():
     assert texts(feed(Recovery(), answer("m1", "a"), answer("m1", "a"))) == ["a", "a"]
     delta = streamed("m1", "a")
     assert texts(feed(Recovery(), *delta, delta[2])) == ["aa"]
 
 
-def test_after_two_messages_and_in_another_run_a_line_is_new() -> None:
+def test_after_two_messages_and_in_another_run_a_line_is_new():
     old = answer("m1", "a", uuid="u")
     assert texts(feed(Recovery(), old, answer("m2", "b"), answer("m3", "c"), old)) == ["a", "b", "c", "a"]
     recovery = Recovery()
@@ -95,7 +92,7 @@ def test_after_two_messages_and_in_another_run_a_line_is_new() -> None:
 # -- runs ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_run_ends_the_former_one_and_ids_go_on() -> None:
+def test_a_new_run_ends_the_former_one_and_ids_go_on():
     recovery = Recovery()
     items = feed(recovery, *streamed("m1", "cut"), run="r1") + feed(recovery, *streamed("m1", "again"), run="r2")
     assert ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next run") in items
@@ -106,14 +103,14 @@ def test_a_new_run_ends_the_former_one_and_ids_go_on() -> None:
     )
 
 
-def test_ending_a_run_twice_says_nothing_twice() -> None:
+def test_ending_a_run_twice_says_nothing_twice():
     recovery = Recovery()
     feed(recovery, *streamed("m1", "cut"))
     assert len(recovery.end_run("exit 137")) == 3
     assert recovery.end_run("exit 137") == []
 
 
-def test_another_source_ends_the_run_and_its_last_items_come_with_the_next_feed() -> None:
+def test_another_source_ends_the_run_and_its_last_items_come_with_the_next_feed():
     recovery = Recovery()
     feed(recovery, *streamed("m1", "cut"))
     recovery.switch_source("claude-cli")
@@ -122,14 +119,14 @@ def test_another_source_ends_the_run_and_its_last_items_come_with_the_next_feed(
     assert first == ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next source")
 
 
-def test_an_unknown_source_is_refused() -> None:
+def test_an_unknown_source_is_refused():
     with pytest.raises(UnknownTargetError, match="got 'x'"):
         Recovery("x")
     with pytest.raises(UnknownTargetError):
         list(recover([], source="x"))
 
 
-def test_recover_takes_lines_or_the_whole_and_ends_the_run() -> None:
+def test_recover_takes_lines_or_the_whole_and_ends_the_run():
     lines = [*streamed("m1", "Grü", "ße"), b""]
     expected = ["Grüße"]
     for given in (lines, [one.decode() for one in lines], b"\n".join(lines), b"\n".join(lines).decode()):
@@ -141,7 +138,7 @@ def test_recover_takes_lines_or_the_whole_and_ends_the_run() -> None:
 # -- joining and framing ------------------------------------------------------------------------------------------
 
 
-def test_adjacent_deltas_of_one_feed_are_joined_and_positions_count_code_points() -> None:
+def test_adjacent_deltas_of_one_feed_are_joined_and_positions_count_code_points():
     lines = streamed("m1", "👩‍👩‍👧", "é", "x")
     joined = [item for item in Recovery().feed(b"\n".join(lines)) if isinstance(item, ItemDelta)]
     assert joined == [ItemDelta(item_id="cc-block-0", delta_type="text_delta", content="👩‍👩‍👧éx")]
@@ -150,7 +147,7 @@ def test_adjacent_deltas_of_one_feed_are_joined_and_positions_count_code_points(
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 4096])
-def test_bytes_may_end_inside_an_event(size: int) -> None:
+def test_bytes_may_end_inside_an_event(size):
     data = b"\n".join([*streamed("m1", "Grü", "ße"), answer("m1", "Grüße"), *DONE])
     recovery = Recovery()
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
@@ -161,7 +158,7 @@ def test_bytes_may_end_inside_an_event(size: int) -> None:
     assert texts(items) == ["Grüße"]
 
 
-def test_the_tail_is_state() -> None:
+def test_the_tail_is_state():
     data = b"\n".join([*streamed("m1", "Hello"), answer("m1", "Hello")])
     recovery, items = Recovery(), []
     for start in range(0, len(data), 33):
@@ -170,7 +167,7 @@ def test_the_tail_is_state() -> None:
     assert texts(items + recovery.end_run()) == ["Hello"]
 
 
-def test_a_tail_without_end_is_given_up_and_the_next_line_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tail_without_end_is_given_up_and_the_next_line_read(monkeypatch):
     monkeypatch.setattr(ends, "MOST_TAIL", 1000)
     recovery = Recovery()
     items = feed(recovery, *[b"x" * 300] * 8, b"xxx\n" + answer("m1", "Hi") + b"\n", framing="bytes")
@@ -178,7 +175,7 @@ def test_a_tail_without_end_is_given_up_and_the_next_line_read(monkeypatch: pyte
     assert texts(items) == ["Hi"]
 
 
-def test_a_record_of_whole_events_ends_a_tail() -> None:
+def test_a_record_of_whole_events_ends_a_tail():
     recovery = Recovery()
     recovery.feed(answer("m1", "cut")[:-5], framing="bytes")
     items = recovery.feed(answer("m1", "Hi"))
@@ -189,7 +186,7 @@ def test_a_record_of_whole_events_ends_a_tail() -> None:
 # -- snapshots ----------------------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_is_small_however_long_the_session() -> None:
+def test_a_snapshot_is_small_however_long_the_session():
     recovery = Recovery()
     sizes = []
     for number in range(200):
@@ -201,7 +198,7 @@ def test_a_snapshot_is_small_however_long_the_session() -> None:
     assert sizes[-1] < 3000
 
 
-def test_a_snapshot_of_something_else_is_refused() -> None:
+def test_a_snapshot_of_something_else_is_refused():
     with pytest.raises(InputError, match="not a snapshot"):
         Recovery.restore(b"\x93\x01\x02\x03")
 
@@ -209,18 +206,18 @@ def test_a_snapshot_of_something_else_is_refused() -> None:
 # -- finished turns -----------------------------------------------------------------------------------------------
 
 
-def call(tool_id: str, **arguments: Any) -> dict[str, Any]:
+def call(tool_id, **arguments):
     return {"type": "tool_use", "id": tool_id, "name": "mcp__files__read", "input": arguments}
 
 
-def tool_result(tool_id: str, **members: Any) -> bytes:
+def tool_result(tool_id, **members):
     block = {"type": "tool_result", "tool_use_id": tool_id, "content": "out"}
     return line(type="user", message={"role": "user", "content": [block]}, **members)
 
 
-def turns(*lines: bytes, end: bool = True) -> list[FinishedTurn]:
+def turns(*lines, end=True):
     recovery = Recovery()
-    found: list[FinishedTurn] = []
+    found = []
     for one in lines:
         recovery.feed(one)
         found += recovery.take_finished()
@@ -229,13 +226,13 @@ def turns(*lines: bytes, end: bool = True) -> list[FinishedTurn]:
     return found + recovery.take_finished()
 
 
-def content(turn: FinishedTurn) -> Any:
+def content(turn):
     message = json.loads(turn.message)
     assert message["role"] == turn.role
     return message["content"]
 
 
-def test_a_turn_is_finished_when_the_next_thing_comes_and_its_results_follow_it() -> None:
+def test_a_turn_is_finished_when_the_next_thing_comes_and_its_results_follow_it():
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
     lines = [
         answer("m1", thinking, "Let me look.", call("t1", n=1.0)),
@@ -252,7 +249,7 @@ def test_a_turn_is_finished_when_the_next_thing_comes_and_its_results_follow_it(
     assert content(last) == [{"type": "text", "text": "Done."}]
 
 
-def test_what_was_replaced_is_in_no_turn_and_neither_are_results_of_withdrawn_calls() -> None:
+def test_what_was_replaced_is_in_no_turn_and_neither_are_results_of_withdrawn_calls():
     lines = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
     again = [answer("m2", call("t2")), tool_result("t2")]
     made, answered = turns(*lines, *again)
@@ -260,7 +257,7 @@ def test_what_was_replaced_is_in_no_turn_and_neither_are_results_of_withdrawn_ca
     assert [block["tool_use_id"] for block in content(answered)] == ["t2"]
 
 
-def test_what_was_confirmed_of_a_replaced_attempt_is_a_turn_before_the_one_in_its_place() -> None:
+def test_what_was_confirmed_of_a_replaced_attempt_is_a_turn_before_the_one_in_its_place():
     lines = [*streamed("m1", "cut"), answer("m1", call("t1")), tool_result("t1"), answer("m2", "Done.")]
     late = tool_result("t1")
     made, answered, again, done = turns(*lines, late)
@@ -269,14 +266,14 @@ def test_what_was_confirmed_of_a_replaced_attempt_is_a_turn_before_the_one_in_it
     assert (done.message_id, content(done)) == ("m2", [{"type": "text", "text": "Done."}])
 
 
-def test_results_of_a_call_under_the_id_of_one_that_was_withdrawn_are_kept() -> None:
+def test_results_of_a_call_under_the_id_of_one_that_was_withdrawn_are_kept():
     lines = [*streamed("m1", "cut"), answer("m1", call("t1")), answer("m2", call("t1")), tool_result("t1")]
     made, answered = turns(*lines)
     assert (made.message_id, content(made)) == ("m2", [call("t1")])
     assert [block["tool_use_id"] for block in content(answered)] == ["t1"]
 
 
-def test_unknown_blocks_and_members_are_kept_as_they_came() -> None:
+def test_unknown_blocks_and_members_are_kept_as_they_came():
     odd = {"type": "odd", "x": [1.50]}
     cited = {"type": "text", "text": "Hi", "citations": [{"a": 1}]}
     (turn,) = turns(answer("m1", odd, cited))
@@ -285,7 +282,7 @@ def test_unknown_blocks_and_members_are_kept_as_they_came() -> None:
     )
 
 
-def test_a_call_that_was_cut_is_marked_and_its_json_left_as_it_is() -> None:
+def test_a_call_that_was_cut_is_marked_and_its_json_left_as_it_is():
     start = event(type="content_block_start", index=0, content_block={"type": "tool_use", "id": "t1", "name": "Bash"})
     delta = event(
         type="content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": '{"cmd": "ls'}
@@ -297,7 +294,7 @@ def test_a_call_that_was_cut_is_marked_and_its_json_left_as_it_is() -> None:
     ]
 
 
-def test_only_results_and_lines_of_the_program_itself_are_recorded_of_the_user() -> None:
+def test_only_results_and_lines_of_the_program_itself_are_recorded_of_the_user():
     said = line(type="user", message={"role": "user", "content": "Hello"})
     own = line(type="user", message={"role": "user", "content": "Go on."}, isSynthetic=True)
     sub = tool_result("s1", parent_tool_use_id="t0")
@@ -305,20 +302,20 @@ def test_only_results_and_lines_of_the_program_itself_are_recorded_of_the_user()
     assert (turn.role, turn.synthetic, content(turn)) == ("user", True, [{"type": "text", "text": "Go on."}])
 
 
-def test_turn_ids_are_unique_and_the_same_when_the_same_lines_come_again() -> None:
+def test_turn_ids_are_unique_and_the_same_when_the_same_lines_come_again():
     lines = [answer("m1", "a"), answer("m2", "a"), line(type="result", result="a"), answer("m1", "a")]
     first, again = turns(*lines), turns(b"\n".join(lines))
     assert first == again
     assert len({turn.id for turn in first}) == 3
 
 
-def test_nothing_is_kept_for_nobody() -> None:
+def test_nothing_is_kept_for_nobody():
     recovery = Recovery(records=False)
     recovery.feed(answer("m1", "a") + b"\n" + answer("m2", "b"))
     assert recovery.take_finished() == []
 
 
-def test_the_first_line_is_who_speaks() -> None:
+def test_the_first_line_is_who_speaks():
     (item,) = Recovery().feed(line(type="system", subtype="init", session_id="s", model="m", tools=["Bash"], fast=True))
     assert isinstance(item, SessionInit)
     assert (item.session_id, item.model, bytes(item.tools), item.seq) == ("s", "m", b'["Bash"]', 0)

@@ -1,7 +1,5 @@
 """Every pair of state and input is in the table, or a typed error that blames the provider."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
@@ -53,7 +51,7 @@ ATTEMPT_INPUTS = BLOCK_INPUTS | {
 ATTEMPTS = {State.OPEN, State.CUT, State.FINISHED, State.ANSWERED, State.DONE}
 
 
-def test_each_pair_gives_a_known_state_and_action_or_a_typed_error() -> None:
+def test_each_pair_gives_a_known_state_and_action_or_a_typed_error():
     for state, given_ in product(State, Input):
         if (state, given_) not in TABLE:
             with pytest.raises(StreamError, match=r"cannot come") as refused:
@@ -67,27 +65,27 @@ def test_each_pair_gives_a_known_state_and_action_or_a_typed_error() -> None:
         assert action.__doc__
 
 
-def test_an_attempt_takes_everything_that_streams() -> None:
+def test_an_attempt_takes_everything_that_streams():
     missing = {(state, given) for state in ATTEMPTS for given in ATTEMPT_INPUTS} - TABLE.keys()
     assert missing == set()
 
 
-def test_without_an_attempt_nothing_streams() -> None:
+def test_without_an_attempt_nothing_streams():
     others = set(State) - ATTEMPTS
     assert {pair for pair in TABLE if pair[0] in others and pair[1] in ATTEMPT_INPUTS} == set()
 
 
-def test_only_an_open_attempt_grows() -> None:
+def test_only_an_open_attempt_grows():
     growing = {open_block, extend_block, note_member, stop_block}
     assert {state for (state, _), (_, action) in TABLE.items() if action in growing} == {State.OPEN}
 
 
-def test_what_comes_for_an_attempt_that_takes_no_more_is_a_stray_everywhere() -> None:
+def test_what_comes_for_an_attempt_that_takes_no_more_is_a_stray_everywhere():
     for state in ATTEMPTS - {State.OPEN}:
         assert {TABLE[state, given_] for given_ in BLOCK_INPUTS} == {(state, take_stray)}
 
 
-def test_content_without_a_start_begins_an_attempt_where_none_can_take_it() -> None:
+def test_content_without_a_start_begins_an_attempt_where_none_can_take_it():
     pairs = {state: pair for (state, given_), pair in TABLE.items() if given_ is Input.UNSTARTED}
     # One that failed after its stop reason, and stopped then, may still get what belongs to it.
     assert pairs.pop(State.CUT) == (State.CUT, take_stray)
@@ -95,30 +93,30 @@ def test_content_without_a_start_begins_an_attempt_where_none_can_take_it() -> N
     assert pairs == dict.fromkeys(starting, (State.OPEN, start_unseen))
 
 
-def test_the_pair_that_the_machine_does_not_look_up_is_in_the_table() -> None:
+def test_the_pair_that_the_machine_does_not_look_up_is_in_the_table():
     assert TABLE[State.OPEN, Input.BLOCK_DELTA] == (State.OPEN, extend_block)
 
 
-def test_everywhere_a_run_can_end_and_a_late_event_changes_nothing() -> None:
+def test_everywhere_a_run_can_end_and_a_late_event_changes_nothing():
     for state in State:
         assert TABLE[state, Input.END] == (State.IDLE, end_run)
         assert TABLE[state, Input.LATE] == (state, ignore)
         assert TABLE[state, Input.ASIDE] == (state, show_aside)
 
 
-def test_another_run_ends_this_one_and_withdraws_nothing() -> None:
+def test_another_run_ends_this_one_and_withdraws_nothing():
     pairs = {state: pair for (state, given_), pair in TABLE.items() if given_ is Input.NEXT_RUN}
     assert pairs == dict.fromkeys(ATTEMPTS, (State.IDLE, start_run))
 
 
-def test_what_was_accepted_is_never_replaced() -> None:
+def test_what_was_accepted_is_never_replaced():
     replacing = {start_again, replace_unconfirmed, replace_said_again}
     for state in (State.ANSWERED, State.DONE, State.PROMOTED, State.CLOSED):
         assert {action for (from_, _), (_, action) in TABLE.items() if from_ is state} & replacing == set()
 
 
 # What moves a message from one state to another, input by input; every other pair of the table stays where it is.
-MOVES: dict[Input, dict[State, State]] = {
+MOVES = {
     Input.START: dict.fromkeys(State, State.OPEN),
     Input.UNSTARTED: dict.fromkeys(set(State) - {State.CUT}, State.OPEN),
     Input.FOREIGN: dict.fromkeys(State, State.PROMOTED),
@@ -136,12 +134,12 @@ MOVES: dict[Input, dict[State, State]] = {
 }
 
 
-def test_nothing_else_moves() -> None:
+def test_nothing_else_moves():
     for (state, given_), (after, _) in TABLE.items():
         assert after is MOVES.get(given_, {}).get(state, state), (state, given_)
 
 
-def test_what_a_state_is_worth_when_the_next_thing_comes() -> None:
+def test_what_a_state_is_worth_when_the_next_thing_comes():
     withdrawn = {
         State.OPEN: (start_again, replace_said_again),
         State.CUT: (start_again, replace_unconfirmed),
@@ -152,7 +150,7 @@ def test_what_a_state_is_worth_when_the_next_thing_comes() -> None:
         assert actions == withdrawn.get(state, (start_next, promote_next))
 
 
-def test_an_input_has_one_action_where_it_has_any() -> None:
+def test_an_input_has_one_action_where_it_has_any():
     several = {
         Input.START: {start_next, start_again},
         Input.FOREIGN: {promote_next, replace_unconfirmed, replace_said_again},
@@ -163,7 +161,7 @@ def test_an_input_has_one_action_where_it_has_any() -> None:
         assert len(actions) <= 1 or actions == several[given_]
 
 
-def test_a_turn_is_stopped_once_and_a_stop_reason_taken_once() -> None:
+def test_a_turn_is_stopped_once_and_a_stop_reason_taken_once():
     taking = {pair for pair, (_, action) in TABLE.items() if action in {stop_message, take_stop_reason}}
     assert taking == {
         *((state, Input.STOP) for state in (State.OPEN, State.CUT, State.FINISHED, State.ANSWERED)),
@@ -176,7 +174,7 @@ def test_a_turn_is_stopped_once_and_a_stop_reason_taken_once() -> None:
 
 
 @given(lists(sampled_from(Input), max_size=30))
-def test_every_state_that_inputs_lead_to_has_its_rows(inputs: list[Input]) -> None:
+def test_every_state_that_inputs_lead_to_has_its_rows(inputs):
     state = State.IDLE
     for given_ in inputs:
         if (state, given_) in TABLE:
@@ -184,7 +182,7 @@ def test_every_state_that_inputs_lead_to_has_its_rows(inputs: list[Input]) -> No
     assert (state, Input.START) in TABLE
 
 
-def test_every_action_and_every_state_is_reached() -> None:
+def test_every_action_and_every_state_is_reached():
     assert {action for _, action in TABLE.values()} == ACTIONS
     assert {state for state, _ in TABLE.values()} | {State.IDLE} == set(State)
 

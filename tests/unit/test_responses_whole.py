@@ -1,20 +1,15 @@
 """Responses streams that say a piece once more, fail, follow each other, or do not stream at all."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
-from typing import Any
 
 import pytest
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from pipeline.streams.recovery.render import FinishedTurn
 from topics.items import (
     AgentError,
     AgentUnrecognized,
-    Item,
     ItemCompleted,
     ItemDelta,
     ItemStarted,
@@ -22,29 +17,27 @@ from topics.items import (
     TurnStop,
     Usage,
 )
-from topics.reducer import Entry, reduce
-
-Event = dict[str, Any]
+from topics.reducer import reduce
 
 
-def event(kind: str, output_index: int = 0, **members: Any) -> Event:
+def event(kind, output_index=0, **members):
     return {"type": f"response.{kind}", "output_index": output_index} | members
 
 
-def response(kind: str, *output: Event, id: str = "r1", **members: Any) -> Event:  # noqa: A002  the member's name
+def response(kind, *output, id="r1", **members):  # noqa: A002  the member's name
     return {"type": f"response.{kind}", "response": {"id": id, "model": "m", "output": list(output)} | members}
 
 
-def answer(*output: Event, **members: Any) -> Event:
+def answer(*output, **members):
     return {"object": "response", "id": "r1", "model": "m", "status": "completed", "output": list(output)} | members
 
 
-def message(words: str, **members: Any) -> Event:
+def message(words, **members):
     part = {"type": "output_text", "text": words, "annotations": []}
     return {"type": "message", "id": "m1", "role": "assistant", "content": [part]} | members
 
 
-def call(arguments: str, call_id: str = "t1", **members: Any) -> Event:
+def call(arguments, call_id="t1", **members):
     return {
         "type": "function_call",
         "id": f"f-{call_id}",
@@ -54,20 +47,20 @@ def call(arguments: str, call_id: str = "t1", **members: Any) -> Event:
     } | members
 
 
-def sealed(*words: str) -> Event:
+def sealed(*words):
     summary = [{"type": "summary_text", "text": one} for one in words]
     return {"type": "reasoning", "id": "x1", "summary": summary, "encrypted_content": "sealed"}
 
 
-def delta(words: str, output_index: int = 0) -> Event:
+def delta(words, output_index=0):
     return event("output_text.delta", output_index, content_index=0, delta=words)
 
 
-def added(item: Event, output_index: int = 0) -> Event:
+def added(item, output_index=0):
     return event("output_item.added", output_index, item=item)
 
 
-def done(item: Event, output_index: int = 0) -> Event:
+def done(item, output_index=0):
     return event("output_item.done", output_index, item=item)
 
 
@@ -75,34 +68,34 @@ CREATED = response("created")
 TEXT_DONE = event("output_text.done", content_index=0, text="Hello")
 
 
-def recovered(*events: Event, numbered: bool = False) -> tuple[list[Item], list[FinishedTurn]]:
+def recovered(*events, numbered=False):
     recovery, numbers = Recovery("openai-responses"), count()
     pieces = [json.dumps(one | ({"sequence_number": next(numbers)} if numbered else {})).encode() for one in events]
     items = [item for piece in pieces for item in recovery.feed(piece)]
     return items + recovery.end_run("exit"), recovery.take_finished()
 
 
-def run(*events: Event) -> list[Item]:
+def run(*events):
     return recovered(*events)[0]
 
 
-def log(*events: Event) -> list[Event]:
+def log(*events):
     return [block for turn in recovered(*events)[1] for block in json.loads(turn.message)["content"]]
 
 
-def entries(items: list[Item]) -> list[Entry]:
+def entries(items):
     return reduce(items).entries
 
 
-def texts(items: list[Item]) -> list[str]:
+def texts(items):
     return [entry.text for entry in entries(items)]
 
 
-def completed(items: list[Item]) -> list[ItemCompleted]:
+def completed(items):
     return [item for item in items if isinstance(item, ItemCompleted)]
 
 
-def errors(items: list[Item]) -> list[str]:
+def errors(items):
     return [item.message for item in items if isinstance(item, AgentError)]
 
 
@@ -110,7 +103,7 @@ def errors(items: list[Item]) -> list[str]:
 
 
 @pytest.mark.parametrize("lost", [[], ["H"], ["He", "l"], ["lo"], ["He", "l", "lo"]])
-def test_a_text_that_is_told_whole_makes_up_for_what_was_lost(lost: list[str]) -> None:
+def test_a_text_that_is_told_whole_makes_up_for_what_was_lost(lost):
     pieces = [delta(words) for words in ("He", "l", "lo") if words not in lost]
     items, turns = recovered(CREATED, *pieces, TEXT_DONE)
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
@@ -122,16 +115,16 @@ def test_a_text_that_is_told_whole_makes_up_for_what_was_lost(lost: list[str]) -
     assert len(completed(items)) == 1
 
 
-def test_what_streams_behind_a_whole_text_stays() -> None:
+def test_what_streams_behind_a_whole_text_stays():
     assert texts(run(CREATED, delta("He"), TEXT_DONE, delta("!"))) == ["Hello!"]
 
 
-def test_a_whole_piece_behind_the_whole_response_is_no_news() -> None:
+def test_a_whole_piece_behind_the_whole_response_is_no_news():
     clean = [CREATED, delta("Hello"), response("completed", message("Hello"))]
     assert run(*clean, TEXT_DONE) == run(*clean)
 
 
-def test_a_part_that_is_told_whole_has_what_stands_beside_it() -> None:
+def test_a_part_that_is_told_whole_has_what_stands_beside_it():
     cited = {"type": "url_citation", "url": "https://example.com", "title": "T"}
     part = event(
         "content_part.done", content_index=0, part={"type": "output_text", "text": "Hi", "annotations": [cited]}
@@ -144,7 +137,7 @@ def test_a_part_that_is_told_whole_has_what_stands_beside_it() -> None:
 
 
 @pytest.mark.parametrize("streamed", ["", '{"a"', '{"a":1}', ":1}"])
-def test_arguments_that_are_told_whole_make_up_for_what_was_lost(streamed: str) -> None:
+def test_arguments_that_are_told_whole_make_up_for_what_was_lost(streamed):
     pieces = [added(call("")), event("function_call_arguments.delta", delta=streamed)]
     whole = event("function_call_arguments.done", arguments='{"a":1}')
     items, turns = recovered(CREATED, *pieces, whole)
@@ -154,21 +147,21 @@ def test_arguments_that_are_told_whole_make_up_for_what_was_lost(streamed: str) 
     assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
 
 
-def test_a_call_that_is_told_whole_and_then_incomplete_is_not_whole() -> None:
+def test_a_call_that_is_told_whole_and_then_incomplete_is_not_whole():
     whole = event("function_call_arguments.done", arguments="{}")
     partial = call("{}", status="incomplete")
     (block,) = log(CREATED, added(call("")), whole, done(partial), response("incomplete", partial))
     assert block == {"type": "tool_use", "id": "t1", "name": "f", "input": "{}", "incomplete": True}
 
 
-def test_a_custom_tools_text_that_is_told_whole() -> None:
+def test_a_custom_tools_text_that_is_told_whole():
     custom = {"type": "custom_tool_call", "id": "c1", "call_id": "t1", "name": "run", "input": ""}
     events = [CREATED, added(custom), event("custom_tool_call_input.delta", delta="l")]
     (block,) = log(*events, event("custom_tool_call_input.done", input='ls "é"'), response("completed"))
     assert block["input"] == {"input": 'ls "é"'}
 
 
-def test_reasoning_that_is_told_whole_part_by_part() -> None:
+def test_reasoning_that_is_told_whole_part_by_part():
     parts = [event("reasoning_summary_text.done", summary_index=at, text=f"Part {at}.") for at in range(3)]
     lost = event("reasoning_summary_text.delta", summary_index=1, delta="rt 1")
     assert texts(run(CREATED, added(sealed()), parts[0], lost, parts[1], parts[2])) == ["Part 0.\n\nPart 1.\n\nPart 2."]
@@ -178,13 +171,13 @@ def test_reasoning_that_is_told_whole_part_by_part() -> None:
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("A\n\nB", False)]
 
 
-def test_members_of_own_tools_that_are_told_whole_stand_in_the_log() -> None:
+def test_members_of_own_tools_that_are_told_whole_stand_in_the_log():
     item = {"type": "code_interpreter_call", "id": "ci", "status": "in_progress", "code": ""}
     (block,) = log(CREATED, added(item), event("code_interpreter_call_code.done", item_id="ci", code="1+1"))
     assert block == item | {"code": "1+1"}
 
 
-def test_a_call_whose_beginning_was_lost_waits_for_its_name() -> None:
+def test_a_call_whose_beginning_was_lost_waits_for_its_name():
     arguments = event("function_call_arguments.delta", delta='{"a":1}')
     items = run(CREATED, arguments, done(call('{"a":1}')))
     assert [(entry.item_id, entry.started.name) for entry in entries(items)] == [("t1", "f")]
@@ -193,13 +186,13 @@ def test_a_call_whose_beginning_was_lost_waits_for_its_name() -> None:
     assert texts(run(CREATED, arguments)) == ['{"a":1}']
 
 
-def test_an_item_that_never_gets_its_place_is_told_at_the_end() -> None:
+def test_an_item_that_never_gets_its_place_is_told_at_the_end():
     homeless = {"type": "response.output_item.done", "item": message("Hello", id="m7")}
     for last in ([], [response("completed")], [response("failed", error={"message": "Oh."})]):
         assert texts(run(CREATED, homeless, *last)) == ["Hello"]
 
 
-def test_a_text_whose_response_is_complete_is_complete() -> None:
+def test_a_text_whose_response_is_complete_is_complete():
     items = run(CREATED, delta("Hello"), response("completed"))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
     items = run(CREATED, delta("Hello"), response("incomplete"))
@@ -209,7 +202,7 @@ def test_a_text_whose_response_is_complete_is_complete() -> None:
 # -- refusals, own items, order -------------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_text_that_says_so() -> None:
+def test_a_refusal_is_text_that_says_so():
     refused = {"type": "message", "id": "m1", "content": [{"type": "refusal", "refusal": "No."}]}
     streamed = [CREATED, event("refusal.delta", content_index=0, delta="No.")]
     for events in (streamed, [*streamed, done(refused)], [CREATED, done(refused)], [answer(refused)]):
@@ -220,24 +213,24 @@ def test_a_refusal_is_text_that_says_so() -> None:
 
 
 @pytest.mark.parametrize("events", [[], [added({"type": "mcp_call", "id": "i"})]], ids=["promoted", "streamed"])
-def test_own_items_end_with_all_that_they_are(events: list[Event]) -> None:
+def test_own_items_end_with_all_that_they_are(events):
     item = {"type": "mcp_call", "id": "i", "status": "failed", "output": "o", "error": {"x": 1}}
     items = run(CREATED, *events, response("completed", item))
     assert [json.loads(bytes(one.raw)) for one in completed(items)] == [item]
 
 
 @pytest.mark.parametrize("odd", [None, 7, {"type": "tool_use", "id": "t"}, {"no": "type"}])
-def test_an_item_that_could_pass_for_another_block_does_not(odd: Any) -> None:
+def test_an_item_that_could_pass_for_another_block_does_not(odd):
     (block,) = log(CREATED, response("completed", odd))
     assert block == {"type": "unknown", "came": odd if isinstance(odd, dict) else {"it": odd}}
 
 
-def test_a_turn_in_the_log_is_in_the_order_of_its_items() -> None:
+def test_a_turn_in_the_log_is_in_the_order_of_its_items():
     events = [CREATED, added(call("", "a"), 1), added(call("", "b"), 0), done(call("{}", "a"), 1), delta("Hi", 2)]
     assert [block.get("id") for block in log(*events, done(call("{}", "b"), 0))] == ["b", "a", None]
 
 
-def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen() -> None:
+def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen():
     events = [CREATED, added(sealed()), added(message(""), 1), delta("Hi", 1), done(message("Hi"), 1), done(sealed())]
     for one in (events, [*events, response("completed", sealed(), message("Hi"))], [answer(sealed(), message("Hi"))]):
         items, turns = recovered(*one)
@@ -250,7 +243,7 @@ def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen()
         assert body["input"][1] == {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
 
 
-def test_words_that_come_late_are_shown() -> None:
+def test_words_that_come_late_are_shown():
     late = event("reasoning_summary_text.delta", summary_index=0, delta="Hm.")
     items = run(CREATED, added(sealed()), delta("Hi", 1), late, done(sealed("Hm.")))
     assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "Hi"), ("thinking", "Hm.")]
@@ -274,11 +267,11 @@ FAILED = response("failed", error={"code": "server_error", "message": "Oh."})
         ([FAILED, FAILED], ["Oh."]),
     ],
 )
-def test_one_failure_is_told_once(events: list[Event], told: list[str]) -> None:
+def test_one_failure_is_told_once(events, told):
     assert errors(run(CREATED, delta("He"), *events)) == told
 
 
-def test_a_response_that_failed_has_what_it_says_of_its_output() -> None:
+def test_a_response_that_failed_has_what_it_says_of_its_output():
     usage = {"input_tokens": 3, "output_tokens": 2}
     output = [message("Hello", status="completed"), call('{"a":', status="incomplete")]
     failed = response("failed", *output, error={"code": "e", "message": "Oh."}, usage=usage)
@@ -295,7 +288,7 @@ def test_a_response_that_failed_has_what_it_says_of_its_output() -> None:
 # -- responses that follow each other -------------------------------------------------------------------------------
 
 
-def stream(id_: str, **members: Any) -> list[Event]:
+def stream(id_, **members):
     return [
         response("created", id=id_),
         *[delta(words) | members for words in ("ha", "ha", "ho")],
@@ -303,13 +296,13 @@ def stream(id_: str, **members: Any) -> list[Event]:
     ]
 
 
-def numbered(events: list[Event], first: int = 0) -> list[bytes]:
+def numbered(events, first=0):
     return [json.dumps(one | {"sequence_number": number}).encode() for number, one in enumerate(events, first)]
 
 
-def fed(pieces: list[bytes]) -> list[Item]:
+def fed(pieces):
     recovery = Recovery("openai-responses", records=False)
-    items: list[Item] = []
+    items = []
     for piece in pieces:
         items += recovery.feed(piece)
         recovery = Recovery.restore(recovery.snapshot())
@@ -317,12 +310,12 @@ def fed(pieces: list[bytes]) -> list[Item]:
 
 
 @pytest.mark.parametrize("members", [{}, {"item_id": ""}])
-def test_numbers_begin_anew_with_each_response(members: Event) -> None:
+def test_numbers_begin_anew_with_each_response(members):
     pieces = [*numbered(stream("r1", **members)), *numbered(stream("r2", **members))]
     assert texts(fed(pieces)) == ["hahaho", "hahaho"]
 
 
-def test_an_item_id_that_a_gateway_uses_again_is_no_redelivery() -> None:
+def test_an_item_id_that_a_gateway_uses_again_is_no_redelivery():
     one = [added(message("", id="m")), *[delta(words) | {"item_id": "m"} for words in ("ha", "ha")]]
     pieces = [
         piece
@@ -332,7 +325,7 @@ def test_an_item_id_that_a_gateway_uses_again_is_no_redelivery() -> None:
     assert texts(fed(pieces)) == ["haha", "haha"]
 
 
-def test_a_stretch_that_comes_again_across_two_responses_changes_nothing() -> None:
+def test_a_stretch_that_comes_again_across_two_responses_changes_nothing():
     pieces = [*numbered(stream("r1", item_id="m1")), *numbered(stream("r2", item_id="m2")[:3])]
     clean = fed(pieces)
     for first in range(len(pieces)):
@@ -340,12 +333,12 @@ def test_a_stretch_that_comes_again_across_two_responses_changes_nothing() -> No
             assert fed([*pieces[:last], *pieces[first:]]) == clean, (first, last)
 
 
-def test_a_stream_that_goes_on_after_a_number_goes_on() -> None:
+def test_a_stream_that_goes_on_after_a_number_goes_on():
     pieces = numbered(stream("r1"))
     assert texts(fed([*pieces[:3], *pieces[2:]])) == ["hahaho"]
 
 
-def test_padding_is_no_content() -> None:
+def test_padding_is_no_content():
     pieces = [
         json.dumps(one | {"sequence_number": at, "obfuscation": "x" * at}).encode()
         for at, one in enumerate(stream("r1"))
@@ -364,7 +357,7 @@ def test_padding_is_no_content() -> None:
 # -- whole answers --------------------------------------------------------------------------------------------------
 
 
-def test_a_whole_answer_is_a_turn() -> None:
+def test_a_whole_answer_is_a_turn():
     items, turns = recovered(answer(sealed("Hm."), message("Hi"), call('{"a":1}'), usage={"output_tokens": 2**70}))
     assert [(entry.item_type, entry.origin) for entry in entries(items)] == [
         ("thinking", "promoted"),
@@ -385,25 +378,25 @@ def test_a_whole_answer_is_a_turn() -> None:
         ("completed", None, "completed"),
     ],
 )
-def test_a_whole_answer_stops_with_its_own_word(status: str, details: Event | None, reason: str) -> None:
+def test_a_whole_answer_stops_with_its_own_word(status, details, reason):
     items = run(answer(message("Hi"), status=status, incomplete_details=details))
     assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(reason, False)]
 
 
-def test_a_whole_answer_that_says_no_status_gets_no_reason() -> None:
+def test_a_whole_answer_that_says_no_status_gets_no_reason():
     items = run({"object": "response.compaction", "id": "c1", "output": [message("Hi")], "usage": {"output_tokens": 2}})
     assert texts(items) == ["Hi"]
     assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(None, False)]
     assert [item.usage for item in items if isinstance(item, TurnDelta)] == [Usage(output_tokens=2)]
 
 
-def test_a_whole_answer_that_failed_is_an_error() -> None:
+def test_a_whole_answer_that_failed_is_an_error():
     items = run(answer(status="failed", error={"code": "e", "message": "Oh."}))
     assert errors(items) == ["Oh."]
     assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
 
 
-def test_an_answer_that_is_asked_for_until_it_is_there_is_told_once() -> None:
+def test_an_answer_that_is_asked_for_until_it_is_there_is_told_once():
     first, second = message("One", status="completed"), message("Two", id="m2")
     polls = [
         answer(status="queued"),
@@ -418,12 +411,12 @@ def test_an_answer_that_is_asked_for_until_it_is_there_is_told_once() -> None:
     assert len([item for item in items if isinstance(item, TurnStop)]) == 1
 
 
-def test_a_whole_answer_takes_the_place_of_a_stream_that_was_cut() -> None:
+def test_a_whole_answer_takes_the_place_of_a_stream_that_was_cut():
     items = run(CREATED, added(sealed("Hm.")), delta("He", 1), answer(message("Hello"), id="r2"))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
 
 
-def test_what_a_response_says_beside_its_output_stands_with_its_end() -> None:
+def test_what_a_response_says_beside_its_output_stands_with_its_end():
     found = [{"title": "T", "url": "https://example.com"}]
     for one in (
         response("completed", message("Hi"), search_results=found, tools=[1], moderation=None),
@@ -433,13 +426,13 @@ def test_what_a_response_says_beside_its_output_stands_with_its_end() -> None:
         assert {name: json.loads(bytes(raw)) for name, raw in stop.extras.items()} == {"search_results": found}
 
 
-def test_a_last_event_with_an_odd_member_is_a_last_event() -> None:
+def test_a_last_event_with_an_odd_member_is_a_last_event():
     odd = response("completed", message("Hello"), usage={"input_tokens": "many"}, model=["m"])
     items = run(CREATED, delta("He"), odd)
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
     assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["completed"]
 
 
-def test_deltas_are_what_streamed_and_nothing_else() -> None:
+def test_deltas_are_what_streamed_and_nothing_else():
     items = run(CREATED, delta("He"), TEXT_DONE, done(message("Hello")))
     assert [item.content for item in items if isinstance(item, ItemDelta)] == ["He"]

@@ -1,7 +1,5 @@
 """Where events end in bytes, and what their payloads are: lines, SSE, JSON arrays, binary frames."""
 
-from __future__ import annotations
-
 from zlib import crc32
 
 import pytest
@@ -9,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streams.framing import ends, eventstream, sse
-from pipeline.streams.framing.ends import Framing, Tail
+from pipeline.streams.framing.ends import Tail
 
 SSE = b'event: a\ndata: {"x":1}\n\ndata: {\ndata: "z":{}\ndata: }\n\n: ping\n\ndata: [DONE]\n\n'
 
 
-def frame(payload: bytes, **headers: str) -> bytes:
+def frame(payload, **headers):
     head = b"".join(
         bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
         for name, value in headers.items()
@@ -24,11 +22,11 @@ def frame(payload: bytes, **headers: str) -> bytes:
     return message + crc32(message).to_bytes(4, "big")
 
 
-def event(name: str, payload: bytes = b"{}") -> bytes:
+def event(name, payload=b"{}"):
     return frame(payload, **{":message-type": "event", ":event-type": name})
 
 
-def pieces(data: bytes, size: int, cut: Framing) -> tuple[list[bytes], bytes]:
+def pieces(data, size, cut):
     tail = Tail()
     found = [tail.push(data[at : at + size], cut) for at in range(0, len(data), size)]
     assert [lost for _, lost in found if lost] == []
@@ -59,11 +57,11 @@ def pieces(data: bytes, size: int, cut: Framing) -> tuple[list[bytes], bytes]:
         pytest.param(b"", [], id="nothing"),
     ],
 )
-def test_payloads_of_server_sent_events(data: bytes, found: list[bytes]) -> None:
+def test_payloads_of_server_sent_events(data, found):
     assert sse.payloads(data) == found
 
 
-def test_names_of_server_sent_events() -> None:
+def test_names_of_server_sent_events():
     assert sse.named_payloads(b'event: a\ndata: {"x":1}\n\ndata: {"y":2}\n\n') == [
         (b"a", b'{"x":1}'),
         (b"", b'{"y":2}'),
@@ -76,13 +74,13 @@ LINES += [b'data:{"c":3}', b"data: ", b": words", b"id: 7", b'{"d":4}', b"words"
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(LINES), st.sampled_from([b"\n", b"\n", b"\n\n", b"\r\n", b"\r", b""]))))
-def test_plain_events_are_read_at_once_as_they_are_line_by_line(lines: list[tuple[bytes, bytes]]) -> None:
+def test_plain_events_are_read_at_once_as_they_are_line_by_line(lines):
     data = b"".join(map(b"".join, lines))
     assert sse.payloads(data) == [payload for _, payload in sse.named_payloads(data)]
 
 
 @pytest.mark.parametrize("name", [b"", b"event: a.b_c\n"])
-def test_plain_events_are_read_at_once_however_they_were_put_together(name: bytes) -> None:
+def test_plain_events_are_read_at_once_however_they_were_put_together(name):
     one = name + b'data: {"a":1}\n\n'
     for data in (one * 3, b"\n".join([one] * 3), b"\n" + one * 3, one * 2 + one.rstrip()):
         assert sse.payloads(data) == [b'{"a":1}'] * 3
@@ -99,7 +97,7 @@ def test_plain_events_are_read_at_once_however_they_were_put_together(name: byte
         (b"]", []),
     ],
 )
-def test_payloads_of_arrays(data: bytes, found: list[bytes]) -> None:
+def test_payloads_of_arrays(data, found):
     assert sse.values(data) == found
 
 
@@ -107,7 +105,7 @@ def test_payloads_of_arrays(data: bytes, found: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 40))
-def test_server_sent_events_cut_anywhere(size: int) -> None:
+def test_server_sent_events_cut_anywhere(size):
     whole, left = pieces(SSE, size, ends.lines)
     assert b"".join(whole) + left == SSE
     assert [payload for part in [*whole, left] for payload in sse.payloads(part)] == sse.payloads(SSE)
@@ -130,15 +128,12 @@ CUT_ANYWHERE = {
         (CUT_ANYWHERE["CR LF"], [b'{\n"b":{}\n}', b'{"c":3}']),
         (CUT_ANYWHERE["a mark"], [b'{"error":{\n "m": 1\n}}']),
         (CUT_ANYWHERE["words"], [b'{"error":"over\\nloaded"}']),
-        (
-            CUT_ANYWHERE["no blank lines"],
-            [b'{"a":{"b":1}\n,"c":{}}', b'{"d":"x', b'{"e":2}', b'{"g":3}'],
-        ),
+        (CUT_ANYWHERE["no blank lines"], [b'{"a":{"b":1}\n,"c":{}}', b'{"d":"x', b'{"e":2}', b'{"g":3}']),
         (CUT_ANYWHERE["laid out"], [b'{\n  "a": {\n    "b": "}"\n  }\n}', b'{"c":3}']),
     ],
     ids=CUT_ANYWHERE,
 )
-def test_layouts_cut_anywhere(data: bytes, found: list[bytes]) -> None:
+def test_layouts_cut_anywhere(data, found):
     assert sse.payloads(data) == found
     for size in range(1, len(data)):
         whole, left = pieces(data, size, ends.lines)
@@ -146,7 +141,7 @@ def test_layouts_cut_anywhere(data: bytes, found: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 30))
-def test_lines_cut_anywhere(size: int) -> None:
+def test_lines_cut_anywhere(size):
     data = b'{"a":1}\r\n{"b":2}\n\n{"c":3}'
     whole, left = pieces(data, size, ends.lines)
     assert (b"".join(whole), left) == (data[:-7], b'{"c":3}')
@@ -154,7 +149,7 @@ def test_lines_cut_anywhere(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 40))
-def test_arrays_cut_anywhere(size: int) -> None:
+def test_arrays_cut_anywhere(size):
     data = b'[{"a":"x\\"}{\\\\"}\n,\r\n{"b":[1,{"c":2}]}\n]'
     whole, left = pieces(data, size, ends.values)
     assert [value for part in whole for value in sse.values(part)] == [b'{"a":"x\\"}{\\\\"}', b'{"b":[1,{"c":2}]}']
@@ -162,7 +157,7 @@ def test_arrays_cut_anywhere(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 90))
-def test_frames_cut_anywhere(size: int) -> None:
+def test_frames_cut_anywhere(size):
     frames = [event("a"), event("b", b'{"x":"' + b"y" * 50 + b'"}'), event("c")]
     data = b"\n".join(frames) + frames[0][:9]
     whole, left = pieces(data, size, ends.frames)
@@ -175,12 +170,12 @@ def test_frames_cut_anywhere(size: int) -> None:
     ]
 
 
-def test_bytes_that_are_no_frames_go_on_at_once() -> None:
+def test_bytes_that_are_no_frames_go_on_at_once():
     assert ends.frames(b"\x00\x00\x00\x01garbage", ends.Scan()) == (11, 11)
     assert ends.frames(b'{"a":1}\n{"b', ends.Scan()) == (8, 8)
 
 
-def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch):
     monkeypatch.setattr(ends, "MOST_TAIL", 20)
     for cut, rest in ((ends.lines, b'xx"}\n{"b":2}\n'), (ends.values, b'xx"},{"b":2}')):
         tail = Tail()
@@ -193,7 +188,7 @@ def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch: pyt
 # -- frames ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_exception_in_the_stream_is_an_error() -> None:
+def test_an_exception_in_the_stream_is_an_error():
     told = frame(b'{"message":"slow down"}', **{":message-type": "exception", ":exception-type": "throttlingException"})
     assert eventstream.payloads(told) == [b'{"error":{"type":"throttlingException","message":"slow down"}}']
     failed = frame(b"", **{":message-type": "error", ":error-code": "InternalError", ":error-message": "oops"})
@@ -202,12 +197,12 @@ def test_an_exception_in_the_stream_is_an_error() -> None:
     assert eventstream.payloads(odd) == [b'{"error":{"type":"x","message":"<html>"}}']
 
 
-def test_the_events_of_an_invoke_body() -> None:
+def test_the_events_of_an_invoke_body():
     assert eventstream.payloads(event("chunk", b'{"bytes":"eyJhIjoxfQ==","p":"ab"}')) == [b'{"a":1}']
     assert eventstream.payloads(event("chunk", b'{"bytes":"*"}')) == [b'{"bytes":"*"}']
 
 
-def test_headers_of_every_type_are_read_past() -> None:
+def test_headers_of_every_type_are_read_past():
     sizes = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
     others = b"".join(b"\x01x" + bytes([kind]) + bytes(size) for kind, size in sizes.items()) + b"\x01y\x06\x00\x02ab"
     named = b"\x0b:event-type\x07\x00\x01a"
@@ -217,7 +212,7 @@ def test_headers_of_every_type_are_read_past() -> None:
     assert eventstream.payloads(message + crc32(message).to_bytes(4, "big")) == [b'{"a":{}}']
 
 
-def test_a_frame_whose_checksum_is_wrong_is_passed_on_and_the_next_one_read() -> None:
+def test_a_frame_whose_checksum_is_wrong_is_passed_on_and_the_next_one_read():
     good = event("a")
     broken = bytearray(event("b", b'{"x":1}'))
     broken[-6] ^= 1

@@ -1,61 +1,56 @@
 """The Anthropic API's stream: its events to items and to the turn that goes back to the provider."""
 
-from __future__ import annotations
-
 import base64
 import json
-from typing import Any
 
 import msgspec
 import pytest
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import AgentError, Item, ItemCompleted, TurnDelta, TurnStop, Usage
-from topics.reducer import View, reduce
-
-Event = dict[str, Any]
+from topics.items import AgentError, ItemCompleted, TurnDelta, TurnStop, Usage
+from topics.reducer import reduce
 
 
-def start(message_id: str = "m1", **members: Any) -> Event:
+def start(message_id="m1", **members):
     message = {"id": message_id, "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
     return {"type": "message_start", "message": message | members}
 
 
-def block(index: int, kind: str, **members: Any) -> Event:
+def block(index, kind, **members):
     return {"type": "content_block_start", "index": index, "content_block": {"type": kind} | members}
 
 
-def delta(index: int, kind: str, **members: Any) -> Event:
+def delta(index, kind, **members):
     return {"type": "content_block_delta", "index": index, "delta": {"type": kind} | members}
 
 
-def text(index: int, words: str) -> Event:
+def text(index, words):
     return delta(index, "text_delta", text=words)
 
 
-def json_piece(index: int, piece: str) -> Event:
+def json_piece(index, piece):
     return delta(index, "input_json_delta", partial_json=piece)
 
 
-def stop(index: int) -> Event:
+def stop(index):
     return {"type": "content_block_stop", "index": index}
 
 
-def end(reason: str = "end_turn", **members: Any) -> list[Event]:
+def end(reason="end_turn", **members):
     return [{"type": "message_delta", "delta": {"stop_reason": reason}} | members, {"type": "message_stop"}]
 
 
-def call(index: int, tool_id: str, *pieces: str, name: str = "ls", **members: Any) -> list[Event]:
+def call(index, tool_id, *pieces, name="ls", **members):
     started = block(index, "tool_use", id=tool_id, name=name, **({"input": {}} | members))
     return [started, *[json_piece(index, piece) for piece in pieces], stop(index)]
 
 
-def hello(index: int = 0) -> list[Event]:
+def hello(index=0):
     return [block(index, "text", text=""), text(index, "Hel"), text(index, "lo"), stop(index)]
 
 
-def fed(*parts: Event | list[Event], reason: str = "exit") -> tuple[list[Item], View, list[Any]]:
+def fed(*parts, reason="exit"):
     events = [event for part in parts for event in (part if isinstance(part, list) else [part])]
     recovery = Recovery("anthropic")
     items = recovery.feed(b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events))
@@ -63,18 +58,18 @@ def fed(*parts: Event | list[Event], reason: str = "exit") -> tuple[list[Item], 
     return items, reduce(items), [json.loads(turn.message)["content"] for turn in recovery.take_finished()]
 
 
-def pairs(view: View) -> list[tuple[str, str, bool]]:
+def pairs(view):
     return [(entry.item_id, entry.text, entry.incomplete) for entry in view.entries]
 
 
-def stops(items: list[Item]) -> list[TurnStop]:
+def stops(items):
     return [item for item in items if isinstance(item, TurnStop)]
 
 
 # -- one message ----------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_its_blocks_and_one_stop_that_tells_all_about_it() -> None:
+def test_a_message_is_its_blocks_and_one_stop_that_tells_all_about_it():
     usage = {"input_tokens": 7, "cache_read_input_tokens": 3, "output_tokens": 1}
     items, view, (turn,) = fed(start(usage=usage), hello(), end(usage={"output_tokens": 20}))
     assert pairs(view) == [("an-block-0", "Hello", False)]
@@ -89,7 +84,7 @@ def test_a_message_is_its_blocks_and_one_stop_that_tells_all_about_it() -> None:
     assert [item for item in items if isinstance(item, TurnDelta)] == []
 
 
-def test_parallel_calls_that_interleave_are_told_apart_by_index() -> None:
+def test_parallel_calls_that_interleave_are_told_apart_by_index():
     interleaved = [
         block(0, "tool_use", id="t1", name="a", input={}),
         block(1, "tool_use", id="t2", name="mcp__git__log", input={}),
@@ -108,7 +103,7 @@ def test_parallel_calls_that_interleave_are_told_apart_by_index() -> None:
     ]
 
 
-def test_reasoning_is_kept_with_its_signature_and_its_issuer() -> None:
+def test_reasoning_is_kept_with_its_signature_and_its_issuer():
     thinking = [
         block(0, "thinking", thinking="", signature=""),
         delta(0, "thinking_delta", thinking="Hm."),
@@ -129,7 +124,7 @@ def test_reasoning_is_kept_with_its_signature_and_its_issuer() -> None:
     ]
 
 
-def test_citations_stand_in_the_history_and_beside_the_text() -> None:
+def test_citations_stand_in_the_history_and_beside_the_text():
     cited = [delta(0, "citations_delta", citation={"cited_text": words}) for words in ("a", "b")]
     items, view, (turn,) = fed(start(), block(0, "text", text="", citations=[]), text(0, "x"), cited, stop(0), end())
     assert turn == [{"type": "text", "text": "x", "citations": [{"cited_text": "a"}, {"cited_text": "b"}]}]
@@ -139,7 +134,7 @@ def test_citations_stand_in_the_history_and_beside_the_text() -> None:
     assert pairs(view) == [("an-block-0", "x", False)]
 
 
-def test_citations_of_a_start_and_of_its_deltas_add_up() -> None:
+def test_citations_of_a_start_and_of_its_deltas_add_up():
     begun = block(0, "text", text="x", citations=[{"cited_text": "a"}, {"cited_text": "b"}])
     more = delta(0, "citations_delta", citation={"cited_text": "c"})
     cited = [{"cited_text": words} for words in "abc"]
@@ -153,7 +148,7 @@ def test_citations_of_a_start_and_of_its_deltas_add_up() -> None:
     assert fed(start(), odd, stop(0), end())[2] == [[{"type": "text", "text": "x", "citations": {"enabled": True}}]]
 
 
-def test_items_of_other_types_end_with_their_whole_block() -> None:
+def test_items_of_other_types_end_with_their_whole_block():
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "https://x", "title": "X"}]}
     odd = [
         *[block(0, "server_tool_use", id="s1", name="web_search", input={}), json_piece(0, '{"q":"x"}'), stop(0)],
@@ -176,7 +171,7 @@ def test_items_of_other_types_end_with_their_whole_block() -> None:
     ]
 
 
-def test_a_signature_alone_is_in_the_log_and_no_item() -> None:
+def test_a_signature_alone_is_in_the_log_and_no_item():
     sealed = [block(0, "thinking", thinking="", signature=""), delta(0, "signature_delta", signature="s"), stop(0)]
     for events in ([*sealed, *hello(1), *end()], [*sealed[:2], *hello(1), *end()], sealed[:2]):
         items, view, (turn,) = fed(start(), *events)
@@ -190,14 +185,14 @@ def test_a_signature_alone_is_in_the_log_and_no_item() -> None:
     assert view.retracted == set()
 
 
-def test_words_that_come_for_thinking_that_stopped_are_not_lost() -> None:
+def test_words_that_come_for_thinking_that_stopped_are_not_lost():
     late = delta(0, "thinking_delta", thinking="Hm.")
     _, view, (turn,) = fed(start(), block(0, "thinking", thinking=""), stop(0), hello(1), late, end())
     assert [(entry.item_type, entry.text) for entry in view.entries] == [("text", "Hello"), ("thinking", "Hm.")]
     assert [kept["type"] for kept in turn] == ["text", "thinking"]
 
 
-def test_thinking_with_more_than_a_signature_has_an_item() -> None:
+def test_thinking_with_more_than_a_signature_has_an_item():
     begun = block(0, "thinking", thinking="", signature="s", summary=[{"url": "https://x"}])
     items, view, _ = fed(start(), begun, stop(0), end())
     assert [entry.item_type for entry in view.entries] == ["thinking"]
@@ -206,7 +201,7 @@ def test_thinking_with_more_than_a_signature_has_an_item() -> None:
     assert json.loads(bytes(done.extras["summary"])) == [{"url": "https://x"}]
 
 
-def test_blocks_of_other_types_are_kept_whole() -> None:
+def test_blocks_of_other_types_are_kept_whole():
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "x"}]}
     odd = [
         *[block(0, "server_tool_use", id="s1", name="web_search", input={}), json_piece(0, '{"q":"x"}'), stop(0)],
@@ -225,7 +220,7 @@ def test_blocks_of_other_types_are_kept_whole() -> None:
     assert view.unrecognized == {}
 
 
-def test_an_input_may_stand_in_the_start_of_its_call() -> None:
+def test_an_input_may_stand_in_the_start_of_its_call():
     given = call(0, "t1", input={"a": 1}, caller={"type": "direct"})
     _, view, (turn,) = fed(start(), given, end("tool_use"))
     expected = {"type": "tool_use", "id": "t1", "name": "ls", "input": {"a": 1}, "caller": {"type": "direct"}}
@@ -236,7 +231,7 @@ def test_an_input_may_stand_in_the_start_of_its_call() -> None:
     assert pairs(view) == [("t1", '{"a":1}', True)]
 
 
-def test_a_message_may_come_whole() -> None:
+def test_a_message_may_come_whole():
     content = [{"type": "text", "text": "Hi"}, {"type": "tool_use", "id": "t1", "name": "ls", "input": {}}]
     whole = start()["message"] | {"content": content, "stop_reason": "tool_use", "usage": {"output_tokens": 3}}
     items, view, (turn,) = fed(whole)
@@ -250,7 +245,7 @@ def test_a_message_may_come_whole() -> None:
     assert (turn, [entry.incomplete for entry in view.entries]) == (content, [False, False])
 
 
-def test_reasoning_of_an_answer_that_came_whole_has_its_issuer_in_the_log_alone() -> None:
+def test_reasoning_of_an_answer_that_came_whole_has_its_issuer_in_the_log_alone():
     sealed = {"type": "redacted_thinking", "data": "b3BhcXVl"}
     thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
@@ -262,7 +257,7 @@ def test_reasoning_of_an_answer_that_came_whole_has_its_issuer_in_the_log_alone(
     assert [raw is not msgspec.UNSET for raw in raws] == [False, True]
 
 
-def test_a_fallback_names_the_model_that_goes_on() -> None:
+def test_a_fallback_names_the_model_that_goes_on():
     fallback = block(0, "fallback", **{"from": {"model": "a"}, "to": {"model": "b"}})
     items, _, _ = fed(start(), fallback, stop(0), hello(1), end())
     assert stops(items)[0].model == "b"
@@ -271,7 +266,7 @@ def test_a_fallback_names_the_model_that_goes_on() -> None:
 # -- refusals, errors, cuts -----------------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_a_stop_reason_with_its_details() -> None:
+def test_a_refusal_is_a_stop_reason_with_its_details():
     refused = {"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": {"category": "x"}}}
     items, view, (turn,) = fed(start(), hello(), refused, {"type": "message_stop"})
     (told,) = stops(items)
@@ -281,13 +276,13 @@ def test_a_refusal_is_a_stop_reason_with_its_details() -> None:
 
 
 @pytest.mark.parametrize("pieces", [['{"a": "b'], []], ids=["inside the input", "before it"])
-def test_a_call_that_a_limit_cut_stays_incomplete(pieces: list[str]) -> None:
+def test_a_call_that_a_limit_cut_stays_incomplete(pieces):
     _, view, (turn,) = fed(start(), call(0, "t1", *pieces), end("max_tokens"))
     assert pairs(view) == [("t1", "".join(pieces), True)]
     assert turn == [{"type": "tool_use", "id": "t1", "name": "ls", "input": "".join(pieces), "incomplete": True}]
 
 
-def test_an_error_in_mid_stream_cuts_the_message_and_names_the_reason() -> None:
+def test_an_error_in_mid_stream_cuts_the_message_and_names_the_reason():
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     items, view, _ = fed(start(), hello()[:3], error)
     assert AgentError(message="Overloaded", code="overloaded_error", seq=0) in items
@@ -299,19 +294,19 @@ def test_an_error_in_mid_stream_cuts_the_message_and_names_the_reason() -> None:
     assert turn == [{"type": "text", "text": "Hello"}]
 
 
-def test_a_retry_replaces_what_was_not_finished_even_with_the_same_id() -> None:
+def test_a_retry_replaces_what_was_not_finished_even_with_the_same_id():
     _, view, (turn,) = fed(start(), hello(), start(), hello(), call(1, "t1", "{}"), end("tool_use"))
     assert (pairs(view), view.retracted) == ([("an-block-1", "Hello", False), ("t1", "{}", False)], {"an-block-0"})
     assert [kept["type"] for kept in turn] == ["text", "tool_use"]
 
 
-def test_a_call_that_is_made_again_gets_an_id_of_its_own() -> None:
+def test_a_call_that_is_made_again_gets_an_id_of_its_own():
     _, view, (turn,) = fed(start(), call(0, "t1", '{"a"'), start("m2"), call(0, "t1", "{}"), end("tool_use"))
     assert (pairs(view), view.retracted) == ([("t1~2", "{}", False)], {"t1"})
     assert turn[0]["id"] == "t1"
 
 
-def test_messages_of_one_run_follow_one_another() -> None:
+def test_messages_of_one_run_follow_one_another():
     items, view, turns = fed(start(), hello(), end(), start("m2"), hello(), end())
     assert pairs(view) == [("an-block-0", "Hello", False), ("an-block-1", "Hello", False)]
     assert (len(stops(items)), len(turns)) == (2, 2)
@@ -320,36 +315,36 @@ def test_messages_of_one_run_follow_one_another() -> None:
 # -- what is lost or out of order -----------------------------------------------------------------------------------
 
 
-def test_a_message_whose_start_was_lost() -> None:
+def test_a_message_whose_start_was_lost():
     _, view, (turn,) = fed(hello(), end())
     assert (pairs(view), turn) == ([("an-block-0", "Hello", False)], [{"type": "text", "text": "Hello"}])
     _, view, _ = fed(hello()[1:], end())
     assert pairs(view) == [("an-block-0", "Hello", False)]
 
 
-def test_blocks_that_have_no_stop_are_incomplete() -> None:
+def test_blocks_that_have_no_stop_are_incomplete():
     _, view, _ = fed(start(), hello()[:3], end())
     assert [(entry.text, entry.incomplete, entry.reason) for entry in view.entries] == [("Hello", True, "exit")]
 
 
-def test_a_message_without_its_stop_is_complete_once_it_has_its_reason() -> None:
+def test_a_message_without_its_stop_is_complete_once_it_has_its_reason():
     items, view, _ = fed(start(), hello(), end()[:1])
     assert (pairs(view), stops(items)[0].incomplete) == ([("an-block-0", "Hello", False)], False)
 
 
-def test_a_start_that_comes_twice_does_not_double_its_block() -> None:
+def test_a_start_that_comes_twice_does_not_double_its_block():
     opened = block(0, "text", text="")
     _, view, _ = fed(start(), opened, opened, text(0, "Hi"), stop(0), end())
     assert [entry.text for entry in view.entries] == ["Hi"]
 
 
-def test_blocks_that_share_an_index_are_all_kept() -> None:
+def test_blocks_that_share_an_index_are_all_kept():
     _, view, (turn,) = fed(start(), hello(0), call(0, "t1", '{"a":1}'), end("tool_use"))
     assert pairs(view) == [("an-block-0", "Hello", False), ("t1", '{"a":1}', False)]
     assert len(turn) == 2
 
 
-def test_text_after_the_stop_reason_is_not_lost() -> None:
+def test_text_after_the_stop_reason_is_not_lost():
     finish, done = end()
     _, view, _ = fed(start(), hello(), finish, text(0, " world"), block(1, "text", text="!"), stop(1), done)
     assert [(entry.text, entry.incomplete) for entry in view.entries] == [
@@ -359,7 +354,7 @@ def test_text_after_the_stop_reason_is_not_lost() -> None:
     ]
 
 
-def test_deltas_of_blocks_that_nobody_knows_are_passed_on() -> None:
+def test_deltas_of_blocks_that_nobody_knows_are_passed_on():
     items, view, _ = fed(start(), delta(5, "citations_delta", citation={"x": 1}), hello(), end())
     kinds = [json.loads(msgspec.json.encode(seen.event)) for seen in view.unrecognized.values()]
     assert kinds == [{"type": "citations_delta", "citation": {"x": 1}}, {"x": 1}]
@@ -389,7 +384,7 @@ def test_deltas_of_blocks_that_nobody_knows_are_passed_on() -> None:
         (b"\x00\x00\x00\x10binary noise here", "non-JSON output"),
     ],
 )
-def test_what_nobody_understands_is_passed_on_and_the_message_goes_on(line: bytes, reason: str) -> None:
+def test_what_nobody_understands_is_passed_on_and_the_message_goes_on(line, reason):
     recovery = Recovery("anthropic")
     events = [start(), *hello(), *end()]
     lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
@@ -400,7 +395,7 @@ def test_what_nobody_understands_is_passed_on_and_the_message_goes_on(line: byte
     assert seen.reason.startswith(reason)
 
 
-def test_lone_surrogates_and_broken_utf8_are_mended() -> None:
+def test_lone_surrogates_and_broken_utf8_are_mended():
     recovery = Recovery("anthropic")
     lines = [json.dumps(event).encode() for event in (start(), hello()[0])]
     broken = [
@@ -415,12 +410,12 @@ def test_lone_surrogates_and_broken_utf8_are_mended() -> None:
     assert [entry.text for entry in view.entries] == ["a\ufffdb\ufffd", "c\ufffd", "d\ufffd"]
 
 
-def test_a_line_of_ten_megabytes() -> None:
+def test_a_line_of_ten_megabytes():
     _, view, _ = fed(start(), hello()[0], text(0, "x" * 10_000_000), stop(0), end())
     assert [len(entry.text) for entry in view.entries] == [10_000_000]
 
 
-def test_chunks_of_an_invoke_body_as_json() -> None:
+def test_chunks_of_an_invoke_body_as_json():
     recovery = Recovery("anthropic")
     bodies = [base64.b64encode(json.dumps(event).encode()).decode() for event in (start(), *hello(), *end())]
     wrapped = [{"chunk": {"bytes": body}} for body in bodies[:3]] + [{"bytes": body} for body in bodies[3:]]
@@ -431,7 +426,7 @@ def test_chunks_of_an_invoke_body_as_json() -> None:
 # -- what the next request makes of it ------------------------------------------------------------------------------
 
 
-def test_the_next_request_repeats_the_turn_as_it_was() -> None:
+def test_the_next_request_repeats_the_turn_as_it_was():
     thinking = [
         block(0, "thinking", thinking="", signature=""),
         delta(0, "thinking_delta", thinking="Hm."),
@@ -456,7 +451,7 @@ def test_the_next_request_repeats_the_turn_as_it_was() -> None:
     ]
 
 
-def test_a_cut_call_is_settled_by_policy_in_the_next_request() -> None:
+def test_a_cut_call_is_settled_by_policy_in_the_next_request():
     _, view, (turn,) = fed(start(), hello(), call(1, "t1", '{"a'))
     assert [entry.incomplete for entry in view.entries] == [True, True]
     history = [

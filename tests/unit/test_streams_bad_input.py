@@ -1,21 +1,16 @@
 """Bad input, whatever the source: it becomes an item that says so, in linear time, and the session goes on."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from counting import lines
 
 from pipeline.streams import SOURCES, Recovery
-from topics.items import Item
 from topics.reducer import reduce
 
 START = {"type": "message_start", "message": {"id": "m1"}}
 TEXT = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-END: list[dict[str, Any]] = [
+END = [
     {"type": "content_block_stop", "index": 0},
     {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
     {"type": "message_stop"},
@@ -23,11 +18,11 @@ END: list[dict[str, Any]] = [
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
 
 
-def delta(words: str, index: int = 0) -> dict[str, Any]:
+def delta(words, index=0):
     return {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": words}}
 
 
-def encoded(*events: dict[str, Any]) -> list[bytes]:
+def encoded(*events):
     return [f"data: {json.dumps(event)}\n\n".encode() for event in events]
 
 
@@ -57,7 +52,7 @@ def encoded(*events: dict[str, Any]) -> list[bytes]:
         "nl",
     ],
 )
-def test_no_source_stumbles(source: str, data: bytes) -> None:
+def test_no_source_stumbles(source, data):
     whole, cut = Recovery(source), Recovery(source)
     whole.feed(data)
     for at in range(0, len(data), 4096):
@@ -67,10 +62,10 @@ def test_no_source_stumbles(source: str, data: bytes) -> None:
         assert Recovery.restore(recovery.snapshot()).source == source
 
 
-def test_runs_that_interleave_lose_nothing() -> None:
+def test_runs_that_interleave_lose_nothing():
     recovery = Recovery("anthropic")
     first, second = (encoded(START, TEXT, delta(f"{name}1"), delta(f"{name}2"), *END) for name in "ab")
-    items: list[Item] = []
+    items = []
     for one, two in zip(first, second, strict=True):
         items += recovery.feed(one, "run-a")
         items += recovery.feed(two, "run-b")
@@ -79,7 +74,7 @@ def test_runs_that_interleave_lose_nothing() -> None:
     assert view.retracted == set()
 
 
-def test_blocks_that_nobody_started_are_shown() -> None:
+def test_blocks_that_nobody_started_are_shown():
     recovery = Recovery("anthropic")
     items = recovery.feed(b"".join(encoded(START, delta("a", 7), delta("b", 2**31 - 1), *END)))
     assert [entry.text for entry in reduce(items).entries] == ["a", "b"]
@@ -101,8 +96,8 @@ def test_blocks_that_nobody_started_are_shown() -> None:
     ],
     ids=["deltas", "blocks", "the same block", "interleaved blocks", "attempts", "citations"],
 )
-def test_a_message_costs_its_length(event: Callable[[int], dict[str, Any]]) -> None:
-    def work(count: int) -> int:
+def test_a_message_costs_its_length(event):
+    def work(count):
         records, recovery = [*encoded(START, TEXT), *encoded(*map(event, range(count)))], Recovery("anthropic")
         return lines(lambda: [recovery.feed(record) for record in records])
 
@@ -111,14 +106,14 @@ def test_a_message_costs_its_length(event: Callable[[int], dict[str, Any]]) -> N
     assert abs((thrice - twice) - (twice - once)) <= (twice - once) // 20
 
 
-def test_a_hundred_thousand_tiny_events_in_one_record() -> None:
+def test_a_hundred_thousand_tiny_events_in_one_record():
     data = b"".join(encoded(START, TEXT, *[delta("x")] * 100_000, *END))
     view = reduce(Recovery("anthropic").feed(data))
     assert [len(entry.text) for entry in view.entries] == [100_000]
 
 
 @each_source
-def test_a_line_of_ten_megabytes_in_small_records(source: str) -> None:
+def test_a_line_of_ten_megabytes_in_small_records(source):
     line = b'data: {"unheard of":"' + b"x" * 10_000_000 + b'"}\n\n'
     recovery = Recovery(source)
     items = [

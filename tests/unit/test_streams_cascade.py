@@ -1,21 +1,18 @@
 """A planner's text to items: calls, paths and names, at any chunk split and across restarts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.fixes import Fix, digest
+from pipeline.fixes import digest
 from pipeline.streams import Recovery, recover
 from pipeline.streams.cascade.speech import Speech
-from topics.items import AgentError, AgentUnrecognized, Item, ItemRetracted, TurnDiagnosis, TurnStop, Usage
+from topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnDiagnosis, TurnStop, Usage
 from topics.reducer import reduce
 
 SPEECH = Speech(model="claude-sonnet-4-5")
@@ -23,25 +20,25 @@ CALL = '<tool_call>{"name":"ls","arguments":{"path":"/srv"}}</tool_call>'
 ECHO = '<tool_result tool_call_id="c1">bin etc</tool_result>'
 
 
-def text(words: str) -> dict[str, Any]:
+def text(words):
     return {"type": "text_delta", "text": words}
 
 
-def thinking(words: str) -> dict[str, Any]:
+def thinking(words):
     return {"type": "thinking_delta", "thinking": words}
 
 
-def done(reason: str = "stop", **members: Any) -> dict[str, Any]:
+def done(reason="stop", **members):
     return {"type": "done", "reason": reason} | members
 
 
 class Run:
     """Events, fed one by one; where ``restarts`` says so, what goes on is what was saved."""
 
-    def __init__(self, *events: Any, speech: Speech = SPEECH, restarts: frozenset[int] = frozenset()) -> None:
-        self.items: list[Item] = []
-        self.fixes: list[Fix] = []
-        self.turns: list[Any] = []
+    def __init__(self, *events, speech=SPEECH, restarts=frozenset()):
+        self.items = []
+        self.fixes = []
+        self.turns = []
         recovery = Recovery("cascade")
         recovery.speak(speech)
         for number, event in enumerate(events):
@@ -54,26 +51,26 @@ class Run:
         self.items += recovery.end_run("exit")
         self._take(recovery)
 
-    def _take(self, recovery: Recovery) -> None:
+    def _take(self, recovery):
         self.fixes += recovery.take_fixes()
         self.turns += [json.loads(turn.message) for turn in recovery.take_finished()]
 
     @property
-    def content(self) -> list[Any]:
+    def content(self):
         (turn,) = self.turns
         assert turn["role"] == "assistant"
         return list(turn["content"])
 
     @property
-    def shown(self) -> list[tuple[str, str, bool]]:
+    def shown(self):
         return [(entry.item_type, entry.text, entry.incomplete) for entry in reduce(self.items).entries]
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def told(self):
         return [(fix.code, fix.path) for fix in self.fixes]
 
 
-def test_text_and_calls_become_blocks_in_their_order() -> None:
+def test_text_and_calls_become_blocks_in_their_order():
     run = Run(text(f"Looking.\n{CALL}\n{CALL}\nNow"), text(" I wait."), done("idle_done"))
     assert run.content == [
         {"type": "text", "text": "Looking.\n"},
@@ -87,7 +84,7 @@ def test_text_and_calls_become_blocks_in_their_order() -> None:
     assert run.fixes == []
 
 
-def test_ids_of_calls_go_on_over_messages_and_runs() -> None:
+def test_ids_of_calls_go_on_over_messages_and_runs():
     recovery = Recovery("cascade")
     for _ in range(2):
         recovery.feed(json.dumps(text(CALL)).encode())
@@ -97,7 +94,7 @@ def test_ids_of_calls_go_on_over_messages_and_runs() -> None:
     assert [turn["content"][0]["id"] for turn in turns] == ["cascade-block-0", "cascade-block-1"]
 
 
-def test_what_the_source_polls_is_read_as_it_is() -> None:
+def test_what_the_source_polls_is_read_as_it_is():
     chunks = [
         {"text": "", "thinking": "Let me see.", "isError": False},
         {"text": "Two ", "thinking": "", "isError": False},
@@ -116,17 +113,17 @@ def test_what_the_source_polls_is_read_as_it_is() -> None:
     assert failed.told == [("path_redacted", "")]
 
 
-def test_server_sent_events_end_with_done() -> None:
+def test_server_sent_events_end_with_done():
     run = Run(b'data: {"type":"text_delta","text":"Hello."}\n\n', b"data: [DONE]\n\n", b"data: [DONE]\n\n")
     assert run.content == [{"type": "text", "text": "Hello."}]
     assert run.items[-1] == TurnStop(stop_reason="stop")
 
 
-def test_an_answer_without_words_is_a_turn_all_the_same() -> None:
+def test_an_answer_without_words_is_a_turn_all_the_same():
     assert Run(done("idle_empty")).items == [TurnStop(stop_reason="idle_empty")]
 
 
-def test_it_speaks_under_the_name_that_is_known() -> None:
+def test_it_speaks_under_the_name_that_is_known():
     said = text("I am Cascade.")
     assert Run(said, done()).content[0]["text"] == "I am claude-sonnet-4-5."
     start = {"type": "message_start", "id": "m1", "model": "kimi-k2"}
@@ -136,7 +133,7 @@ def test_it_speaks_under_the_name_that_is_known() -> None:
     assert (nameless.content[0]["text"], nameless.fixes) == ("I am Cascade.", [])
 
 
-def test_code_and_arguments_keep_their_names() -> None:
+def test_code_and_arguments_keep_their_names():
     arguments = '{"text":"I am Cascade."}'
     run = Run(text(f'```\nI am Cascade.\n```\n<tool_call>{{"name":"say","arguments":{arguments}}}</tool_call>'), done())
     assert run.content[0]["text"] == "```\nI am Cascade.\n```\n"
@@ -144,7 +141,7 @@ def test_code_and_arguments_keep_their_names() -> None:
     assert run.fixes == []
 
 
-def test_paths_go_from_arguments_at_any_depth_and_nothing_else_does() -> None:
+def test_paths_go_from_arguments_at_any_depth_and_nothing_else_does():
     arguments = '{"a":[{"path":"/opt/windsurf/bin","n":1.50}],"/opt/windsurf/key":"C:/srv","big":12345678901234567890}'
     run = Run(text(f'<tool_call>{{"name":"ls","arguments":{arguments}}}</tool_call>'), done())
     assert reduce(run.items).entries[0].text == (
@@ -157,7 +154,7 @@ def test_paths_go_from_arguments_at_any_depth_and_nothing_else_does() -> None:
     }
 
 
-def test_each_change_names_the_item_where_it_stood() -> None:
+def test_each_change_names_the_item_where_it_stood():
     path = '<tool_call>{"name":"ls","arguments":{"path":"/opt/windsurf/x"}}</tool_call>'
     run = Run(
         thinking("I am Cascade, in /opt/windsurf/y."),
@@ -175,13 +172,13 @@ def test_each_change_names_the_item_where_it_stood() -> None:
     assert [kind for kind, _, _ in run.shown] == ["thinking", "text", "tool_use", "text"]
 
 
-def test_other_roots_and_another_marker_can_be_told() -> None:
+def test_other_roots_and_another_marker_can_be_told():
     speech = Speech(roots=("/srv/secret",), marker="∎")
     run = Run(text("/srv/secret/a and /opt/windsurf/b"), done(), speech=speech)
     assert run.content[0]["text"] == "∎ and /opt/windsurf/b"
 
 
-def test_an_echoed_result_goes_and_is_told() -> None:
+def test_an_echoed_result_goes_and_is_told():
     run = Run(text(f"I saw{ECHO} it."), done())
     assert run.content == [{"type": "text", "text": "I saw it."}]
     assert run.told == [("tool_text_removed", "cascade-block-0")]
@@ -191,7 +188,7 @@ def test_an_echoed_result_goes_and_is_told() -> None:
     assert (alone.turns, alone.told) == ([], [("tool_text_removed", "")])
 
 
-def test_what_stands_beside_a_call_is_told() -> None:
+def test_what_stands_beside_a_call_is_told():
     run = Run(text('<tool_call>{"name":"ls","arguments":{},"id":"7"}</tool_call>'), done())
     assert run.content[0]["input"] == {}
     assert [(fix.code, fix.detail) for fix in run.fixes] == [
@@ -209,7 +206,7 @@ def test_what_stands_beside_a_call_is_told() -> None:
         ('<tool_call>{"name":"write",', "write", ""),
     ],
 )
-def test_a_call_that_breaks_off_is_never_made_whole(begun: str, name: str, came: str) -> None:
+def test_a_call_that_breaks_off_is_never_made_whole(begun, name, came):
     for ending in ([], [done()], [{"type": "max_wait"}]):
         run = Run(text(f"Now {begun}"), *ending)
         assert run.content == [
@@ -219,12 +216,12 @@ def test_a_call_that_breaks_off_is_never_made_whole(begun: str, name: str, came:
         assert run.shown[1] == ("tool_use", came, True)
 
 
-def test_a_call_without_a_whole_name_is_the_text_that_came() -> None:
+def test_a_call_without_a_whole_name_is_the_text_that_came():
     for begun in ("<tool_call>", '<tool_call>{"na', '<tool_call>{"name":"wri', '{"name":"write","arguments":{"a"'):
         assert Run(text(f"Now {begun}"), done()).content == [{"type": "text", "text": f"Now {begun}"}]
 
 
-def test_a_call_that_is_too_long_is_text() -> None:
+def test_a_call_that_is_too_long_is_text():
     long = '<tool_call>{"name":"write","arguments":{"text":"' + "a" * 70_000 + '"}}</tool_call>'
     pieces = [text(long[at : at + 5_000]) for at in range(0, len(long), 5_000)]
     run = Run(*pieces, text("Done."), done())
@@ -240,19 +237,19 @@ def test_a_call_that_is_too_long_is_text() -> None:
         '{"example": {"name":"rm","arguments":{}}}',
     ],
 )
-def test_what_is_not_the_models_own_call_never_becomes_one(words: str) -> None:
+def test_what_is_not_the_models_own_call_never_becomes_one(words):
     for step in (1, 3, len(words)):
         pieces = [text(words[at : at + step]) for at in range(0, len(words), step)]
         run = Run(*pieces, done(), speech=Speech(tools=("ls",)))
         assert "tool_use" not in [kind for kind, _, _ in run.shown]
 
 
-def test_reasoning_calls_nothing() -> None:
+def test_reasoning_calls_nothing():
     run = Run(thinking(f"I could {CALL}"), text("No."), done())
     assert run.shown == [("thinking", f"I could {CALL}", False), ("text", "No.", False)]
 
 
-def test_a_bare_call_must_name_a_tool_where_tools_are_known() -> None:
+def test_a_bare_call_must_name_a_tool_where_tools_are_known():
     bare = '{"name":"ls","arguments":{}}'
     assert Run(text(bare), done()).shown == [("tool_use", "{}", False)]
     told = Speech(tools=("read",))
@@ -260,7 +257,7 @@ def test_a_bare_call_must_name_a_tool_where_tools_are_known() -> None:
     assert Run(text(CALL), done(), speech=told).shown[0][0] == "tool_use"
 
 
-def test_reasoning_between_texts_stands_between_them() -> None:
+def test_reasoning_between_texts_stands_between_them():
     run = Run(thinking("One."), text("A <tool_"), thinking("Two."), text('call>{"name":"ls"}</tool_call>'), done())
     assert run.shown == [
         ("thinking", "One.", False),
@@ -270,7 +267,7 @@ def test_reasoning_between_texts_stands_between_them() -> None:
     ]
 
 
-def test_another_attempt_replaces_the_first_one() -> None:
+def test_another_attempt_replaces_the_first_one():
     start = {"type": "message_start", "id": "m1"}
     run = Run(start, text(f"First {CALL} <tool_call>{{"), start | {"id": "m2"}, text("Second."), done())
     assert run.content == [{"type": "text", "text": "Second."}]
@@ -281,7 +278,7 @@ def test_another_attempt_replaces_the_first_one() -> None:
     ]
 
 
-def test_an_error_cuts_the_attempt() -> None:
+def test_an_error_cuts_the_attempt():
     run = Run(text("Half"), {"type": "error", "message": "gone: /root/WindsurfAPI/x", "code": "unavailable"})
     error = next(item for item in run.items if isinstance(item, AgentError))
     assert (error.message, error.code) == ("gone: …", "unavailable")
@@ -292,7 +289,7 @@ def test_an_error_cuts_the_attempt() -> None:
 
 
 @pytest.mark.parametrize("ending", [{"type": "max_wait"}, done("max_wait"), None])
-def test_a_planner_that_is_given_up_leaves_head_and_tail(ending: Any) -> None:
+def test_a_planner_that_is_given_up_leaves_head_and_tail(ending):
     words = "".join(f"{number} /opt/windsurf/bin " for number in range(500))
     events = [text(words[at : at + 97]) for at in range(0, len(words), 97)]
     recovery = Recovery("cascade")
@@ -306,7 +303,7 @@ def test_a_planner_that_is_given_up_leaves_head_and_tail(ending: Any) -> None:
     assert diagnosis.length == len(shown)
 
 
-def test_why_a_planner_was_given_up_is_told_without_paths() -> None:
+def test_why_a_planner_was_given_up_is_told_without_paths():
     run = Run(text("Hm"), {"type": "max_wait", "message": "180 s in /opt/windsurf/bin"})
     assert isinstance(run.items[-1], TurnDiagnosis)
     assert run.items[-1].reason == "max_wait: 180 s in …"
@@ -316,7 +313,7 @@ def test_why_a_planner_was_given_up_is_told_without_paths() -> None:
     assert stalled.items[-1].cause == "stall"
 
 
-def test_what_nobody_understands_is_passed_on_without_paths() -> None:
+def test_what_nobody_understands_is_passed_on_without_paths():
     run = Run(
         {"type": "step", "log": "/opt/windsurf/log"},
         b"not JSON in /opt/windsurf/log",
@@ -335,7 +332,7 @@ def test_what_nobody_understands_is_passed_on_without_paths() -> None:
     assert run.told == [("path_redacted", "")] * 2
 
 
-def test_recover_reads_the_source() -> None:
+def test_recover_reads_the_source():
     items = list(recover([json.dumps(text(f"Looking. {CALL}")), json.dumps(done())], source="cascade"))
     assert [entry.item_type for entry in reduce(items).entries] == ["text", "tool_use"]
 
@@ -353,7 +350,7 @@ ROOT = re.compile(r"(?<![\w.~/\\])/(?:opt/windsurf|root/WindsurfAPI)/", re.ASCII
 
 
 @st.composite
-def stretches(draw: st.DrawFn) -> list[tuple[Any, list[str]]]:
+def stretches(draw):
     """Stretches of text and reasoning in turn, each cut into pieces somewhere."""
     found = []
     for number in range(draw(st.integers(1, 4))):
@@ -365,9 +362,7 @@ def stretches(draw: st.DrawFn) -> list[tuple[Any, list[str]]]:
 
 @settings(max_examples=200, deadline=None)
 @given(stretches(), st.frozensets(st.integers(0, 30)), st.sampled_from([[], [done()], [{"type": "max_wait"}]]))
-def test_any_split_and_any_restart_is_the_same_as_the_whole(
-    said: list[tuple[Any, list[str]]], restarts: frozenset[int], ending: list[Any]
-) -> None:
+def test_any_split_and_any_restart_is_the_same_as_the_whole(said, restarts, ending):
     pieces = [event(piece) for event, cut in said for piece in cut]
     whole = Run(*[event("".join(cut)) for event, cut in said], *ending)
     split = Run(*pieces, *ending, restarts=restarts)
@@ -380,7 +375,7 @@ def test_any_split_and_any_restart_is_the_same_as_the_whole(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(PIECES, min_size=1, max_size=14).map("".join))
-def test_nothing_is_lost_that_is_not_told(words: str) -> None:
+def test_nothing_is_lost_that_is_not_told(words):
     run = Run(text(words), done())
     if not run.fixes and "tool_use" not in [kind for kind, _, _ in run.shown]:
         assert "".join(shown for _, shown, _ in run.shown) == ("" if words.isspace() else words)

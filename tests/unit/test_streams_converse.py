@@ -1,56 +1,52 @@
 """Bedrock's ConverseStream: its events to items and to the turn that goes back to the service."""
 
-from __future__ import annotations
-
 import base64
 import json
-from typing import Any
 
 import msgspec
 import pytest
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import AgentError, Item, ItemCompleted, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
-from topics.reducer import View, reduce
+from topics.items import AgentError, ItemCompleted, ItemDelta, SessionSystem, TurnDelta, TurnStop, Usage
+from topics.reducer import reduce
 
-Event = dict[str, Any]
 START = {"messageStart": {"role": "assistant"}}
 USAGE = {"metadata": {"usage": {"inputTokens": 5, "outputTokens": 2, "totalTokens": 7}, "metrics": {"latencyMs": 1}}}
 
 
-def delta(index: int, **piece: Any) -> Event:
+def delta(index, **piece):
     return {"contentBlockDelta": {"contentBlockIndex": index, "delta": piece}}
 
 
-def tool(index: int, tool_id: str, name: str = "ls", **members: Any) -> Event:
+def tool(index, tool_id, name="ls", **members):
     start = {"toolUse": {"toolUseId": tool_id, "name": name} | members}
     return {"contentBlockStart": {"contentBlockIndex": index, "start": start}}
 
 
-def stop(index: int) -> Event:
+def stop(index):
     return {"contentBlockStop": {"contentBlockIndex": index}}
 
 
-def end(reason: str = "end_turn") -> Event:
+def end(reason="end_turn"):
     return {"messageStop": {"stopReason": reason}}
 
 
-def fed(*events: Event, reason: str = "exit") -> tuple[list[Item], View, list[Any]]:
+def fed(*events, reason="exit"):
     recovery = Recovery("bedrock-converse")
     items = [item for event in events for item in recovery.feed(json.dumps(event).encode())]
     items += recovery.end_run(reason)
     return items, reduce(items), [json.loads(turn.message)["content"] for turn in recovery.take_finished()]
 
 
-def pairs(view: View) -> list[tuple[str, str, bool]]:
+def pairs(view):
     return [(entry.item_type, entry.text, entry.incomplete) for entry in view.entries]
 
 
 HELLO = [delta(0, text="Hel"), delta(0, text="lo"), stop(0)]
 
 
-def test_texts_and_reasoning_begin_with_their_first_delta() -> None:
+def test_texts_and_reasoning_begin_with_their_first_delta():
     reasoning = [
         delta(0, reasoningContent={"text": "Hm."}),
         delta(0, reasoningContent={"signature": "c2ln"}),
@@ -74,7 +70,7 @@ def test_texts_and_reasoning_begin_with_their_first_delta() -> None:
 
 
 @pytest.mark.parametrize("last", [[end(), USAGE], [USAGE, end()]], ids=["reason first", "counts first"])
-def test_a_message_ends_with_its_reason_and_its_counts_in_any_order(last: list[Event]) -> None:
+def test_a_message_ends_with_its_reason_and_its_counts_in_any_order(last):
     items, view, _ = fed(START, *HELLO, *last, START, *HELLO, *last)
     stops = [item for item in items if isinstance(item, TurnStop)]
     assert [(told.stop_reason, told.usage, told.incomplete) for told in stops] == [
@@ -83,13 +79,13 @@ def test_a_message_ends_with_its_reason_and_its_counts_in_any_order(last: list[E
     assert pairs(view) == [("text", "Hello", False)] * 2
 
 
-def test_without_counts_the_message_is_complete_all_the_same() -> None:
+def test_without_counts_the_message_is_complete_all_the_same():
     items, view, turns = fed(START, *HELLO, end(), START, *HELLO, end())
     assert (pairs(view), len(turns)) == ([("text", "Hello", False)] * 2, 2)
     assert [item.incomplete for item in items if isinstance(item, TurnStop)] == [False, False]
 
 
-def test_a_guardrail_is_a_stop_reason_and_its_trace_is_passed_on() -> None:
+def test_a_guardrail_is_a_stop_reason_and_its_trace_is_passed_on():
     traced = {"metadata": USAGE["metadata"] | {"trace": {"guardrail": {"action": "x"}}}}
     items, view, _ = fed(START, *HELLO, tool(1, "t1"), stop(1), end("guardrail_intervened"), traced)
     assert pairs(view) == [("text", "Hello", False), ("tool_use", "", True)]
@@ -104,7 +100,7 @@ def test_a_guardrail_is_a_stop_reason_and_its_trace_is_passed_on() -> None:
         {"error": {"type": "throttlingException", "message": "slow down"}},
     ],
 )
-def test_an_exception_in_the_stream_cuts_the_message(event: Event) -> None:
+def test_an_exception_in_the_stream_cuts_the_message(event):
     items, view, _ = fed(START, *HELLO[:2], event)
     assert AgentError(message="slow down", code="throttlingException", seq=0) in items
     assert [(entry.text, entry.reason) for entry in view.entries] == [("Hello", "throttlingException")]
@@ -112,7 +108,7 @@ def test_an_exception_in_the_stream_cuts_the_message(event: Event) -> None:
     assert (pairs(view), len(view.retracted)) == ([("text", "Hello", False)], 1)
 
 
-def test_the_result_of_a_servers_own_tool_is_kept_whole() -> None:
+def test_the_result_of_a_servers_own_tool_is_kept_whole():
     start = {"toolResult": {"toolUseId": "s1", "type": "nova_result", "status": "success"}}
     result = [
         {"contentBlockStart": {"contentBlockIndex": 1, "start": start}},
@@ -126,31 +122,31 @@ def test_the_result_of_a_servers_own_tool_is_kept_whole() -> None:
     assert turn[1] == {"toolResult": start["toolResult"] | {"content": [{"json": {"a": 1}}, {"text": "b"}]}}
 
 
-def test_citations_stand_beside_their_text() -> None:
+def test_citations_stand_beside_their_text():
     _, _, (turn,) = fed(START, delta(0, citation={"title": "t"}), *HELLO, end(), USAGE)
     assert turn == [{"type": "text", "text": "Hello", "citations": [{"title": "t"}]}]
 
 
-def test_deltas_of_another_kind_are_passed_on() -> None:
+def test_deltas_of_another_kind_are_passed_on():
     items, view, _ = fed(START, delta(0, video={"a": 1}), delta(0, video={"a": 2}), stop(0), end(), USAGE)
     assert [entry.item_type for entry in view.entries] == ["video"]
     raws = [item.raw for item in items if isinstance(item, ItemDelta)]
     assert msgspec.json.encode(raws) == b'[{"video":{"a": 1}},{"video":{"a": 2}}]'
 
 
-def test_a_call_without_its_start_has_the_items_id() -> None:
+def test_a_call_without_its_start_has_the_items_id():
     _, view, (turn,) = fed(START, delta(0, toolUse={"input": "{}"}), stop(0), end("tool_use"), USAGE)
     assert turn == [{"type": "tool_use", "id": "bc-block-0", "name": "", "input": {}}]
     assert pairs(view) == [("tool_use", "{}", False)]
 
 
-def test_a_message_that_was_cut_leaves_what_came() -> None:
+def test_a_message_that_was_cut_leaves_what_came():
     _, view, (turn,) = fed(START, *HELLO[:2], tool(1, "t1"), delta(1, toolUse={"input": '{"a'}))
     assert pairs(view) == [("text", "Hello", True), ("tool_use", '{"a', True)]
     assert turn[1] == {"type": "tool_use", "id": "t1", "name": "ls", "input": '{"a', "incomplete": True}
 
 
-def test_redacted_reasoning_that_never_stopped_is_kept() -> None:
+def test_redacted_reasoning_that_never_stopped_is_kept():
     _, _, (turn,) = fed(START, delta(0, reasoningContent={"redactedContent": "b25l"}))
     assert turn[0]["data"] == "b25l"
     _, _, (turn,) = fed(START, delta(0, reasoningContent={"redactedContent": "*"}), stop(0), end(), USAGE)
@@ -158,7 +154,7 @@ def test_redacted_reasoning_that_never_stopped_is_kept() -> None:
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence", "tool_use"])
-def test_texts_without_their_stop_are_whole_once_the_message_has_its_reason(reason: str) -> None:
+def test_texts_without_their_stop_are_whole_once_the_message_has_its_reason(reason):
     thought = delta(0, reasoningContent={"text": "Hm."})
     items, view, (turn,) = fed(START, thought, delta(1, text="Hi"), end(reason), USAGE)
     assert pairs(view) == [("thinking", "Hm.", False), ("text", "Hi", False)]
@@ -166,7 +162,7 @@ def test_texts_without_their_stop_are_whole_once_the_message_has_its_reason(reas
     assert [block["type"] for block in turn] == ["thinking", "text"]
 
 
-def test_without_its_stop_nothing_is_whole_that_a_limit_may_have_cut() -> None:
+def test_without_its_stop_nothing_is_whole_that_a_limit_may_have_cut():
     _, view, _ = fed(START, delta(0, text="Hi"), end("max_tokens"), USAGE)
     assert pairs(view) == [("text", "Hi", True)]
     _, view, _ = fed(
@@ -175,14 +171,14 @@ def test_without_its_stop_nothing_is_whole_that_a_limit_may_have_cut() -> None:
     assert pairs(view) == [("text", "Hi", False), ("tool_use", "{}", True)]
 
 
-def completed(items: list[Item]) -> list[Any]:
+def completed(items):
     """The JSON with which items end that are of no type of ours."""
     raws = [item.raw for item in items if isinstance(item, ItemCompleted)]
     return [None if raw is msgspec.UNSET else json.loads(bytes(raw)) for raw in raws]
 
 
-def test_blocks_of_the_service_end_with_their_whole_json() -> None:
-    def start(index: int, **block: Any) -> Event:
+def test_blocks_of_the_service_end_with_their_whole_json():
+    def start(index, **block):
         return {"contentBlockStart": {"contentBlockIndex": index, "start": block}}
 
     one, two = (base64.b64encode(data).decode() for data in (b"one", b"two!"))
@@ -213,7 +209,7 @@ def test_blocks_of_the_service_end_with_their_whole_json() -> None:
     assert (completed(items), turn[1:]) == ([*whole[1:], None], whole[1:])
 
 
-def test_a_block_that_gives_its_place_to_another_keeps_what_it_had() -> None:
+def test_a_block_that_gives_its_place_to_another_keeps_what_it_had():
     events = [delta(0, video={"n": 1}), delta(0, text="A"), stop(0), delta(0, video={"n": 2}), tool(0, "t1"), stop(0)]
     items, view, _ = fed(START, *events, end(), USAGE)
     assert [entry.item_type for entry in view.entries] == ["video", "text", "video", "tool_use"]
@@ -230,7 +226,7 @@ def test_a_block_that_gives_its_place_to_another_keeps_what_it_had() -> None:
 CITED = [{"title": "Facts", "source": "https://facts.example", "location": {"web": {"url": "https://a.example"}}}]
 
 
-def answer(*content: Any, reason: str | None = "end_turn", **members: Any) -> Event:
+def answer(*content, reason="end_turn", **members):
     told = {"output": {"message": {"role": "assistant", "content": list(content)}}, "metrics": {"latencyMs": 1}}
     return told | ({"stopReason": reason} if reason else {}) | {"usage": USAGE["metadata"]["usage"]} | members
 
@@ -249,7 +245,7 @@ CONTENT = [
 ]
 
 
-def test_an_answer_that_was_not_streamed_is_promoted() -> None:
+def test_an_answer_that_was_not_streamed_is_promoted():
     items, view, (turn,) = fed(answer(*CONTENT, reason="tool_use"))
     issuer = {"issuer": {"provider": "bedrock-converse"}}
     assert turn == [
@@ -281,7 +277,7 @@ def test_an_answer_that_was_not_streamed_is_promoted() -> None:
     assert stops == [TurnStop(stop_reason="tool_use", usage=Usage(input_tokens=5, output_tokens=2))]
 
 
-def test_an_answer_says_no_more_about_its_end_than_was_said() -> None:
+def test_an_answer_says_no_more_about_its_end_than_was_said():
     items, view, _ = fed(answer({"text": "Hi"}, reason=None))
     assert pairs(view) == [("text", "Hi", False)]
     assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [None]
@@ -290,13 +286,13 @@ def test_an_answer_says_no_more_about_its_end_than_was_said() -> None:
     assert [item.subtype for item in items if isinstance(item, SessionSystem)] == ["trace"]
 
 
-def test_an_answer_takes_the_place_of_a_stream_that_was_cut() -> None:
+def test_an_answer_takes_the_place_of_a_stream_that_was_cut():
     _, view, _ = fed(START, HELLO[0], answer({"text": "Hello"}), START, *HELLO, end(), USAGE)
     assert (pairs(view), len(view.retracted)) == ([("text", "Hello", False)] * 2, 1)
 
 
 @pytest.mark.parametrize("content", ["Hi", None, [1], [{}], {"text": "Hi"}])
-def test_an_answer_whose_content_is_no_content_is_passed_on(content: Any) -> None:
+def test_an_answer_whose_content_is_no_content_is_passed_on(content):
     odd = {"output": {"message": {"content": content}}, "stopReason": "end_turn"}
     _, view, _ = fed(odd)
     said = msgspec.json.encode([view.entries, view.unrecognized]).decode()
@@ -304,12 +300,8 @@ def test_an_answer_whose_content_is_no_content_is_passed_on(content: Any) -> Non
     assert len(view.entries) + len(view.unrecognized) == 1
 
 
-def test_the_next_request_repeats_the_turn_as_it_was() -> None:
-    reasoning = [
-        delta(0, reasoningContent={"text": "Hm."}),
-        delta(0, reasoningContent={"signature": "c2ln"}),
-        stop(0),
-    ]
+def test_the_next_request_repeats_the_turn_as_it_was():
+    reasoning = [delta(0, reasoningContent={"text": "Hm."}), delta(0, reasoningContent={"signature": "c2ln"}), stop(0)]
     call = [tool(1, "tooluse_1"), delta(1, toolUse={"input": '{"a":1}'}), stop(1)]
     _, _, (turn,) = fed(START, *reasoning, *call, end("tool_use"), USAGE)
     history = [
@@ -339,7 +331,7 @@ def test_the_next_request_repeats_the_turn_as_it_was() -> None:
         b"{}",
     ],
 )
-def test_what_nobody_understands_is_passed_on(line: bytes) -> None:
+def test_what_nobody_understands_is_passed_on(line):
     recovery = Recovery("bedrock-converse")
     lines = [json.dumps(event).encode() for event in (START, *HELLO, end(), USAGE)]
     view = reduce([item for part in (*lines[:2], line, *lines[2:]) for item in recovery.feed(part)])

@@ -1,33 +1,21 @@
 """Gemini's chunks to items: parts and their signatures, calls in pieces, ends that are none, and what is refused."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
-from gemini_chunks import END, Part, call, chunk, entries, extras, run, shown, text, turn
+from gemini_chunks import END, call, chunk, entries, extras, run, shown, text, turn
 from msgspec import Raw
 
 from pipeline import normalize
 from pipeline.streams import Recovery
 from pipeline.streams.gemini.candidates import Arguments, steps
 from pipeline.streams.gemini.wire import PartialArg
-from topics.items import (
-    AgentError,
-    AgentUnrecognized,
-    Item,
-    ItemDelta,
-    ItemRetracted,
-    ItemStarted,
-    TurnStop,
-    Usage,
-)
+from topics.items import AgentError, AgentUnrecognized, ItemDelta, ItemRetracted, ItemStarted, TurnStop, Usage
 
 ISSUER = {"provider": "gemini", "model": "gemini-3-pro"}
 
 
-def test_words_of_one_kind_go_on() -> None:
+def test_words_of_one_kind_go_on():
     items = run(
         chunk(text("Let", thought=True)),
         chunk(text(" me.", thought=True), text("Tw")),
@@ -38,11 +26,11 @@ def test_words_of_one_kind_go_on() -> None:
     assert not any(entry.incomplete for entry in entries(items))
 
 
-def test_without_a_reason_nothing_is_complete() -> None:
+def test_without_a_reason_nothing_is_complete():
     assert [(entry.text, entry.incomplete) for entry in entries(run(chunk(text("Two."))))] == [("Two.", True)]
 
 
-def test_a_call_is_whole_at_once() -> None:
+def test_a_call_is_whole_at_once():
     parts = [call("f", args={"a": 1.0}), call("g", id="t1", args={}), call("f")]
     items = run(chunk(*parts, reason="STOP"))
     assert [(entry.item_id, entry.started.name, entry.text) for entry in entries(items)] == [
@@ -53,7 +41,7 @@ def test_a_call_is_whole_at_once() -> None:
     assert [block["input"] for block in turn(chunk(*parts, reason="STOP"))] == [{"a": 1.0}, {}, {}]
 
 
-def test_a_signature_stands_in_front_of_its_part_and_goes_back_on_it() -> None:
+def test_a_signature_stands_in_front_of_its_part_and_goes_back_on_it():
     chunks = [
         chunk(text("Hm.", thought=True)),
         chunk(call("f", args={}) | {"thoughtSignature": "one"}, call("g", args={})),
@@ -88,12 +76,12 @@ def test_a_signature_stands_in_front_of_its_part_and_goes_back_on_it() -> None:
     assert normalized.violations == []
 
 
-def test_a_signed_text_behind_another_is_a_block_of_its_own() -> None:
+def test_a_signed_text_behind_another_is_a_block_of_its_own():
     blocks = turn(chunk(text("Hel")), chunk(text("lo", thoughtSignature="s")), END)
     assert [block.get("text", block.get("signature")) for block in blocks] == ["Hel", "s", "lo"]
 
 
-def test_gemini_s_own_parts_stay_as_they_came() -> None:
+def test_gemini_s_own_parts_stay_as_they_came():
     code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "s"}
     image = {"inlineData": {"mimeType": "image/png", "data": "eA=="}}
     items = run(chunk(text("A"), code, text("B"), image, reason="STOP"))
@@ -102,7 +90,7 @@ def test_gemini_s_own_parts_stay_as_they_came() -> None:
     assert turn(chunk(code, image), END) == [{"type": "executableCode"} | code, {"type": "inlineData"} | image]
 
 
-def test_what_stands_beside_words_does_not_hide_them() -> None:
+def test_what_stands_beside_words_does_not_hide_them():
     about = {"partMetadata": {"x": 1}, "mediaResolution": {"level": "LOW"}}
     items = run(chunk(text("A") | about), chunk(text("B") | {"brandNew": {"x": 1}}), chunk(text("C")), END)
     assert shown(items) == [("text", "ABC")]
@@ -116,7 +104,7 @@ def test_what_stands_beside_words_does_not_hide_them() -> None:
 
 
 @pytest.mark.parametrize("where", ["call", "part"])
-def test_what_a_call_has_beside_its_arguments_is_kept_with_it(where: str) -> None:
+def test_what_a_call_has_beside_its_arguments_is_kept_with_it(where):
     new = {"brandNew": {"x": 1}, "type": "function"}
     part = call("f", id="t1", args={"a": 1}) | (new if where == "part" else {})
     part["functionCall"] |= new if where == "call" else {}
@@ -130,13 +118,13 @@ def test_what_a_call_has_beside_its_arguments_is_kept_with_it(where: str) -> Non
     assert extras(items) == [kept]
 
 
-def test_a_call_in_pieces_keeps_what_nobody_knows_of_each() -> None:
+def test_a_call_in_pieces_keeps_what_nobody_knows_of_each():
     items = run(*PIECES[:2], chunk(call(odd=1)), END)
     assert [(entry.started.name, entry.incomplete) for entry in entries(items)] == [("f", False)]
     assert extras(items) == [{"odd": 1}]
 
 
-def test_a_part_that_nobody_knows_is_passed_on_and_the_others_serve() -> None:
+def test_a_part_that_nobody_knows_is_passed_on_and_the_others_serve():
     odd = {"brandNew": {"x": 1}, "thought": False}
     items = run(chunk(text("A"), odd, {"text": 7}, text("B")), END)
     assert shown(items) == [("text", "A"), ("brandNew", ""), ("unknown", ""), ("text", "B")]
@@ -147,7 +135,7 @@ def test_a_part_that_nobody_knows_is_passed_on_and_the_others_serve() -> None:
 
 
 @pytest.mark.parametrize("part", [7, None, {}, {"text": 7}, {"thought": True}])
-def test_nothing_that_is_no_part_passes_for_a_block(part: Any) -> None:
+def test_nothing_that_is_no_part_passes_for_a_block(part):
     blocks = turn(chunk(text("A"), part), END)
     assert {block["type"] for block in blocks} <= {"text", "unknown", "part"}
     assert normalize([{"role": "user", "content": "Go."}, {"role": "assistant", "content": blocks}], to="gemini").body
@@ -156,7 +144,7 @@ def test_nothing_that_is_no_part_passes_for_a_block(part: Any) -> None:
 # -- calls in pieces ----------------------------------------------------------------------------------------------
 
 
-def piece(path: str, **value: Any) -> Part:
+def piece(path, **value):
     return {"jsonPath": path} | value
 
 
@@ -170,7 +158,7 @@ PIECES = [
 @pytest.mark.parametrize(
     "last", [call(), call(partialArgs=[piece("$.b[0].c2", boolValue=True)])], ids=["empty", "full"]
 )
-def test_a_call_may_come_in_pieces(last: Part) -> None:
+def test_a_call_may_come_in_pieces(last):
     given = {"a": 'x"y', "b": [{"c": 1.0} | ({"c2": True} if last["functionCall"] else {})]}
     items = run(*PIECES, chunk(last), chunk(call("g", args={})), END)
     assert [(entry.started.name, json.loads(entry.text), entry.incomplete) for entry in entries(items)] == [
@@ -180,13 +168,13 @@ def test_a_call_may_come_in_pieces(last: Part) -> None:
 
 
 @pytest.mark.parametrize("after", [[], [END], [chunk(text("Oh.")), END], [chunk(call("g", args={})), END]])
-def test_a_call_whose_pieces_stop_is_not_whole(after: list[Part]) -> None:
+def test_a_call_whose_pieces_stop_is_not_whole(after):
     entry = entries(run(*PIECES, *after))[0]
     assert (entry.text, entry.incomplete) == ('{"a":"x\\"y","b":[{"c":1.0', True)
     assert turn(*PIECES, *after)[0]["input"] == '{"a":"x\\"y","b":[{"c":1.0'
 
 
-def test_a_piece_that_leads_back_is_passed_on_and_the_call_is_not_whole() -> None:
+def test_a_piece_that_leads_back_is_passed_on_and_the_call_is_not_whole():
     back = piece("$.a", stringValue="z")
     items = run(*PIECES, chunk(call(partialArgs=[back], willContinue=True)), chunk(call()), END)
     assert [json.loads(bytes(item.raw)) for item in items if isinstance(item, ItemDelta) and item.raw] == [back]
@@ -202,20 +190,20 @@ def test_a_piece_that_leads_back_is_passed_on_and_the_call_is_not_whole() -> Non
         ([("$.a.b.c", 1), ("$.d", 2)], {"a": {"b": {"c": 1}}, "d": 2}),
     ],
 )
-def test_paths_are_written_as_they_nest(paths: list[tuple[str, int]], expected: dict[str, Any]) -> None:
+def test_paths_are_written_as_they_nest(paths, expected):
     arguments = Arguments()
     written = [arguments.write_piece(PartialArg(path, number=Raw(str(value).encode()))) for path, value in paths]
     assert json.loads("".join(filter(None, written)) + arguments.close_object()) == expected
 
 
 @pytest.mark.parametrize("path", ["", "$", "a", "$a", "$.a[", "$[0]", "$.a..b"])
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_what_is_no_path_is_refused(path):
     assert steps(path) is None
     assert Arguments().write_piece(PartialArg(path, "x")) is None
 
 
 @pytest.mark.parametrize("second", ["$.a", "$.a.b", "$.b.c", "$.b", "$.b[0]"])
-def test_nothing_is_written_twice(second: str) -> None:
+def test_nothing_is_written_twice(second):
     arguments = Arguments()
     for path in ("$.a", "$.b.c", "$.d"):
         assert arguments.write_piece(PartialArg(path, "x")) is not None
@@ -225,7 +213,7 @@ def test_nothing_is_written_twice(second: str) -> None:
 # -- ends ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_may_go_on_behind_its_end() -> None:
+def test_a_stream_may_go_on_behind_its_end():
     result = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "63"}}
     items = run(chunk(text("One."), reason="STOP"), chunk(result), chunk(text("Two."), reason="STOP"))
     assert [(entry.item_type, entry.text, entry.incomplete) for entry in entries(items)] == [
@@ -237,7 +225,7 @@ def test_a_stream_may_go_on_behind_its_end() -> None:
 
 
 @pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "PROHIBITED_CONTENT", "MAX_TOKENS"])
-def test_why_it_stopped_is_told(reason: str) -> None:
+def test_why_it_stopped_is_told(reason):
     last = {"candidates": [{"finishReason": reason, "finishMessage": "Because."}], "responseId": "r1"}
     items = run(chunk(text("Hi")), last)
     assert shown(items) == [("text", "Hi")]
@@ -245,7 +233,7 @@ def test_why_it_stopped_is_told(reason: str) -> None:
     assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [("Because.", reason)]
 
 
-def test_a_prompt_that_was_blocked_is_an_error() -> None:
+def test_a_prompt_that_was_blocked_is_an_error():
     feedback = {"blockReason": "SAFETY", "safetyRatings": []}
     items = run({"promptFeedback": feedback, "responseId": "r1"})
     assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [
@@ -256,8 +244,8 @@ def test_a_prompt_that_was_blocked_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["sse", "array"])
-def test_an_error_cuts_the_message(*, wrap: bool) -> None:
-    error: Any = {"error": {"code": 503, "message": "Overloaded.", "status": "UNAVAILABLE"}}
+def test_an_error_cuts_the_message(*, wrap):
+    error = {"error": {"code": 503, "message": "Overloaded.", "status": "UNAVAILABLE"}}
     recovery = Recovery("gemini")
     items = recovery.feed(json.dumps(chunk(text("Hi"))).encode())
     items += recovery.feed(json.dumps([error] if wrap else error).encode())
@@ -268,7 +256,7 @@ def test_an_error_cuts_the_message(*, wrap: bool) -> None:
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hi", True)]
 
 
-def test_tokens_are_told_once_the_last_counts() -> None:
+def test_tokens_are_told_once_the_last_counts():
     first = {"promptTokenCount": 10, "totalTokenCount": 10}
     last = {"promptTokenCount": 10, "candidatesTokenCount": 2, "thoughtsTokenCount": 3, "cachedContentTokenCount": 4}
     items = run(chunk(text("H"), usageMetadata=first), chunk(text("i"), reason="STOP", usageMetadata=last))
@@ -276,26 +264,26 @@ def test_tokens_are_told_once_the_last_counts() -> None:
     assert told == [Usage(input_tokens=6, output_tokens=5, cache_read_input_tokens=4)]
 
 
-def test_another_response_replaces_what_did_not_finish_and_follows_what_did() -> None:
+def test_another_response_replaces_what_did_not_finish_and_follows_what_did():
     again = [chunk(text("Hello"), id="r2"), chunk(text("!"), reason="STOP", id="r2")]
     assert shown(run(chunk(text("Hel")), *again)) == [("text", "Hello!")]
     assert shown(run(chunk(text("Hel")), chunk(text("lo")), END, *again)) == [("text", "Hello"), ("text", "Hello!")]
 
 
-def test_a_chunk_of_a_response_that_is_over_is_passed_on() -> None:
+def test_a_chunk_of_a_response_that_is_over_is_passed_on():
     late = chunk(text("late"))
     items = run(chunk(text("Hel")), chunk(text("Hello"), id="r2"), late)
     assert shown(items) == [("text", "Hello")]
     assert [json.loads(bytes(item.event)) for item in items if isinstance(item, AgentUnrecognized)] == [late]
 
 
-def test_code_assist_wraps_its_chunks() -> None:
+def test_code_assist_wraps_its_chunks():
     items = run({"response": chunk(text("Hi")), "traceId": "x"}, {"response": END})
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hi", False)]
 
 
-def test_other_candidates_are_shown_beside_the_first() -> None:
-    def candidate(index: int, words: str, reason: str | None = None) -> Part:
+def test_other_candidates_are_shown_beside_the_first():
+    def candidate(index, words, reason=None):
         ended = {"finishReason": reason} if reason else {}
         return {"index": index, "content": {"parts": [text(words)]}} | ended
 
@@ -310,7 +298,7 @@ def test_other_candidates_are_shown_beside_the_first() -> None:
 # -- bytes --------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_that_was_cut_takes_none_along() -> None:
+def test_a_line_that_was_cut_takes_none_along():
     lines = [
         json.dumps(chunk(text("A"))),
         json.dumps(chunk(text("B")))[:40],
@@ -324,7 +312,7 @@ def test_a_line_that_was_cut_takes_none_along() -> None:
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[1, 2]", b"\xff\xfe", b'data: {"x": 1}\n\n', b"not json"])
-def test_what_is_no_chunk_is_passed_on(data: bytes) -> None:
+def test_what_is_no_chunk_is_passed_on(data):
     recovery = Recovery("gemini")
     items = recovery.feed(data) + recovery.end_run("exit")
     assert items
@@ -338,11 +326,11 @@ REMEMBERED = 8
 LAST = REMEMBERED + 1
 
 
-def attempted(attempt: int, words: str, reason: str | None = None) -> bytes:
+def attempted(attempt, words, reason=None):
     return json.dumps(chunk(text(words), reason=reason, id=f"r{attempt}")).encode()
 
 
-def after_attempts() -> Recovery:
+def after_attempts():
     """A run of attempts, each cut after its first words by the next one; the last of them streams."""
     recovery = Recovery("gemini", records=False)
     for attempt in range(LAST + 1):
@@ -351,9 +339,9 @@ def after_attempts() -> Recovery:
 
 
 @pytest.mark.parametrize("back", range(1, REMEMBERED + 1))
-def test_a_late_chunk_of_an_attempt_that_is_over_leaves_the_one_that_streams_alone(back: int) -> None:
+def test_a_late_chunk_of_an_attempt_that_is_over_leaves_the_one_that_streams_alone(back):
     recovery = after_attempts()
-    late: list[Item] = recovery.feed(attempted(LAST - back, " that come late"))
+    late = recovery.feed(attempted(LAST - back, " that come late"))
     assert [type(item) for item in late] == [AgentUnrecognized]
     assert late[0].reason == "a chunk of a message that is over"
     rest = recovery.feed(attempted(LAST, ", whole", "STOP")) + recovery.end_run("exit")
@@ -361,12 +349,12 @@ def test_a_late_chunk_of_an_attempt_that_is_over_leaves_the_one_that_streams_alo
     assert [item.incomplete for item in rest if isinstance(item, TurnStop)] == [False]
 
 
-def test_an_attempt_that_is_long_over_is_forgotten() -> None:
+def test_an_attempt_that_is_long_over_is_forgotten():
     items = after_attempts().feed(attempted(LAST - REMEMBERED - 1, "words again"))
     assert [type(item) for item in items] == [ItemRetracted, TurnStop, ItemStarted, ItemDelta]
 
 
-def test_a_message_that_goes_on_after_its_end_is_none_that_is_over() -> None:
+def test_a_message_that_goes_on_after_its_end_is_none_that_is_over():
     """The same id again is the same attempt, however often it goes on."""
     recovery = Recovery("gemini", records=False)
     recovery.feed(attempted(0, "words"))

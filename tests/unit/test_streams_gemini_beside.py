@@ -1,27 +1,15 @@
 """What Gemini says beside its parts: sources, enums as numbers, other candidates, answers that come whole."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
-from gemini_chunks import END, Part, call, chunk, entries, extras, run, shown, text, turn
+from gemini_chunks import END, call, chunk, entries, extras, run, shown, text, turn
 
 from pipeline.streams import Recovery
-from topics.items import (
-    AgentError,
-    Item,
-    ItemCompleted,
-    ItemRetracted,
-    ItemStarted,
-    SessionSystem,
-    TurnStop,
-    Usage,
-)
+from topics.items import AgentError, ItemCompleted, ItemRetracted, ItemStarted, SessionSystem, TurnStop, Usage
 
 
-def system(items: list[Item]) -> list[tuple[str, Any]]:
+def system(items):
     """What was said beside no item."""
     return [(item.subtype, json.loads(bytes(item.event))) for item in items if isinstance(item, SessionSystem)]
 
@@ -29,21 +17,21 @@ def system(items: list[Item]) -> list[tuple[str, Any]]:
 # -- beside the words -----------------------------------------------------------------------------------------------
 
 
-def source(name: str) -> Part:
+def source(name):
     return {"web": {"uri": f"https://{name}.example", "title": name}}
 
 
-def grounded(*names: str, **members: Any) -> Part:
+def grounded(*names, **members):
     return {"groundingChunks": [source(name) for name in names]} | members
 
 
-def said(*parts: Part, reason: str | None = None, **beside: Any) -> Part:
+def said(*parts, reason=None, **beside):
     made = chunk(*parts, reason=reason)
     made["candidates"][0] |= beside
     return made
 
 
-def test_sources_stand_beside_the_text_wherever_they_come() -> None:
+def test_sources_stand_beside_the_text_wherever_they_come():
     grounding, pages = grounded("a"), {"urlMetadata": [{"retrievedUrl": "https://b.example"}]}
     told = {"groundingMetadata": grounding, "urlContextMetadata": pages}
     empty = {"groundingMetadata": {}}
@@ -60,7 +48,7 @@ def test_sources_stand_beside_the_text_wherever_they_come() -> None:
         assert turn(*chunks)[0] == {"type": "text", "text": "AB"}  # Gemini does not take it back
 
 
-def test_sources_add_up_and_what_is_said_again_stands_once() -> None:
+def test_sources_add_up_and_what_is_said_again_stands_once():
     first, second, third = (grounded(*names, webSearchQueries=["q"]) for names in ("a", "ab", "c"))
     last = said(text("C"), reason="STOP", groundingMetadata=third | {"searchEntryPoint": {"renderedContent": "<a>"}})
     items = run(said(text("A"), groundingMetadata=first), said(text("B"), groundingMetadata=second), last)
@@ -78,12 +66,12 @@ def test_sources_add_up_and_what_is_said_again_stands_once() -> None:
 @pytest.mark.parametrize(
     "name", ["groundingMetadata", "urlContextMetadata", "citationMetadata", "groundingAttributions"]
 )
-def test_each_kind_of_source_is_seen_in_the_middle_of_a_text(name: str) -> None:
+def test_each_kind_of_source_is_seen_in_the_middle_of_a_text(name):
     told = {name: [{"sourceId": "https://a.example"}]}
     assert extras(run(chunk(text("A")), said(text("B"), **told), chunk(text("C")), END)) == [told]
 
 
-def test_sources_of_a_text_stand_with_that_text() -> None:
+def test_sources_of_a_text_stand_with_that_text():
     items = run(
         said(text("A"), groundingMetadata=grounded("a")),
         chunk(call("f", args={})),
@@ -93,20 +81,20 @@ def test_sources_of_a_text_stand_with_that_text() -> None:
     assert extras(items) == [{"groundingMetadata": grounded("a")}, {}, {"groundingMetadata": grounded("b")}]
 
 
-def test_sources_of_a_text_that_was_cut_stand_with_it() -> None:
+def test_sources_of_a_text_that_was_cut_stand_with_it():
     items = run(said(text("A"), groundingMetadata=grounded("a")))
     assert (entries(items)[0].incomplete, extras(items)) == (True, [{"groundingMetadata": grounded("a")}])
 
 
 @pytest.mark.parametrize("part", [text("Hm.", thought=True), {"inlineData": {"mimeType": "image/png", "data": "eA=="}}])
 @pytest.mark.parametrize("last", [[END], []], ids=["whole", "cut"])
-def test_sources_without_a_text_are_told_all_the_same(part: Part, last: list[Part]) -> None:
+def test_sources_without_a_text_are_told_all_the_same(part, last):
     items = run(said(part, groundingMetadata=grounded("a")), *last)
     assert system(items) == [("groundingMetadata", grounded("a"))]
     assert len(entries(items)) == 1
 
 
-def test_sources_behind_the_end_are_told_all_the_same() -> None:
+def test_sources_behind_the_end_are_told_all_the_same():
     items = run(said(text("A"), reason="STOP", groundingMetadata=grounded("a")), said(groundingMetadata=grounded("b")))
     assert extras(items) == [{"groundingMetadata": grounded("a")}]
     assert system(items) == [("groundingMetadata", grounded("b"))]
@@ -115,8 +103,8 @@ def test_sources_behind_the_end_are_told_all_the_same() -> None:
     assert [item.stop_reason for item in again if isinstance(item, TurnStop)] == ["STOP"]
 
 
-def test_each_candidate_has_its_own_sources() -> None:
-    def candidate(index: int, words: str) -> Part:
+def test_each_candidate_has_its_own_sources():
+    def candidate(index, words):
         return {"index": index, "content": {"parts": [text(words)]}, "groundingMetadata": grounded(words)}
 
     items = run({"candidates": [candidate(0, "A"), candidate(1, "B")], "responseId": "r1"}, END, ONE_END)
@@ -131,7 +119,7 @@ def test_each_candidate_has_its_own_sources() -> None:
     }
 
 
-def test_another_candidate_s_own_parts_are_kept_as_they_came() -> None:
+def test_another_candidate_s_own_parts_are_kept_as_they_came():
     code = {"executableCode": {"language": "PYTHON", "code": "1"}}
     items = run({"candidates": [{"index": 1, "content": {"parts": [code]}}], "responseId": "r1"}, ONE_END)
     (entry,) = entries(items)
@@ -146,7 +134,7 @@ def test_another_candidate_s_own_parts_are_kept_as_they_came() -> None:
 ONE_END = {"candidates": [{"index": 1, "finishReason": "MAX_TOKENS"}], "responseId": "r1"}
 
 
-def test_a_number_that_is_none_of_ours_is_no_error() -> None:
+def test_a_number_that_is_none_of_ours_is_no_error():
     huge = {"groundingChunks": [10**30], "score": 10**40}
     items = run(said(text("A"), groundingMetadata=huge), said(text("B"), groundingMetadata=huge | {"score": 1}), END)
     assert extras(items) == [{"groundingMetadata": huge | {"score": 1}}]
@@ -166,7 +154,7 @@ def test_a_number_that_is_none_of_ours_is_no_error() -> None:
         (99, "99", True),
     ],
 )
-def test_a_finish_reason_may_be_a_number(number: int, name: str | None, *, cut: bool) -> None:
+def test_a_finish_reason_may_be_a_number(number, name, *, cut):
     details = [{"modality": 1, "tokenCount": 3}]
     last = chunk(call("f"), reason=number, usageMetadata={"promptTokenCount": 3, "promptTokensDetails": details})  # type: ignore[arg-type]  # as a number
     items = run(chunk(text("A")), last)
@@ -178,14 +166,14 @@ def test_a_finish_reason_may_be_a_number(number: int, name: str | None, *, cut: 
 @pytest.mark.parametrize(
     ("number", "name"), [(1, "STOP"), (9, "MALFORMED_FUNCTION_CALL"), (16, "NO_IMAGE"), (17, "17")]
 )
-def test_vertex_counts_its_reasons_otherwise(number: int, name: str) -> None:
+def test_vertex_counts_its_reasons_otherwise(number, name):
     items = run(said(text("A"), finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"})
     assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [name]
     odd = run(said(text("A") | {"odd": 1}, finishReason=number) | {"createTime": "2025-12-19T23:45:36.565494Z"})
     assert [item.stop_reason for item in odd if isinstance(item, TurnStop)] == [name]
 
 
-def test_a_reason_of_zero_says_nothing() -> None:
+def test_a_reason_of_zero_says_nothing():
     nothing = {"finishReason": 0}
     items = run(said(text("A"), **nothing), said(text("B"), **nothing))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("AB", True)]
@@ -195,14 +183,14 @@ def test_a_reason_of_zero_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "SAFETY"), (4, "PROHIBITED_CONTENT"), (77, "77")])
-def test_the_reason_for_which_a_prompt_was_blocked_may_be_a_number(number: int, name: str) -> None:
+def test_the_reason_for_which_a_prompt_was_blocked_may_be_a_number(number, name):
     items = run({"promptFeedback": {"blockReason": number}, "responseId": "r1"})
     assert [item.code for item in items if isinstance(item, AgentError)] == [name]
     none = run({"promptFeedback": {"blockReason": 0}, "responseId": "r1"})
     assert [item for item in none if isinstance(item, AgentError)] == []
 
 
-def test_numbers_serve_where_a_part_is_odd() -> None:
+def test_numbers_serve_where_a_part_is_odd():
     rating = {"category": 7, "probability": 1}
     items = run(said(text("A") | {"odd": 1}, finishReason=1, safetyRatings=[rating], groundingMetadata=grounded("a")))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("A", False)]
@@ -214,7 +202,7 @@ def test_numbers_serve_where_a_part_is_odd() -> None:
 # -- what is no item of its own, and what is whole --------------------------------------------------------------------
 
 
-def test_a_signature_alone_is_in_the_log_and_no_item() -> None:
+def test_a_signature_alone_is_in_the_log_and_no_item():
     chunks = [
         chunk(call("f", args={}) | {"thoughtSignature": "s"}),
         chunk(text("", thoughtSignature="t"), reason="STOP"),
@@ -227,7 +215,7 @@ def test_a_signature_alone_is_in_the_log_and_no_item() -> None:
     assert [item.item_id for item in retried if isinstance(item, ItemRetracted)] == ["call_f"]
 
 
-def test_gemini_s_own_parts_end_with_their_whole_json() -> None:
+def test_gemini_s_own_parts_end_with_their_whole_json():
     code = {"executableCode": {"language": 1, "code": "1"}, "thoughtSignature": "s"}
     items = run(chunk(code), END)
     (done,) = [item for item in items if isinstance(item, ItemCompleted)]
@@ -235,7 +223,7 @@ def test_gemini_s_own_parts_end_with_their_whole_json() -> None:
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_the_reason_of_the_first_candidate_is_the_message_s(*, indexed: bool) -> None:
+def test_the_reason_of_the_first_candidate_is_the_message_s(*, indexed):
     answers = [
         {"content": {"parts": [text(words)]}, "finishReason": why} for words, why in (("A", "STOP"), ("B", "SAFETY"))
     ]
@@ -251,7 +239,7 @@ def test_the_reason_of_the_first_candidate_is_the_message_s(*, indexed: bool) ->
 
 @pytest.mark.parametrize("as_array", [False, True])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_a_whole_answer_is_read_like_a_stream_of_one_chunk(*, as_array: bool, indent: int | None) -> None:
+def test_a_whole_answer_is_read_like_a_stream_of_one_chunk(*, as_array, indent):
     whole = said(
         text("Hm.", thought=True), text("A"), call("f", args={"a": 1}), reason="STOP", groundingMetadata=grounded("a")
     )
@@ -265,7 +253,7 @@ def test_a_whole_answer_is_read_like_a_stream_of_one_chunk(*, as_array: bool, in
     assert extras(items)[1] == {"groundingMetadata": grounded("a")}
 
 
-def test_a_chunk_with_broken_bytes_is_mended_once() -> None:
+def test_a_chunk_with_broken_bytes_is_mended_once():
     broken = (
         json.dumps(said(text("A"), groundingMetadata=grounded("a")))
         .encode()

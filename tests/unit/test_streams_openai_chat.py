@@ -1,29 +1,26 @@
 """Chat chunks to items: what grows, what ends it, and what tells that another attempt has begun."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
 from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, Item, ItemCompleted, ItemRetracted, TurnStop, Usage
-from topics.reducer import Entry, reduce
+from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemRetracted, TurnStop, Usage
+from topics.reducer import reduce
 
 DONE = b"data: [DONE]\n\n"
 
 
-def chunk(*choices: dict[str, Any], id: str = "c1", **members: Any) -> bytes:  # noqa: A002  the member's name
+def chunk(*choices, id="c1", **members):  # noqa: A002  the member's name
     body = {"id": id, "object": "chat.completion.chunk", "model": "m", "choices": list(choices)} | members
     return f"data: {json.dumps(body)}\n\n".encode()
 
 
-def choice(finish_reason: str | None = None, index: int = 0, **delta: Any) -> dict[str, Any]:
+def choice(finish_reason=None, index=0, **delta):
     return {"index": index, "delta": delta, "finish_reason": finish_reason}
 
 
-def call(index: int | None, id: str | None = None, name: str | None = None, arguments: Any = None) -> dict[str, Any]:  # noqa: A002  the same
+def call(index, id=None, name=None, arguments=None):  # noqa: A002  the same
     function = {"name": name, "arguments": arguments}
     return {key: value for key, value in {"index": index, "id": id, "function": function}.items() if value is not None}
 
@@ -32,12 +29,12 @@ BEGIN = chunk(choice(role="assistant", content=""))
 END = chunk(choice("stop"))
 
 
-def run(*pieces: bytes, source: str = "openai-chat") -> list[Item]:
+def run(*pieces, source="openai-chat"):
     recovery = Recovery(source, records=False)
     return [item for piece in pieces for item in recovery.feed(piece)] + recovery.end_run("exit")
 
 
-def turn(*pieces: bytes, source: str = "openai-chat") -> list[dict[str, Any]]:
+def turn(*pieces, source="openai-chat"):
     """The blocks of the turns that go into the log."""
     recovery = Recovery(source)
     for piece in pieces:
@@ -46,15 +43,15 @@ def turn(*pieces: bytes, source: str = "openai-chat") -> list[dict[str, Any]]:
     return [block for one in recovery.take_finished() for block in json.loads(one.message)["content"]]
 
 
-def shown(items: list[Item]) -> list[tuple[str, str]]:
+def shown(items):
     return [(entry.item_type, entry.text) for entry in reduce(items).entries]
 
 
-def whole(items: list[Item]) -> list[Entry]:
+def whole(items):
     return [entry for entry in reduce(items).entries if not entry.incomplete]
 
 
-def test_a_text_grows_and_ends_with_its_reason() -> None:
+def test_a_text_grows_and_ends_with_its_reason():
     items = run(BEGIN, chunk(choice(content="Hel")), chunk(choice(content="lo")), END, DONE)
     assert shown(items) == [("text", "Hello")]
     assert items[-1] == TurnStop(model="m", stop_reason="stop")
@@ -62,7 +59,7 @@ def test_a_text_grows_and_ends_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "reasoning_text"])
-def test_reasoning_is_thinking_under_any_of_its_names(name: str) -> None:
+def test_reasoning_is_thinking_under_any_of_its_names(name):
     pieces = [chunk(choice(**{name: "Let me"})), chunk(choice(**{name: " see."})), chunk(choice(content="Two."))]
     assert shown(run(BEGIN, *pieces, END)) == [("thinking", "Let me see."), ("text", "Two.")]
     assert turn(BEGIN, *pieces, END, source="vllm")[0] == {
@@ -72,14 +69,14 @@ def test_reasoning_is_thinking_under_any_of_its_names(name: str) -> None:
     }
 
 
-def test_reasoning_that_is_told_twice_is_shown_once() -> None:
+def test_reasoning_that_is_told_twice_is_shown_once():
     details = [{"type": "reasoning.text", "text": "Hm.", "index": 0}]
     piece = chunk(choice(reasoning_content="Hm.", reasoning="Hm.", reasoning_details=details))
     assert shown(run(BEGIN, piece, END)) == [("thinking", "Hm.")]
     assert shown(run(BEGIN, chunk(choice(reasoning_details=details)), END)) == [("thinking", "Hm.")]
 
 
-def test_signatures_and_sealed_reasoning_go_into_the_turn() -> None:
+def test_signatures_and_sealed_reasoning_go_into_the_turn():
     pieces = [
         chunk(choice(reasoning="Hm.")),
         chunk(choice(content="Two.")),
@@ -95,7 +92,7 @@ def test_signatures_and_sealed_reasoning_go_into_the_turn() -> None:
     ]
 
 
-def test_content_may_be_a_list_of_parts() -> None:
+def test_content_may_be_a_list_of_parts():
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
     odd = {"type": "reference", "reference_ids": [1]}
     pieces = [chunk(choice(content=[thinking])), chunk(choice(content=[{"type": "text", "text": "Two."}, odd]))]
@@ -103,12 +100,12 @@ def test_content_may_be_a_list_of_parts() -> None:
     assert turn(BEGIN, *pieces, END)[-1] == {"type": "content", "content": [odd]}
 
 
-def test_a_refusal_is_text_of_its_own() -> None:
+def test_a_refusal_is_text_of_its_own():
     items = run(BEGIN, chunk(choice(content="I")), chunk(choice(refusal="No")), chunk(choice(refusal="pe.")), END)
     assert shown(items) == [("text", "I"), ("text", "Nope.")]
 
 
-def test_calls_grow_side_by_side() -> None:
+def test_calls_grow_side_by_side():
     items = run(
         BEGIN,
         chunk(choice(tool_calls=[call(0, "t0", "one", "")])),
@@ -136,7 +133,7 @@ def test_calls_grow_side_by_side() -> None:
         pytest.param([call(0, "t0", "f", "{"), call(0, "other", None, "}"), call(1, "t1", "g", "{}")], id="id-changes"),
     ],
 )
-def test_calls_are_told_apart_by_index_and_by_id(calls: list[dict[str, Any]]) -> None:
+def test_calls_are_told_apart_by_index_and_by_id(calls):
     items = run(BEGIN, *(chunk(choice(tool_calls=[one])) for one in calls), chunk(choice("tool_calls")))
     assert [(entry.item_id, entry.started.name, entry.text) for entry in whole(items)] == [
         ("t0", "f", "{}"),
@@ -144,23 +141,23 @@ def test_calls_are_told_apart_by_index_and_by_id(calls: list[dict[str, Any]]) ->
     ]
 
 
-def test_a_call_without_an_id_has_one_of_its_name() -> None:
+def test_a_call_without_an_id_has_one_of_its_name():
     pieces = [chunk(choice(tool_calls=[call(0, None, "get_weather", "{}")])), chunk(choice("tool_calls"))]
     assert turn(BEGIN, *pieces)[0]["id"] == "call_get_weather"
 
 
-def test_arguments_may_be_an_object() -> None:
+def test_arguments_may_be_an_object():
     pieces = [chunk(choice(tool_calls=[call(0, "t0", "f", {"a": [1.0]})])), chunk(choice("tool_calls"))]
     assert turn(BEGIN, *pieces) == [{"type": "tool_use", "id": "t0", "name": "f", "input": {"a": [1.0]}}]
 
 
-def test_the_old_function_call_is_a_call() -> None:
+def test_the_old_function_call_is_a_call():
     old = [{"name": "f", "arguments": ""}, {"name": None, "arguments": "{}"}]
     items = run(BEGIN, *(chunk(choice(function_call=one)) for one in old), chunk(choice("function_call")))
     assert [(entry.item_id, entry.started.name, entry.text) for entry in whole(items)] == [("call_f", "f", "{}")]
 
 
-def test_a_custom_tools_text_is_an_object_of_one_member() -> None:
+def test_a_custom_tools_text_is_an_object_of_one_member():
     first = {"index": 0, "id": "t0", "type": "custom", "custom": {"name": "run", "input": 'echo "'}}
     second = {"index": 0, "custom": {"input": 'é"\n'}}
     pieces = [BEGIN, *(chunk(choice(tool_calls=[one])) for one in (first, second))]
@@ -170,44 +167,44 @@ def test_a_custom_tools_text_is_an_object_of_one_member() -> None:
 
 
 @pytest.mark.parametrize("raw", ["", '{"a": 1', '{"a": 1}x'])
-def test_a_call_that_the_token_limit_cut_is_not_whole(raw: str) -> None:
+def test_a_call_that_the_token_limit_cut_is_not_whole(raw):
     pieces = [BEGIN, chunk(choice(tool_calls=[call(0, "t0", "f", raw)])), chunk(choice("length")), DONE]
     assert whole(run(*pieces)) == []
     assert turn(*pieces) == [{"type": "tool_use", "id": "t0", "name": "f", "input": raw, "incomplete": True}]
 
 
-def test_a_call_without_arguments_has_none() -> None:
+def test_a_call_without_arguments_has_none():
     pieces = [BEGIN, chunk(choice(tool_calls=[call(0, "t0", "f", "")])), chunk(choice("tool_calls"))]
     assert turn(*pieces)[0]["input"] == {}
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "content_filter", "eos"])
-def test_why_it_stopped_is_told_in_the_servers_words(reason: str) -> None:
+def test_why_it_stopped_is_told_in_the_servers_words(reason):
     items = run(BEGIN, chunk(choice(content="Hi")), chunk(choice(reason)), DONE)
     assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == [reason]
     assert shown(items) == [("text", "Hi")]
 
 
-def test_done_ends_what_no_chunk_has_ended() -> None:
+def test_done_ends_what_no_chunk_has_ended():
     assert len(whole(run(chunk(choice(content="4"), id=""), DONE))) == 1
     assert whole(run(chunk(choice(content="4"), id=""))) == []
 
 
-def test_done_may_have_blanks_behind_it() -> None:
+def test_done_may_have_blanks_behind_it():
     items = run(BEGIN, chunk(choice(content="Hi")), END, b"data: [DONE] \n\n")
     assert items[-1] == TurnStop(model="m", stop_reason="stop")
     assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
 
 
-def test_azure_begins_with_a_chunk_of_nothing() -> None:
+def test_azure_begins_with_a_chunk_of_nothing():
     first = chunk(id="", model="", prompt_filter_results=[{"prompt_index": 0}])
     items = run(first, BEGIN, chunk(choice(content="Hi")), END)
     assert shown(items) == [("text", "Hi")]
     assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == []
 
 
-def test_tokens_come_after_the_reason_or_with_every_chunk() -> None:
-    def usage(output: int) -> dict[str, Any]:
+def test_tokens_come_after_the_reason_or_with_every_chunk():
+    def usage(output):
         return {"prompt_tokens": 10, "completion_tokens": output, "prompt_tokens_details": {"cached_tokens": 4}}
 
     expected = Usage(input_tokens=6, output_tokens=2, cache_read_input_tokens=4)
@@ -232,19 +229,19 @@ def test_tokens_come_after_the_reason_or_with_every_chunk() -> None:
         ({"id": "c1", "choices": [choice("error")], "error": {"message": "Lost", "code": "x"}}, "Lost", "x"),
     ],
 )
-def test_an_error_cuts_the_message(payload: dict[str, Any], message: str, code: str) -> None:
+def test_an_error_cuts_the_message(payload, message, code):
     error = f"data: {json.dumps(payload)}\n\n".encode()
     items = run(BEGIN, chunk(choice(tool_calls=[call(0, "t0", "f", '{"a')])), error, DONE)
     assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [(message, code)]
     assert [entry.text for entry in reduce(items).entries if entry.incomplete] == ['{"a']
 
 
-def test_an_error_is_told_before_anything_began() -> None:
+def test_an_error_is_told_before_anything_began():
     items = run(b'data: {"choices": [], "error": {"message": "Full"}}\n\n')
     assert [item.message for item in items if isinstance(item, AgentError)] == ["Full"]
 
 
-def test_after_an_error_another_attempt_begins_though_it_looks_the_same() -> None:
+def test_after_an_error_another_attempt_begins_though_it_looks_the_same():
     error = b'data: {"error": {"message": "Lost"}}\n\n'
     items = run(chunk(choice(content="He")), error, chunk(choice(content="Hello")), END)
     assert shown(items) == [("text", "Hello")]
@@ -262,20 +259,20 @@ HELLO = [chunk(choice(content="Hel"), id="c2"), chunk(choice(content="lo"), id="
         pytest.param(HELLO, id="new-id"),
     ],
 )
-def test_another_attempt_replaces_what_did_not_finish(again: list[bytes]) -> None:
+def test_another_attempt_replaces_what_did_not_finish(again):
     items = run(BEGIN, chunk(choice(content="Hel")), *again)
     assert shown(items) == [("text", "Hello")]
     assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["chat-block-0"]
 
 
-def test_without_ids_a_role_that_comes_again_begins_another_attempt() -> None:
+def test_without_ids_a_role_that_comes_again_begins_another_attempt():
     begin, end = chunk(choice(role="assistant", content=""), id=""), chunk(choice("stop"), id="")
     items = run(begin, chunk(choice(content="Hel"), id=""), begin, chunk(choice(content="Hello"), id=""), end)
     assert shown(items) == [("text", "Hello")]
     assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["chat-block-0"]
 
 
-def test_one_id_is_one_message_whatever_role_says() -> None:
+def test_one_id_is_one_message_whatever_role_says():
     roles = [{}, {"role": "assistant"}, {}, {"role": "assistant"}, {}]
     pieces = [chunk(choice(content=part, **role)) for part, role in zip("Hello", roles, strict=True)]
     items = run(BEGIN, *pieces, chunk(choice("stop", role="assistant", content="")), DONE)
@@ -283,31 +280,31 @@ def test_one_id_is_one_message_whatever_role_says() -> None:
     assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == []
 
 
-def test_a_message_that_finished_stays_when_the_next_begins() -> None:
+def test_a_message_that_finished_stays_when_the_next_begins():
     for end in ([END], [END, DONE], [chunk(choice(content="!")), DONE]):
         items = run(BEGIN, chunk(choice(content="One")), *end, *HELLO)
         assert "".join(text for _, text in shown(items)).startswith("One")
         assert [item for item in items if isinstance(item, ItemRetracted)] == []
 
 
-def test_ids_that_change_with_every_chunk_begin_nothing() -> None:
+def test_ids_that_change_with_every_chunk_begin_nothing():
     pieces = [chunk(choice(content=part), id=f"c{number}") for number, part in enumerate("Hello")]
     items = run(*pieces, chunk(choice("stop"), id="c9"))
     assert shown(items) == [("text", "Hello")]
 
 
-def test_a_last_chunk_with_another_id_begins_nothing() -> None:
+def test_a_last_chunk_with_another_id_begins_nothing():
     last = chunk(choice("stop", role="assistant", content=""), id="c9")
     items = run(BEGIN, chunk(choice(content="Hel")), chunk(choice(content="lo")), last)
     assert [(entry.text, entry.incomplete) for entry in reduce(items).entries] == [("Hello", False)]
 
 
-def test_servers_that_say_the_role_in_every_chunk_begin_nothing() -> None:
+def test_servers_that_say_the_role_in_every_chunk_begin_nothing():
     items = run(*(chunk(choice(role="assistant", content=part)) for part in "Hello"), END)
     assert shown(items) == [("text", "Hello")]
 
 
-def test_a_chunk_of_a_message_that_is_over_is_passed_on() -> None:
+def test_a_chunk_of_a_message_that_is_over_is_passed_on():
     late = chunk(choice(content="lo"), id="c1")
     items = run(BEGIN, chunk(choice(content="Hel")), chunk(choice(content="!")), HELLO[0], late, *HELLO[1:])
     assert shown(items) == [("text", "Hello")]
@@ -318,7 +315,7 @@ def test_a_chunk_of_a_message_that_is_over_is_passed_on() -> None:
 # -- odd things ---------------------------------------------------------------------------------------------------
 
 
-def test_what_nobody_knows_is_one_block_for_each_name() -> None:
+def test_what_nobody_knows_is_one_block_for_each_name():
     pieces = [chunk(choice(content="Hi", audio={"data": part})) for part in ("a", "b")]
     items = run(BEGIN, *pieces, END)
     assert shown(items) == [("text", "Hi" + "Hi"), ("audio", "")]
@@ -326,12 +323,12 @@ def test_what_nobody_knows_is_one_block_for_each_name() -> None:
     assert json.loads(bytes(done.extras["audio"])) == [{"data": "a"}, {"data": "b"}]
 
 
-def test_a_member_that_is_named_like_a_block_is_no_such_block() -> None:
+def test_a_member_that_is_named_like_a_block_is_no_such_block():
     (block,) = turn(BEGIN, chunk(choice(text={"x": 1})), END)
     assert block == {"type": "unknown", "came": {}, "text": [{"x": 1}]}
 
 
-def test_a_member_of_a_wrong_type_is_passed_on_and_the_others_serve() -> None:
+def test_a_member_of_a_wrong_type_is_passed_on_and_the_others_serve():
     items = run(BEGIN, chunk(choice(content="Hi", refusal={"no": 1}, reasoning=7), usage="x"), END)
     assert shown(items) == [("text", "Hi"), ("refusal", ""), ("reasoning", "")]
 
@@ -339,12 +336,12 @@ def test_a_member_of_a_wrong_type_is_passed_on_and_the_others_serve() -> None:
 @pytest.mark.parametrize(
     "line", [b'{"choices": 3}', b'{"object": "list"}', b"[1]", b'data: {"choices": [7]}', b"\xff{"]
 )
-def test_what_is_no_chunk_is_passed_on(line: bytes) -> None:
+def test_what_is_no_chunk_is_passed_on(line):
     (item,) = run(line)
     assert isinstance(item, AgentUnrecognized)
 
 
-def test_other_choices_are_shown_beside_the_first() -> None:
+def test_other_choices_are_shown_beside_the_first():
     pieces = [
         chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B")),
         chunk(choice("stop", content="a")),
@@ -356,7 +353,7 @@ def test_other_choices_are_shown_beside_the_first() -> None:
     assert [entry.incomplete for entry in reduce(items).entries] == [False, False]
 
 
-def test_other_choices_are_no_part_of_what_the_model_is_told_that_it_said() -> None:
+def test_other_choices_are_no_part_of_what_the_model_is_told_that_it_said():
     calls = [choice(index=index, tool_calls=[call(0, f"t{index}", "f", "{}")]) for index in (0, 1)]
     said = [choice(index=index, content=words) for index, words in ((0, "A"), (1, "B"))]
     blocks = turn(chunk(*said), chunk(*calls), chunk(choice("tool_calls"), choice("tool_calls", index=1)))
@@ -370,7 +367,7 @@ def test_other_choices_are_no_part_of_what_the_model_is_told_that_it_said() -> N
     ]
 
 
-def test_what_comes_behind_the_end_of_its_choice_is_passed_on() -> None:
+def test_what_comes_behind_the_end_of_its_choice_is_passed_on():
     first = chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B"))
     late = chunk(choice(content="a", audio={"data": "x"}))
     items = run(first, chunk(choice("stop")), late, chunk(choice("stop", index=1)))

@@ -1,7 +1,5 @@
 """Calls of a chat whose ids and names come late, in pieces, again, or never; and how many cost no more than many."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -10,30 +8,30 @@ import pytest
 from counting import lines
 
 from pipeline.streams import Recovery
-from topics.items import Item, ItemStarted
-from topics.reducer import Entry, reduce
+from topics.items import ItemStarted
+from topics.reducer import reduce
 
 Calls = list[dict[str, Any]]
 
 
-def call(index: int | None = None, id: str | None = None, name: str | None = None, arguments: Any = None) -> Any:  # noqa: A002  the member's name
+def call(index=None, id=None, name=None, arguments=None):  # noqa: A002  the member's name
     function = {key: value for key, value in {"name": name, "arguments": arguments}.items() if value is not None}
     found = {"index": index, "id": id, "function": function or None}
     return {key: value for key, value in found.items() if value is not None}
 
 
-def chunk(finish_reason: str | None = None, **delta: Any) -> bytes:
+def chunk(finish_reason=None, **delta):
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     return b"data: " + json.dumps({"id": "c1", "model": "m", "choices": [choice]}).encode() + b"\n\n"
 
 
-def pieces(*lists: Calls) -> list[bytes]:
+def pieces(*lists):
     return [*(chunk(tool_calls=calls) for calls in lists), chunk("tool_calls")]
 
 
-def run(records: list[bytes]) -> list[Item]:
+def run(records):
     """Fed one by one, with the state saved and read between."""
-    items: list[Item] = []
+    items = []
     recovery = Recovery("openai-chat")
     for record in records:
         items += recovery.feed(record)
@@ -41,8 +39,8 @@ def run(records: list[bytes]) -> list[Item]:
     return items + recovery.end_run("exit")
 
 
-def shown(items: list[Item]) -> list[tuple[str, str, str]]:
-    entries: list[Entry] = reduce(items).entries
+def shown(items):
+    entries = reduce(items).entries
     return [(entry.item_id, entry.started.name, entry.text) for entry in entries if not entry.incomplete]
 
 
@@ -64,7 +62,7 @@ def shown(items: list[Item]) -> list[tuple[str, str, str]]:
         pytest.param([[call(None, "t0")], [call(None, None, "get_weather", "{}")]], id="without-index-id-first"),
     ],
 )  # fmt: skip
-def test_ids_and_names_may_come_late_in_pieces_or_again(lists: list[Calls]) -> None:
+def test_ids_and_names_may_come_late_in_pieces_or_again(lists):
     assert shown(run(pieces(*lists))) == [("t0", "get_weather", "{}")]
 
 
@@ -81,13 +79,13 @@ def test_ids_and_names_may_come_late_in_pieces_or_again(lists: list[Calls]) -> N
                       [call(None, None, "f", '{"a":2}')]], id="name-repeated-in-pieces"),
     ],
 )  # fmt: skip
-def test_whole_calls_without_index_or_id_are_several(lists: list[Calls]) -> None:
+def test_whole_calls_without_index_or_id_are_several(lists):
     items = run(pieces(*lists))
     assert [(name, text) for _, name, text in shown(items)] == [("f", '{"a":1}'), ("f", '{"a":2}')]
     assert len({item.item_id for item in items if isinstance(item, ItemStarted)}) == 2
 
 
-def test_another_name_behind_the_input_is_another_call() -> None:
+def test_another_name_behind_the_input_is_another_call():
     lists = [[call(0, None, "f", "{}")], [call(0, None, "g", "{}")], [call(None, None, "h", '"}{\\""')]]
     assert [(name, text) for _, name, text in shown(run(pieces(*lists)))] == [
         ("f", "{}"),
@@ -96,7 +94,7 @@ def test_another_name_behind_the_input_is_another_call() -> None:
     ]
 
 
-def test_one_id_for_several_calls_leaves_their_indexes_or_places() -> None:
+def test_one_id_for_several_calls_leaves_their_indexes_or_places():
     for lists in (
         [[call(0, "t0", "f", "{}")], [call(1, "t0", "f", "{}")], [call(0, "t0", None, " ")]],
         [[call(None, "t0", "f", "{} "), call(None, "t0", "f", "{}")]],
@@ -104,7 +102,7 @@ def test_one_id_for_several_calls_leaves_their_indexes_or_places() -> None:
         assert [(name, text) for _, name, text in shown(run(pieces(*lists)))] == [("f", "{} "), ("f", "{}")]
 
 
-def test_names_in_pieces_may_stand_side_by_side() -> None:
+def test_names_in_pieces_may_stand_side_by_side():
     lists = [
         [call(0, "t0", "get_"), call(1, "t1", "set_")],
         [call(0, name="weather"), call(1, name="time")],
@@ -113,7 +111,7 @@ def test_names_in_pieces_may_stand_side_by_side() -> None:
     assert shown(run(pieces(*lists))) == [("t0", "get_weather", "[0]"), ("t1", "set_time", "[1]")]
 
 
-def test_calls_that_wait_when_the_run_ends_are_shown_as_far_as_they_came() -> None:
+def test_calls_that_wait_when_the_run_ends_are_shown_as_far_as_they_came():
     items = run([chunk(tool_calls=[call(0, "t0", "get_")]), chunk(tool_calls=[call(1, None, "f", '{"a')])])
     entries = reduce(items).entries
     assert [(entry.started.name, entry.text, entry.incomplete) for entry in entries] == [
@@ -122,12 +120,12 @@ def test_calls_that_wait_when_the_run_ends_are_shown_as_far_as_they_came() -> No
     ]
 
 
-def test_calls_begin_before_the_text_behind_them() -> None:
+def test_calls_begin_before_the_text_behind_them():
     items = run([chunk(tool_calls=[call(0, "t0", "f")]), chunk(content="Done."), chunk("stop")])
     assert [(entry.item_type, entry.text) for entry in reduce(items).entries] == [("tool_use", ""), ("text", "Done.")]
 
 
-def test_state_of_calls_that_was_saved_before_calls_waited_goes_on() -> None:
+def test_state_of_calls_that_was_saved_before_calls_waited_goes_on():
     """A version whose calls began with their first chunk saved a block, an index, an id, and whether they are free."""
     recovery = Recovery("openai-chat")
     recovery.feed(chunk(tool_calls=[call(0, "t0", "f", '{"a"')]))
@@ -150,15 +148,15 @@ def test_state_of_calls_that_was_saved_before_calls_waited_goes_on() -> None:
     ]
 
 
-def lines_run(records: list[bytes]) -> int:
+def lines_run(records):
     """How many lines of Python it takes to read these records."""
     recovery = Recovery("openai-chat", records=False)
     return lines(lambda: [recovery.feed(record) for record in records])
 
 
 @pytest.mark.parametrize("kind", ["by index", "by nothing", "side by side"])
-def test_work_grows_with_the_number_of_calls_and_no_faster(kind: str) -> None:
-    def work(count: int) -> int:
+def test_work_grows_with_the_number_of_calls_and_no_faster(kind):
+    def work(count):
         first = ""
         if kind == "by nothing":
             lists = [[call(None, None, "f", "{}")] for _ in range(count)]

@@ -1,57 +1,45 @@
 """Chats that came whole, what stands beside a chat's text, and answers that have no end."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import (
-    AgentError,
-    AgentUnrecognized,
-    Item,
-    ItemCompleted,
-    ItemRetracted,
-    ItemStarted,
-    TurnStop,
-    Usage,
-)
+from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemRetracted, ItemStarted, TurnStop, Usage
 from topics.reducer import reduce
 
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
 
 
-def event(**members: Any) -> bytes:
+def event(**members):
     return b"data: " + json.dumps({"id": "c1", "model": "m"} | members).encode() + b"\n\n"
 
 
-def chunk(finish_reason: str | None = None, *, members: dict[str, Any] | None = None, **delta: Any) -> bytes:
+def chunk(finish_reason=None, *, members=None, **delta):
     return event(choices=[{"index": 0, "delta": delta, "finish_reason": finish_reason}], **(members or {}))
 
 
-def answer(reason: str | None = "stop", *, id: str = "c1", **message: Any) -> bytes:  # noqa: A002  the member's name
+def answer(reason="stop", *, id="c1", **message):  # noqa: A002  the member's name
     said = {"role": "assistant", "content": None} | message
     choices = [{"index": 0, "message": said, "finish_reason": reason}]
     body = {"id": id, "object": "chat.completion", "model": "m", "choices": choices, "usage": USAGE}
     return json.dumps(body, indent=None).encode()
 
 
-def run(*records: bytes) -> tuple[list[Item], list[dict[str, Any]]]:
+def run(*records):
     """The items, and the blocks that go into the log."""
     recovery = Recovery("openai-chat")
     items = [item for record in records for item in recovery.feed(record)] + recovery.end_run("exit")
     return items, [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
 
 
-def shown(items: list[Item]) -> list[tuple[str, str, bool]]:
+def shown(items):
     return [(entry.item_type, entry.text, entry.incomplete) for entry in reduce(items).entries]
 
 
-def extras(items: list[Item]) -> list[dict[str, Any]]:
+def extras(items):
     done = [item.extras for item in items if isinstance(item, ItemCompleted) and item.extras]
     return [{name: json.loads(bytes(value)) for name, value in found.items()} for found in done]
 
@@ -63,7 +51,7 @@ NOTE = {"type": "url_citation", "url_citation": {"url": "https://a.example", "ti
 ISSUER = {"provider": "openai-chat", "model": "m"}
 
 
-def test_a_whole_answer_is_promoted_with_all_it_has() -> None:
+def test_a_whole_answer_is_promoted_with_all_it_has():
     details = [
         {"type": "reasoning.text", "text": "Hm.", "signature": "s"},
         {"type": "reasoning.encrypted", "data": "d"},
@@ -89,13 +77,13 @@ def test_a_whole_answer_is_promoted_with_all_it_has() -> None:
 
 
 @pytest.mark.parametrize("reason", ["stop", None])
-def test_a_whole_answer_has_the_reason_that_was_said(reason: str | None) -> None:
+def test_a_whole_answer_has_the_reason_that_was_said(reason):
     items, _ = run(answer(reason, content="Hi"))
     assert [(item.stop_reason, item.incomplete) for item in items if isinstance(item, TurnStop)] == [(reason, False)]
     assert shown(items) == [("text", "Hi", False)]
 
 
-def test_a_whole_refusal_and_a_whole_voice_are_text() -> None:
+def test_a_whole_refusal_and_a_whole_voice_are_text():
     items, blocks = run(answer(refusal="No."))
     assert (shown(items), extras(items)) == ([("text", "No.", False)], [{"refusal": True}])
     assert blocks == [{"type": "text", "text": "No.", "refusal": True}]
@@ -104,14 +92,14 @@ def test_a_whole_refusal_and_a_whole_voice_are_text() -> None:
     assert extras(items) == [{"audio": [{"id": "a1", "data": "AAAA"}]}]
 
 
-def test_a_call_that_breaks_off_in_a_whole_answer_is_not_whole() -> None:
+def test_a_call_that_breaks_off_in_a_whole_answer_is_not_whole():
     cut = {"id": "t0", "type": "function", "function": {"name": "f", "arguments": '{"a'}}
     items, blocks = run(answer("length", content="So", tool_calls=[cut]))
     assert shown(items) == [("text", "So", False), ("tool_use", '{"a', True)]
     assert blocks[1] == {"type": "tool_use", "id": "t0", "name": "f", "input": '{"a', "incomplete": True}
 
 
-def test_whole_answers_follow_each_other_and_take_the_place_of_a_stream_that_broke_off() -> None:
+def test_whole_answers_follow_each_other_and_take_the_place_of_a_stream_that_broke_off():
     items, _ = run(answer(content="One"), answer(content="Two"), answer(content="Three", id="c2"))
     assert [text for _, text, _ in shown(items)] == ["One", "Two", "Three"]
     items, _ = run(chunk(role="assistant", content="On"), answer(content="One", id="c2"))
@@ -119,15 +107,15 @@ def test_whole_answers_follow_each_other_and_take_the_place_of_a_stream_that_bro
     assert len([item for item in items if isinstance(item, ItemRetracted)]) == 1
 
 
-def test_a_whole_answer_completes_the_stream_of_its_own_id() -> None:
+def test_a_whole_answer_completes_the_stream_of_its_own_id():
     items, blocks = run(chunk(role="assistant", content="On"), answer(content="One, two.", tool_calls=[CALL]))
     assert shown(items)[0] == ("text", "One, two.", False)
     assert [item for item in items if isinstance(item, ItemRetracted)] == []
     assert [block["type"] for block in blocks] == ["text", "tool_use"]
 
 
-def test_the_old_completions_are_read_whole_and_streamed() -> None:
-    def completion(text: str, reason: str | None) -> bytes:
+def test_the_old_completions_are_read_whole_and_streamed():
+    def completion(text, reason):
         return event(object="text_completion", choices=[{"text": text, "index": 0, "finish_reason": reason}])
 
     whole, _ = run(completion("Hello", "stop"))
@@ -137,8 +125,8 @@ def test_the_old_completions_are_read_whole_and_streamed() -> None:
     assert [item.stop_reason for item in streamed if isinstance(item, TurnStop)] == ["length"]
 
 
-def test_what_there_is_of_the_message_beside_its_pieces_is_not_said_again() -> None:
-    def piece(delta: str, message: str, reason: str | None = None) -> bytes:
+def test_what_there_is_of_the_message_beside_its_pieces_is_not_said_again():
+    def piece(delta, message, reason=None):
         said = {"delta": {"role": "assistant", "content": delta}, "message": {"content": message}}
         return event(choices=[{"index": 0, "finish_reason": reason} | said])
 
@@ -148,7 +136,7 @@ def test_what_there_is_of_the_message_beside_its_pieces_is_not_said_again() -> N
     assert shown(only_the_end) == [("text", "Hello", False)]
 
 
-def test_other_choices_of_a_whole_answer_are_shown_beside_the_first() -> None:
+def test_other_choices_of_a_whole_answer_are_shown_beside_the_first():
     choices = [{"index": at, "message": {"content": text}, "finish_reason": "stop"} for at, text in enumerate("AB")]
     items, blocks = run(event(choices=choices))
     assert shown(items) == [("text", "A", False), ("choice", "B", False)]
@@ -160,7 +148,7 @@ def test_other_choices_of_a_whole_answer_are_shown_beside_the_first() -> None:
 
 @pytest.mark.parametrize("name", ["citations", "search_results", "annotations", "moderation"])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_what_a_chunk_says_beside_its_choices_goes_with_the_text(name: str, place: int) -> None:
+def test_what_a_chunk_says_beside_its_choices_goes_with_the_text(name, place):
     pieces = [("assistant", "", None), (None, "Hello", None), (None, "", "stop")]
     records = [
         chunk(reason, members={name: ["https://a.example"]} if at >= place else None, role=role, content=words)
@@ -171,7 +159,7 @@ def test_what_a_chunk_says_beside_its_choices_goes_with_the_text(name: str, plac
     assert shown(items) == [("text", "Hello", False)]
 
 
-def test_what_comes_beside_no_text_or_behind_the_end_is_a_block_of_its_own() -> None:
+def test_what_comes_beside_no_text_or_behind_the_end_is_a_block_of_its_own():
     late = event(choices=[], citations=["https://a.example"])
     items, _ = run(chunk(content="Hi"), chunk("stop"), late, late, DONE)
     assert shown(items) == [("text", "Hi", False), ("citations", "", False)]
@@ -181,27 +169,27 @@ def test_what_comes_beside_no_text_or_behind_the_end_is_a_block_of_its_own() -> 
     assert shown(items) == [("citations", "", False)]
 
 
-def test_a_deltas_annotations_go_with_its_text_one_by_one() -> None:
+def test_a_deltas_annotations_go_with_its_text_one_by_one():
     items, blocks = run(chunk(annotations=[NOTE]), chunk(content="Hi"), chunk(annotations=[NOTE]), chunk("stop"))
     assert extras(items) == [{"annotations": [NOTE, NOTE]}]
     assert blocks == [{"type": "text", "text": "Hi"}]
 
 
-def test_what_a_voice_says_is_text() -> None:
+def test_what_a_voice_says_is_text():
     sound = [{"id": "a1", "transcript": "Hel"}, {"transcript": "lo"}, {"data": "AA"}, {"expires_at": 1}]
     items, _ = run(*(chunk(audio=piece) for piece in sound), chunk("stop"))
     assert shown(items) == [("text", "Hello", False), ("audio", "", False)]
     assert extras(items) == [{"audio": [{"id": "a1"}, {"data": "AA"}, {"expires_at": 1}]}]
 
 
-def test_a_streamed_refusal_is_text_that_says_so() -> None:
+def test_a_streamed_refusal_is_text_that_says_so():
     items, blocks = run(chunk(content="I"), chunk(refusal="No"), chunk(refusal="pe."), chunk("stop"))
     assert shown(items) == [("text", "I", False), ("text", "Nope.", False)]
     assert extras(items) == [{"refusal": True}]
     assert blocks == [{"type": "text", "text": "I"}, {"type": "text", "text": "Nope.", "refusal": True}]
 
 
-def test_parts_of_content_may_be_reasoning_refusals_and_have_members_of_their_own() -> None:
+def test_parts_of_content_may_be_reasoning_refusals_and_have_members_of_their_own():
     reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm.", "signature": "s"}]}
     parts = [reasoning, {"type": "text", "text": "Two.", "annotations": [NOTE]}, {"type": "refusal", "refusal": "No."}]
     items, blocks = run(chunk(content=parts), chunk("stop"))
@@ -210,17 +198,17 @@ def test_parts_of_content_may_be_reasoning_refusals_and_have_members_of_their_ow
     assert extras(items) == [{"annotations": [NOTE]}, {"refusal": True}]
 
 
-def request(blocks: list[dict[str, Any]], target: str) -> Any:
+def request(blocks, target):
     asked, then = {"role": "user", "content": "Forge it."}, {"role": "user", "content": "Then write a letter."}
     return normalize({"messages": [asked, {"role": "assistant", "content": blocks}, then]}, to=target)
 
 
-def hard(sent: Any) -> list[str]:
+def hard(sent):
     return [found.rule for found in sent.violations if found.severity == "hard"]
 
 
 @pytest.mark.parametrize("records", [[chunk(refusal="No."), chunk("stop")], [answer(refusal="No.")]])
-def test_a_refusal_goes_back_as_one(records: list[bytes]) -> None:
+def test_a_refusal_goes_back_as_one(records):
     """Out of the stream, through the log, into the next request; other providers are given text, with a fix."""
     _, blocks = run(*records)
     back = request(blocks, "openai-chat")
@@ -240,7 +228,7 @@ def test_a_refusal_goes_back_as_one(records: list[bytes]) -> None:
         assert hard(sent) == []
 
 
-def test_addresses_are_no_citations_of_anthropics() -> None:
+def test_addresses_are_no_citations_of_anthropics():
     """Perplexity's citations stand in the item and not in the log, for no request takes them back.
 
     Logs of versions before this one have them.
@@ -259,7 +247,7 @@ def test_addresses_are_no_citations_of_anthropics() -> None:
     assert (kept.fixes, json.loads(kept.body)["messages"][1]["content"][0]["citations"]) == ([], own)
 
 
-def test_only_the_model_refuses() -> None:
+def test_only_the_model_refuses():
     """A refusal that a user, a tool or a system message says is text, with a fix."""
     refusal = {"type": "text", "text": "No.", "refusal": True}
     call = {"type": "tool_use", "id": "t0", "name": "f", "input": {}}
@@ -278,7 +266,7 @@ def test_only_the_model_refuses() -> None:
 # -- ends -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_ends_with_an_error_is_not_whole() -> None:
+def test_an_answer_that_ends_with_an_error_is_not_whole():
     for records in ([chunk(content="Hel"), chunk("error"), DONE], [answer("error", content="Hel")]):
         items, _ = run(*records)
         assert shown(items) == [("text", "Hel", True)]
@@ -286,19 +274,19 @@ def test_an_answer_that_ends_with_an_error_is_not_whole() -> None:
         assert [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)] == [(True, None)]
 
 
-def test_one_failure_is_told_once() -> None:
+def test_one_failure_is_told_once():
     items, _ = run(chunk(content="Hel"), chunk("error", members={"error": {"message": "Lost", "code": 502}}), DONE)
     assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [("Lost", "502")]
 
 
-def test_an_end_that_nobody_gave_a_reason_for_has_none() -> None:
+def test_an_end_that_nobody_gave_a_reason_for_has_none():
     items, _ = run(chunk(content="Hello"), DONE)
     assert shown(items) == [("text", "Hello", False)]
     assert [(item.incomplete, item.stop_reason) for item in items if isinstance(item, TurnStop)] == [(False, None)]
 
 
 @pytest.mark.parametrize("end", [[], [DONE], [chunk("stop"), DONE]])
-def test_what_comes_behind_the_end_with_the_same_id_is_of_the_same_message(end: list[bytes]) -> None:
+def test_what_comes_behind_the_end_with_the_same_id_is_of_the_same_message(end):
     items, blocks = run(chunk(content="Hel"), chunk("stop"), chunk(content="lo"), chunk(content="!"), *end)
     assert shown(items) == [("text", "Hel", False), ("text", "lo!", False)]
     assert [block["text"] for block in blocks] == ["Hel", "lo!"]
@@ -306,12 +294,12 @@ def test_what_comes_behind_the_end_with_the_same_id_is_of_the_same_message(end: 
     assert {item.stop_reason for item in items if isinstance(item, TurnStop)} == {"stop"}
 
 
-def test_groqs_counts_may_stand_beside_the_usage() -> None:
+def test_groqs_counts_may_stand_beside_the_usage():
     items, _ = run(chunk(content="Hi"), chunk("stop", members={"x_groq": {"id": "r", "usage": USAGE}}), DONE)
     assert [item.usage for item in items if isinstance(item, TurnStop)] == [Usage(input_tokens=7, output_tokens=3)]
 
 
-def test_counts_beyond_what_readers_of_json_agree_on_are_the_largest_that_is_told() -> None:
+def test_counts_beyond_what_readers_of_json_agree_on_are_the_largest_that_is_told():
     recovery = Recovery("openai-chat")
     recovery.feed(chunk("stop", members={"usage": {"prompt_tokens": 10**30, "completion_tokens": -5}}, content="Hi"))
     items = Recovery.restore(recovery.snapshot()).end_run("exit")

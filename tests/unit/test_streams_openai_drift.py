@@ -1,9 +1,7 @@
 """What the official SDKs know, against what the decoders do: a new event or block is to be noticed, not passed over."""
 
-from __future__ import annotations
-
 import json
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -39,9 +37,9 @@ READ_ITEMS = {"message", "reasoning", "function_call", "custom_tool_call"}
 READ_PARTS = {"text", "thought", "thought_signature", "function_call"}
 
 
-def kinds(union: Any) -> set[str]:
+def kinds(union):
     """The values of ``type`` in a union of the SDK's models."""
-    found: set[str] = set()
+    found = set()
     for member in get_args(union):
         fields = getattr(member, "model_fields", None)
         if fields is None:
@@ -51,7 +49,7 @@ def kinds(union: Any) -> set[str]:
     return found
 
 
-def test_every_event_of_the_responses_api_is_read_or_passed_on_on_purpose() -> None:
+def test_every_event_of_the_responses_api_is_read_or_passed_on_on_purpose():
     known = kinds(response_types.ResponseStreamEvent)
     passed = {f"response.{name}" for name in ABOUT_ITEMS | ABOUT_NOTHING}
     assert known - responses.NAMES - responses.SILENT - passed == {"error"}
@@ -59,7 +57,7 @@ def test_every_event_of_the_responses_api_is_read_or_passed_on_on_purpose() -> N
 
 
 @pytest.mark.parametrize("name", sorted(ABOUT_ITEMS))
-def test_events_about_the_providers_tools_go_with_their_item(name: str) -> None:
+def test_events_about_the_providers_tools_go_with_their_item(name):
     item = {"type": "some_call", "id": "i"}
     about = {"type": f"response.{name}", "output_index": 0, "item_id": "i"}
     events = [
@@ -75,14 +73,14 @@ def test_events_about_the_providers_tools_go_with_their_item(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ABOUT_NOTHING))
-def test_other_events_are_passed_on(name: str) -> None:
+def test_other_events_are_passed_on(name):
     event = {"type": f"response.{name}", "sequence_number": 1}
     (item,) = Recovery("openai-responses").feed(json.dumps(event).encode())
     assert isinstance(item, AgentUnrecognized)
     assert json.loads(bytes(item.event)) == event
 
 
-def test_every_other_item_of_the_responses_api_stays_as_it_came() -> None:
+def test_every_other_item_of_the_responses_api_stays_as_it_came():
     others = kinds(response_types.ResponseOutputItem) - READ_ITEMS
     assert len(others) > 15
     for kind in others:
@@ -95,12 +93,12 @@ def test_every_other_item_of_the_responses_api_stays_as_it_came() -> None:
         assert json.loads(turn.message)["content"] == [item]
 
 
-def test_every_member_of_a_chats_delta_is_known() -> None:
+def test_every_member_of_a_chats_delta_is_known():
     known = set(chat_types.ChoiceDelta.model_fields)
     assert known <= set(openai_chat_wire.Delta.__struct_fields__)
 
 
-def test_every_part_of_gemini_is_read_or_passed_on() -> None:
+def test_every_part_of_gemini_is_read_or_passed_on():
     known = set(genai_types.Part.model_fields)
     assert known >= READ_PARTS
     assert set(gemini.Part.__struct_fields__) == READ_PARTS | {"own", "about"}
@@ -115,5 +113,5 @@ def test_every_part_of_gemini_is_read_or_passed_on() -> None:
         assert block.get("came", block)[member] == {"x": 1}
 
 
-def test_every_member_of_geminis_calls_is_known() -> None:
+def test_every_member_of_geminis_calls_is_known():
     assert set(genai_types.FunctionCall.model_fields) == set(gemini.FunctionCall.__struct_fields__)

@@ -1,42 +1,37 @@
 """Events of the Responses API to items: places, whole items that confirm or promote, numbers that come again."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
-from typing import Any
 
 import pytest
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, Item, ItemCompleted, ItemDelta, ItemRetracted, TurnStop, Usage
-from topics.reducer import Entry, reduce
-
-Event = dict[str, Any]
+from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, TurnStop, Usage
+from topics.reducer import reduce
 
 
-def event(kind: str, **members: Any) -> Event:
+def event(kind, **members):
     return {"type": f"response.{kind}"} | members
 
 
-def response(kind: str, *output: Event, id: str = "r1", **members: Any) -> Event:  # noqa: A002  the member's name
+def response(kind, *output, id="r1", **members):  # noqa: A002  the member's name
     return event(kind, response={"id": id, "model": "gpt-5", "output": list(output)} | members)
 
 
-def message(*parts: Event, **members: Any) -> Event:
+def message(*parts, **members):
     return {"type": "message", "id": "m1", "role": "assistant", "content": list(parts)} | members
 
 
-def text(words: str, **members: Any) -> Event:
+def text(words, **members):
     return {"type": "output_text", "text": words, "annotations": []} | members
 
 
-def call(arguments: str, **members: Any) -> Event:
+def call(arguments, **members):
     return {"type": "function_call", "id": "f1", "call_id": "t1", "name": "f", "arguments": arguments} | members
 
 
-def delta(words: str, output_index: int = 0, content_index: int = 0) -> Event:
+def delta(words, output_index=0, content_index=0):
     return event("output_text.delta", delta=words, output_index=output_index, content_index=content_index)
 
 
@@ -46,26 +41,26 @@ PART = event("content_part.added", output_index=0, content_index=0, part=text(""
 HELLO = [CREATED, ADDED, PART, delta("Hel"), delta("lo")]
 
 
-def done(item: Event, output_index: int | None = 0) -> Event:
+def done(item, output_index=0):
     return event("output_item.done", item=item) | ({} if output_index is None else {"output_index": output_index})
 
 
-def encoded(*events: Event, numbered: bool = False) -> list[bytes]:
+def encoded(*events, numbered=False):
     numbers = count()
     found = [one | ({"sequence_number": next(numbers)} if numbered else {}) for one in events]
     return [f"event: {one.get('type')}\ndata: {json.dumps(one)}\n\n".encode() for one in found]
 
 
-def fed(pieces: list[bytes]) -> list[Item]:
+def fed(pieces):
     recovery = Recovery("openai-responses", records=False)
     return [item for piece in pieces for item in recovery.feed(piece)] + recovery.end_run("exit")
 
 
-def run(*events: Event) -> list[Item]:
+def run(*events):
     return fed(encoded(*events))
 
 
-def turn(*events: Event) -> list[dict[str, Any]]:
+def turn(*events):
     """The blocks of the turns that go into the log."""
     recovery = Recovery("openai-responses")
     for piece in encoded(*events):
@@ -74,15 +69,15 @@ def turn(*events: Event) -> list[dict[str, Any]]:
     return [block for one in recovery.take_finished() for block in json.loads(one.message)["content"]]
 
 
-def entries(items: list[Item]) -> list[Entry]:
+def entries(items):
     return reduce(items).entries
 
 
-def shown(items: list[Item]) -> list[tuple[str, str, str]]:
+def shown(items):
     return [(entry.item_type, entry.origin, entry.text) for entry in entries(items)]
 
 
-def test_an_item_is_complete_when_it_is_done_and_the_turn_when_the_response_is() -> None:
+def test_an_item_is_complete_when_it_is_done_and_the_turn_when_the_response_is():
     items = run(*HELLO, done(message(text("Hello"))))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
     items = run(*HELLO, done(message(text("Hello"))), response("completed", message(text("Hello"))))
@@ -91,7 +86,7 @@ def test_an_item_is_complete_when_it_is_done_and_the_turn_when_the_response_is()
     assert len([item for item in items if isinstance(item, ItemCompleted)]) == 1
 
 
-def test_what_streamed_short_is_completed_and_what_did_not_stream_is_promoted() -> None:
+def test_what_streamed_short_is_completed_and_what_did_not_stream_is_promoted():
     whole = response("completed", message(text("Hello")), call('{"a": 1}'))
     items = run(*HELLO[:-1], whole)
     assert shown(items) == [("text", "stream", "Hello"), ("tool_use", "promoted", "")]
@@ -101,19 +96,19 @@ def test_what_streamed_short_is_completed_and_what_did_not_stream_is_promoted() 
     assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["completed"]
 
 
-def test_without_the_whole_nothing_is_complete() -> None:
+def test_without_the_whole_nothing_is_complete():
     items = run(*HELLO, event("output_text.done", text="Hello", output_index=0, content_index=0))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
 
 
-def test_parts_of_a_message_are_blocks_of_their_own() -> None:
+def test_parts_of_a_message_are_blocks_of_their_own():
     parts = [text("A"), {"type": "refusal", "refusal": "No."}, {"type": "output_audio", "data": "x"}]
     events = [CREATED, ADDED, delta("A"), event("refusal.delta", delta="No.", output_index=0, content_index=1)]
     items = run(*events, response("completed", message(*parts)))
     assert shown(items) == [("text", "stream", "A"), ("text", "stream", "No."), ("output_audio", "promoted", "")]
 
 
-def test_parts_may_be_counted_over_all_items() -> None:
+def test_parts_may_be_counted_over_all_items():
     """Bedrock's second item begins with part 1 when it streams, and with part 0 when it is whole."""
     reasoning = {"type": "reasoning", "id": "x", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
     events = [
@@ -130,7 +125,7 @@ def test_parts_may_be_counted_over_all_items() -> None:
     assert shown(items) == [("thinking", "stream", "Hm."), ("text", "stream", "Two.")]
 
 
-def test_parts_of_reasoning_have_a_blank_line_between_them() -> None:
+def test_parts_of_reasoning_have_a_blank_line_between_them():
     added = event("output_item.added", output_index=0, item={"type": "reasoning", "id": "x", "summary": []})
     deltas = [
         event("reasoning_summary_text.delta", output_index=0, summary_index=index, delta=words)
@@ -160,7 +155,7 @@ def test_parts_of_reasoning_have_a_blank_line_between_them() -> None:
     }
 
 
-def test_reasoning_without_words_is_sealed() -> None:
+def test_reasoning_without_words_is_sealed():
     whole = {"type": "reasoning", "id": "x", "summary": [], "encrypted_content": "sealed"}
     issuer = {"provider": "openai-responses", "model": "gpt-5"}
     blocks = turn(CREATED, response("completed", whole, message(text("Hi"))))
@@ -172,11 +167,11 @@ def test_reasoning_without_words_is_sealed() -> None:
 CALLING = [CREATED, event("output_item.added", output_index=0, item=call(""))]
 
 
-def pieces_of(words: str) -> list[Event]:
+def pieces_of(words):
     return [event("function_call_arguments.delta", output_index=0, delta=piece) for piece in words]
 
 
-def test_a_call_streams_its_arguments() -> None:
+def test_a_call_streams_its_arguments():
     whole = call('{"a": 1.0}')
     items = run(*CALLING, *pieces_of('{"a": 1.0}'), done(whole), response("completed", whole))
     (entry,) = entries(items)
@@ -185,7 +180,7 @@ def test_a_call_streams_its_arguments() -> None:
 
 
 @pytest.mark.parametrize("streamed", [0, 3, 6])
-def test_a_call_that_is_not_whole_is_never_made_whole(streamed: int) -> None:
+def test_a_call_that_is_not_whole_is_never_made_whole(streamed):
     partial = call('{"a": 1', status="incomplete")
     before = [*CALLING, *pieces_of('{"a": 1'[:streamed])] if streamed else [CREATED]
     ending = response("incomplete", partial, incomplete_details={"reason": "max_output_tokens"})
@@ -198,13 +193,13 @@ def test_a_call_that_is_not_whole_is_never_made_whole(streamed: int) -> None:
     ]
 
 
-def test_arguments_that_are_no_object_are_not_whole() -> None:
+def test_arguments_that_are_no_object_are_not_whole():
     for raw, incomplete in (("", False), ("{}", False), ("[1", True), ("7", True)):
         (entry,) = entries(run(CREATED, response("completed", call(raw))))
         assert entry.incomplete == incomplete
 
 
-def test_a_custom_tools_text_is_an_object_of_one_member() -> None:
+def test_a_custom_tools_text_is_an_object_of_one_member():
     whole = {"type": "custom_tool_call", "id": "c1", "call_id": "t1", "name": "run", "input": 'echo "é"\n'}
     added = event("output_item.added", output_index=0, item=whole | {"input": ""})
     deltas = [event("custom_tool_call_input.delta", output_index=0, delta=piece) for piece in 'echo "é"\n']
@@ -213,7 +208,7 @@ def test_a_custom_tools_text_is_an_object_of_one_member() -> None:
     assert turn(CREATED, added, *deltas, done(whole))[0]["input"] == {"input": 'echo "é"\n'}
 
 
-def test_the_providers_own_tools_stay_as_they_came() -> None:
+def test_the_providers_own_tools_stay_as_they_came():
     whole = {"type": "web_search_call", "id": "w1", "status": "completed", "action": {"query": "x"}}
     searching = event("web_search_call.searching", output_index=0, item_id="w1")
     added = event("output_item.added", output_index=0, item=whole | {"status": "in_progress"})
@@ -227,14 +222,14 @@ def test_the_providers_own_tools_stay_as_they_came() -> None:
     assert turn(CREATED, added, done(whole)) == [whole]
 
 
-def test_annotations_come_with_their_text() -> None:
+def test_annotations_come_with_their_text():
     cited = text("Hi", annotations=[{"type": "url_citation", "url": "https://example.com"}])
     items = run(CREATED, response("completed", message(cited)))
     (completed,) = [item for item in items if isinstance(item, ItemCompleted)]
     assert json.loads(bytes(completed.extras["annotations"])) == cited["annotations"]
 
 
-def test_members_that_have_no_place_in_the_history_come_as_extras() -> None:
+def test_members_that_have_no_place_in_the_history_come_as_extras():
     whole = [message(text("Hi"), phase="commentary"), call("{}", namespace="n", caller={"type": "program"})]
     items = run(CREATED, response("completed", *whole))
     done = [item for item in items if isinstance(item, ItemCompleted)]
@@ -247,14 +242,14 @@ def test_members_that_have_no_place_in_the_history_come_as_extras() -> None:
 # -- responses ----------------------------------------------------------------------------------------------------
 
 
-def test_gateways_may_change_every_id() -> None:
+def test_gateways_may_change_every_id():
     whole = response("completed", message(text("Hello"), id="m9"), id="r9")
     items = run(*HELLO[:1], response("in_progress", id="r2"), *HELLO[1:], done(message(text("Hello"), id="m8")), whole)
     assert shown(items) == [("text", "stream", "Hello")]
     assert len([item for item in items if isinstance(item, TurnStop)]) == 1
 
 
-def test_another_response_replaces_what_did_not_finish_and_follows_what_did() -> None:
+def test_another_response_replaces_what_did_not_finish_and_follows_what_did():
     again = [response("created", id="r2"), *HELLO[1:], done(message(text("Hello"))), response("completed", id="r2")]
     for first in (HELLO, [*HELLO, done(message(text("Hello")))]):
         items = run(*first, *again)
@@ -264,14 +259,14 @@ def test_another_response_replaces_what_did_not_finish_and_follows_what_did() ->
     assert [entry.text for entry in entries(items)] == ["Hello", "Hello"]
 
 
-def test_a_response_whose_beginning_was_lost_is_read_all_the_same() -> None:
+def test_a_response_whose_beginning_was_lost_is_read_all_the_same():
     items = run(*HELLO[1:], response("completed", message(text("Hello"))))
     assert shown(items) == [("text", "stream", "Hello")]
     items = run(response("in_progress"), delta("Hello"), done(message(text("Hello"))), response("completed"))
     assert shown(items) == [("text", "stream", "Hello")]
 
 
-def test_an_item_that_does_not_say_its_place_is_known_by_its_id_or_comes_with_the_response() -> None:
+def test_an_item_that_does_not_say_its_place_is_known_by_its_id_or_comes_with_the_response():
     items = run(*HELLO, done(message(text("Hello")), None))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
     items = run(CREATED, done(message(text("Hello"), id="m7"), None), response("completed", message(text("Hello"))))
@@ -287,13 +282,13 @@ def test_an_item_that_does_not_say_its_place_is_known_by_its_id_or_comes_with_th
         ({"type": "error", "error": {"type": "x", "message": "Slow."}}, "Slow.", "x"),
     ],
 )
-def test_an_error_cuts_the_response(error: Event, message_: str, code: str) -> None:
+def test_an_error_cuts_the_response(error, message_, code):
     items = run(*HELLO, error)
     assert [(item.message, item.code) for item in items if isinstance(item, AgentError)] == [(message_, code)]
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", True)]
 
 
-def test_tokens_are_counted_without_the_cache() -> None:
+def test_tokens_are_counted_without_the_cache():
     usage = {"input_tokens": 10, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}}
     items = run(*HELLO, response("completed", message(text("Hello")), usage=usage))
     assert [item.usage for item in items if isinstance(item, TurnStop)] == [
@@ -304,7 +299,7 @@ def test_tokens_are_counted_without_the_cache() -> None:
 # -- delivered again ----------------------------------------------------------------------------------------------
 
 
-def test_numbered_events_may_come_again_in_any_stretch() -> None:
+def test_numbered_events_may_come_again_in_any_stretch():
     pieces = encoded(*HELLO, delta("lo"), done(message(text("Hellolo"))), response("completed"), numbered=True)
     clean = fed(pieces)
     assert [entry.text for entry in entries(clean)] == ["Hellolo"]
@@ -313,12 +308,12 @@ def test_numbered_events_may_come_again_in_any_stretch() -> None:
             assert fed([*pieces[:last], *pieces[first:]]) == clean
 
 
-def test_unnumbered_events_are_never_told_apart_by_content() -> None:
+def test_unnumbered_events_are_never_told_apart_by_content():
     items = run(*HELLO[:3], delta("ha"), delta("ha"))
     assert [entry.text for entry in entries(items)] == ["haha"]
 
 
-def test_numbers_begin_anew_with_each_run() -> None:
+def test_numbers_begin_anew_with_each_run():
     pieces = encoded(*HELLO, numbered=True)
     recovery = Recovery("openai-responses")
     items = [item for run in ("a", "b") for piece in pieces for item in recovery.feed(piece, run)]
@@ -338,23 +333,23 @@ def test_numbers_begin_anew_with_each_run() -> None:
         {"type": "response.created", "response": 7},
     ],
 )
-def test_what_nobody_knows_is_passed_on_and_the_stream_goes_on(odd: Event) -> None:
+def test_what_nobody_knows_is_passed_on_and_the_stream_goes_on(odd):
     items = run(*HELLO[:-1], odd, HELLO[-1])
     assert [json.loads(bytes(item.event)) for item in items if isinstance(item, AgentUnrecognized)] == [odd]
     assert [entry.text for entry in entries(items)] == ["Hello"]
 
 
-def test_an_item_with_a_member_of_a_wrong_type_stays_as_it_came() -> None:
+def test_an_item_with_a_member_of_a_wrong_type_stays_as_it_came():
     odd = call("{}", name=["f"])
     items = run(CREATED, event("output_item.added", output_index=0, item=odd), done(odd))
     assert [(entry.item_type, json.loads(bytes(entry.started.raw))) for entry in entries(items)] == [("unknown", odd)]
 
 
-def test_a_part_that_is_named_like_a_block_is_no_such_block() -> None:
+def test_a_part_that_is_named_like_a_block_is_no_such_block():
     odd = {"type": "text", "words": "?"}
     (block,) = turn(CREATED, response("completed", message(odd)))
     assert block == {"type": "unknown", "came": odd}
 
 
-def test_a_sign_of_life_is_nothing() -> None:
+def test_a_sign_of_life_is_nothing():
     assert run({"type": "keepalive", "sequence_number": 3}) == []

@@ -4,8 +4,6 @@ Each target's request is valid; reasoning and signatures go to whoever wrote the
 nothing else is lost; and who comes back finds its own as it was.
 """
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """The comparer of bodies: what it calls equal, what it does not, and what a fix excuses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

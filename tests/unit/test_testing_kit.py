@@ -1,7 +1,5 @@
 """The conformance kit sees what it is to see: for each promise a target that breaks it, and where the kit says so."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

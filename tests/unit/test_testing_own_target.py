@@ -1,7 +1,5 @@
 """The example of docs/testing.md: a target of one's own, and the whole test that it needs."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.registry import register, unregister

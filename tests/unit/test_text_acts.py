@@ -1,7 +1,5 @@
 """The list of what programs act on says what the targets do: each entry's examples, put out by a tool."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Where the caller works, as prompts word it: forms understood, values refused, speakers that count."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

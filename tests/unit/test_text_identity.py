@@ -1,7 +1,5 @@
 """Identity: which phrases become the model's, what stays, and where nothing is rewritten."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.text import IdentityRewriter

@@ -1,7 +1,5 @@
 """All filters in a row: order, arguments, paths around what was removed, state."""
 
-from __future__ import annotations
-
 from pipeline.text import OutputFilter, Removed, ToolCall
 
 CALL = '<tool_call>{"name":"Read","arguments":{"path":"/opt/windsurf/x","n":1.0}}</tool_call>'

@@ -1,7 +1,5 @@
 """Tools told in text: the shape of the line for the user's turn and of the preamble, whatever the tools."""
 
-from __future__ import annotations
-
 import json
 import re
 

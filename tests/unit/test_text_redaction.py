@@ -1,7 +1,5 @@
 """Redaction: what is a token of a root and what is not, whole values, markers, roots and state."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest
@@ -122,7 +120,7 @@ def test_values_are_redacted_at_any_depth_and_in_keys():
 
 
 def test_a_value_that_nests_without_end_is_the_callers_fault():
-    value: list[object] = []
+    value = []
     for _ in range(100_000):
         value = [value]
     with pytest.raises(InputError) as refused:

@@ -1,7 +1,5 @@
 """Tool calls in text: which forms are calls, what stays text, what is removed, and the limits."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

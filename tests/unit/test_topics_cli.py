@@ -1,7 +1,5 @@
 """`reknit topics` as a shell sees it, and what it decides about a cluster that is not as declared."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shlex
@@ -24,10 +22,7 @@ from topics.plan import Difference, Found, Wanted
 
 EXAMPLES = (Path(topics.__file__).parent / "examples.jsonl").read_bytes()
 
-DECLARED = [
-    Wanted("a", 3, 1, {"retention.ms": "1000"}),
-    Wanted("b", 3, 1, {"retention.ms": "2000"}),
-]
+DECLARED = [Wanted("a", 3, 1, {"retention.ms": "1000"}), Wanted("b", 3, 1, {"retention.ms": "2000"})]
 
 
 def reknit(*arguments):

@@ -1,7 +1,5 @@
 """The contract against the last release: nothing that programs rely on goes, and what would break them is found."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path
@@ -19,7 +17,7 @@ NOW = json.loads(generate.asyncapi_file(EXAMPLES)[generate.ASYNCAPI_FILE])
 
 
 @pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.stem)
-def test_programs_written_for_a_release_go_on_working(released: Path):
+def test_programs_written_for_a_release_go_on_working(released):
     assert compat.breaches(json.loads(released.read_text(encoding="utf-8")), NOW) == []
 
 
@@ -87,7 +85,7 @@ def other_bytes(document):
         (other_bytes, "provider.requests.v1: Request has another content type, text/plain"),
     ],
 )
-def test_what_breaks_programs_is_found(change, breach: str):
+def test_what_breaks_programs_is_found(change, breach):
     changed = copy.deepcopy(NOW)
     change(changed)
     assert compat.breaches(NOW, changed) == [breach]
@@ -127,7 +125,7 @@ def test_the_command_ends_with_4_where_something_breaks(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"channels": {"history.fixes.v1": {}}}'])
-def test_what_is_no_contract_is_refused(tmp_path, text: str):
+def test_what_is_no_contract_is_refused(tmp_path, text):
     old = tmp_path / "old.json"
     old.write_text(text, encoding="utf-8")
     done = CliRunner().invoke(main, ["topics", "compat", str(old)])

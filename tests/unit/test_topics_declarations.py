@@ -1,7 +1,5 @@
 """The topics of the contract hold together as one table."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The committed schemas and the AsyncAPI document are those of the records, and valid by their own standards."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

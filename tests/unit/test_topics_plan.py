@@ -1,7 +1,5 @@
 """What is called a difference between the declared topics and a cluster's."""
 
-from __future__ import annotations
-
 import pytest
 
 from topics import TOPICS

@@ -1,7 +1,5 @@
 """Records and headers: what was once written decodes, and what is not a record is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

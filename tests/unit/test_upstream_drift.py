@@ -5,14 +5,12 @@ The libraries are pinned. When a pin moves, a type that they have gained is neit
 came: blocks to their own provider, events as opaque items) or `dropped` (recorded), and why.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
 import types
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Union, get_args, get_origin, get_type_hints
 
 import anthropic.types as anthropic_types
 import openai.types.chat as chat_types
@@ -59,7 +57,7 @@ PLACES = {
 }
 
 
-def members(union: Any) -> list[Any]:
+def members(union):
     """The types in a union, inner unions taken apart."""
     origin = get_origin(union)
     if origin is Annotated:
@@ -69,7 +67,7 @@ def members(union: Any) -> list[Any]:
     return [union]
 
 
-def tags(kind: Any, key: str) -> list[str]:
+def tags(kind, key):
     """The values of the literal by which a type is known."""
     if inspect.isclass(kind) and hasattr(kind, "model_fields"):
         field = kind.model_fields.get(key)
@@ -80,7 +78,7 @@ def tags(kind: Any, key: str) -> list[str]:
     return [value for values in literals for value in values if isinstance(value, str)]
 
 
-def kinds(union: Any, key: str = "type") -> set[str]:
+def kinds(union, key="type"):
     """The names of the types in a union."""
     found = set()
     for kind in members(union):
@@ -90,16 +88,16 @@ def kinds(union: Any, key: str = "type") -> set[str]:
     return found
 
 
-def camel(name: str) -> str:
+def camel(name):
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)
 
 
-def fields(model: Any) -> set[str]:
+def fields(model):
     return {camel(name) for name in model.model_fields}
 
 
-def shape(name: str) -> set[str]:
+def shape(name):
     service = get_session().get_service_model("bedrock-runtime")
     return set(service.shape_for(name).members)
 
@@ -166,7 +164,7 @@ def sources(surface):
     return "\n".join(path.read_text("utf-8") for path in paths)
 
 
-def named(name: str, text: str) -> bool:
+def named(name, text):
     """Whether a type is written as a string, or as the field that it is decoded into."""
     snake = re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
     return f'"{name}"' in text or bool(re.search(rf"^    {snake}\s*:", text, re.MULTILINE))

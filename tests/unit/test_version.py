@@ -1,7 +1,5 @@
 """The version of a build names the release, or the commit between two of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy
@@ -26,20 +24,20 @@ def tree(tmp_path, monkeypatch):
     return tmp_path
 
 
-def git(tree: Path, *arguments: str) -> str:
+def git(tree, *arguments):
     who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
     environment = os.environ | who | {"GIT_CONFIG_GLOBAL": "/dev/null"}
     done = subprocess.run(["git", *arguments], cwd=tree, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def commit(tree: Path, words: str) -> str:
+def commit(tree, words):
     git(tree, "add", "-A")
     git(tree, "commit", "-q", "--allow-empty", "-m", words)
     return git(tree, "rev-parse", "--short=7", "HEAD")
 
 
-def version_of(tree: Path) -> str:
+def version_of(tree):
     return runpy.run_path(str(tree / "deploy" / "version.py"))["__version__"]
 
 

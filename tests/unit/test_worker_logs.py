@@ -1,7 +1,5 @@
 """What a worker says: each thing in a line, what repeats counted, as JSON where JSON is asked for."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging
