@@ -149,12 +149,19 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 20.0
 
     on_dead_letter: Annotated[
-        Literal["go-on", "follow"],
+        Literal["go-on", "follow", "park", "stop"],
         Meta(
-            description="After a record that could not be processed its session goes on without it, or its later "
-            "records follow it into the dead letters until the history is restored."
+            description="After a record that could not be processed its session goes on without it; or its later "
+            "records follow it into the dead letters until the history is restored; or they wait until the session is "
+            "released; or the worker stops there."
         ),
     ] = "go-on"
+    parked_records: Annotated[
+        int, Meta(ge=0, description="Records that wait in a parked session at most; later ones are dead letters.")
+    ] = 1_000
+    parked_bytes: Annotated[
+        int, Meta(ge=0, le=64 * _MIB, description="Bytes that wait in a parked session at most.")
+    ] = 8 * _MIB
     session: SessionDefaults = SessionDefaults()
     text: TextSettings = TextSettings()
 

@@ -83,6 +83,12 @@ STAGE_HISTOGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reknit_request_bytes": ("Size of published requests.", ("target",)),
 }
 
+# How much of what stages keep, of all partitions of a worker together.
+STAGE_LEVELS: dict[str, str] = {
+    "reknit_sessions_parked": "Sessions that are parked behind a record that could not be processed.",
+    "reknit_turns_waiting": "Records that wait in parked sessions.",
+}
+
 
 # Why a record of an input became a dead letter.
 DEAD_LETTER_CODES = (
@@ -103,6 +109,7 @@ DEAD_LETTER_CODES = (
     "not_json",
     "not_parked",
     "not_utf8",
+    "parked_full",
     "policy",
     "quarantined",
     "rejected",
@@ -141,6 +148,8 @@ class Metrics:
             name: Histogram(name, text, labels, buckets=SIZE_BUCKETS, registry=self.registry)
             for name, (text, labels) in STAGE_HISTOGRAMS.items()
         }
+        self._levels = {name: Gauge(name, text, registry=self.registry) for name, text in STAGE_LEVELS.items()}
+        self._level_of: dict[tuple[str, str, int], int] = {}
         self._consumed = self._counter("reknit_records_consumed_total", "Source records committed.", "topic")
         self._produced = self._counter("reknit_records_produced_total", "Records published.", "topic")
         self._batches = self._counter("reknit_batches_total", "Committed batches: transactions, exactly once.", "topic")
@@ -259,6 +268,14 @@ class Metrics:
         """Count a record that a stage raised for; it is in the dead letters."""
         del partition
         self._poison.labels(topic).inc()
+
+    def on_levels(self, topic: str, partition: int, levels: Mapping[str, int]) -> None:
+        """Set how much of what a partition's state holds; nothing of it, once it is let go."""
+        for name, gauge in self._levels.items():
+            before, now = self._level_of.pop((name, topic, partition), 0), levels.get(name, 0)
+            if now:
+                self._level_of[name, topic, partition] = now
+            gauge.inc(now - before)
 
     def on_expired(self, topic: str, partition: int, offsets: int) -> None:
         """Count source offsets that the broker's retention removed before they were read."""

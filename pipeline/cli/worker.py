@@ -97,7 +97,9 @@ def session_defaults(config: Config) -> Defaults:
         system=given.system,
         tools=given.tools,
         policy=given.policy,
-        quarantine=config.on_dead_letter == "follow",
+        on_dead_letter=config.on_dead_letter,
+        parked_records=config.parked_records,
+        parked_bytes=config.parked_bytes,
         redact_roots=config.text.redact_roots,
         redact_marker=config.text.redact_marker,
     )

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Sequence
 
 from pipeline.engine.runtime import log, where
-from pipeline.stages.base import Output, Record, Result, Stage, error_headers
+from pipeline.errors import InternalError
+from pipeline.stages.base import Output, Record, Result, Stage, StoppedError, dead_letter, error_headers
 from topics import DEAD_LETTERS
 
 _letters = logging.getLogger("reknit.dead-letters")
@@ -23,12 +24,6 @@ def output_size(output: Output) -> int:
     for name, value in output.headers:
         size += len(name) * 4 + len(value or b"") + 10  # a name is counted as if each character took four bytes
     return size
-
-
-def poison_letter(topic: str, record: Record) -> Output:
-    """Return the dead letter of a record that a stage raised for: key, value and headers as they came."""
-    headers = (*record.headers, *error_headers("internal", topic, record.partition, record.offset))
-    return Output(DEAD_LETTERS, record.key, record.value, headers)
 
 
 def size_letter(output: Output, topic: str, partition: int, offset: int) -> Output:
@@ -71,7 +66,28 @@ def walk(stage: Stage, records: Sequence[Record]) -> tuple[list[Result], Excepti
     for record in records:
         try:
             results.append(stage.process([record]))
+        except StoppedError as error:
+            return results, error
         except Exception as error:  # noqa: BLE001 - whatever a stage raises is a bug that must not stop the partition
             log.error("the stage raised for offset %d: %s", record.offset, where(error))
             return results, error
     return results, None
+
+
+def buried(stage: Stage, record: Record) -> tuple[Result, Exception | None]:
+    """What stands for a record that the stage raised for: its dead letter, and what the policy makes of the session.
+
+    Where the stage raises for that as well, the letter stands alone; the stage must then not be used again.
+
+    Raises:
+        StoppedError: by policy the worker ends there.
+    """
+    why = InternalError("internal", "")
+    try:
+        return stage.refuse(record, why), None
+    except StoppedError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as above
+        log.error("the stage raised for the dead letter of offset %d: %s", record.offset, where(error))
+        tally: dict[tuple[str, ...], float] = {("reknit_dead_letters_total", stage.topic, "internal"): 1}
+        return Result(outputs=[dead_letter(record, stage.topic, why)], tally=tally), error

@@ -5,7 +5,7 @@ Each error carries a code and says what the operator can do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, Protocol
 
 from msgspec import Struct
@@ -163,6 +163,9 @@ class Metrics(Protocol):
     def on_poison(self, topic: str, partition: int) -> None:
         """Count a record that a stage raised for; it is in the dead letters."""
 
+    def on_levels(self, topic: str, partition: int, levels: Mapping[str, int]) -> None:
+        """Set how much of what a partition's state holds, by metric; nothing of it, once it is let go."""
+
     def on_expired(self, topic: str, partition: int, offsets: int) -> None:
         """Count source offsets that the broker's retention removed before they were read."""
 
@@ -195,6 +198,9 @@ class NoMetrics:
         """Do nothing."""
 
     def on_poison(self, topic: str, partition: int) -> None:
+        """Do nothing."""
+
+    def on_levels(self, topic: str, partition: int, levels: Mapping[str, int]) -> None:
         """Do nothing."""
 
     def on_expired(self, topic: str, partition: int, offsets: int) -> None:

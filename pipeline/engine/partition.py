@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from aiokafka.errors import KafkaError
 
 from pipeline.engine.contiguity import Backlog, Span
-from pipeline.engine.dead_letters import log_letters, output_size, poison_letter, size_letter, walk
+from pipeline.engine.dead_letters import buried, log_letters, output_size, size_letter, walk
 from pipeline.engine.interface import EngineError, PartitionLostError
 from pipeline.engine.restore import restore
 from pipeline.engine.runtime import log, where
 from pipeline.engine.writer import Batch, Writer
 from pipeline.kafka import REFUSALS
-from pipeline.stages.base import Record, Result, Stage
+from pipeline.stages.base import Record, Result, Stage, StoppedError
 
 if TYPE_CHECKING:
     from pipeline.engine.runtime import Runtime
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _SLICE_BYTES = 8 << 20
 # Until a partition's first slice was timed, its records count as slow ones.
 _SLOW_RECORD_SECONDS = 60e-6
-
-
 # The pause before a partition is opened anew, doubled at each look up to the second value.
 _REOPEN_SECONDS = 0.5
 _REOPEN_SECONDS_MOST = 5.0
@@ -183,6 +181,7 @@ class Partition:
             self._runtime.fail(error)
         finally:
             self.state = State.CLOSED
+            self._runtime.metrics.on_levels(*self._place, {})
             await self._writer.close()
 
     async def _work_until_closed(self) -> None:
@@ -247,6 +246,7 @@ class Partition:
         except TimeoutError:
             raise self._stuck("taking the partition over", self._tuning.start_seconds) from None
         self.next = await self._restore() or 0
+        self._runtime.metrics.on_levels(*self._place, self._stage.levels())
         await self._on_opened(self.next)
         self._backlog.clear(self.next)
         self.state = State.WORKING
@@ -282,8 +282,9 @@ class Partition:
             before = time.perf_counter()
             try:
                 made = self._stage.process(part)
-            except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises
-                log.error("the stage of %s raised in partition %d: %s", *self._place, where(error))
+            except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or it wants to stop
+                if not isinstance(error, StoppedError):
+                    log.error("the stage of %s raised in partition %d: %s", *self._place, where(error))
                 await self._commit(result, part[0].offset, done, started)
                 await self._process_poisoned(part)
                 result, done, size, started = Result(), 0, 0, time.monotonic()
@@ -344,44 +345,43 @@ class Partition:
         now = time.monotonic()
         metrics = self._runtime.metrics
         metrics.on_commit(*self._place, result, records)
+        metrics.on_levels(*self._place, self._stage.levels())
         log_letters(result.outputs)
         metrics.on_batch(*self._place, processed - started, now - processed)
         if records:
             metrics.on_latency(self.topic, max(0.0, time.time() - self._oldest_ms / 1000))
         metrics.on_lag(*self._place, max(0, self._backlog.limit - position))
 
-    # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a
-    # bug in a stage, and it must not stop the partition.
+    # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a bug.
 
     async def _process_poisoned(self, part: Sequence[Record]) -> None:
-        """Process records of which one makes the stage raise, and put that one into the dead letters.
+        """Process records one by one, and put those that make the stage raise into the dead letters.
 
         An exception may have left the stage's state in memory half changed, so the stage is made anew from the
-        changelog before anything else. Then the records go one by one. What was made before the bad one is right and
-        is committed with the dead letter; the stage is dirty once more and is made anew once more.
+        changelog before anything else. What was made before the bad one is right and is committed.
         """
-        rest, dirty = list(part), True
+        rest = list(part)
+        await self._rebuild()
         while rest:
-            if dirty:
-                await self._rebuild()
             results, error = walk(self._stage, rest)
-            done = len(results)
-            if error is not None:
-                results.append(self._bury(rest[done]))
-                done += 1
             batch = Result()
             for made, record in zip(results, rest, strict=False):
                 self._add(batch, made, [record])
-            await self._commit(batch, rest[done - 1].offset + 1, done, time.monotonic())
-            rest, dirty = rest[done:], error is not None
-        if dirty:
-            await self._rebuild()
+            rest = rest[len(results) :]
+            await self._commit(batch, rest[0].offset if rest else part[-1].offset + 1, len(results), time.monotonic())
+            if isinstance(error, StoppedError):
+                raise error
+            if error is not None:
+                await self._rebuild()
+                await self._bury(rest.pop(0))
 
-    def _bury(self, record: Record) -> Result:
-        """Return what stands for a poison record: its dead letter, counted as stages count theirs."""
+    async def _bury(self, record: Record) -> None:
         self._runtime.metrics.on_poison(*self._place)
-        letter = poison_letter(self.topic, record)
-        return Result(outputs=[letter], tally={("reknit_dead_letters_total", self.topic, "internal"): 1})
+        made, error = buried(self._stage, record)
+        self._add(batch := Result(), made, [record])
+        await self._commit(batch, record.offset + 1, 1, time.monotonic())
+        if error is not None:
+            await self._rebuild()
 
     async def _rebuild(self) -> None:
         deadline = time.monotonic() + self._tuning.start_seconds

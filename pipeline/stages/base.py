@@ -66,6 +66,21 @@ class Result(Struct, kw_only=True):
     tally: dict[tuple[str, ...], float] = field(default_factory=dict)
 
 
+class StoppedError(ReknitError):
+    """A record cannot be processed, and by policy the worker ends there; nothing from it on is committed."""
+
+    fault = "caller"
+
+
+def stopped(record: Record, topic: str, error: ReknitError) -> StoppedError:
+    """The error with which a worker ends at a record; it holds nothing of the record's content."""
+    return StoppedError(
+        "stopped",
+        f"{place_of(record, topic)} cannot be processed ({error.code}), and on_dead_letter is `stop`. With `go-on`, "
+        "`follow` or `park` the record goes into the dead letters.",
+    )
+
+
 class Stage(Protocol):
     """Source records of one partition to output records and state."""
 
@@ -76,7 +91,17 @@ class Stage(Protocol):
         """Take one changelog record, oldest first; None deletes the key."""
 
     def process(self, records: Sequence[Record]) -> Result:
-        """Work through records in order. Never raises for what a record holds: that becomes a dead letter."""
+        """Work through records in order. What a record holds never raises: it becomes a dead letter.
+
+        Raises:
+            StoppedError: by policy the worker ends at such a record.
+        """
+
+    def refuse(self, record: Record, error: ReknitError) -> Result:
+        """Put a record into the dead letters that the engine found cannot be processed; raises as ``process``."""
+
+    def levels(self) -> dict[str, int]:
+        """How much of what there is in the state now, by the name of its metric."""
 
 
 # A header holds an error's words, not a copy of the input that an error may quote.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
@@ -18,13 +18,18 @@ from topics.records import PolicyChange, SessionOpened
 _CHAINS = ("previous_response_id", "conversation")
 
 
+# What becomes of a session's later records after one that could not be processed.
+OnDeadLetter: TypeAlias = Literal["go-on", "follow", "park", "stop"]
+
+
 class Defaults(Struct, frozen=True, kw_only=True):
     """The worker's defaults for sessions.
 
-    ``quarantine``: after a record that could not be processed, the session's later ones follow it into the dead
-    letters until its history is restored, so that a hole never becomes a wrong history. ``source`` is whose events
-    those are that do not say. ``redact_roots`` are the paths that a planner that speaks text only must not tell, and
-    ``redact_marker`` what stands for them.
+    ``on_dead_letter`` says what becomes of a session's later records after one that could not be processed: they are
+    processed, follow it into the dead letters until the history is restored, or wait until the session is released, so
+    that a hole never becomes a wrong history; or the worker stops there. So many records and bytes wait at most.
+    ``source`` is whose events those are that do not say. ``redact_roots`` are the paths that a planner that speaks text
+    only must not tell, and ``redact_marker`` what stands for them.
     """
 
     targets: tuple[str, ...] = ("anthropic",)
@@ -33,7 +38,9 @@ class Defaults(Struct, frozen=True, kw_only=True):
     system: str | None = None
     tools: tuple[Raw, ...] = ()
     policy: Policy = Policy()
-    quarantine: bool = False
+    on_dead_letter: OnDeadLetter = "go-on"
+    parked_records: int = 1_000
+    parked_bytes: int = 8 << 20
     source: str = "claude-cli"
     redact_roots: tuple[str, ...] = SOURCE_ROOTS
     redact_marker: str = MARKER

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from pipeline.errors import InputError, InternalError, ReknitError
-from pipeline.stages.base import Headers, Output, Record, Result, dead_letter
+from pipeline.stages.base import Headers, Output, Record, Result, dead_letter, stopped
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import EventState, EventStates
 from pipeline.stages.records import publish_stream_fixes
@@ -59,8 +59,8 @@ class EventsStage:
             try:
                 self._take_run(run, items, result, tally)
             except ReknitError as error:
-                result.outputs += [dead_letter(record, self.topic, error) for record in run]
-                tally["reknit_dead_letters_total", self.topic, error.code] += len(run)
+                for record in run:
+                    self._put_aside(record, error, result, tally)
                 # What was done before it failed is state; a state that cannot be read stays as it is.
                 with suppress(InternalError):
                     if run[0].key and self._states.find(run[0].key) is not None:
@@ -72,6 +72,22 @@ class EventsStage:
         result.changes = self._states.changes(list(items))
         result.tally = dict(tally)
         return result
+
+    def refuse(self, record: Record, error: ReknitError) -> Result:
+        """Put a record into the dead letters. The session goes on: its events can be replayed."""
+        result, tally = Result(), Counter[tuple[str, ...]]()
+        self._put_aside(record, error, result, tally)
+        result.tally = dict(tally)
+        return result
+
+    def levels(self) -> dict[str, int]:
+        return {}
+
+    def _put_aside(self, record: Record, error: ReknitError, result: Result, tally: Counter[tuple[str, ...]]) -> None:
+        if self._defaults.on_dead_letter == "stop":
+            raise stopped(record, self.topic, error) from error
+        result.outputs.append(dead_letter(record, self.topic, error))
+        tally["reknit_dead_letters_total", self.topic, error.code] += 1
 
     def _take_run(self, run: list[Record], items: _Shown, result: Result, tally: Counter[tuple[str, ...]]) -> None:
         key, value = run[0].key, run[0].value

@@ -3,11 +3,13 @@
 Producers deliver at least once, so part of it is what came under which id: a record that comes again is ignored,
 unless it says something else.
 
-Three kinds of changelog records, told apart by their key's first byte:
+Five kinds of changelog records, told apart by their key's first byte:
 
 - ``h`` + session: the head, once for each batch that touched the session; small, whatever the history's length
 - ``s`` + number + session: a settled segment, written once
 - ``i`` + length + record id + session: what came under an id, written once
+- ``p`` + session: what the session is parked for
+- ``w`` + offset + session: a record that waits behind it, written once
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from msgspec import UNSET
 
 from pipeline.errors import InputError, InternalError
 from pipeline.session import Session
+from pipeline.stages.parked import Parked
 from topics.records import TurnAppended, TurnRecord
 
-_HEAD, _SEGMENT, _ID = b"h", b"s", b"i"
+_HEAD, _SEGMENT, _ID, _PARKED, _WAITING = b"h", b"s", b"i", b"p", b"w"
 Key = TypeVar("Key", int, str)
 
 
@@ -52,7 +55,8 @@ class TurnState(msgspec.Struct, kw_only=True):
 
     ``first`` is the offset with which this life of the session began, None where an earlier version did not note it;
     ``wanted`` counts the requests that were asked for since the last turn. ``told`` are the identities of fixes that
-    were published with a request and are not yet certain.
+    were published with a request and are not yet certain. ``waiting`` are records behind the one that the session is
+    parked for, by their offsets.
     """
 
     session: Session
@@ -66,6 +70,16 @@ class TurnState(msgspec.Struct, kw_only=True):
     segments: set[int] = set()
     new_ids: set[str] = set()
     gone_ids: set[str] = set()
+    parked: Parked | None = None
+    waiting: dict[int, bytes] = {}
+    new_waiting: set[int] = set()
+    gone_waiting: set[int] = set()
+
+    def stop_waiting(self) -> dict[int, bytes]:
+        """Take out what the session is parked for; the records that waited behind it."""
+        waiting, self.waiting, self.parked = self.waiting, {}, None
+        self.gone_waiting |= waiting.keys()
+        return waiting
 
     def count_turn(self) -> None:
         """Count one more record that the session has taken."""
@@ -89,6 +103,8 @@ class _Saved(msgspec.Struct):
     head: bytes = b""
     segments: dict[int, bytes] = {}
     ids: dict[str, bytes] = {}
+    parked: bytes = b""
+    waiting: dict[int, bytes] = {}
 
 
 class TurnStates:
@@ -99,9 +115,27 @@ class TurnStates:
         self._saved: dict[bytes, _Saved] = {}
         self._entries: dict[bytes, TurnState] = {}
         self._closed: dict[bytes, set[bytes]] = {}
+        # The changelog's keys of what is parked and of what waits.
+        self._standing: dict[bytes, set[bytes]] = {_PARKED: set(), _WAITING: set()}
+
+    @property
+    def parked(self) -> int:
+        """How many sessions are parked."""
+        return len(self._standing[_PARKED])
+
+    @property
+    def waiting(self) -> int:
+        """How many records wait in them."""
+        return len(self._standing[_WAITING])
+
+    def is_parked(self, key: bytes) -> bool:
+        """Whether a session is parked; it need not be readable."""
+        entry = self._entries.get(key)
+        return _PARKED + key in self._standing[_PARKED] if entry is None else entry.parked is not None
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record, oldest first."""
+        self._note_standing(key, value)
         kind, rest = key[:1], key[1:]
         if kind == _HEAD:
             self._saved.setdefault(rest, _Saved()).head = value or b""
@@ -110,6 +144,15 @@ class TurnStates:
         elif kind == _ID:
             end = 4 + int.from_bytes(rest[:4], "big")
             _put(self._saved.setdefault(rest[end:], _Saved()).ids, rest[4:end].decode(), value)
+        elif kind == _PARKED:
+            self._saved.setdefault(rest, _Saved()).parked = value or b""
+        elif kind == _WAITING:
+            _put(self._saved.setdefault(rest[8:], _Saved()).waiting, int.from_bytes(rest[:8], "big"), value)
+
+    def _note_standing(self, key: bytes, value: bytes | None) -> None:
+        standing = self._standing.get(key[:1])
+        if standing is not None:
+            (standing.discard if value is None else standing.add)(key)
 
     def find(self, key: bytes) -> TurnState | None:
         """The session of a key, if it was heard of before and not closed since."""
@@ -135,6 +178,7 @@ class TurnStates:
         try:
             head = msgspec.msgpack.decode(saved.head, type=_Head)
             ids = {name: msgspec.msgpack.decode(value, type=SeenId) for name, value in saved.ids.items()}
+            parked = msgspec.msgpack.decode(saved.parked, type=Parked) if saved.parked else None
         except msgspec.DecodeError as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
         session = Session.load(head.session, [saved.segments[number] for number in sorted(saved.segments)])
@@ -149,6 +193,8 @@ class TurnStates:
             quarantined=head.quarantined,
             ids=ids,
             segments=set(saved.segments),
+            parked=parked,
+            waiting=saved.waiting,
         )
 
     def forget_session(self, key: bytes) -> None:
@@ -162,10 +208,15 @@ class TurnStates:
             gone.add(_HEAD + key)
             gone.update(_segment_key(number, key) for number in entry.segments)
             gone.update(_id_key(name, key) for name in entry.ids.keys() | entry.gone_ids)
+            gone.update(_waiting_key(offset, key) for offset in entry.waiting.keys() | entry.gone_waiting)
         if saved is not None:
             gone.add(_HEAD + key)
             gone.update(_segment_key(number, key) for number in saved.segments)
             gone.update(_id_key(name, key) for name in saved.ids)
+            gone.update(_waiting_key(offset, key) for offset in saved.waiting)
+        gone |= {_PARKED + key} & self._standing[_PARKED]
+        for each in gone:
+            self._note_standing(each, None)
 
     def changes(self, touched: set[bytes]) -> dict[bytes, bytes | None]:
         """The changelog records of the sessions that a batch touched, deletions first, always in the same order."""
@@ -174,7 +225,11 @@ class TurnStates:
             changes |= dict.fromkeys(sorted(gone), None)
         self._closed.clear()
         for key in sorted(touched & self._entries.keys()):
-            changes |= _changes_of(key, self._entries[key])
+            entry = self._entries[key]
+            changes |= _changes_of(key, entry)
+            changes |= _parked_changes(key, entry, was_parked=_PARKED + key in self._standing[_PARKED])
+        for key, value in changes.items():
+            self._note_standing(key, value)
         return changes
 
 
@@ -198,6 +253,18 @@ def _changes_of(key: bytes, entry: TurnState) -> dict[bytes, bytes | None]:
     return changes
 
 
+def _parked_changes(key: bytes, entry: TurnState, *, was_parked: bool) -> dict[bytes, bytes | None]:
+    gone, new = entry.gone_waiting - entry.waiting.keys(), entry.new_waiting & entry.waiting.keys()
+    changes: dict[bytes, bytes | None] = dict.fromkeys((_waiting_key(offset, key) for offset in sorted(gone)), None)
+    changes |= {_waiting_key(offset, key): entry.waiting[offset] for offset in sorted(new)}
+    entry.new_waiting, entry.gone_waiting = set(), set()
+    if entry.parked is not None:
+        changes[_PARKED + key] = msgspec.msgpack.encode(entry.parked)
+    elif was_parked:
+        changes[_PARKED + key] = None
+    return changes
+
+
 def _segment_key(number: int, session: bytes) -> bytes:
     return _SEGMENT + number.to_bytes(4, "big") + session
 
@@ -205,6 +272,10 @@ def _segment_key(number: int, session: bytes) -> bytes:
 def _id_key(name: str, session: bytes) -> bytes:
     encoded = name.encode()
     return _ID + len(encoded).to_bytes(4, "big") + encoded + session
+
+
+def _waiting_key(offset: int, session: bytes) -> bytes:
+    return _WAITING + offset.to_bytes(8, "big") + session
 
 
 def _put(records: dict[Key, bytes], key: Key, value: bytes | None) -> None:

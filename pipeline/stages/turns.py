@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct, field, structs
 
 from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.registry import target_named
 from pipeline.session import Session
-from pipeline.stages.base import Output, Record, Result, dead_letter, place_of
+from pipeline.stages.base import Output, Record, Result, dead_letter, place_of, stopped
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.parked import Parked, ParkedFullError, in_order, packed, unpacked
 from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
 from pipeline.stages.turn_state import TurnState, TurnStates, forget_behind, forget_id, kept_by, seen_before
@@ -47,6 +48,17 @@ class QuarantinedError(ReknitError):
     fault = "caller"
 
 
+class _Batch(Struct):
+    """What a batch has led to so far, and the sessions whose state it changed."""
+
+    result: Result = field(default_factory=Result)
+    tally: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    touched: set[bytes] = field(default_factory=set)
+
+    def count_turn(self, event: TurnRecord, outcome: str) -> None:
+        self.tally["reknit_turns_total", str(type(event).__struct_config__.tag), outcome] += 1
+
+
 class TurnsStage:
     """The history side of the sessions of one partition."""
 
@@ -61,47 +73,141 @@ class TurnsStage:
         """Take one changelog record; a session is decoded when it is next heard of."""
         self._states.restore(key, value)
 
+    def levels(self) -> dict[str, int]:
+        return {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}
+
     def process(self, records: Sequence[Record]) -> Result:
-        """Work through records in order. What cannot be used becomes a dead letter, and the session goes on."""
-        result = Result()
-        tally: Counter[tuple[str, ...]] = Counter()
-        touched: set[bytes] = set()
+        """Work through records in order. What cannot be used becomes a dead letter; the policy says what follows."""
+        batch = _Batch()
         for record in records:
             try:
-                touched.add(self._take_record(record, result, tally))
+                self._take_record(record, batch)
             except ReknitError as error:
-                result.outputs.append(dead_letter(record, self.topic, error))
-                tally["reknit_dead_letters_total", self.topic, error.code] += 1
-                if record.key and self._defaults.quarantine:
-                    # A session whose state cannot be read gives dead letters as it is.
-                    with suppress(InternalError):
-                        self._states.get(record.key, record.offset).quarantined = True
-                        touched.add(record.key)
-        result.changes = self._states.changes(touched)
-        result.tally = dict(tally)
-        return result
+                self._put_aside(record, error, batch)
+        return self._finished(batch)
 
-    def _take_record(self, record: Record, result: Result, tally: Counter[tuple[str, ...]]) -> bytes:
+    def refuse(self, record: Record, error: ReknitError) -> Result:
+        """Put a record into the dead letters; its session goes on as the policy says."""
+        batch = _Batch()
+        self._put_aside(record, error, batch)
+        return self._finished(batch)
+
+    def _finished(self, batch: _Batch) -> Result:
+        batch.result.changes = self._states.changes(batch.touched)
+        batch.result.tally = dict(batch.tally)
+        return batch.result
+
+    def _put_aside(self, record: Record, error: ReknitError, batch: _Batch) -> None:
+        policy = self._defaults.on_dead_letter
+        if policy == "stop":
+            raise stopped(record, self.topic, error) from error
+        batch.result.outputs.append(dead_letter(record, self.topic, error))
+        batch.tally["reknit_dead_letters_total", self.topic, error.code] += 1
+        if not record.key or policy == "go-on" or self._states.is_parked(record.key):
+            return
+        # A session whose state cannot be read gives dead letters as it is.
+        with suppress(InternalError):
+            entry = self._states.get(record.key, record.offset)
+            batch.touched.add(record.key)
+            if policy == "park" and not entry.quarantined:
+                entry.parked = Parked(packed(record, None))
+            else:
+                entry.quarantined = True
+
+    def _take_record(self, record: Record, batch: _Batch) -> None:
+        if record.key and self._states.is_parked(record.key):
+            self._take_parked(record.key, record, batch)
+            return
         key, event = decoded(record)
-        kind = str(type(event).__struct_config__.tag)
         if isinstance(event, (SessionClosed, SessionForgotten)):
             # Not looked at before: one whose state cannot be read can be closed too.
-            self._states.forget_session(key)
-            header = names.CLOSED if isinstance(event, SessionClosed) else names.FORGOTTEN
-            result.outputs.append(_farewell(key, record, header))
-            tally["reknit_turns_total", kind, "taken"] += 1
-            return key
+            self._end_session(key, event, record, batch)
+            return
         entry = self._states.get(key, record.offset)
         if entry.quarantined and not isinstance(event, HistoryRestored):
             raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
+        batch.touched.add(key)
         if seen_before(entry, event):
-            tally["reknit_turns_total", kind, "repeated"] += 1
-            return key
-        self._apply(entry, event, Publisher(key, entry, record, result, tally))
+            batch.count_turn(event, "repeated")
+            return
+        self._apply(entry, event, Publisher(key, entry, record, batch.result, batch.tally))
         if isinstance(event, SessionOpened):
-            result.outputs.append(_announcement(key, entry.session))
-        tally["reknit_turns_total", kind, "taken"] += 1
-        return key
+            batch.result.outputs.append(_announcement(key, entry.session))
+        batch.count_turn(event, "taken")
+
+    def _end_session(self, key: bytes, event: SessionClosed | SessionForgotten, record: Record, batch: _Batch) -> None:
+        self._states.forget_session(key)
+        header = names.CLOSED if isinstance(event, SessionClosed) else names.FORGOTTEN
+        batch.result.outputs.append(_farewell(key, record, header))
+        batch.touched.add(key)
+        batch.count_turn(event, "taken")
+
+    # A parked session: its records wait, whatever they hold, until it is released or forgotten.
+
+    def _take_parked(self, key: bytes, record: Record, batch: _Batch) -> None:
+        event = None
+        with suppress(InputError):  # it is said once its turn has come
+            _, event = decoded(record)
+        if isinstance(event, SessionForgotten):
+            self._end_session(key, event, record, batch)
+            return
+        entry = self._states.get(key, record.offset)
+        batch.touched.add(key)
+        if not isinstance(event, SessionReleased):
+            self._keep_waiting(entry, record)
+        elif seen_before(entry, event):
+            batch.count_turn(event, "repeated")
+        else:
+            self._release(key, entry, event, batch)
+            batch.count_turn(event, "taken")
+
+    def _keep_waiting(self, entry: TurnState, record: Record) -> None:
+        parked, kept = entry.parked, packed(record, record.value)
+        assert parked is not None  # noqa: S101  only asked of a parked session
+        most = self._defaults
+        # Once one had no room none has, or what waits would have a hole.
+        if (
+            parked.overflowed
+            or len(entry.waiting) >= most.parked_records
+            or parked.size + len(kept) > most.parked_bytes
+        ):
+            parked.overflowed = True
+            raise ParkedFullError("parked_full", "the session is parked, and no more of its records may wait")
+        entry.waiting[record.offset] = kept
+        entry.new_waiting.add(record.offset)
+        parked.size += len(kept)
+
+    def _release(self, key: bytes, entry: TurnState, event: SessionReleased, batch: _Batch) -> None:
+        """Take the mended record at the place of the one that failed, and then what waited, each at its own."""
+        parked = entry.parked
+        assert parked is not None  # noqa: S101  only asked of a parked session
+        entry.parked = None
+        if event.record is not UNSET:
+            failed = unpacked(key, parked.failed)
+            try:
+                self._take_record(structs.replace(failed, value=bytes(event.record)), batch)
+            except ReknitError:
+                entry.parked = parked  # nothing was taken: it may be released again, with another record
+                if event.id is not UNSET:
+                    forget_id(entry, event.id)
+                raise
+        for record in in_order(key, entry.stop_waiting()):
+            try:
+                self._take_record(record, batch)
+            except ReknitError as error:
+                self._put_aside(record, error, batch)
+        if parked.overflowed:
+            self._follow_letters(key)
+
+    def _follow_letters(self, key: bytes) -> None:
+        """Let no hole be: behind what waited something is in the dead letters, and so goes what comes later."""
+        entry = self._states.find(key)
+        if entry is None:
+            return  # closed meanwhile
+        if entry.parked is not None:
+            entry.parked.overflowed = True
+        else:
+            entry.quarantined = True
 
     def _apply(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""

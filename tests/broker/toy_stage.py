@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from pipeline.stages.base import Output, Record, Result
+from pipeline.errors import ReknitError
+from pipeline.stages.base import Output, Record, Result, dead_letter
 
 SOURCES = ("toy.first.v1", "toy.second.v1")
 OUT = "toy.out.v1"
@@ -44,3 +45,9 @@ class ToyStage:
             result.outputs.append(Output(OUT, record.key, body, (("seen", b"%d" % record.timestamp),)))
             result.changes[key] = b"%d" % count
         return result
+
+    def refuse(self, record: Record, error: ReknitError) -> Result:
+        return Result(outputs=[dead_letter(record, self.topic, error)])
+
+    def levels(self) -> dict[str, int]:
+        return {"toy_keys": len(self.counts)}

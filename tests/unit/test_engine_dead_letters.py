@@ -2,30 +2,14 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
+
 from pipeline._version import __version__
-from pipeline.engine.dead_letters import output_size, poison_letter, size_letter, walk
-from pipeline.stages.base import Output, Record, Result
+from pipeline.engine.dead_letters import buried, output_size, size_letter, walk
+from pipeline.stages.base import Output, Record, Result, StoppedError
 from topics import DEAD_LETTERS
 
 VERSION = __version__.encode()
-
-
-def test_the_letter_of_a_poison_record_keeps_it_as_it_came():
-    record = Record(partition=2, offset=9, key=b"k", value=b"v", headers=(("h", b"1"), ("h", b"2")))
-    assert poison_letter("agent.turns.v1", record) == Output(
-        DEAD_LETTERS,
-        b"k",
-        b"v",
-        (
-            ("h", b"1"),
-            ("h", b"2"),
-            ("reknit.error.code", b"internal"),
-            ("reknit.error.topic", b"agent.turns.v1"),
-            ("reknit.error.partition", b"2"),
-            ("reknit.error.offset", b"9"),
-            ("reknit.error.version", VERSION),
-        ),
-    )
 
 
 def test_the_letter_of_an_output_that_no_topic_takes_has_position_and_digest():
@@ -87,7 +71,14 @@ class Fussy:
         (record,) = records
         if record.value == b"bad":
             raise ValueError(record.offset)
+        if record.value == b"stop":
+            raise StoppedError("stopped", "here")
         return Result(outputs=[Output("out.v1", record.key, record.value)])
+
+    def refuse(self, record, error):
+        if record.value == b"stop":
+            raise StoppedError("stopped", "here")
+        raise ValueError(error.code)
 
 
 def records(*values):
@@ -98,6 +89,25 @@ def test_walk_stops_at_the_record_that_raises():
     results, error = walk(Fussy(), records(b"a", b"b", b"bad", b"c"))
     assert [result.outputs[0].value for result in results] == [b"a", b"b"]
     assert isinstance(error, ValueError)
+
+
+def test_the_letter_of_a_poison_record_keeps_it_as_it_came_also_where_its_session_has_a_bug():
+    record = Record(partition=2, offset=9, key=b"k", value=b"v", headers=(("h", b"1"), ("h", b"2")))
+    made, error = buried(Fussy(), record)
+    why = (("code", b"internal"), ("topic", b"in.v1"), ("partition", b"2"), ("offset", b"9"), ("version", VERSION))
+    headers = (("h", b"1"), ("h", b"2"), *((f"reknit.error.{name}", value) for name, value in why))
+    assert made == Result(
+        outputs=[Output(DEAD_LETTERS, b"k", b"v", headers)],
+        tally={("reknit_dead_letters_total", "in.v1", "internal"): 1},
+    )
+    assert isinstance(error, ValueError)
+
+
+def test_where_the_policy_is_to_stop_nothing_is_buried():
+    results, error = walk(Fussy(), records(b"a", b"stop", b"b"))
+    assert (len(results), type(error)) == (1, StoppedError)
+    with pytest.raises(StoppedError):
+        buried(Fussy(), *records(b"stop"))
 
 
 def test_walk_goes_through_where_nothing_raises():

@@ -15,7 +15,7 @@ from pipeline.engine.partition import Partition, State
 from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
 from pipeline.kafka import KafkaSettings
-from pipeline.stages.base import Output, Record, Result
+from pipeline.stages.base import Output, Record, Result, StoppedError, dead_letter
 
 
 def fetched(offset, value=b"v", key=b"k"):
@@ -25,6 +25,9 @@ def fetched(offset, value=b"v", key=b"k"):
 def span(start, *records, end=None):
     end = end if end is not None else (records[-1].offset + 1 if records else start)
     return Span(start, end, records, end)
+
+
+LETTER = (("reknit_dead_letters_total", "in.v1", "internal"), 1)
 
 
 class Counting:
@@ -45,11 +48,21 @@ class Counting:
             self.count += 1
             if record.value == b"poison":
                 raise RuntimeError("secret content")
+            if record.value == b"stop":
+                raise StoppedError("stopped", "in.v1/0/2")
             value = record.value if record.value.startswith(b"big") else b"%d:%d" % (record.offset, self.count)
             result.outputs.append(Output("out.v1", record.key, value))
         result.changes[b"count"] = b"%d" % self.count
         result.tally[("seen",)] = len(records)
         return result
+
+    def refuse(self, record, error):
+        if record.key == b"worse":
+            raise RuntimeError("secret content")
+        return Result(outputs=[dead_letter(record, self.topic, error)], tally=dict([LETTER]))
+
+    def levels(self):
+        return {"count": self.count}
 
 
 class Broker:
@@ -107,6 +120,10 @@ class Recording(NoMetrics):
     def __init__(self):
         super().__init__()
         self.calls = []
+        self.levels = []
+
+    def on_levels(self, topic, partition, levels):
+        self.levels.append(levels)
 
     def on_commit(self, topic, partition, result, records):
         self.calls.append(("commit", topic, partition, records, dict(result.tally)))
@@ -249,7 +266,8 @@ async def test_poison_is_buried_and_the_state_is_made_anew(make, caplog):
     broker, actor, runtime = await make(slice_records=4)
     values = [b"v", b"v", b"poison", b"v", b"poison", b"v"]
     made = Counting.made
-    actor.offer(span(0, *(fetched(offset, value) for offset, value in enumerate(values))))
+    keys = [b"worse" if at == 2 else b"k" for at in range(6)]
+    actor.offer(span(0, *map(fetched, range(6), values, keys)))
     await until(lambda: actor.next == 6)
     assert broker.values == [b"0:1", b"1:2", b"poison", b"3:3", b"poison", b"5:4"]
     assert broker.state == {b"count": b"4"}
@@ -259,6 +277,22 @@ async def test_poison_is_buried_and_the_state_is_made_anew(make, caplog):
     assert Counting.made > made + 2
     assert "secret content" not in caplog.text
     assert runtime.failure is None
+
+
+async def test_by_policy_the_worker_ends_at_a_record_and_commits_what_came_before(make):
+    broker, actor, runtime = await make()
+    actor.offer(span(0, *(fetched(offset, value) for offset, value in enumerate([b"v", b"v", b"stop", b"v"]))))
+    await until(lambda: runtime.failure is not None)
+    assert (runtime.failure.code, runtime.failure.fault) == ("stopped", "caller")
+    assert (broker.values, broker.position) == ([b"0:1", b"1:2"], 2)
+
+
+async def test_what_a_partition_holds_is_told_once_it_is_read_and_after_each_batch_and_taken_back_at_its_end(make):
+    _, actor, runtime = await make(state={b"count": b"5"}, position=7)
+    actor.offer(span(7, fetched(7)))
+    await until(lambda: actor.next == 8)
+    await actor.close()
+    assert runtime.metrics.levels == [{"count": 5}, {"count": 6}, {}]
 
 
 async def test_a_hole_is_not_taken(make):

@@ -42,7 +42,7 @@ def raised_in(path):
                 yield code
 
 
-KINDS = {name for name in vars(errors) if name.endswith("Error")} | {"QuarantinedError"}
+KINDS = {name for name in vars(errors) if name.endswith("Error")} | {"ParkedFullError", "QuarantinedError"}
 
 
 def test_every_code_that_a_dead_letter_can_have_is_listed():

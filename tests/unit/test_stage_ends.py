@@ -265,9 +265,9 @@ def test_a_damaged_snapshot_is_a_typed_error_or_a_recovery():
     assert refused > 20
 
 
-@pytest.mark.parametrize("quarantine", [False, True])
-def test_a_session_that_cannot_be_read_never_passes_for_a_new_one(quarantine):
-    stage = TurnsStage(Defaults(quarantine=quarantine))
+@pytest.mark.parametrize("policy", ["go-on", "follow", "park"])
+def test_a_session_that_cannot_be_read_never_passes_for_a_new_one(policy):
+    stage = TurnsStage(Defaults(on_dead_letter=policy))
     stage.restore(b"h" + KEY, b"\xc1 not a head")
     for at in range(3):
         found = stage.process(records([appended(user("hi")), b"not json"], first=2 * at))

@@ -279,8 +279,8 @@ def test_half_a_surrogate_pair_is_mended_by_the_reader_not_refused():
     assert bodies(found)[0]["messages"] == [user("\ufffd")]
 
 
-def test_with_quarantine_later_records_follow_until_the_history_is_restored():
-    stage = TurnsStage(Defaults(quarantine=True))
+def test_under_follow_later_records_go_into_the_dead_letters_until_the_history_is_restored():
+    stage = TurnsStage(Defaults(on_dead_letter="follow"))
     found = stage.process(
         records([OPENED, b"poison", appended(user("a")), {"type": "history.restored", "messages": [user("a")]}])
     )

@@ -145,7 +145,10 @@ def value_of(value: Any) -> bytes | None:
 
 def loaded(row: Row) -> Any:
     """A stage that has read the row's changelog."""
-    stage = STAGES[row["side"]](msgspec.json.decode(json.dumps(row.get("defaults", {})), type=Defaults))
+    defaults = dict(row.get("defaults", {}))
+    if defaults.pop("quarantine", False):  # as 0.1.0 called it
+        defaults["on_dead_letter"] = "follow"
+    stage = STAGES[row["side"]](msgspec.json.decode(json.dumps(defaults), type=Defaults))
     for name, encoded in row["state"]:
         key = base64.b64decode(name)
         value = None if encoded is None else base64.b64decode(encoded)

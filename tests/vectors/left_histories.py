@@ -222,7 +222,7 @@ def _resets(made: Any) -> Iterator[Json]:
         "quarantined",
         poisoned,
         [appended(user()), restored(user(), said()), appended(user())],
-        defaults={"quarantine": True},
+        defaults={"on_dead_letter": "follow"},
     )
     defaults = {"targets": ["openai-chat"], "model": "gpt-5", "system": "Default.", "policy": {"open_exchanges": 3}}
     yield made("under the worker's defaults", [*varied()], defaults=defaults)

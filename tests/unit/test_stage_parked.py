@@ -1,0 +1,212 @@
+"""A parked session: what comes behind a record that could not be processed waits, and ends as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from build import answered, called, said, user
+
+from pipeline.errors import InternalError
+from pipeline.stages.base import Output, Record, StoppedError
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.turns import TurnsStage
+from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
+
+KEY = b"s"
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+CLOSED = {"type": "session.closed"}
+WANTED = {"type": "request.wanted"}
+PARK = Defaults(on_dead_letter="park")
+POISON = {"type": "turn.appended", "message": {"role": "nobody"}, "id": "p"}
+
+
+def turn(message, **fields):
+    return {"type": "turn.appended", "message": message, **fields}
+
+
+def released(record=None, **fields):
+    return {"type": "session.released", **({} if record is None else {"record": record}), **fields}
+
+
+def record(offset, event, key=KEY):
+    value = event if isinstance(event, bytes) else json.dumps(event).encode()
+    traced = (("producer", b"crew/1"), ("traceparent", b"00-%d" % offset))
+    return Record(partition=2, offset=offset, key=key, value=value, headers=traced, timestamp=1000 + offset)
+
+
+def run(events, defaults=PARK, *, batch=1, restart=False):
+    """Outputs of a log, which is processed in batches and, where wanted, by a new stage after each; the last stage."""
+    stage, state, outputs = TurnsStage(defaults), {}, []
+    records = [record(offset, event) for offset, event in enumerate(events) if event is not None]
+    for at in range(0, len(records), batch):
+        made = stage.process(records[at : at + batch])
+        outputs += made.outputs
+        state |= made.changes
+        if restart:
+            stage = TurnsStage(defaults)
+            for key, value in state.items():
+                stage.restore(key, value)
+    return outputs, stage, {key: value for key, value in state.items() if value is not None}
+
+
+def letters(outputs):
+    found = [dict(output.headers) for output in outputs if output.topic == DEAD_LETTERS]
+    return [(int(each["reknit.error.offset"]), each["reknit.error.code"].decode()) for each in found]
+
+
+def published(outputs: list[Output]) -> list[Output]:
+    return [output for output in outputs if output.topic != DEAD_LETTERS]
+
+
+def texts(outputs):
+    """The users' last words in each request."""
+    bodies = [json.loads(output.value) for output in outputs if output.topic == PROVIDER_REQUESTS]
+    return [body["messages"][-1]["content"][-1]["text"] for body in bodies]
+
+
+MENDED = turn(called("call.1"), id="p")
+BEHIND = [
+    turn(user("stop"), id="u1"),
+    turn(said("well")),
+    {**OPENED, "system": "Be brief."},
+    turn(user("again"), id="u2"),
+    turn(user("again"), id="u2"),
+    turn(answered("call.1")),
+    {"type": "history.rewound", "to": "u2"},
+    WANTED,
+]
+CASES = {
+    "in the midst": ([OPENED, turn(user("go"))], MENDED, BEHIND),
+    "at the beginning": ([], OPENED, [turn(user("go")), *BEHIND]),
+    "with a restore behind": ([OPENED], MENDED, [{"type": "history.restored", "messages": [user("a")]}, WANTED]),
+    "with the end behind": ([OPENED, turn(user("go"))], MENDED, [*BEHIND, CLOSED, turn(user("a new life")), OPENED]),
+    "with nothing behind": ([OPENED, turn(user("go"))], turn(user("and?")), []),
+    "the end itself": ([OPENED], CLOSED, [OPENED, turn(user("a new life"))]),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3, 99])
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("poison", [POISON, b"\xff{"], ids=["unusable", "no JSON"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_session_that_is_released_ends_as_if_nothing_had_been(case, poison, restart, batch):
+    before, mended, behind = CASES[case]
+    later = [turn(said("fine")), turn(user("later"), id="u9")]
+    expected, *_, calm = run([*before, mended, *behind, None, *later])
+    outputs, stage, state = run(
+        [*before, poison, *behind, released(mended, id="r"), *later], batch=batch, restart=restart
+    )
+    assert letters(outputs)[0][0] == len(before)
+    assert [o for o in letters(outputs)[1:] if o[1] != "rejected"] == []
+    assert published(outputs) == published(expected)
+    assert stage.levels() == {"reknit_sessions_parked": 0, "reknit_turns_waiting": 0}
+    assert {key for key in state if key[:1] in b"pw"} == set()
+    assert state.keys() - calm.keys() <= {b"i\0\0\0\1r" + KEY}
+
+
+def test_a_session_that_is_released_without_the_record_goes_on_behind_it():
+    outputs, stage, _ = run([OPENED, POISON, turn(user("one")), turn(said("two")), turn(user("three")), released()])
+    assert letters(outputs) == [(1, "unknown_role")]
+    assert texts(outputs) == ["one", "three"]
+    assert not stage.levels()["reknit_sessions_parked"]
+
+
+def test_while_a_session_is_parked_its_neighbours_are_not():
+    stage = TurnsStage(PARK)
+    made = stage.process(
+        [record(0, OPENED), record(1, POISON), record(2, OPENED, b"t"), record(3, turn(user("a")), b"t")]
+    )
+    assert texts(made.outputs) == ["a"]
+    assert stage.levels() == {"reknit_sessions_parked": 1, "reknit_turns_waiting": 0}
+
+
+def test_a_record_that_waited_and_fails_parks_the_session_again():
+    log = [OPENED, POISON, turn(user("one")), b"{", turn(said("two")), turn(user("three"))]
+    first = run([*log, released()])
+    assert letters(first[0])[1:] == [(3, "not_json")]
+    assert texts(first[0]) == ["one"]
+    assert first[1].levels() == {"reknit_sessions_parked": 1, "reknit_turns_waiting": 2}
+    for restart in (False, True):
+        outputs, *_ = run([*log, released(), released(turn(said("so")))], restart=restart)
+        assert texts(outputs) == ["one", "three"]
+
+
+@pytest.mark.parametrize(
+    "mended", [POISON, released(), {"type": "nobody.knows"}], ids=["unusable", "released", "unknown"]
+)
+def test_a_release_with_a_record_that_cannot_be_processed_changes_nothing(mended):
+    log = [OPENED, POISON, turn(user("one")), released(mended, id="r")]
+    outputs, stage, _ = run(log)
+    assert [offset for offset, _ in letters(outputs)] == [1, 3]
+    assert stage.levels() == {"reknit_sessions_parked": 1, "reknit_turns_waiting": 1}
+    assert texts(run([*log, released(turn(said("so")), id="r")])[0]) == ["one"]
+
+
+def test_two_who_release_at_once_do_it_once():
+    once = [OPENED, POISON, turn(user("one")), released(turn(said("so")), id="r")]
+    for restart in (False, True):
+        outputs, stage, _ = run([*once, once[-1], turn(said("two")), turn(user("three"))], restart=restart)
+        assert letters(outputs)[1:] == []
+        assert texts(outputs) == ["one", "three"]
+        assert not stage.levels()["reknit_sessions_parked"]
+
+
+def test_a_session_that_is_not_parked_cannot_be_released():
+    outputs, *_ = run([OPENED, released(), turn(user("one"))])
+    assert letters(outputs) == [(1, "not_parked")]
+    assert texts(run([OPENED, released(), turn(user("one"))], Defaults(on_dead_letter="go-on"))[0]) == ["one"]
+
+
+@pytest.mark.parametrize("bound", [{"parked_records": 2}, {"parked_bytes": 300}], ids=["records", "bytes"])
+def test_what_finds_no_room_is_a_dead_letter_and_so_is_what_comes_later_until_the_history_is_restored(bound):
+    defaults = Defaults(on_dead_letter="park", **bound)
+    log = [OPENED, POISON, turn(user("one")), turn(said("two")), turn(user("x" * 300)), turn(user("y"))]
+    restored = {"type": "history.restored", "messages": [user("a")]}
+    for restart in (False, True):
+        outputs, stage, _ = run([*log, released(), turn(user("z")), restored, WANTED], defaults, restart=restart)
+        assert letters(outputs)[1:] == [(4, "parked_full"), (5, "parked_full"), (7, "quarantined")]
+        assert texts(outputs) == ["one", "a"]
+        assert not stage.levels()["reknit_sessions_parked"]
+
+
+def test_a_parked_session_is_forgotten_at_once_with_all_that_waits():
+    forgotten = {"type": "session.forgotten"}
+    _, stage, state = run([OPENED, POISON, turn(user("one")), turn(user("two")), forgotten], batch=2)
+    assert state == {}
+    assert stage.levels() == {"reknit_sessions_parked": 0, "reknit_turns_waiting": 0}
+    _, _, state = run([OPENED, POISON, turn(user("one")), forgotten], restart=True)
+    assert state == {}
+
+
+def test_a_record_that_made_the_stage_raise_parks_its_session():
+    stage = TurnsStage(PARK)
+    stage.process([record(0, OPENED)])
+    made = stage.refuse(record(1, turn(user("bug"))), InternalError("internal", ""))
+    made.outputs += stage.process([record(2, turn(user("one"))), record(3, released(turn(said("so"))))]).outputs
+    assert letters(made.outputs) == [(1, "internal")]
+    assert texts(made.outputs) == ["one"]
+
+
+def test_what_waits_costs_the_changelog_no_more_than_itself():
+    stage = TurnsStage(PARK)
+    stage.process([record(0, OPENED), record(1, POISON)])
+    sizes = [
+        sum(len(value or b"") for value in stage.process([record(at, turn(user("x" * 100)))]).changes.values())
+        for at in range(2, 502)
+    ]
+    assert max(sizes) - min(sizes) <= 16
+
+
+def test_where_the_policy_is_to_stop_nothing_is_made_of_the_record():
+    stage = TurnsStage(Defaults(on_dead_letter="stop"))
+    with pytest.raises(StoppedError) as caught:
+        stage.process([record(0, OPENED), record(1, {"type": "history.rewound", "to": "secret"})])
+    assert "agent.turns.v1/2/1 cannot be processed (unknown_message)" in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def test_nothing_of_the_worker_s_own_writing_is_lost_behind_a_failed_opening():
+    outputs, *_ = run([{**OPENED, "targets": ["nobody"]}, turn(user("go")), released(OPENED)])
+    assert [o.topic for o in outputs] == [DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS]
+    assert HISTORY_FIXES not in {o.topic for o in outputs}
