@@ -198,6 +198,14 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
     open_exchanges: Annotated[
         int, Meta(description="How many of the last exchanges may still wait for a real result before they settle.")
     ] = 8
+    expires_after: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Seconds without a record of the session's own in `agent.turns` after which it is over and "
+            "its state is freed; longer than any answer takes. 0: never.",
+        ),
+    ] = 0
 
 
 class Structure(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,12 @@ Direction: TypeAlias = Literal["in", "out", "internal"]
 DEFAULT_PARTITIONS = 12
 
 _MIB = 1024 * 1024
-_DAY_MS = 24 * 60 * 60 * 1000
+DAY_MS = 24 * 60 * 60 * 1000
+
+# How long turns are kept, and how long it is remembered which sessions expired or were forgotten: until the last record
+# that can still be read of them is gone, with its segment.
+TURNS_DAYS = 30
+MARKER_DAYS = TURNS_DAYS + 2
 
 # Bytes of a record batch as the broker counts it, compressed. Nothing is refused for its size alone below the first;
 # the second leaves room for what is added around an input of that size: an envelope, or a dead letter's headers.
@@ -67,7 +72,7 @@ _COMPRESSION = Setting(
     "compression.type", "producer", "The worker writes zstd; compressing again would cost the broker time for nothing."
 )
 _SEGMENT = Setting(
-    "segment.ms", str(_DAY_MS), "Deletion works on whole segments: no record outlives its retention by more than a day."
+    "segment.ms", str(DAY_MS), "Deletion works on whole segments: no record outlives its retention by more than a day."
 )
 
 
@@ -75,7 +80,7 @@ def _deleted(days: int, why: str, *, largest: int) -> tuple[Setting, ...]:
     """A log that forgets by age."""
     return (
         Setting("cleanup.policy", "delete", "Every record counts, not only the newest of its key."),
-        Setting("retention.ms", str(days * _DAY_MS), why),
+        Setting("retention.ms", str(days * DAY_MS), why),
         Setting("max.message.bytes", str(largest), "Histories carry images and documents; 1 MiB refuses them."),
         _COMPRESSION,
         _SEGMENT,
@@ -96,12 +101,12 @@ _COMPACTED = (
     Setting("min.cleanable.dirty.ratio", "0.1", "A restart reads the log to its end; at the default, half is stale."),
     Setting(
         "delete.retention.ms",
-        str(7 * _DAY_MS),
+        str(7 * DAY_MS),
         "A worker that kept its state on disk and was away for less than this still sees what was deleted.",
     ),
     Setting(
         "max.compaction.lag.ms",
-        str(7 * _DAY_MS),
+        str(7 * DAY_MS),
         "A forgotten session is gone from the log within this time, also on a topic that is hardly written.",
     ),
     _COMPRESSION,
@@ -125,7 +130,7 @@ TOPICS: tuple[Topic, ...] = (
         direction="in",
         summary="The one log that orders a session: what was said, restored, rewound and asked for.",
         content_type="application/json",
-        settings=(*_deleted(30, _REPLAY, largest=LARGEST_INPUT), _BROKERS_TIME),
+        settings=(*_deleted(TURNS_DAYS, _REPLAY, largest=LARGEST_INPUT), _BROKERS_TIME),
     ),
     Topic(
         name=PROVIDER_EVENTS,

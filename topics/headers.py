@@ -22,6 +22,7 @@ EXIT = "exit"
 POLICY = "policy"
 CLOSED = "closed"
 FORGOTTEN = "forgotten"
+EXPIRED = "expired"
 STATUS = "status"
 ORIGIN = "origin"
 
@@ -118,6 +119,13 @@ class ForgottenHeaders(Struct, frozen=True, kw_only=True):
     """Headers of the record, with a null value, by which the history side has the stream side forget a session."""
 
     forgotten: Annotated[Place, Meta(description="The record of the session's log that had it forgotten.")]
+    origin: WorkersOwn | UnsetType = UNSET
+
+
+class ExpiredHeaders(Struct, frozen=True, kw_only=True):
+    """Headers of the record, with a null value, by which the history side tells the stream side that one expired."""
+
+    expired: Annotated[Place, Meta(description="The record whose time showed that the session has expired.")]
     origin: WorkersOwn | UnsetType = UNSET
 
 

@@ -83,6 +83,13 @@ MESSAGES: tuple[Message, ...] = (
         headers=headers.ForgottenHeaders,
     ),
     Message(
+        name="SessionExpiry",
+        topic=PROVIDER_EVENTS,
+        summary="Written by the worker itself: the session was silent for too long, and the stream side forgets it.",
+        null=True,
+        headers=headers.ExpiredHeaders,
+    ),
+    Message(
         name="Request",
         topic=PROVIDER_REQUESTS,
         summary="A request body, byte for byte what is to be sent.",

@@ -87,6 +87,10 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     open_exchanges: Annotated[
         int | UnsetType, Meta(description="How many of the last exchanges may still wait for a real result.")
     ] = UNSET
+    expires_after: Annotated[
+        Count | UnsetType,
+        Meta(description="Seconds without a record of the session's own after which it is over; 0: never."),
+    ] = UNSET
 
 
 class _TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):

@@ -110,6 +110,10 @@ LONGEST_MESSAGE = 1000
 ROOM_FOR_HEADERS = 64 * 1024
 
 
+# Errors whose dead letters hold nothing of the record but its key: the session was forgotten.
+_WITHHELD = frozenset({"forgotten"})
+
+
 def dead_letter(record: Record, topic: str, error: ReknitError) -> Output:
     """The record as it came, with ``reknit.error.*`` headers; a value that does not fit is named by its digest."""
     why = error_headers(
@@ -121,6 +125,8 @@ def dead_letter(record: Record, topic: str, error: ReknitError) -> Output:
         path=error.path,
         message=error.message[:LONGEST_MESSAGE],
     )
+    if error.code in _WITHHELD:
+        return Output(DEAD_LETTERS, record.key, None, why)
     headers = (*record.headers, *why)
     value = record.value
     if value is not None and len(value) > LARGEST_OUTPUT - ROOM_FOR_HEADERS:

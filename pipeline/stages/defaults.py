@@ -12,6 +12,7 @@ from pipeline.model import Policy
 from pipeline.session import Session
 from pipeline.streams.cascade.speech import Speech
 from pipeline.text import MARKER, SOURCE_ROOTS
+from topics.declarations import DAY_MS, MARKER_DAYS
 from topics.records import PolicyChange, SessionOpened
 
 # Parameters by which a request goes on from what a provider keeps.
@@ -28,8 +29,9 @@ class Defaults(Struct, frozen=True, kw_only=True):
     ``on_dead_letter`` says what becomes of a session's later records after one that could not be processed: they are
     processed, follow it into the dead letters until the history is restored, or wait until the session is released, so
     that a hole never becomes a wrong history; or the worker stops there. So many records and bytes wait at most.
-    ``source`` is whose events those are that do not say. ``redact_roots`` are the paths that a planner that speaks text
-    only must not tell, and ``redact_marker`` what stands for them.
+    ``source`` is whose events those are that do not say. ``marker_ms`` is how long it is remembered that a session is
+    over. ``redact_roots`` are the paths that a planner that speaks text only must not tell, and ``redact_marker`` what
+    stands for them.
     """
 
     targets: tuple[str, ...] = ("anthropic",)
@@ -42,6 +44,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
     parked_records: int = 1_000
     parked_bytes: int = 8 << 20
     source: str = "claude-cli"
+    marker_ms: int = MARKER_DAYS * DAY_MS
     redact_roots: tuple[str, ...] = SOURCE_ROOTS
     redact_marker: str = MARKER
 

@@ -13,6 +13,7 @@ import msgspec
 from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.stages.base import Headers, Output, Record, Result, dead_letter, stopped
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.endings import KINDS, EndedError, Endings, Why
 from pipeline.stages.event_state import EventState, EventStates
 from pipeline.stages.records import publish_stream_fixes
 from pipeline.streams import SOURCES, FinishedTurn, Recovery
@@ -32,6 +33,9 @@ from topics.records import RECORDED, StreamPolicy, TurnAppended
 
 _NONE: Mapping[str, bytes] = MappingProxyType({})
 
+# Headers by which the history side says that a session is over.
+_ENDS = frozenset({names.CLOSED, names.EXPIRED, names.FORGOTTEN})
+
 # What a batch shows of each session: items in their order, those together whose records carry the same headers.
 _Shown: TypeAlias = dict[bytes, list[tuple[Headers, list[Item]]]]
 
@@ -45,17 +49,18 @@ class EventsStage:
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
         self._states = EventStates(self._defaults.speech())
+        self._endings = Endings(self._defaults.marker_ms)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record; a session is decoded when it is next heard of."""
-        self._states.restore(key, value)
+        (self._endings if key[:1] in KINDS else self._states).restore(key, value)
 
     def process(self, records: Sequence[Record]) -> Result:
         """Feed records to their sessions. What cannot be used becomes a dead letter, and the session goes on."""
         result = Result()
         tally: Counter[tuple[str, ...]] = Counter()
         items: _Shown = {}
-        for run in runs(records, self._defaults.source):
+        for run in runs(self._admitted(records, result, tally), self._defaults.source):
             try:
                 self._take_run(run, items, result, tally)
             except ReknitError as error:
@@ -69,7 +74,7 @@ class EventsStage:
         for key, groups in items.items():
             for headers, found in groups:
                 result.outputs.extend([Output(SESSION_ITEMS, key, encode(item), headers) for item in joined(found)])
-        result.changes = self._states.changes(list(items))
+        result.changes = self._states.changes(list(items)) | self._endings.changes()
         result.tally = dict(tally)
         return result
 
@@ -84,10 +89,28 @@ class EventsStage:
         return {}
 
     def _put_aside(self, record: Record, error: ReknitError, result: Result, tally: Counter[tuple[str, ...]]) -> None:
-        if self._defaults.on_dead_letter == "stop":
+        if self._defaults.on_dead_letter == "stop" and not isinstance(error, EndedError):
             raise stopped(record, self.topic, error) from error
         result.outputs.append(dead_letter(record, self.topic, error))
         tally["reknit_dead_letters_total", self.topic, error.code] += 1
+
+    def _admitted(self, records: Sequence[Record], result: Result, tally: Counter[tuple[str, ...]]) -> Sequence[Record]:
+        """Records without those of sessions that are over by then: looked at in the log's order, as time passes."""
+        if not self._endings and all(record.value is not None for record in records):
+            return records
+        admitted = []
+        for record in records:
+            self._endings.pass_time(record.timestamp)
+            why = _told_end(record)
+            if record.key and why is not None:
+                self._endings.end(record.key, why)
+            elif record.key and (over := self._endings.why_over(record.key)) is not None:
+                if over == "forgotten" or record.value is not None or names.POLICY not in dict(record.headers):
+                    self._put_aside(record, EndedError(over), result, tally)
+                    continue
+                self._endings.begin_anew(record.key)
+            admitted.append(record)
+        return admitted
 
     def _take_run(self, run: list[Record], items: _Shown, result: Result, tally: Counter[tuple[str, ...]]) -> None:
         key, value = run[0].key, run[0].value
@@ -98,8 +121,8 @@ class EventsStage:
             self._learn_policy(key, headers[names.POLICY], result)
             _show_items(items, key, (), [])
             return
-        if value is None and (names.CLOSED in headers or names.FORGOTTEN in headers):
-            self._close_session(key, items, tally)
+        if value is None and not headers.keys().isdisjoint(_ENDS):
+            self._close_session(key, items, tally, silently=names.FORGOTTEN in headers)
             return
         source = _text(headers.get(names.SOURCE)) or self._defaults.source
         entry = self._entry(key, source)
@@ -128,13 +151,18 @@ class EventsStage:
         """The session of a key; one that nobody has heard of yet begins with this source."""
         return self._states.find(key) or self._states.begin_session(key, Recovery(source))
 
-    def _close_session(self, key: bytes, items: _Shown, tally: Counter[tuple[str, ...]]) -> None:
-        """Forget a session that its log has closed; what was open ends, and is not appended to the closed log."""
+    def _close_session(
+        self, key: bytes, items: _Shown, tally: Counter[tuple[str, ...]], *, silently: bool = False
+    ) -> None:
+        """Forget a session that is over; what was open ends, and is not appended to its log.
+
+        ``silently``, nothing is shown of what was open.
+        """
         try:
             entry = self._states.find(key)
         except InternalError:
             entry = None  # what cannot be read is forgotten too
-        if entry is None:
+        if entry is None or silently:
             _show_items(items, key, (), [])
         else:
             named = _item_headers(entry.recovery.run)
@@ -163,6 +191,14 @@ class EventsStage:
         elif records is None:
             for turn in turns:
                 entry.keep_waiting(turn)
+
+
+def _told_end(record: Record) -> Why | None:
+    """Why the session is over, where the record is the history side's word for that; None where it is another."""
+    if record.value is not None:
+        return None
+    found = {name for name, _ in record.headers}
+    return "forgotten" if names.FORGOTTEN in found else "expired" if names.EXPIRED in found else None
 
 
 def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) -> None:

@@ -170,6 +170,12 @@ class TurnStates:
             entry = self._entries[key] = TurnState(session=self._fresh(), first=offset)
         return entry
 
+    def forget_unborn(self, key: bytes | None) -> None:
+        """After a record that could not be used: a session that it would have begun begins with a later one."""
+        entry = self._entries.get(key or b"")
+        if key and entry is not None and not entry.turn and not (entry.wanted or entry.quarantined or entry.parked):
+            del self._entries[key]
+
     def _load(self, key: bytes) -> TurnState | None:
         saved = self._saved[key]
         if not saved.head:

@@ -17,6 +17,7 @@ from pipeline.registry import target_named
 from pipeline.session import Session
 from pipeline.stages.base import Output, Record, Result, dead_letter, place_of, stopped
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.endings import KINDS, EndedError, Endings
 from pipeline.stages.parked import Parked, ParkedFullError, in_order, packed, unpacked
 from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
@@ -38,6 +39,8 @@ from topics.records import (
     TurnRecord,
 )
 
+# What begins a session anew that has expired.
+_BEGINS = (SessionOpened, HistoryRestored)
 # Marks what the worker writes to an input by its own decision.
 _OURS = (names.ORIGIN, REKNIT.encode())
 
@@ -68,10 +71,11 @@ class TurnsStage:
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
         self._states = TurnStates(self._defaults.session)
+        self._endings = Endings(self._defaults.marker_ms)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record; a session is decoded when it is next heard of."""
-        self._states.restore(key, value)
+        (self._endings if key[:1] in KINDS else self._states).restore(key, value)
 
     def levels(self) -> dict[str, int]:
         return {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}
@@ -80,6 +84,8 @@ class TurnsStage:
         """Work through records in order. What cannot be used becomes a dead letter; the policy says what follows."""
         batch = _Batch()
         for record in records:
+            for key in self._endings.pass_time(record.timestamp):
+                self._free_session(key, names.EXPIRED, record, batch)
             try:
                 self._take_record(record, batch)
             except ReknitError as error:
@@ -93,17 +99,20 @@ class TurnsStage:
         return self._finished(batch)
 
     def _finished(self, batch: _Batch) -> Result:
-        batch.result.changes = self._states.changes(batch.touched)
+        batch.result.changes = self._states.changes(batch.touched) | self._endings.changes()
         batch.result.tally = dict(batch.tally)
         return batch.result
 
     def _put_aside(self, record: Record, error: ReknitError, batch: _Batch) -> None:
         policy = self._defaults.on_dead_letter
-        if policy == "stop":
+        if policy == "stop" and not isinstance(error, EndedError):
             raise stopped(record, self.topic, error) from error
         batch.result.outputs.append(dead_letter(record, self.topic, error))
         batch.tally["reknit_dead_letters_total", self.topic, error.code] += 1
-        if not record.key or policy == "go-on" or self._states.is_parked(record.key):
+        if not record.key or isinstance(error, EndedError) or self._states.is_parked(record.key):
+            return
+        if policy == "go-on":
+            self._states.forget_unborn(record.key)
             return
         # A session whose state cannot be read gives dead letters as it is.
         with suppress(InternalError):
@@ -111,6 +120,7 @@ class TurnsStage:
             batch.touched.add(record.key)
             if policy == "park" and not entry.quarantined:
                 entry.parked = Parked(packed(record, None))
+                self._endings.stop_clock(record.key)
             else:
                 entry.quarantined = True
 
@@ -118,7 +128,7 @@ class TurnsStage:
         if record.key and self._states.is_parked(record.key):
             self._take_parked(record.key, record, batch)
             return
-        key, event = decoded(record)
+        key, event = self._decoded(record, batch)
         if isinstance(event, (SessionClosed, SessionForgotten)):
             # Not looked at before: one whose state cannot be read can be closed too.
             self._end_session(key, event, record, batch)
@@ -128,21 +138,58 @@ class TurnsStage:
             raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
         batch.touched.add(key)
         if seen_before(entry, event):
+            self._endings.prolong(key, entry.session.policy.expires_after)
             batch.count_turn(event, "repeated")
             return
         self._apply(entry, event, Publisher(key, entry, record, batch.result, batch.tally))
-        if isinstance(event, SessionOpened):
+        self._endings.prolong(key, entry.session.policy.expires_after)
+        begun_anew = self._endings.begin_anew(key)
+        if isinstance(event, SessionOpened) or begun_anew:
             batch.result.outputs.append(_announcement(key, entry.session))
         batch.count_turn(event, "taken")
 
+    def _decoded(self, record: Record, batch: _Batch) -> tuple[bytes, TurnRecord]:
+        """The session's key and what the record says.
+
+        Raises:
+            EndedError: the session is over, and this is none of the records that it still takes.
+            InputError: as ``decoded``.
+        """
+        if record.key and self._endings.has_expired(record.key):
+            self._endings.end(record.key, "expired")
+            self._free_session(record.key, names.EXPIRED, record, batch)
+        why = self._endings.why_over(record.key) if record.key else None
+        if why is None:
+            return decoded(record)
+        try:
+            key, event = decoded(record)
+        except InputError as error:
+            raise EndedError(why) from error
+        if isinstance(event, SessionForgotten) or (why == "expired" and isinstance(event, _BEGINS)):
+            return key, event
+        raise EndedError(why)
+
     def _end_session(self, key: bytes, event: SessionClosed | SessionForgotten, record: Record, batch: _Batch) -> None:
-        self._states.forget_session(key)
-        header = names.CLOSED if isinstance(event, SessionClosed) else names.FORGOTTEN
-        batch.result.outputs.append(_farewell(key, record, header))
+        if isinstance(event, SessionForgotten):
+            self._endings.end(key, "forgotten")
+            self._free_session(key, names.FORGOTTEN, record, batch)
+        else:
+            self._endings.stop_clock(key)
+            self._free_session(key, names.CLOSED, record, batch)
         batch.touched.add(key)
         batch.count_turn(event, "taken")
 
-    # A parked session: its records wait, whatever they hold, until it is released or forgotten.
+    def _free_session(self, key: bytes, how: str, record: Record, batch: _Batch) -> None:
+        """Free both sides of a session that is over; ``how`` is the header that tells the stream side.
+
+        The record that a session expires with is another session's as a rule.
+        """
+        self._states.forget_session(key)
+        place = place_of(record, AGENT_TURNS).encode()
+        batch.result.outputs.append(Output(PROVIDER_EVENTS, key, None, ((how, place), _OURS)))
+        batch.tally["reknit_sessions_ended_total", how] += 1
+
+    # A parked session: its records wait, whatever they hold, until it is released or forgotten; it does not expire.
 
     def _take_parked(self, key: bytes, record: Record, batch: _Batch) -> None:
         event = None
@@ -159,6 +206,7 @@ class TurnsStage:
             batch.count_turn(event, "repeated")
         else:
             self._release(key, entry, event, batch)
+            self._resume_clock(key)
             batch.count_turn(event, "taken")
 
     def _keep_waiting(self, entry: TurnState, record: Record) -> None:
@@ -198,6 +246,12 @@ class TurnsStage:
                 self._put_aside(record, error, batch)
         if parked.overflowed:
             self._follow_letters(key)
+
+    def _resume_clock(self, key: bytes) -> None:
+        """A released session's gap begins anew, also where none of its records could be taken."""
+        entry = self._states.find(key)
+        if entry is not None and entry.parked is None:
+            self._endings.prolong(key, entry.session.policy.expires_after)
 
     def _follow_letters(self, key: bytes) -> None:
         """Let no hole be: behind what waited something is in the dead letters, and so goes what comes later."""
@@ -267,8 +321,3 @@ def _announcement(key: bytes, session: Session) -> Output:
         tools=session.tool_names or None if speaks else None,
     )
     return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)), _OURS))
-
-
-def _farewell(key: bytes, record: Record, header: str) -> Output:
-    """What frees the stream side of a session that is closed or forgotten, as the header says."""
-    return Output(PROVIDER_EVENTS, key, None, ((header, place_of(record, AGENT_TURNS).encode()), _OURS))

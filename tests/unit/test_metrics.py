@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from build import answered, called, said, user
@@ -13,14 +14,15 @@ from pipeline import errors
 from pipeline.metrics import DEAD_LETTER_CODES, Metrics
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.endings import Why
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 
 # Codes of errors that only who configures a worker or registers a target can meet.
 NOT_OF_RECORDS = {"bad_marker", "bad_root", "name_taken", "unknown_rule", "wrong_rules"}
-# Of what is no bad record: what a provider would refuse, what a stage raised for, what no topic takes.
-OF_NO_ERROR = {"internal", "rejected", "size"}
+# Of no bad record: a session that is over, what a provider refuses, what a stage raised for, what no topic takes.
+OF_NO_ERROR = {"internal", "rejected", "size", *get_args(Why)}
 
 
 def stage_modules():
