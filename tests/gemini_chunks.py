@@ -2,9 +2,10 @@
 
 import json
 
-from pipeline.streams import Recovery
+import streamed
+from streamed import entries, items_of, only
+
 from topics.items import ItemCompleted
-from topics.reducer import reduce
 
 
 def chunk(*parts, reason=None, id="r1", **members):  # noqa: A002  the member
@@ -25,22 +26,12 @@ END = chunk(text(""), reason="STOP")
 
 
 def run(*chunks):
-    recovery = Recovery("gemini", records=False)
-    items = [item for one in chunks for item in recovery.feed(f"data: {json.dumps(one)}\r\n\r\n".encode())]
-    return items + recovery.end_run("exit")
+    return items_of("gemini", [f"data: {json.dumps(one)}\r\n\r\n".encode() for one in chunks])
 
 
 def turn(*chunks):
     """The blocks of the turns that go into the log."""
-    recovery = Recovery("gemini")
-    for one in chunks:
-        recovery.feed(json.dumps(one).encode())
-    recovery.end_run("exit")
-    return [block for one in recovery.take_finished() for block in json.loads(one.message)["content"]]
-
-
-def entries(items):
-    return reduce(items).entries
+    return streamed.run("gemini", *chunks).blocks
 
 
 def shown(items):
@@ -49,7 +40,7 @@ def shown(items):
 
 def extras(items):
     """What stands beside the content of each item, item by item."""
-    done = [item for item in items if isinstance(item, ItemCompleted)]
+    done = only(items, ItemCompleted)
     return [
         {name: json.loads(bytes(raw)) for name, raw in item.extras.items()} if isinstance(item.extras, dict) else {}
         for item in done

@@ -13,6 +13,7 @@ from zlib import crc32
 import msgspec
 import pytest
 from recorded import rows
+from streamed import only
 
 from pipeline.streams import Recovery
 from topics.items import ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
@@ -122,7 +123,7 @@ def check_whole(recording, compared=screen):
     view = reduce(items)
     assert [entry.item_id for entry in view.entries if entry.incomplete or not entry.done] == []
     assert (view.retracted, view.notices, view.unrecognized) == (set(), {}, {})
-    stops = [item for item in items if isinstance(item, TurnStop)]
+    stops = only(items, TurnStop)
     assert len(stops) == 1
     assert not stops[0].incomplete
 

@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 import stream_lab as lab
 from recorded import needs_corpus
+from streamed import only
 
 from pipeline.streams import Recovery
 from topics.items import TurnDelta, TurnStop, Usage
@@ -164,7 +165,7 @@ def test_a_cut_call_stays_cut():
     text, call = reduce(items).entries
     assert (text.incomplete, call.incomplete, call.item_id) == (False, True, "toolu_01EKqbqmZrGRXy18eN7m9kvY")
     assert call.text.startswith('{"filename": "taxes.txt", "lines_of_text": [\n')
-    (stop,) = [item for item in items if isinstance(item, TurnStop)]
+    (stop,) = only(items, TurnStop)
     assert (stop.stop_reason, stop.incomplete) == ("max_tokens", False)
 
 
@@ -181,7 +182,7 @@ def test_several_messages_in_one_run_follow_one_another(name):
     alone = [block for part in parts for block in lab.screen(lab.fed("anthropic", [lab.sse(event) for event in part]))]
     items = lab.fed("anthropic", events(row))
     assert lab.screen(items) == alone
-    assert len([item for item in items if isinstance(item, TurnStop)]) == len(parts) > 1
+    assert len(only(items, TurnStop)) == len(parts) > 1
     assert (reduce(items).retracted, [entry for entry in reduce(items).entries if entry.incomplete]) == (set(), [])
 
 

@@ -12,6 +12,7 @@ import pytest
 from recorded import needs_corpus, rows
 from recorded_streams import arguments, events, recordings, sse
 from stream_lab import fed, strings
+from streamed import only
 
 from pipeline.streams import Recovery
 from topics.items import AgentError, AgentUnrecognized, ItemStarted, TurnStop
@@ -123,7 +124,7 @@ def test_a_whole_answer_is_promoted(provider):
         items = fed_whole(row)
         entries = reduce(items).entries
         message, reason = response["choices"][0]["message"], response["choices"][0].get("finish_reason")
-        assert [item for item in items if isinstance(item, AgentUnrecognized | AgentError)] == [], row["id"]
+        assert only(items, AgentUnrecognized | AgentError) == [], row["id"]
         content = message.get("content") or ""
         if isinstance(content, list):
             content = "".join(part.get("text", "") for part in content if part["type"] == "text")
@@ -139,7 +140,7 @@ def test_a_whole_answer_is_promoted(provider):
         assert {item.origin for item in items if isinstance(item, ItemStarted) and item.item_type == "text"} <= {
             "promoted"
         }
-        (stop,) = [item for item in items if isinstance(item, TurnStop)]
+        (stop,) = only(items, TurnStop)
         assert (stop.incomplete, stop.stop_reason, stop.model) == (False, reason or None, response["model"] or None), (
             row["id"]
         )

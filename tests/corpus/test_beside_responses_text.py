@@ -7,6 +7,7 @@ import pytest
 from recorded import needs_corpus
 from recorded_streams import events, payloads, recordings
 from stream_lab import fed, sse, strings
+from streamed import only
 
 from topics.items import AgentUnrecognized
 
@@ -49,7 +50,7 @@ def test_every_address_and_title_is_in_an_item(provider):
             named = set(names(said(event)))
             found += len(named)
             assert named <= known, (row["id"], event["type"], named - known)
-        assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+        assert only(items, AgentUnrecognized) == []
     assert found
 
 

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import stream_lab as lab
 from recorded import needs_corpus, rows
+from streamed import only
 
 from pipeline.streams import Recovery
 from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
@@ -179,13 +180,13 @@ def test_an_answer_whose_end_was_told_is_not_called_cut(source):
     for row in [*streamed(source), *answers(source)]:
         items = fed(source, row)
         said = reasons(row)
-        stops = [item for item in items if isinstance(item, TurnStop)]
+        stops = only(items, TurnStop)
         assert {item.stop_reason for item in stops if item.stop_reason} <= set(said), row["id"]
         if said:
             # An attempt that another one replaced was cut, and what came of the other was told.
             begun = sum('"message_start"' in event for event in events(row))
             assert not any(item.incomplete for item in stops[-1 if begun > 1 else 0 :]), row["id"]
-            assert [item for item in items if isinstance(item, TurnDiagnosis)] == [], row["id"]
+            assert only(items, TurnDiagnosis) == [], row["id"]
 
 
 @each_source
@@ -200,7 +201,7 @@ def test_the_recordings_are_all_there(source):
 def test_an_answer_that_was_not_streamed_is_on_the_screen(source):
     for row in answers(source):
         items = fed(source, row)
-        assert [item for item in items if isinstance(item, AgentUnrecognized | ItemRetracted)] == [], row["id"]
+        assert only(items, AgentUnrecognized | ItemRetracted) == [], row["id"]
         view = reduce(items)
         assert all(entry.done for entry in view.entries), row["id"]
         assert (texts(view.entries), calls(view.entries)) == plain(source, whole(row)), row["id"]
@@ -250,7 +251,7 @@ def test_stop_reasons_and_tokens_are_the_official_clients(source):
         final = row.get("sdk_final")
         if final is None or sum('"message_start"' in event for event in events(row)) > 1:
             continue  # of several messages in one stream the client keeps the last one alone
-        stops = [item for item in fed(source, row) if isinstance(item, TurnStop)]
+        stops = only(fed(source, row), TurnStop)
         assert [item.stop_reason for item in stops] == [final["stop_reason"]], row["id"]
         usage = {name: final["usage"].get(name) or 0 for name in Usage.__struct_fields__}
         assert [lab.plain(item.usage) for item in stops] == [usage], row["id"]
@@ -279,7 +280,7 @@ def test_items_of_own_blocks_end_with_the_block_of_the_recording():
     for row in streamed(source):
         if row.get("sdk_final") is None or sum('"message_start"' in event for event in events(row)) > 1:
             continue
-        ended = [item for item in fed(source, row) if isinstance(item, ItemCompleted)]
+        ended = only(fed(source, row), ItemCompleted)
         found = [json.loads(bytes(item.raw)) for item in ended if isinstance(item.raw, msgspec.Raw)]
         common = {"text", "thinking", "tool_use", "redacted_thinking"}
         expected = [block for block in row["sdk_final"]["content"] if block["type"] not in common]

@@ -22,6 +22,7 @@ from recorded_streams import (
 )
 from stream_lab import fed
 from stream_lab import sse as event_bytes
+from streamed import only
 
 from pipeline.streams import Recovery
 from topics.items import AgentUnrecognized, ItemRetracted, ItemStarted, TurnDelta, TurnStop
@@ -144,7 +145,7 @@ def name_and_seal(part):
 def test_nothing_is_withdrawn_incomplete_or_not_understood_where_nothing_went_wrong():
     for row in all_rows():
         items = fed("gemini", sse(row))
-        assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == [], row["id"]
+        assert only(items, ItemRetracted | AgentUnrecognized) == [], row["id"]
         assert incomplete(items) == [], row["id"]
         assert errors(items) == [], row["id"]
         check_named(items)
@@ -155,7 +156,7 @@ def test_tokens_are_told_once_a_message():
         items = fed("gemini", sse(row))
         told = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta) and item.usage]
         said = [chunk["usageMetadata"] for chunk in events(row) if "usageMetadata" in chunk]
-        stops = [item for item in items if isinstance(item, TurnStop)]
+        stops = only(items, TurnStop)
         assert len(told) == (len(stops) if said else 0), row["id"]
         if said:
             output = said[-1].get("candidatesTokenCount", 0) + said[-1].get("thoughtsTokenCount", 0)

@@ -33,6 +33,7 @@ from recorded_streams import (
 )
 from stream_lab import fed
 from stream_lab import sse as event_bytes
+from streamed import only
 
 from topics.items import AgentError, AgentUnrecognized, ItemRetracted, ItemStarted, TurnDelta, TurnStop
 from topics.reducer import reduce
@@ -215,7 +216,7 @@ def test_reasoning_and_the_providers_own_tools_are_shown_in_their_places(provide
 def test_nothing_is_withdrawn_or_not_understood_where_nothing_went_wrong(provider):
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
-        odd = [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)]
+        odd = only(items, ItemRetracted | AgentUnrecognized)
         assert odd == [], row["id"]
         assert [item.item_id for item in items if isinstance(item, ItemStarted) and item.origin != "stream"] == []
         check_named(items)
@@ -227,7 +228,7 @@ def test_only_what_was_cut_is_incomplete(provider):
     for row in recordings(provider):
         items = fed(source(provider), sse(row))
         cut_calls = [raw for _, raw in screen(reduce(items)).cut_calls]
-        stops = [item for item in items if isinstance(item, TurnStop)]
+        stops = only(items, TurnStop)
         ended = bool(stops) and not stops[-1].incomplete
         for raw in cut_calls:
             assert not isinstance(arguments(raw), dict) or not raw or not ended, row["id"]
@@ -299,8 +300,8 @@ def test_other_apis_are_passed_on_as_they_are():
             continue
         for name in ("openai-chat", "openai-responses", "gemini", "vllm"):
             items = fed(name, sse(row))
-            assert [item for item in items if isinstance(item, ItemStarted)] == [], (row["id"], name)
-            told = [item for item in items if isinstance(item, AgentUnrecognized | AgentError)]
+            assert only(items, ItemStarted) == [], (row["id"], name)
+            told = only(items, AgentUnrecognized | AgentError)
             assert len(told) == len([raw for raw in payloads(row) if raw.strip() != "[DONE]"]), (row["id"], name)
 
 
@@ -388,7 +389,7 @@ def test_the_whole_response_makes_up_for_what_did_not_stream(provider):
         for count in places(last):
             items = fed("openai-responses", [event_bytes(raw) for raw in [*raws[:count], raws[last]]])
             assert screen(reduce(items)) == expected, (row["id"], count)
-            assert [item for item in items if isinstance(item, ItemRetracted)] == []
+            assert only(items, ItemRetracted) == []
             streamed = {event.get("output_index") for event in map(json.loads, raws[:count])} - {None}
             promoted = [entry for entry in reduce(items).entries if entry.origin == "promoted"]
             missing = [item for at, item in enumerate(responses_in(row)[0]) if at not in streamed and is_shown(item)]

@@ -12,6 +12,7 @@ from recorded import needs_corpus, rows
 from recorded_streams import errors, events, payloads, recordings
 from stream_lab import fed
 from stream_lab import sse as event_bytes
+from streamed import only
 
 from pipeline.history.readers.fields import derived_id
 from pipeline.streams import Recovery
@@ -151,7 +152,7 @@ def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider)
         models = [final.get("model") for final in finals]
         expected = [block for item in first_told(row) for block in in_log(item, models[0])]
         assert content == expected, row["id"]
-        stops = [item for item in items if isinstance(item, TurnStop)]
+        stops = only(items, TurnStop)
         assert [stop.stop_reason for stop in stops] == [reason(final) for final in finals], row["id"]
         assert [stop.usage or None for stop in stops] == [usage(final) for final in finals], row["id"]
         assert [stop.incomplete for stop in stops] == [False] * len(finals), row["id"]
@@ -202,7 +203,7 @@ def test_pieces_that_are_lost_are_made_up_for(provider, *, done):
         else:
             expected = [found for item in told for found in on_screen(item)]
             assert sorted(map(repr, shown(items))) == sorted(map(repr, expected)), row["id"]
-        assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+        assert only(items, AgentUnrecognized) == []
 
 
 @each
@@ -250,7 +251,7 @@ def test_a_whole_answer_is_promoted(provider):
         assert content == expected, name
         assert {entry.origin for entry in reduce(items).entries} <= {"promoted", "stream"}
         status = answer.get("status")
-        stops = [item for item in items if isinstance(item, TurnStop)]
+        stops = only(items, TurnStop)
         if status in {"queued", "in_progress"}:
             continue
         assert [(stop.incomplete, stop.stop_reason) for stop in stops] == [(False, reason(answer) if status else None)]

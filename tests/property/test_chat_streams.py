@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streamed import only
 
 from pipeline.streams import Recovery
 from topics.items import AgentError, AgentUnrecognized, ItemDelta, ItemRetracted, TurnStop
@@ -169,11 +170,11 @@ def check(answer, items, blocks):
     assert list(zip([entry.started.name for entry in calls], given, strict=True)) == answer.calls
     known = [entry for entry in entries if entry.item_type in {"thinking", "text", "tool_use"}]
     assert {entry.incomplete for entry in known} <= {failed}
-    assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == []
+    assert only(items, ItemRetracted | AgentUnrecognized) == []
     assert [item.code for item in items if isinstance(item, AgentError)] == ["error"] * failed
     said = json.dumps(json.loads(msgspec.json.encode(items)))
     assert all(json.dumps(word) in said for note in answer.notes for word in note.values())
-    (stop,) = [item for item in items if isinstance(item, TurnStop)]
+    (stop,) = only(items, TurnStop)
     assert (stop.incomplete, stop.stop_reason) == (failed, None if failed else answer.end)
     assert [block["text"] for block in blocks if block["type"] == "text"] == texts
     assert [block["text"] for block in blocks if block.get("refusal")] == [answer.refusal] * bool(answer.refusal)

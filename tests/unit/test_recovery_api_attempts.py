@@ -7,6 +7,7 @@ import json
 
 import pytest
 from msgspec import Raw
+from streamed import only
 
 from pipeline.streams.events import (
     BlockDelta,
@@ -132,7 +133,7 @@ def test_token_counts_are_told_once():
     ):
         events = [MessageStarted("m1"), *STOPPED, *early, MessageDelta("end_turn"), MessageStopped(), *late]
         items, _ = stepped(*events, RunEnded("exit"))
-        assert [item for item in items if isinstance(item, TurnStop | TurnDelta)] == expected
+        assert only(items, TurnStop | TurnDelta) == expected
 
 
 def test_an_empty_answer_has_its_stop():
@@ -144,7 +145,7 @@ def test_an_empty_answer_has_its_stop():
 def test_a_stop_that_comes_after_the_reason_completes_its_block():
     items, _ = stepped(MessageStarted("m1"), *TEXT, MessageDelta("end_turn"), BlockStopped(0), MessageStopped())
     assert texts(items) == [("Hello.", False)]
-    assert [item for item in items if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="x-block-0")]
+    assert only(items, ItemCompleted) == [ItemCompleted(item_id="x-block-0")]
 
 
 def whole(*kinds):
@@ -242,7 +243,7 @@ def test_what_did_not_finish_is_withdrawn_by_the_next_attempt():
 def test_what_was_never_shown_is_not_withdrawn():
     silent = BlockStarted(index=0, kind="thinking")
     items, _ = run(silent, MessageStarted("m2"), *STOPPED, *FINISH)
-    assert [item for item in items if isinstance(item, ItemRetracted)] == []
+    assert only(items, ItemRetracted) == []
     assert texts(items) == [("Hello.", False)]
 
 

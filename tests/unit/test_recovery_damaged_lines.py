@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from streamed import items_of, only
 
 from pipeline.streams import Recovery
 from pipeline.streams.events import MOST_TEXT
@@ -19,9 +20,7 @@ def answer(text):
 
 
 def recovered(*data):
-    recovery = Recovery("claude-cli")
-    items = [item for part in data for item in recovery.feed(part)]
-    return items + recovery.end_run("exit")
+    return items_of("claude-cli", *data)
 
 
 def texts(items):
@@ -43,7 +42,7 @@ def test_an_event_written_into_another_line_is_cut_out(place, newline):
     items = recovered(LINE[:place] + LIMIT + newline + LINE[place:])
     assert reasons(items) == []
     assert texts(items) == ['Grüße, 你好 and {braces} and "quotes".']
-    assert len([item for item in items if isinstance(item, SessionRateLimit)]) == 1
+    assert len(only(items, SessionRateLimit)) == 1
 
 
 def test_the_halves_of_a_line_may_come_in_different_feeds_with_a_snapshot_between():
@@ -60,7 +59,7 @@ def test_two_events_may_be_written_into_one_line():
     items = recovered(LINE[:60] + LIMIT + b"\n" + LINE[60:120] + LIMIT + b"\n" + LINE[120:])
     assert reasons(items) == []
     assert len(texts(items)) == 1
-    assert len([item for item in items if isinstance(item, SessionRateLimit)]) == 2
+    assert len(only(items, SessionRateLimit)) == 2
 
 
 def test_events_that_lost_their_newline_come_in_their_order():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from streamed import only
 
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
@@ -31,7 +32,7 @@ def fed(*events, reason="connection lost", **options):
 
 
 def diagnosis(items):
-    (found,) = [item for item in items if isinstance(item, TurnDiagnosis)]
+    (found,) = only(items, TurnDiagnosis)
     assert items[-1] is found
     return found
 
@@ -64,7 +65,7 @@ def test_the_ends_do_not_overlap_and_attempts_that_were_replaced_count():
 
 def test_a_run_that_finished_leaves_nothing():
     done = fed(START, TEXT, delta("Hi"), STOP, finish("end_turn"), END, reason="end of input")
-    assert [item for item in done if isinstance(item, TurnDiagnosis)] == []
+    assert only(done, TurnDiagnosis) == []
     assert Recovery("anthropic").end_run("exit 1") == []
 
 

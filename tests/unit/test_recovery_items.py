@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from streamed import only
 
 from pipeline.streams import recover
 from topics.items import AgentError, ItemCompleted, ItemRetracted, TurnDelta, TurnResult
@@ -104,9 +105,9 @@ def test_unknown_content_that_belongs_to_no_block_is_passed_on(before):
 def test_members_that_nobody_knows_are_carried_as_extras():
     cited = {"type": "text", "text": "Hi", "citations": [1]}
     items = recovered(whole("m1", cited, request_id="r1"))
-    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    (done,) = only(items, ItemCompleted)
     assert {name: bytes(raw) for name, raw in done.extras.items()} == {"citations": b"[1]"}
-    (delta,) = [item for item in items if isinstance(item, TurnDelta)]
+    (delta,) = only(items, TurnDelta)
     assert {name: bytes(raw) for name, raw in delta.extras.items()} == {"request_id": b'"r1"'}
 
 
@@ -154,7 +155,7 @@ def test_a_result_is_unseen_if_the_last_main_message_does_not_show_it(*, blocks,
 
 def test_an_error_result_is_expanded_though_it_is_seen():
     items = recovered(whole("m1", said("Oh no.")), result("Oh no.", is_error=True))
-    (outcome,) = [item for item in items if isinstance(item, TurnResult)]
+    (outcome,) = only(items, TurnResult)
     assert (outcome.unseen, outcome.expanded) == (False, True)
 
 

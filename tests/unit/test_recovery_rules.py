@@ -7,6 +7,7 @@ Runs are written as the CLI writes them, through helpers with the notation of th
 import json
 
 import pytest
+from streamed import only
 
 from pipeline.streams import Recovery
 from topics.items import (
@@ -124,7 +125,7 @@ def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_st
     before = recovered(streamed)
     assert [item.incomplete for item in before if isinstance(item, ItemCompleted)] == [True]
     after = recovered(streamed, whole("m1", said("Hi")))
-    assert [item for item in after if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="cc-block-0")]
+    assert only(after, ItemCompleted) == [ItemCompleted(item_id="cc-block-0")]
 
 
 def test_blocks_that_are_named_as_abandoned_go_confirmed_or_not_and_the_others_stay():
@@ -143,7 +144,7 @@ def test_blocks_that_are_named_as_abandoned_go_confirmed_or_not_and_the_others_s
 def test_abandoned_blocks_of_another_message_touch_nothing():
     items = recovered(start("m1"), text("Hi"), stop(0, "m0"), whole("m1", said("Hi")), finish("end_turn"), stop())
     assert shown(reduce(items)) == [("text", "Hi")]
-    assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop()]
+    assert only(items, TurnStop) == [TurnStop()]
 
 
 # -- rule 2: cut with a stop, or by a retry -----------------------------------------------------------------------
@@ -160,7 +161,7 @@ def test_after_a_cut_only_what_was_unconfirmed_goes(cut, next_):
     run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1)]
     named = [json.loads(json.dumps(line).replace('"from_block_index": 0', '"from_block_index": 1')) for line in cut]
     items = recovered(*run, named, next_)
-    assert [item for item in items if isinstance(item, ItemRetracted)] == [ItemRetracted(item_id="cc-block-1")]
+    assert only(items, ItemRetracted) == [ItemRetracted(item_id="cc-block-1")]
     assert shown(reduce(items))[0] == ("text", "First.")
 
 
@@ -254,7 +255,7 @@ def test_what_was_accepted_is_followed_and_not_replaced(accepted):
 def test_a_finished_attempt_that_another_attempt_follows_was_accepted():
     items = recovered(start("m1"), text("Hi"), finish("end_turn"), start("m2"))
     assert shown(reduce(items)) == [("!text", "Hi")]
-    assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop()]
+    assert only(items, TurnStop) == [TurnStop()]
 
 
 def test_a_retry_after_the_stop_reason_keeps_what_was_confirmed():
@@ -281,7 +282,7 @@ def test_calls_of_which_one_waits_for_its_result_go_when_the_replacement_makes_t
 def test_all_lines_of_the_replacement_are_one_message():
     items = recovered(CUT_ANSWER, whole("m2", said("One.")), whole("m2", said("Two.")))
     assert shown(reduce(items)) == [("text", "One."), ("text", "Two.")]
-    assert len([item for item in items if isinstance(item, ItemRetracted)]) == 1
+    assert len(only(items, ItemRetracted)) == 1
 
 
 # -- blank blocks, and starts that come twice --------------------------------------------------------------------
@@ -295,7 +296,7 @@ def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank
     assert [(entry.item_id, entry.text, entry.incomplete) for entry in reduce(items).entries] == [
         ("cc-block-1", "Real.", False)
     ]
-    assert [item for item in items if isinstance(item, ItemCompleted)] == [ItemCompleted(item_id="cc-block-1")]
+    assert only(items, ItemCompleted) == [ItemCompleted(item_id="cc-block-1")]
 
 
 def test_a_blank_text_between_two_stretches_of_thinking_shifts_no_place():
@@ -414,7 +415,7 @@ def test_streamed_events_of_a_sub_agent_do_not_reach_the_main_stream():
 
 def test_lines_that_the_program_wrote_itself_are_marked():
     line = {"type": "user", "isSynthetic": True, "message": {"role": "user", "content": "Go on."}}
-    (item,) = [item for item in recovered(line) if isinstance(item, ItemStarted)]
+    (item,) = only(recovered(line), ItemStarted)
     assert (item.item_type, item.is_synthetic, bytes(item.content)) == (
         "user_message",
         True,
@@ -426,7 +427,7 @@ def test_lines_that_the_program_wrote_itself_are_marked():
 def test_the_end_of_a_run_keeps_what_is_open_and_marks_it(ending):
     items = recovered(CUT_ANSWER, call("t1", '{"cmd": "ls', 1), ending)
     reason = "result" if ending else "exit 1"
-    assert [item for item in items if isinstance(item, ItemCompleted)] == [
+    assert only(items, ItemCompleted) == [
         ItemCompleted(item_id="cc-block-0", incomplete=True, reason=reason),
         ItemCompleted(item_id="t1", partial_input='{"cmd": "ls', incomplete=True, reason=reason),
     ]
@@ -522,7 +523,7 @@ def test_another_run_in_the_same_pipe_withdraws_nothing(before, next_):
     items = recovered(CUT_ANSWER, before, INIT, next_, result("Next."))
     assert shown(reduce(items)) == [("!text", "The answ"), ("text", "Next.")]
     assert not any(isinstance(item, ItemRetracted) for item in items)
-    (told,) = [item for item in items if isinstance(item, TurnDiagnosis)]
+    (told,) = only(items, TurnDiagnosis)
     assert (told.reason, told.head, "aside" in told.counts) == ("next run", "The answ", False)
     assert kinds(items).index("turn/diagnosis") < kinds(items).index("session/init")
 
@@ -547,7 +548,7 @@ def test_a_run_that_begins_after_a_result_or_before_any_message_ends_nothing():
 def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops, subtype):
     run = [start("m1"), text("\n"), text("Hi", 1), whole("m1", said("Hi"))]
     items = recovered(*run, stops, result("Hi", subtype=subtype))
-    assert [item for item in items if isinstance(item, TurnStop)][-1] == TurnStop()
+    assert only(items, TurnStop)[-1] == TurnStop()
     failed = recovered(*run, stops, result("Hi", subtype="success", is_error=True))
     lost = finish("end_turn") not in stops
     assert [item.incomplete for item in failed if isinstance(item, TurnStop)] == [lost]
@@ -555,7 +556,7 @@ def test_whatever_stops_are_lost_a_turn_that_succeeded_is_whole(stops, subtype):
 
 def test_a_turn_of_which_a_block_is_unconfirmed_is_not_whole():
     items = recovered(start("m1"), text("Hi"), whole("m1", said("Hi")), text("Mor", 1), result("Hi"))
-    assert [item for item in items if isinstance(item, TurnStop)] == [TurnStop(incomplete=True)]
+    assert only(items, TurnStop) == [TurnStop(incomplete=True)]
 
 
 @pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams", "whole"])
@@ -614,7 +615,7 @@ def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial, re
     recovery = Recovery()
     items = [item for part in lines_of([start("m1"), call("t1", partial)]) for item in recovery.feed(part)]
     items += recovery.feed(line.encode())
-    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    (done,) = only(items, ItemCompleted)
     assert (None if rest is None else rest) == (bytes(done.input) if done.input else None)
     assert not done.incomplete
 

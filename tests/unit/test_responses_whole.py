@@ -4,6 +4,8 @@ import json
 from itertools import count
 
 import pytest
+import streamed
+from streamed import entries, only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
@@ -17,7 +19,6 @@ from topics.items import (
     TurnStop,
     Usage,
 )
-from topics.reducer import reduce
 
 
 def event(kind, output_index=0, **members):
@@ -69,10 +70,9 @@ TEXT_DONE = event("output_text.done", content_index=0, text="Hello")
 
 
 def recovered(*events, numbered=False):
-    recovery, numbers = Recovery("openai-responses"), count()
-    pieces = [json.dumps(one | ({"sequence_number": next(numbers)} if numbered else {})).encode() for one in events]
-    items = [item for piece in pieces for item in recovery.feed(piece)]
-    return items + recovery.end_run("exit"), recovery.take_finished()
+    numbers = count()
+    found = [one | ({"sequence_number": next(numbers)} if numbered else {}) for one in events]
+    return streamed.run("openai-responses", found)
 
 
 def run(*events):
@@ -80,11 +80,7 @@ def run(*events):
 
 
 def log(*events):
-    return [block for turn in recovered(*events)[1] for block in json.loads(turn.message)["content"]]
-
-
-def entries(items):
-    return reduce(items).entries
+    return recovered(*events).blocks
 
 
 def texts(items):
@@ -92,7 +88,7 @@ def texts(items):
 
 
 def completed(items):
-    return [item for item in items if isinstance(item, ItemCompleted)]
+    return only(items, ItemCompleted)
 
 
 def errors(items):
@@ -235,7 +231,7 @@ def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen()
     for one in (events, [*events, response("completed", sealed(), message("Hi"))], [answer(sealed(), message("Hi"))]):
         items, turns = recovered(*one)
         assert [(entry.item_type, entry.text) for entry in entries(items)] == [("text", "Hi")]
-        assert len([item for item in items if isinstance(item, ItemStarted | ItemCompleted)]) == 2
+        assert len(only(items, ItemStarted | ItemCompleted)) == 2
         content = json.loads(turns[0].message)["content"]
         assert [block["type"] for block in content] == ["redacted_thinking", "text"]
         asked = [{"role": "user", "content": "Go."}, json.loads(turns[0].message), {"role": "user", "content": "On."}]
@@ -278,7 +274,7 @@ def test_a_response_that_failed_has_what_it_says_of_its_output():
     for before in ([], [CREATED], [CREATED, delta("ello")], [CREATED, delta("He"), ERROR]):
         items = run(*before, failed)
         assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False), ('{"a":', True)]
-        (stop,) = [item for item in items if isinstance(item, TurnStop)]
+        (stop,) = only(items, TurnStop)
         assert (stop.incomplete, stop.stop_reason, stop.usage) == (True, None, Usage(input_tokens=3, output_tokens=2))
     partial = response("failed", message("Hello", status="incomplete"), error={"message": "Oh."})
     items = run(CREATED, delta("ello"), partial)
@@ -393,7 +389,7 @@ def test_a_whole_answer_that_says_no_status_gets_no_reason():
 def test_a_whole_answer_that_failed_is_an_error():
     items = run(answer(status="failed", error={"code": "e", "message": "Oh."}))
     assert errors(items) == ["Oh."]
-    assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+    assert only(items, AgentUnrecognized) == []
 
 
 def test_an_answer_that_is_asked_for_until_it_is_there_is_told_once():
@@ -408,7 +404,7 @@ def test_an_answer_that_is_asked_for_until_it_is_there_is_told_once():
     items = run(*polls)
     assert texts(items) == ["One", "Two"]
     assert [item.incomplete for item in completed(items)] == [False, False]
-    assert len([item for item in items if isinstance(item, TurnStop)]) == 1
+    assert len(only(items, TurnStop)) == 1
 
 
 def test_a_whole_answer_takes_the_place_of_a_stream_that_was_cut():
@@ -422,7 +418,7 @@ def test_what_a_response_says_beside_its_output_stands_with_its_end():
         response("completed", message("Hi"), search_results=found, tools=[1], moderation=None),
         answer(message("Hi"), search_results=found),
     ):
-        (stop,) = [item for item in run(one) if isinstance(item, TurnStop)]
+        (stop,) = only(run(one), TurnStop)
         assert {name: json.loads(bytes(raw)) for name, raw in stop.extras.items()} == {"search_results": found}
 
 

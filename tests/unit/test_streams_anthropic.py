@@ -5,6 +5,8 @@ import json
 
 import msgspec
 import pytest
+import streamed
+from streamed import only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
@@ -51,11 +53,9 @@ def hello(index=0):
 
 
 def fed(*parts, reason="exit"):
-    events = [event for part in parts for event in (part if isinstance(part, list) else [part])]
-    recovery = Recovery("anthropic")
-    items = recovery.feed(b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events))
-    items += recovery.end_run(reason)
-    return items, reduce(items), [json.loads(turn.message)["content"] for turn in recovery.take_finished()]
+    lines = b"".join(b"data: " + record + b"\n\n" for record in streamed.records(*parts))
+    found = streamed.run("anthropic", lines, end=reason)
+    return found.items, found.view, found.contents
 
 
 def pairs(view):
@@ -63,7 +63,7 @@ def pairs(view):
 
 
 def stops(items):
-    return [item for item in items if isinstance(item, TurnStop)]
+    return only(items, TurnStop)
 
 
 # -- one message ----------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_message_is_its_blocks_and_one_stop_that_tells_all_about_it():
             usage=Usage(input_tokens=7, output_tokens=20, cache_read_input_tokens=3),
         )
     ]
-    assert [item for item in items if isinstance(item, TurnDelta)] == []
+    assert only(items, TurnDelta) == []
 
 
 def test_parallel_calls_that_interleave_are_told_apart_by_index():
@@ -128,7 +128,7 @@ def test_citations_stand_in_the_history_and_beside_the_text():
     cited = [delta(0, "citations_delta", citation={"cited_text": words}) for words in ("a", "b")]
     items, view, (turn,) = fed(start(), block(0, "text", text="", citations=[]), text(0, "x"), cited, stop(0), end())
     assert turn == [{"type": "text", "text": "x", "citations": [{"cited_text": "a"}, {"cited_text": "b"}]}]
-    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    (done,) = only(items, ItemCompleted)
     assert isinstance(done.extras, dict)
     assert json.loads(bytes(done.extras["citations"])) == turn[0]["citations"]
     assert pairs(view) == [("an-block-0", "x", False)]
@@ -141,7 +141,7 @@ def test_citations_of_a_start_and_of_its_deltas_add_up():
     for deltas, expected in (([more], cited), ([], cited[:2])):
         items, _, (turn,) = fed(start(), begun, *deltas, stop(0), end())
         assert turn == [{"type": "text", "text": "x", "citations": expected}]
-        (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+        (done,) = only(items, ItemCompleted)
         assert isinstance(done.extras, dict)
         assert json.loads(bytes(done.extras["citations"])) == expected
     odd = block(0, "text", text="x", citations={"enabled": True})
@@ -196,7 +196,7 @@ def test_thinking_with_more_than_a_signature_has_an_item():
     begun = block(0, "thinking", thinking="", signature="s", summary=[{"url": "https://x"}])
     items, view, _ = fed(start(), begun, stop(0), end())
     assert [entry.item_type for entry in view.entries] == ["thinking"]
-    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    (done,) = only(items, ItemCompleted)
     assert isinstance(done.extras, dict)
     assert json.loads(bytes(done.extras["summary"])) == [{"url": "https://x"}]
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streamed import only
 
 from pipeline.fixes import digest
 from pipeline.streams import Recovery, recover
@@ -296,7 +297,7 @@ def test_a_planner_that_is_given_up_leaves_head_and_tail(ending):
     items = [item for event in events for item in recovery.feed(json.dumps(event).encode())]
     items += recovery.feed(json.dumps(ending).encode()) if ending else []
     items += recovery.end_run("exit 1" if ending else "max_wait")
-    (diagnosis,) = [item for item in items if isinstance(item, TurnDiagnosis)]
+    (diagnosis,) = only(items, TurnDiagnosis)
     shown = words.replace("/opt/windsurf/bin", "…")
     assert (diagnosis.reason, diagnosis.cause) == ("max_wait", "time_limit")
     assert (diagnosis.head, diagnosis.tail) == (shown[:400], shown[-400:])

@@ -5,6 +5,8 @@ import json
 
 import msgspec
 import pytest
+import streamed
+from streamed import only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
@@ -33,10 +35,8 @@ def end(reason="end_turn"):
 
 
 def fed(*events, reason="exit"):
-    recovery = Recovery("bedrock-converse")
-    items = [item for event in events for item in recovery.feed(json.dumps(event).encode())]
-    items += recovery.end_run(reason)
-    return items, reduce(items), [json.loads(turn.message)["content"] for turn in recovery.take_finished()]
+    found = streamed.run("bedrock-converse", *events, end=reason)
+    return found.items, found.view, found.contents
 
 
 def pairs(view):
@@ -64,7 +64,7 @@ def test_texts_and_reasoning_begin_with_their_first_delta():
         {"type": "redacted_thinking", "data": base64.b64encode(b"onetwo").decode(), "issuer": issuer},
         {"type": "tool_use", "id": "t1", "name": "ls", "input": {"a": 1}},
     ]
-    assert [item for item in items if isinstance(item, TurnStop | TurnDelta)] == [
+    assert only(items, TurnStop | TurnDelta) == [
         TurnStop(stop_reason="tool_use", usage=Usage(input_tokens=5, output_tokens=2))
     ]
 
@@ -72,7 +72,7 @@ def test_texts_and_reasoning_begin_with_their_first_delta():
 @pytest.mark.parametrize("last", [[end(), USAGE], [USAGE, end()]], ids=["reason first", "counts first"])
 def test_a_message_ends_with_its_reason_and_its_counts_in_any_order(last):
     items, view, _ = fed(START, *HELLO, *last, START, *HELLO, *last)
-    stops = [item for item in items if isinstance(item, TurnStop)]
+    stops = only(items, TurnStop)
     assert [(told.stop_reason, told.usage, told.incomplete) for told in stops] == [
         ("end_turn", Usage(input_tokens=5, output_tokens=2), False)
     ] * 2
@@ -89,7 +89,7 @@ def test_a_guardrail_is_a_stop_reason_and_its_trace_is_passed_on():
     traced = {"metadata": USAGE["metadata"] | {"trace": {"guardrail": {"action": "x"}}}}
     items, view, _ = fed(START, *HELLO, tool(1, "t1"), stop(1), end("guardrail_intervened"), traced)
     assert pairs(view) == [("text", "Hello", False), ("tool_use", "", True)]
-    (trace,) = [item for item in items if isinstance(item, SessionSystem)]
+    (trace,) = only(items, SessionSystem)
     assert (trace.subtype, json.loads(bytes(trace.event))) == ("trace", {"guardrail": {"action": "x"}})
 
 
@@ -273,7 +273,7 @@ def test_an_answer_that_was_not_streamed_is_promoted():
     (cited,) = [item for item in items if isinstance(item, ItemCompleted) and isinstance(item.extras, dict)]
     assert isinstance(cited.extras, dict)
     assert json.loads(bytes(cited.extras["citations"])) == CITED
-    stops = [item for item in items if isinstance(item, TurnStop | TurnDelta)]
+    stops = only(items, TurnStop | TurnDelta)
     assert stops == [TurnStop(stop_reason="tool_use", usage=Usage(input_tokens=5, output_tokens=2))]
 
 

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from gemini_chunks import END, call, chunk, entries, extras, run, shown, text, turn
+from gemini_chunks import END, call, chunk, extras, run, shown, text, turn
 from msgspec import Raw
+from streamed import entries, only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
@@ -221,7 +222,7 @@ def test_a_stream_may_go_on_behind_its_end():
         ("codeExecutionResult", "", False),
         ("text", "Two.", False),
     ]
-    assert [item for item in items if isinstance(item, ItemRetracted)] == []
+    assert only(items, ItemRetracted) == []
 
 
 @pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "PROHIBITED_CONTENT", "MAX_TOKENS"])
@@ -240,7 +241,7 @@ def test_a_prompt_that_was_blocked_is_an_error():
         ("the prompt was blocked: SAFETY", "SAFETY")
     ]
     rated = run({"promptFeedback": {"safetyRatings": []}, "responseId": "r1"})
-    assert [item for item in rated if isinstance(item, AgentError)] == []
+    assert only(rated, AgentError) == []
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["sse", "array"])

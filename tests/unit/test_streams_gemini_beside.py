@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from gemini_chunks import END, call, chunk, entries, extras, run, shown, text, turn
+from gemini_chunks import END, call, chunk, extras, run, shown, text, turn
+from streamed import entries, only
 
 from pipeline.streams import Recovery
 from topics.items import AgentError, ItemCompleted, ItemRetracted, ItemStarted, SessionSystem, TurnStop, Usage
@@ -109,7 +110,7 @@ def test_each_candidate_has_its_own_sources():
 
     items = run({"candidates": [candidate(0, "A"), candidate(1, "B")], "responseId": "r1"}, END, ONE_END)
     assert extras(items) == [{"groundingMetadata": grounded("A")}, {"groundingMetadata": grounded("B")}]
-    (_, other) = [item for item in items if isinstance(item, ItemCompleted)]
+    (_, other) = only(items, ItemCompleted)
     assert json.loads(bytes(other.raw)) == {
         "type": "choice",
         "choice": 1,
@@ -158,7 +159,7 @@ def test_a_finish_reason_may_be_a_number(number, name, *, cut):
     details = [{"modality": 1, "tokenCount": 3}]
     last = chunk(call("f"), reason=number, usageMetadata={"promptTokenCount": 3, "promptTokensDetails": details})  # type: ignore[arg-type]  # as a number
     items = run(chunk(text("A")), last)
-    (stop,) = [item for item in items if isinstance(item, TurnStop)]
+    (stop,) = only(items, TurnStop)
     assert (stop.stop_reason, stop.usage) == (name or "UNEXPECTED_TOOL_CALL", Usage(input_tokens=3))
     assert [entry.incomplete for entry in entries(items)] == [False, cut]
 
@@ -187,7 +188,7 @@ def test_the_reason_for_which_a_prompt_was_blocked_may_be_a_number(number, name)
     items = run({"promptFeedback": {"blockReason": number}, "responseId": "r1"})
     assert [item.code for item in items if isinstance(item, AgentError)] == [name]
     none = run({"promptFeedback": {"blockReason": 0}, "responseId": "r1"})
-    assert [item for item in none if isinstance(item, AgentError)] == []
+    assert only(none, AgentError) == []
 
 
 def test_numbers_serve_where_a_part_is_odd():
@@ -218,7 +219,7 @@ def test_a_signature_alone_is_in_the_log_and_no_item():
 def test_gemini_s_own_parts_end_with_their_whole_json():
     code = {"executableCode": {"language": 1, "code": "1"}, "thoughtSignature": "s"}
     items = run(chunk(code), END)
-    (done,) = [item for item in items if isinstance(item, ItemCompleted)]
+    (done,) = only(items, ItemCompleted)
     assert json.loads(bytes(done.raw)) == {"type": "executableCode"} | code
 
 

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import streamed
+from streamed import items_of, only
 
-from pipeline.streams import Recovery
 from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemRetracted, TurnStop, Usage
 from topics.reducer import reduce
 
@@ -29,18 +30,12 @@ BEGIN = chunk(choice(role="assistant", content=""))
 END = chunk(choice("stop"))
 
 
-def run(*pieces, source="openai-chat"):
-    recovery = Recovery(source, records=False)
-    return [item for piece in pieces for item in recovery.feed(piece)] + recovery.end_run("exit")
+def run(*pieces):
+    return items_of("openai-chat", *pieces)
 
 
 def turn(*pieces, source="openai-chat"):
-    """The blocks of the turns that go into the log."""
-    recovery = Recovery(source)
-    for piece in pieces:
-        recovery.feed(piece)
-    recovery.end_run("exit")
-    return [block for one in recovery.take_finished() for block in json.loads(one.message)["content"]]
+    return streamed.run(source, *pieces).blocks
 
 
 def shown(items):
@@ -193,14 +188,14 @@ def test_done_ends_what_no_chunk_has_ended():
 def test_done_may_have_blanks_behind_it():
     items = run(BEGIN, chunk(choice(content="Hi")), END, b"data: [DONE] \n\n")
     assert items[-1] == TurnStop(model="m", stop_reason="stop")
-    assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+    assert only(items, AgentUnrecognized) == []
 
 
 def test_azure_begins_with_a_chunk_of_nothing():
     first = chunk(id="", model="", prompt_filter_results=[{"prompt_index": 0}])
     items = run(first, BEGIN, chunk(choice(content="Hi")), END)
     assert shown(items) == [("text", "Hi")]
-    assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == []
+    assert only(items, ItemRetracted | AgentUnrecognized) == []
 
 
 def test_tokens_come_after_the_reason_or_with_every_chunk():
@@ -277,14 +272,14 @@ def test_one_id_is_one_message_whatever_role_says():
     pieces = [chunk(choice(content=part, **role)) for part, role in zip("Hello", roles, strict=True)]
     items = run(BEGIN, *pieces, chunk(choice("stop", role="assistant", content="")), DONE)
     assert shown(items) == [("text", "Hello")]
-    assert [item for item in items if isinstance(item, ItemRetracted | AgentUnrecognized)] == []
+    assert only(items, ItemRetracted | AgentUnrecognized) == []
 
 
 def test_a_message_that_finished_stays_when_the_next_begins():
     for end in ([END], [END, DONE], [chunk(choice(content="!")), DONE]):
         items = run(BEGIN, chunk(choice(content="One")), *end, *HELLO)
         assert "".join(text for _, text in shown(items)).startswith("One")
-        assert [item for item in items if isinstance(item, ItemRetracted)] == []
+        assert only(items, ItemRetracted) == []
 
 
 def test_ids_that_change_with_every_chunk_begin_nothing():
@@ -308,7 +303,7 @@ def test_a_chunk_of_a_message_that_is_over_is_passed_on():
     late = chunk(choice(content="lo"), id="c1")
     items = run(BEGIN, chunk(choice(content="Hel")), chunk(choice(content="!")), HELLO[0], late, *HELLO[1:])
     assert shown(items) == [("text", "Hello")]
-    (item,) = [item for item in items if isinstance(item, AgentUnrecognized)]
+    (item,) = only(items, AgentUnrecognized)
     assert json.loads(bytes(item.event)) == json.loads(late[6:])
 
 
@@ -372,5 +367,5 @@ def test_what_comes_behind_the_end_of_its_choice_is_passed_on():
     late = chunk(choice(content="a", audio={"data": "x"}))
     items = run(first, chunk(choice("stop")), late, chunk(choice("stop", index=1)))
     assert shown(items) == [("text", "A"), ("choice", "B")]
-    (item,) = [item for item in items if isinstance(item, AgentUnrecognized)]
+    (item,) = only(items, AgentUnrecognized)
     assert json.loads(bytes(item.event)) == {"content": "a", "audio": {"data": "x"}}

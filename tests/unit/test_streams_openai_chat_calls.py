@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from counting import lines
+from streamed import items_of
 
 from pipeline.streams import Recovery
 from topics.items import ItemStarted
@@ -31,12 +32,7 @@ def pieces(*lists):
 
 def run(records):
     """Fed one by one, with the state saved and read between."""
-    items = []
-    recovery = Recovery("openai-chat")
-    for record in records:
-        items += recovery.feed(record)
-        recovery = Recovery.restore(recovery.snapshot())
-    return items + recovery.end_run("exit")
+    return items_of("openai-chat", *records, sizes=[1] * len(records))
 
 
 def shown(items):

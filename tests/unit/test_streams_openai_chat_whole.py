@@ -3,10 +3,12 @@
 import json
 
 import pytest
+import streamed
+from streamed import extras, only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemRetracted, ItemStarted, TurnStop, Usage
+from topics.items import AgentError, AgentUnrecognized, ItemRetracted, ItemStarted, TurnStop, Usage
 from topics.reducer import reduce
 
 DONE = b"data: [DONE]\n\n"
@@ -30,18 +32,12 @@ def answer(reason="stop", *, id="c1", **message):  # noqa: A002  the member's na
 
 def run(*records):
     """The items, and the blocks that go into the log."""
-    recovery = Recovery("openai-chat")
-    items = [item for record in records for item in recovery.feed(record)] + recovery.end_run("exit")
-    return items, [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+    found = streamed.run("openai-chat", *records)
+    return found.items, found.blocks
 
 
 def shown(items):
     return [(entry.item_type, entry.text, entry.incomplete) for entry in reduce(items).entries]
-
-
-def extras(items):
-    done = [item.extras for item in items if isinstance(item, ItemCompleted) and item.extras]
-    return [{name: json.loads(bytes(value)) for name, value in found.items()} for found in done]
 
 
 # -- whole answers --------------------------------------------------------------------------------------------------
@@ -59,7 +55,7 @@ def test_a_whole_answer_is_promoted_with_all_it_has():
     items, blocks = run(
         answer(content="Two.", reasoning="Hm.", reasoning_details=details, tool_calls=[CALL], annotations=[NOTE])
     )
-    started = [item for item in items if isinstance(item, ItemStarted)]
+    started = only(items, ItemStarted)
     assert [(item.item_type, item.origin, item.text) for item in started] == [
         ("thinking", "promoted", "Hm."),
         ("redacted_thinking", "promoted", ""),
@@ -104,13 +100,13 @@ def test_whole_answers_follow_each_other_and_take_the_place_of_a_stream_that_bro
     assert [text for _, text, _ in shown(items)] == ["One", "Two", "Three"]
     items, _ = run(chunk(role="assistant", content="On"), answer(content="One", id="c2"))
     assert shown(items) == [("text", "One", False)]
-    assert len([item for item in items if isinstance(item, ItemRetracted)]) == 1
+    assert len(only(items, ItemRetracted)) == 1
 
 
 def test_a_whole_answer_completes_the_stream_of_its_own_id():
     items, blocks = run(chunk(role="assistant", content="On"), answer(content="One, two.", tool_calls=[CALL]))
     assert shown(items)[0] == ("text", "One, two.", False)
-    assert [item for item in items if isinstance(item, ItemRetracted)] == []
+    assert only(items, ItemRetracted) == []
     assert [block["type"] for block in blocks] == ["text", "tool_use"]
 
 
@@ -290,7 +286,7 @@ def test_what_comes_behind_the_end_with_the_same_id_is_of_the_same_message(end):
     items, blocks = run(chunk(content="Hel"), chunk("stop"), chunk(content="lo"), chunk(content="!"), *end)
     assert shown(items) == [("text", "Hel", False), ("text", "lo!", False)]
     assert [block["text"] for block in blocks] == ["Hel", "lo!"]
-    assert [item for item in items if isinstance(item, AgentUnrecognized)] == []
+    assert only(items, AgentUnrecognized) == []
     assert {item.stop_reason for item in items if isinstance(item, TurnStop)} == {"stop"}
 
 

@@ -4,11 +4,12 @@ import json
 from itertools import count
 
 import pytest
+import streamed
+from streamed import entries, items_of, only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
 from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, TurnStop, Usage
-from topics.reducer import reduce
 
 
 def event(kind, **members):
@@ -52,8 +53,7 @@ def encoded(*events, numbered=False):
 
 
 def fed(pieces):
-    recovery = Recovery("openai-responses", records=False)
-    return [item for piece in pieces for item in recovery.feed(piece)] + recovery.end_run("exit")
+    return items_of("openai-responses", *pieces)
 
 
 def run(*events):
@@ -61,16 +61,7 @@ def run(*events):
 
 
 def turn(*events):
-    """The blocks of the turns that go into the log."""
-    recovery = Recovery("openai-responses")
-    for piece in encoded(*events):
-        recovery.feed(piece)
-    recovery.end_run("exit")
-    return [block for one in recovery.take_finished() for block in json.loads(one.message)["content"]]
-
-
-def entries(items):
-    return reduce(items).entries
+    return streamed.run("openai-responses", encoded(*events)).blocks
 
 
 def shown(items):
@@ -83,7 +74,7 @@ def test_an_item_is_complete_when_it_is_done_and_the_turn_when_the_response_is()
     items = run(*HELLO, done(message(text("Hello"))), response("completed", message(text("Hello"))))
     assert shown(items) == [("text", "stream", "Hello")]
     assert items[-1] == TurnStop(model="gpt-5", stop_reason="completed")
-    assert len([item for item in items if isinstance(item, ItemCompleted)]) == 1
+    assert len(only(items, ItemCompleted)) == 1
 
 
 def test_what_streamed_short_is_completed_and_what_did_not_stream_is_promoted():
@@ -215,7 +206,7 @@ def test_the_providers_own_tools_stay_as_they_came():
     items = run(CREATED, added, searching, done(whole))
     (entry,) = entries(items)
     assert (entry.item_type, entry.incomplete) == ("web_search_call", False)
-    deltas = [item for item in items if isinstance(item, ItemDelta)]
+    deltas = only(items, ItemDelta)
     assert [(item.delta_type, json.loads(bytes(item.raw))) for item in deltas] == [
         ("web_search_call.searching", searching)
     ]
@@ -225,14 +216,14 @@ def test_the_providers_own_tools_stay_as_they_came():
 def test_annotations_come_with_their_text():
     cited = text("Hi", annotations=[{"type": "url_citation", "url": "https://example.com"}])
     items = run(CREATED, response("completed", message(cited)))
-    (completed,) = [item for item in items if isinstance(item, ItemCompleted)]
+    (completed,) = only(items, ItemCompleted)
     assert json.loads(bytes(completed.extras["annotations"])) == cited["annotations"]
 
 
 def test_members_that_have_no_place_in_the_history_come_as_extras():
     whole = [message(text("Hi"), phase="commentary"), call("{}", namespace="n", caller={"type": "program"})]
     items = run(CREATED, response("completed", *whole))
-    done = [item for item in items if isinstance(item, ItemCompleted)]
+    done = only(items, ItemCompleted)
     assert [{name: json.loads(bytes(raw)) for name, raw in item.extras.items()} for item in done] == [
         {"phase": "commentary"},
         {"id": "f1", "namespace": "n", "caller": {"type": "program"}},
@@ -246,7 +237,7 @@ def test_gateways_may_change_every_id():
     whole = response("completed", message(text("Hello"), id="m9"), id="r9")
     items = run(*HELLO[:1], response("in_progress", id="r2"), *HELLO[1:], done(message(text("Hello"), id="m8")), whole)
     assert shown(items) == [("text", "stream", "Hello")]
-    assert len([item for item in items if isinstance(item, TurnStop)]) == 1
+    assert len(only(items, TurnStop)) == 1
 
 
 def test_another_response_replaces_what_did_not_finish_and_follows_what_did():

@@ -1,0 +1,96 @@
+"""Streams as tests feed and read them: records go in; items, a screen and the turns of the log come out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pipeline.streams import FinishedTurn, Recovery
+from topics.items import Item, ItemCompleted, ItemDelta
+from topics.reducer import Entry, View, reduce
+
+
+class Run(NamedTuple):
+    items: list[Item]
+    turns: list[FinishedTurn]
+
+    @property
+    def view(self) -> View:
+        return reduce(self.items)
+
+    @property
+    def contents(self) -> list[list[dict[str, Any]]]:
+        """The blocks of each turn that goes into the log."""
+        return [json.loads(turn.message)["content"] for turn in self.turns]
+
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        return [block for content in self.contents for block in content]
+
+
+def records(*parts):
+    """Events as records, whatever lists they stand in; bytes are records already."""
+    for part in parts:
+        if isinstance(part, list | tuple):
+            yield from records(*part)
+        else:
+            yield part if isinstance(part, bytes) else json.dumps(part).encode()
+
+
+def run(source, *parts, sizes=None, end="exit", **options):
+    """What comes of one run of a source.
+
+    With ``sizes``, so many records come in one, what is left over in a last one, and the state is saved and read behind
+    each; ``options`` are those of ``feed``.
+    """
+    recovery, items, turns = Recovery(source), [], []
+    rest = list(records(*parts))
+    batches = [[record] for record in rest]
+    if sizes is not None:
+        batches = []
+        for size in [*sizes, len(rest)]:
+            batches.append(rest[:size])
+            rest = rest[size:]
+    for batch in batches:
+        items += recovery.feed(b"\n".join(batch), **options)
+        turns += recovery.take_finished()
+        if sizes is not None:
+            recovery = Recovery.restore(recovery.snapshot())
+    items += recovery.end_run(end)
+    return Run(items, turns + recovery.take_finished())
+
+
+def items_of(source, *parts, **options):
+    return run(source, *parts, **options).items
+
+
+def only(items, *kinds):
+    return [item for item in items if isinstance(item, kinds)]
+
+
+def entries(items) -> list[Entry]:
+    return reduce(items).entries
+
+
+def extras(items):
+    """What stands beside the content of each item that has something there."""
+    found = [item.extras for item in only(items, ItemCompleted) if isinstance(item.extras, dict)]
+    return [{name: json.loads(bytes(raw)) for name, raw in one.items()} for one in found]
+
+
+def encoded(items):
+    return [msgspec.json.encode(item) for item in items]
+
+
+def without_deltas(items):
+    """Items as records, except those whose number depends on how events were batched."""
+    return encoded(item for item in items if not isinstance(item, ItemDelta))
+
+
+def picture(items):
+    """Everything on the screen, as one value."""
+    view = reduce(items)
+    parts = (view.notices, view.results, view.diagnoses, view.unrecognized)
+    return msgspec.json.encode([view.entries, sorted(view.retracted), *map(list, parts)])
