@@ -10,16 +10,14 @@ of the processor.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, TypeAlias
 
 import msgspec
 
@@ -31,7 +29,6 @@ import measure  # noqa: E402 - beside this file
 
 import pipeline  # noqa: E402 - after the path
 
-Side: TypeAlias = Callable[[], float]
 
 ROUNDS_OF_EIGHT = 25
 HEAD = {
@@ -84,13 +81,13 @@ class Body(msgspec.Struct):
     messages: list[Message]
 
 
-def bare_walk(data: bytes) -> Callable[[], object]:
+def bare_walk(data):
     """The least that any Python could do: typed decode, one look at each block, encode."""
     decode, encode = msgspec.json.Decoder(Body).decode, msgspec.json.Encoder().encode
 
-    def work() -> bytes:
+    def work():
         body = decode(data)
-        waiting: set[str] = set()
+        waiting = set()
         for message in body.messages:
             for block in message.content:
                 kind = type(block)
@@ -104,7 +101,7 @@ def bare_walk(data: bytes) -> Callable[[], object]:
 
 
 @contextmanager
-def peers(python: str, target: str, history: list[histories.Message]) -> Iterator[dict[str, tuple[str, Side]]]:
+def peers(python, target, history):
     """Those peers that this Python has, by name: their versions, and what measures them once."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file, ExitStack() as stack:
         file.write(json.dumps(history).encode())
@@ -128,13 +125,13 @@ def peers(python: str, target: str, history: list[histories.Message]) -> Iterato
         yield found
 
 
-def _once(into: IO[str], out: IO[str]) -> float:
+def _once(into, out):
     into.write("once\n")
     into.flush()
     return float(out.readline())
 
 
-def whole_history(options: argparse.Namespace, target: str) -> None:
+def whole_history(options, target):
     """201 messages, bytes to bytes."""
     history = histories.canonical(ROUNDS_OF_EIGHT)
     shapes = {"canonical": history, "openai": histories.openai_chat(history)}
@@ -146,7 +143,7 @@ def whole_history(options: argparse.Namespace, target: str) -> None:
         assert not done.fixes
         assert not done.violations
         assert len(json.loads(done.body)["messages"]) == len(history)
-    sides: dict[str, Side] = {shape: ours(data, target) for shape, data in documents.items()}
+    sides = {shape: ours(data, target) for shape, data in documents.items()}
     sides["walk"] = lambda: measure.seconds_a_call(bare_walk(documents["canonical"]))
     sides["json"] = lambda: measure.seconds_a_call(lambda: json.dumps(json.loads(documents["canonical"])).encode())
     with peers(options.peers, target, history) as there:
@@ -159,7 +156,7 @@ def whole_history(options: argparse.Namespace, target: str) -> None:
         against(f"{what}, from canonical", took["canonical"], name, took[side], None)
 
 
-def kinds(options: argparse.Namespace, target: str) -> None:
+def kinds(options, target):
     """The same history with thinking, images and more in it, each against the plain one."""
     plain = histories.canonical(ROUNDS_OF_EIGHT)
     made = {kind: histories.of_kind(plain, kind) for kind in histories.KINDS}
@@ -189,12 +186,12 @@ def kinds(options: argparse.Namespace, target: str) -> None:
                 against(what, took[kind], f"{name} {version}", theirs[name], None)
 
 
-def ours(data: bytes, target: str) -> Side:
+def ours(data, target):
     """What measures one history of ours."""
     return lambda: measure.seconds_a_call(lambda: pipeline.normalize(data, to=target).body)
 
 
-def against(what: str, mine: float, name: str, theirs: float, least: float | None) -> None:
+def against(what, mine, name, theirs, least):
     """Tell how much faster ours is; ``least`` is the budget."""
     ratio = theirs / mine
     measure.report(
@@ -209,7 +206,7 @@ def against(what: str, mine: float, name: str, theirs: float, least: float | Non
     )
 
 
-def main() -> None:
+def main():
     """Measure and tell."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)

@@ -7,8 +7,6 @@ bare loop has neither transactions nor recovery nor rebalances. Rates are taken 
 that a reader can see, so that starting costs nobody anything. Needs a real Kafka (`deploy/kafka`).
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging
@@ -36,7 +34,7 @@ STATE = SOURCE.replace(".v1", "-state.v1")
 STATES = [source.replace(".v1", "-state.v1") for source in toy_stage.SOURCES]
 
 
-async def prepare(bootstrap: str, prefix: str, records: int) -> None:
+async def prepare(bootstrap, prefix, records):
     """Make a pipeline's topics and a backlog of 200-byte records in the first source."""
     names = [*toy_stage.SOURCES, *STATES, toy_stage.OUT, "pipeline.dead-letters.v1"]
     await harness.make_topics(bootstrap, [prefix + name for name in names], PARTITIONS)
@@ -54,7 +52,7 @@ async def prepare(bootstrap: str, prefix: str, records: int) -> None:
     await producer.stop()
 
 
-async def rate(bootstrap: str, prefix: str, records: int) -> float:
+async def rate(bootstrap, prefix, records):
     """Return visible outputs a second, from the first to the last."""
     tps = [TopicPartition(prefix + toy_stage.OUT, number) for number in range(PARTITIONS)]
     began = first = 0.0
@@ -74,10 +72,10 @@ async def rate(bootstrap: str, prefix: str, records: int) -> float:
             await asyncio.sleep(0.02)
 
 
-def bare_loop(bootstrap: str, prefix: str) -> None:
+def bare_loop(bootstrap, prefix):
     """Consume, process, send whole batches, await delivery, commit: what one writes by hand."""
 
-    async def main() -> None:
+    async def main():
         consumer = AIOKafkaConsumer(
             prefix + SOURCE,
             bootstrap_servers=bootstrap,
@@ -104,14 +102,14 @@ def bare_loop(bootstrap: str, prefix: str) -> None:
     asyncio.run(main())
 
 
-def fleet(bootstrap: str, prefix: str, directory: Path, delivery: str) -> harness.Fleet:
+def fleet(bootstrap, prefix, directory, delivery):
     """Return workers of the engine with the toy stage."""
     options = {"bootstrap_servers": bootstrap, "prefix": prefix, "partitions": PARTITIONS, "delivery": delivery}
     command = harness.toy_command(**options, state_dir=str(directory))
     return harness.Fleet(command, directory, kafka_broker.free_port)
 
 
-async def engine_rate(bootstrap: str, directory: Path, delivery: str, records: int) -> float:
+async def engine_rate(bootstrap, directory, delivery, records):
     """Return the engine's rate on a backlog."""
     prefix = f"b{uuid.uuid4().hex[:6]}."
     await prepare(bootstrap, prefix, records)
@@ -123,7 +121,7 @@ async def engine_rate(bootstrap: str, directory: Path, delivery: str, records: i
         workers.end()
 
 
-async def bare_rate(bootstrap: str, records: int) -> float:
+async def bare_rate(bootstrap, records):
     """Return the bare loop's rate on a backlog."""
     prefix = f"b{uuid.uuid4().hex[:6]}."
     await prepare(bootstrap, prefix, records)
@@ -136,13 +134,13 @@ async def bare_rate(bootstrap: str, records: int) -> float:
         process.join()
 
 
-async def latency(bootstrap: str, directory: Path, delivery: str, seconds: float, per_second: int = 200) -> list[float]:
+async def latency(bootstrap, directory, delivery, seconds, per_second=200):
     """Return milliseconds from a record's sending to its output's arrival at a read_committed reader."""
     prefix = f"b{uuid.uuid4().hex[:6]}."
     await prepare(bootstrap, prefix, PARTITIONS)
     workers = fleet(bootstrap, prefix, directory, delivery)
-    sent_at: dict[bytes, float] = {}
-    took: list[float] = []
+    sent_at = {}
+    took = []
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
     await producer.start()
     try:
@@ -150,7 +148,7 @@ async def latency(bootstrap: str, directory: Path, delivery: str, seconds: float
         async with harness.reader(bootstrap) as consumer:
             consumer.assign([TopicPartition(prefix + toy_stage.OUT, number) for number in range(PARTITIONS)])
 
-            async def read() -> None:
+            async def read():
                 async for record in consumer:
                     sent = sent_at.pop(record.key, None)
                     if sent is not None:
@@ -171,18 +169,18 @@ async def latency(bootstrap: str, directory: Path, delivery: str, seconds: float
     return took[per_second:]  # the first second warms up
 
 
-def percentiles(values: list[float]) -> str:
+def percentiles(values):
     """Return p50, p90 and p99 for a person."""
     cuts = statistics.quantiles(values, n=100)
     return f"p50 {cuts[49]:.1f} ms, p90 {cuts[89]:.1f} ms, p99 {cuts[98]:.1f} ms"
 
 
-async def run(options: argparse.Namespace, directory: Path) -> None:
+async def run(options, directory):
     """Measure, alternating the sides so that a slow moment of the machine hits both, and print."""
     server = kafka_broker.Broker(directory / "kafka", heap="1g")
     server.start()
     try:
-        rates: dict[str, list[float]] = {"bare": [], "exactly-once": [], "at-least-once": []}
+        rates = {"bare": [], "exactly-once": [], "at-least-once": []}
         for _ in range(options.rounds):
             rates["bare"].append(await bare_rate(server.bootstrap, options.records))
             for delivery in ("exactly-once", "at-least-once"):
@@ -201,7 +199,7 @@ async def run(options: argparse.Namespace, directory: Path) -> None:
         server.stop()
 
 
-def main() -> None:
+def main():
     """Read the options and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=300_000)

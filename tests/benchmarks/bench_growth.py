@@ -6,18 +6,16 @@ Each kind of input is made in two sizes, one four times the other. Histories are
 is refused with a typed error is measured up to the refusal. Lines of streams are recovered. Times are of the processor.
 """
 
-from __future__ import annotations
-
 import base64
 import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -29,8 +27,6 @@ from pipeline.errors import InputError  # noqa: E402 - after the path
 from pipeline.registry import TARGETS  # noqa: E402 - after the path
 from pipeline.streams import Recovery  # noqa: E402 - after the path
 
-Message: TypeAlias = dict[str, Any]
-Kind: TypeAlias = Callable[[int], bytes]
 
 MESSAGES = 10_000
 MEGABYTES = 50
@@ -40,60 +36,60 @@ MOST = 8.0
 # The allocator maps blocks above 32 MB anew for each use, which makes work on them slower once more, and no further.
 MOST_MAPPED = 12.0
 
-KINDS: dict[str, tuple[Kind, int, str, float]] = {}
+KINDS = {}
 
 
-def kind(what: str, most: int, unit: str, budget: float = MOST) -> Callable[[Kind], Kind]:
+def kind(what, most, unit, budget=MOST):
     """Enter a kind of input; ``most`` is its larger size, in ``unit``."""
 
-    def enter(made: Kind) -> Kind:
+    def enter(made):
         KINDS[what] = made, most, unit, budget
         return made
 
     return enter
 
 
-def said(role: str, *blocks: object) -> Message:
+def said(role, *blocks):
     """A message of these blocks, a text for each string."""
     content = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
     return {"role": role, "content": content}
 
 
-def call(call_id: str) -> Message:
+def call(call_id):
     """A call of a tool."""
     return {"type": "tool_use", "id": call_id, "name": "read", "input": {"path": "a"}}
 
 
-def result(call_id: str, content: object = "text") -> Message:
+def result(call_id, content="text"):
     """A result."""
     return {"type": "tool_result", "tool_use_id": call_id, "content": content}
 
 
-def dumped(messages: Iterator[Message] | list[Message]) -> bytes:
+def dumped(messages):
     """A history's JSON."""
     return json.dumps(list(messages)).encode()
 
 
 @kind("neighbours of one role", MESSAGES, "messages")
-def neighbours(size: int) -> bytes:
+def neighbours(size):
     """Nothing but users, who are all joined into one."""
     return dumped(said("user", f"line {at}") for at in range(size))
 
 
 @kind("calls without results", MESSAGES, "messages")
-def unanswered(size: int) -> bytes:
+def unanswered(size):
     """A call in every second message, and never a result."""
     return dumped(said("assistant", call(f"c{at}")) if at % 2 else said("user", "go on") for at in range(size))
 
 
 @kind("results without calls", MESSAGES, "messages")
-def orphans(size: int) -> bytes:
+def orphans(size):
     """A result in every second message, and never a call."""
     return dumped(said("user", result(f"c{at}")) if at % 2 else said("assistant", "well") for at in range(size))
 
 
 @kind("late results", MESSAGES, "messages")
-def late(size: int) -> bytes:
+def late(size):
     """First all the calls, then all their results, in the opposite order."""
     half = size // 2
     calls = [said("user", "q"), *(said("assistant", call(f"c{at}")) for at in range(half))]
@@ -101,14 +97,14 @@ def late(size: int) -> bytes:
 
 
 @kind("one id in every round", MESSAGES, "messages")
-def one_id(size: int) -> bytes:
+def one_id(size):
     """Each round calls with the same id, and answers it."""
     turns = (said("assistant", call("call_0")) if at % 2 else said("user", result("call_0")) for at in range(1, size))
     return dumped([said("user", "q"), *turns])
 
 
 @kind("ids that are rewritten into one another", MESSAGES, "messages")
-def cycles(size: int) -> bytes:
+def cycles(size):
     """Illegal ids whose legal forms are other calls' ids, round after round."""
     ids = ("a.b", "a:b", "a_b", "a b")
     turns = (
@@ -119,14 +115,14 @@ def cycles(size: int) -> bytes:
 
 
 @kind("calls in one message", MESSAGES, "calls")
-def parallel(size: int) -> bytes:
+def parallel(size):
     """One message of calls, one of their results in the opposite order."""
     calls = said("assistant", *(call(f"c{at}") for at in range(size)))
     return dumped([said("user", "q"), calls, said("user", *(result(f"c{at}") for at in reversed(range(size))))])
 
 
 @kind("one call repeated in one message", MESSAGES, "calls")
-def repeated(size: int) -> bytes:
+def repeated(size):
     """The same id over and over in one message, no two calls alike."""
     calls = ({**call("same"), "input": {"at": at}} for at in range(size))
     return dumped(
@@ -135,20 +131,20 @@ def repeated(size: int) -> bytes:
 
 
 @kind("blank texts", MESSAGES, "messages")
-def blank(size: int) -> bytes:
+def blank(size):
     """Nothing to say, in turns."""
     return dumped(said("assistant" if at % 2 else "user", " ", "") for at in range(size))
 
 
 @kind("system messages in the middle", MESSAGES, "messages")
-def systems(size: int) -> bytes:
+def systems(size):
     """A system message after every turn."""
     roles = ("user", "system", "assistant", "system")
     return dumped({"role": roles[at % 4], "content": f"line {at}"} for at in range(size))
 
 
 @kind("blocks of unknown types", MESSAGES, "messages")
-def unknown(size: int) -> bytes:
+def unknown(size):
     """A type that nobody has."""
     return dumped(
         said("assistant" if at % 2 else "user", "text", {"type": f"kind_{at % 9}", "x": 1}) for at in range(size)
@@ -156,13 +152,13 @@ def unknown(size: int) -> bytes:
 
 
 @kind("lone surrogates", MESSAGES, "messages")
-def surrogates(size: int) -> bytes:
+def surrogates(size):
     """Half a pair in every message."""
     return dumped(said("assistant" if at % 2 else "user", f"half \ud83d of {at}") for at in range(size))
 
 
 @kind("base64 in one image", MEGABYTES, "MB", MOST_MAPPED)
-def media(size: int) -> bytes:
+def media(size):
     """One image that is too large for anybody."""
     data = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1" + bytes(size * 750_000)).decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
@@ -170,7 +166,7 @@ def media(size: int) -> bytes:
 
 
 @kind("nesting", 480, "levels")
-def nested(size: int) -> bytes:
+def nested(size):
     """A tool input as deep as is read, in 200 messages."""
     deep = json.loads('{"a":' * size + "1" + "}" * size)
     turns = (
@@ -180,7 +176,7 @@ def nested(size: int) -> bytes:
 
 
 @kind("nesting that is refused", 40_000, "levels")
-def too_deep(size: int) -> bytes:
+def too_deep(size):
     """A tool input deeper than is read."""
     return b'[{"role":"user","content":' + b"[" * size + b"]" * size + b"}]"
 
@@ -195,20 +191,20 @@ LINES = {
 }
 
 
-def normalised(data: bytes, target: str) -> None:
+def normalised(data, target):
     """Normalise it, or refuse it."""
     with suppress(InputError):
         pipeline.normalize(data, to=target).unjudged  # noqa: B018 - joined on access
 
 
-def recovered(data: bytes, source: str) -> None:
+def recovered(data, source):
     """Recover a run of one line."""
     recovery = Recovery(source)
     recovery.feed(data)
     recovery.end_run("exit")
 
 
-def seconds(work: Callable[[bytes, str], None], data: bytes, name: str) -> float:
+def seconds(work, data, name):
     """What the work on some data takes."""
     gc.collect()
     began = time.process_time()
@@ -216,28 +212,20 @@ def seconds(work: Callable[[bytes, str], None], data: bytes, name: str) -> float
     return time.process_time() - began
 
 
-def growth(what: str, target: str, rounds: int) -> None:
+def growth(what, target, rounds):
     """Two sizes of one kind of history."""
     made, most, unit, budget = KINDS[what]
     told = f"{what}, for {target}: {most:,} {unit}"
     compare(told, partial(seconds, normalised), (made(most), made(most // TIMES)), target, rounds=rounds, budget=budget)
 
 
-def growth_of_line(what: str, source: str, rounds: int) -> None:
+def growth_of_line(what, source, rounds):
     """Two sizes of one kind of line."""
     line = LINES[what] * (1_000_000 // len(LINES[what]))
     compare(f"{source}, a line of {what}", partial(seconds, recovered), (line * TIMES, line), source, rounds=rounds)
 
 
-def compare(
-    what: str,
-    work: Callable[[bytes, str], float],
-    data: tuple[bytes, bytes],
-    name: str,
-    *,
-    rounds: int,
-    budget: float = MOST,
-) -> None:
+def compare(what, work, data, name, *, rounds, budget=MOST):
     """The larger one of two data beside the smaller one."""
     large, small = data
     work(small, name)
@@ -256,7 +244,7 @@ def compare(
     )
 
 
-def main() -> None:
+def main():
     """Measure and tell."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=3)

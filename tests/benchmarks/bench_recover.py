@@ -7,14 +7,11 @@ it recovers nothing, checks nothing and keeps no ids. ``reading`` is the same wi
 can do. What is printed are the best of several rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -25,11 +22,11 @@ MESSAGES = 5
 ROUNDS = 15
 
 
-def cli_lines() -> list[bytes]:
+def cli_lines():
     """Five answers of 400 deltas each, as the CLI writes them."""
     numbers = iter(range(10**9))
 
-    def line(**members: object) -> bytes:
+    def line(**members):
         common = {
             "session_id": "91978025-de62-4167-8a29-e625311ac862",
             "parent_tool_use_id": None,
@@ -37,10 +34,10 @@ def cli_lines() -> list[bytes]:
         }
         return json.dumps(members | common, separators=(",", ":"), ensure_ascii=False).encode()
 
-    def event(message_id: str, **members: object) -> bytes:
+    def event(message_id, **members):
         return line(type="stream_event", event=members, api_message_id=message_id)
 
-    def message(message_id: str) -> Iterator[bytes]:
+    def message(message_id):
         parts = [f"Sentence number {n} of a long answer that goes on. " for n in range(DELTAS)]
         start = {"id": message_id, "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
         yield event(message_id, type="message_start", message=start)
@@ -56,9 +53,9 @@ def cli_lines() -> list[bytes]:
     return [found for n in range(MESSAGES) for found in message(f"msg_{n:04}")]
 
 
-def naive(lines: list[bytes], batch: int) -> int:
+def naive(lines, batch):
     """The plainest reducer there is. Returns the bytes written."""
-    texts: dict[int, list[str]] = {}
+    texts = {}
     size = 0
     for first in range(0, len(lines), batch):
         out = []
@@ -84,9 +81,9 @@ def naive(lines: list[bytes], batch: int) -> int:
     return size
 
 
-def reading(lines: list[bytes], batch: int) -> int:
+def reading(lines, batch):
     """Only read, and keep the texts. Returns their number."""
-    texts: dict[int, list[str]] = {}
+    texts = {}
     for first in range(0, len(lines), batch):
         for line in b"\n".join(lines[first : first + batch]).split(b"\n"):
             read = json.loads(line)
@@ -99,7 +96,7 @@ def reading(lines: list[bytes], batch: int) -> int:
     return len(texts)
 
 
-def ours(lines: list[bytes], batch: int) -> int:
+def ours(lines, batch):
     """Recovery. Returns the bytes written."""
     recovery = Recovery("claude-cli", records=False)
     encode = msgspec.json.Encoder().encode
@@ -110,14 +107,14 @@ def ours(lines: list[bytes], batch: int) -> int:
     return size + sum(len(encode(item)) for item in recovery.end_run())
 
 
-def best(work: Callable[[], int]) -> float:
+def best(work):
     """Seconds of one run of the work."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def measure() -> list[dict[str, float]]:
+def measure():
     """Events a second of each for several batch sizes, and how many times the others recovery is."""
     lines = cli_lines()
     rows = []
@@ -133,7 +130,7 @@ def measure() -> list[dict[str, float]]:
     return rows
 
 
-def main() -> None:
+def main():
     """Print the table, or with ``--json`` its rows."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--json", action="store_true")

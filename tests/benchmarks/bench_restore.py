@@ -6,8 +6,6 @@ The changelog is written as workers write it, in transactions, a record a sessio
 reads the same log into a dictionary and knows neither positions nor deadlines. Needs Java 17 (`deploy/kafka`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import sys
@@ -33,7 +31,7 @@ A_TRANSACTION = 2_000
 BUDGET = 200_000  # records a second
 
 
-async def write(bootstrap: str, records: int) -> None:
+async def write(bootstrap, records):
     """The changelog of a partition: a record for each of so many sessions, and where its source goes on."""
     value = msgspec.msgpack.encode([Recovery().snapshot(), None, 0])
     producer = AIOKafkaProducer(
@@ -56,14 +54,14 @@ async def write(bootstrap: str, records: int) -> None:
         await producer.stop()
 
 
-async def ours(bootstrap: str) -> float:
+async def ours(bootstrap):
     """Records a second into the state of a stage."""
     stage = EventsStage()
     done = await restore(bootstrap, TOPIC, 0, stage.restore, committed_only=True)
     return done.records / done.seconds
 
 
-async def bare(bootstrap: str) -> float:
+async def bare(bootstrap):
     """Records a second into a dictionary."""
     place, found = TopicPartition(TOPIC, 0), {}
     began, count = time.monotonic(), 0
@@ -79,14 +77,14 @@ async def bare(bootstrap: str) -> float:
     return count / (time.monotonic() - began)
 
 
-async def run(records: int, rounds: int, directory: Path) -> None:
+async def run(records, rounds, directory):
     """Both sides, round by round, on one broker."""
     server = kafka_broker.Broker(directory, heap="1g")
     server.start()
     try:
         await harness.make_topics(server.bootstrap, [TOPIC], 1)
         await write(server.bootstrap, records)
-        rates: dict[str, list[float]] = {"ours": [], "bare": []}
+        rates = {"ours": [], "bare": []}
         for _ in range(rounds):
             rates["ours"].append(await ours(server.bootstrap))
             rates["bare"].append(await bare(server.bootstrap))
@@ -105,7 +103,7 @@ async def run(records: int, rounds: int, directory: Path) -> None:
     )
 
 
-def main() -> None:
+def main():
     """Read the options and measure."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--records", type=int, default=400_000)

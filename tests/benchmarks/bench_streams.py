@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,8 +33,8 @@ import measure  # noqa: E402 - beside this file
 from pipeline.streams import Recovery  # noqa: E402 - after the path
 
 # What measures a side on records of so many events.
-Side: TypeAlias = Callable[[int], float]
-Events: TypeAlias = list[bytes]
+Side = Callable[[int], float]
+Events = list[bytes]
 
 CORPUS = Path(os.environ.get("REKNIT_CORPUS", HERE.parents[2] / "shared" / "corpus"))
 DELTAS = 400
@@ -55,13 +55,13 @@ encode = msgspec.json.Encoder().encode
 # -- streams ------------------------------------------------------------------------------------------------------
 
 
-def sse(event: dict[str, Any], *, named: bool) -> bytes:
+def sse(event, *, named):
     """An event as a server sends it."""
     name = f"event: {event['type']}\n" if named else ""
     return f"{name}data: {json.dumps(event, separators=(',', ':'), ensure_ascii=False)}\n\n".encode()
 
 
-def recorded(source: str) -> list[Events]:
+def recorded(source):
     """The longest recorded streams of a source, or none."""
     path = CORPUS / f"{source}.jsonl.gz"
     if not path.is_file():
@@ -73,24 +73,24 @@ def recorded(source: str) -> list[Events]:
     return [[as_sent(payload, source) for payload in stream] for stream in streams[:MOST_STREAMS]]
 
 
-def as_sent(payload: str, source: str) -> bytes:
+def as_sent(payload, source):
     """A recorded event as its server sends it."""
     done = payload.strip() == "[DONE]"
     return b"data: [DONE]\n\n" if done else sse(json.loads(payload), named=is_named(source))
 
 
-def is_named(source: str) -> bool:
+def is_named(source):
     """Whether a source names its events."""
     return source in {"anthropic", "openai-responses"}
 
 
-def made(source: str, deltas: int) -> Events:
+def made(source, deltas):
     """One message of a text in so many deltas, as the source writes it."""
     words = [f"part {number} of an answer " for number in range(deltas)]
     return [sse(event, named=is_named(source)) for event in MADE[source](words)]
 
 
-def chat(words: list[str]) -> Iterator[dict[str, Any]]:
+def chat(words):
     """OpenAI's chat chunks."""
     common = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5", "usage": None}
     for delta, reason in [({"role": "assistant", "content": ""}, None), *(({"content": word}, None) for word in words)]:
@@ -98,13 +98,13 @@ def chat(words: list[str]) -> Iterator[dict[str, Any]]:
     yield common | {"choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
 
 
-def responses(words: list[str]) -> Iterator[dict[str, Any]]:
+def responses(words):
     """Events of the Responses API."""
     item = {"id": "msg_0", "type": "message", "role": "assistant", "status": "completed"}
     part = {"type": "output_text", "text": "".join(words), "annotations": []}
     place = {"item_id": "msg_0", "output_index": 0, "content_index": 0}
     response = {"id": "resp_0", "object": "response", "model": "gpt-5", "output": []}
-    events: list[dict[str, Any]] = [
+    events = [
         {"type": "response.created", "response": response},
         {"type": "response.output_item.added", "output_index": 0, "item": item | {"content": []}},
         {"type": "response.content_part.added", "part": part | {"text": ""}} | place,
@@ -116,7 +116,7 @@ def responses(words: list[str]) -> Iterator[dict[str, Any]]:
         yield event | {"sequence_number": number}
 
 
-def anthropic(words: list[str]) -> Iterator[dict[str, Any]]:
+def anthropic(words):
     """Events of the Messages API."""
     usage = {"input_tokens": 1, "output_tokens": 1}
     message = {"id": "msg_0", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
@@ -129,7 +129,7 @@ def anthropic(words: list[str]) -> Iterator[dict[str, Any]]:
     yield {"type": "message_stop"}
 
 
-def gemini(words: list[str]) -> Iterator[dict[str, Any]]:
+def gemini(words):
     """Gemini's chunks."""
     common = {"responseId": "r0", "modelVersion": "gemini-3-pro", "usageMetadata": {"promptTokenCount": 1}}
     for word in words:
@@ -137,23 +137,18 @@ def gemini(words: list[str]) -> Iterator[dict[str, Any]]:
     yield common | {"candidates": [{"content": {"parts": [{"text": ""}]}, "finishReason": "STOP", "index": 0}]}
 
 
-MADE: dict[str, Callable[[list[str]], Iterator[dict[str, Any]]]] = {
-    "anthropic": anthropic,
-    "openai-chat": chat,
-    "openai-responses": responses,
-    "gemini": gemini,
-}
+MADE = {"anthropic": anthropic, "openai-chat": chat, "openai-responses": responses, "gemini": gemini}
 
 
 # -- sides --------------------------------------------------------------------------------------------------------
 
 
-def records(streams: list[Events], batch: int) -> list[Events]:
+def records(streams, batch):
     """The streams in records of so many events."""
     return [[b"".join(stream[at : at + batch]) for at in range(0, len(stream), batch)] for stream in streams]
 
 
-def ours(source: str, streams: list[Events]) -> int:
+def ours(source, streams):
     """Recovery, the streams as runs of one session. Returns the bytes written."""
     recovery = Recovery(source, records=False)
     size = 0
@@ -165,15 +160,15 @@ def ours(source: str, streams: list[Events]) -> int:
     return size
 
 
-def reducer(source: str, streams: list[Events]) -> int:
+def reducer(source, streams):
     """The plainest client. Returns the bytes written."""
     return sum(len(written) for stream in streams for written in reduced(source, stream))
 
 
-def reduced(source: str, stream: Events) -> Iterator[bytes]:
+def reduced(source, stream):
     """An item for each event, and at last the message: a text for each block."""
     words_of = WORDS[source]
-    texts: dict[object, list[str]] = {}
+    texts = {}
     for record in stream:
         for line in record.split(b"\n"):
             if line[:6] != b"data: " or line == b"data: [DONE]":
@@ -189,16 +184,15 @@ def reduced(source: str, stream: Events) -> Iterator[bytes]:
     yield json.dumps({"type": "message", "content": content}).encode()
 
 
-Words: TypeAlias = Iterator[tuple[object, str]]
 
 
-def _anthropic_words(event: dict[str, Any]) -> Words:
+def _anthropic_words(event):
     if event["type"] == "content_block_delta":
         delta = event["delta"]
         yield event["index"], delta.get("text") or delta.get("partial_json") or delta.get("thinking") or ""
 
 
-def _chat_words(chunk: dict[str, Any]) -> Words:
+def _chat_words(chunk):
     for choice in chunk.get("choices") or ():
         delta = choice.get("delta") or {}
         if delta.get("content"):
@@ -207,18 +201,18 @@ def _chat_words(chunk: dict[str, Any]) -> Words:
             yield f"call-{call['index']}", call["function"].get("arguments") or ""
 
 
-def _responses_words(event: dict[str, Any]) -> Words:
+def _responses_words(event):
     if event["type"].endswith(".delta"):
         yield f"{event['output_index']}-{event.get('content_index')}", event["delta"]
 
 
-def _gemini_words(chunk: dict[str, Any]) -> Words:
+def _gemini_words(chunk):
     for candidate in chunk.get("candidates") or ():
         for part in (candidate.get("content") or {}).get("parts") or ():
             yield bool(part.get("thought")), part.get("text") or json.dumps(part.get("functionCall"))
 
 
-WORDS: dict[str, Callable[[dict[str, Any]], Words]] = {
+WORDS = {
     "anthropic": _anthropic_words,
     "openai-chat": _chat_words,
     "openai-responses": _responses_words,
@@ -227,7 +221,7 @@ WORDS: dict[str, Callable[[dict[str, Any]], Words]] = {
 
 
 @contextmanager
-def peer(python: str, name: str, streams: list[Events]) -> Iterator[tuple[str, list[int], Side] | None]:
+def peer(python, name, streams):
     """A peer: its version, the numbers of the streams that it takes, and what measures it on them."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(json.dumps([[event.decode() for event in stream] for stream in streams]).encode())
@@ -245,7 +239,7 @@ def peer(python: str, name: str, streams: list[Events]) -> Iterator[tuple[str, l
             process.stdin.close()
 
 
-def _once(into: IO[str], out: IO[str], taken: list[int], batch: int) -> float:
+def _once(into, out, taken, batch):
     into.write(json.dumps([taken, batch]) + "\n")
     into.flush()
     return float(out.readline())
@@ -262,7 +256,7 @@ class Against(NamedTuple):
     budget: float | None
 
 
-def beside(source: str, python: str, rounds: int) -> None:
+def beside(source, python, rounds):
     """One source beside its peers and the reducer."""
     streams = recorded(source)
     what = f"{source}, {'recorded' if streams else 'made'} streams"
@@ -277,17 +271,17 @@ def beside(source: str, python: str, rounds: int) -> None:
                 compare(what, source, [streams[number] for number in taken], other, rounds)
 
 
-def side(work: Callable[[str, list[Events]], int], source: str, streams: list[Events]) -> Side:
+def side(work, source, streams):
     """A side that runs in this process."""
 
-    def seconds(batch: int) -> float:
+    def seconds(batch):
         given = records(streams, batch)
         return measure.seconds_a_call(lambda: work(source, given))
 
     return seconds
 
 
-def compare(what: str, source: str, streams: list[Events], other: Against, rounds: int) -> None:
+def compare(what, source, streams, other, rounds):
     """Measure ours, with one event and with a hundred a record, against another."""
     events = sum(map(len, streams))
     for batch in (1, 100):
@@ -306,7 +300,7 @@ def compare(what: str, source: str, streams: list[Events], other: Against, round
         )
 
 
-def growth(source: str, rounds: int) -> None:
+def growth(source, rounds):
     """What an event costs in a message of 2,000 and of 32,000."""
     short, long = made(source, 2_000), made(source, 32_000)
     sides = {
@@ -327,7 +321,7 @@ def growth(source: str, rounds: int) -> None:
     )
 
 
-def main() -> None:
+def main():
     """Measure and tell."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)

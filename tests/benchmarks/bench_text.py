@@ -16,7 +16,6 @@ import gzip
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +34,7 @@ LEAST_RATE = 20.0
 # A square would be 4.
 MOST_GROWTH = 3.0
 PIECE = 1 << 16
-FILTERS: dict[str, Callable[[], object]] = {
+FILTERS = {
     "redaction": Redactor,
     "identity": lambda: IdentityRewriter(MODEL),
     "tool calls": ToolCallParser,
@@ -98,7 +97,7 @@ class Event(msgspec.Struct):
     delta: Delta | None = None
 
 
-def texts_in(value: object) -> Iterator[str]:
+def texts_in(value):
     """Every text in a JSON value that is long enough to be one."""
     if isinstance(value, str) and len(value) > 20:
         yield value
@@ -110,10 +109,10 @@ def texts_in(value: object) -> Iterator[str]:
             yield from texts_in(member)
 
 
-def recorded_text() -> str:
+def recorded_text():
     """What was said in the recorded transcripts."""
     rows = msgspec.json.Decoder(Row)
-    found: list[str] = []
+    found = []
     for path in sorted((CORPUS / "claude-code-sessions").glob("*.jsonl.gz")):
         for line in gzip.decompress(path.read_bytes()).splitlines():
             try:
@@ -124,7 +123,7 @@ def recorded_text() -> str:
     return "\n\n".join(found) or fleet_text()
 
 
-def fleet_text() -> str:
+def fleet_text():
     """What the models of the bundled fleet say, over and over."""
     from recorded import runs  # needs a broker's client, which nothing else here does
 
@@ -132,13 +131,13 @@ def fleet_text() -> str:
     return "\n\n".join(text for line in lines for text in texts_in(msgspec.json.decode(line))) * 20
 
 
-def recorded_deltas(text: str) -> list[str]:
+def recorded_deltas(text):
     """The text deltas of recorded streams as they came."""
     path = CORPUS / "anthropic.jsonl.gz"
     if not path.is_file():
         return pieces(text, 20)
     events = msgspec.json.Decoder(Event)
-    found: list[str] = []
+    found = []
     for line in gzip.decompress(path.read_bytes()).splitlines():
         try:
             row = msgspec.json.decode(line, type=Stream)
@@ -152,12 +151,12 @@ def recorded_deltas(text: str) -> list[str]:
     return found
 
 
-def pieces(text: str, size: int) -> list[str]:
+def pieces(text, size):
     """A text cut into pieces of one size."""
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def seconds(make: Callable[[], object], fed: list[str]) -> float:
+def seconds(make, fed):
     """How long a new filter takes for these pieces."""
     one = make()
     feed, flush = one.feed, one.flush  # type: ignore[attr-defined]  # all filters have them
@@ -168,7 +167,7 @@ def seconds(make: Callable[[], object], fed: list[str]) -> float:
     return time.process_time() - began
 
 
-def recorded(rounds: int) -> None:
+def recorded(rounds):
     """Rates on recorded text."""
     text = recorded_text()
     size = len(text.encode("utf-8", "surrogatepass")) / 1e6
@@ -196,7 +195,7 @@ def recorded(rounds: int) -> None:
     small(recorded_deltas(text), rounds)
 
 
-def small(deltas: list[str], rounds: int) -> None:
+def small(deltas, rounds):
     """What one delta of a recorded stream costs."""
     mean = sum(map(len, deltas)) / len(deltas)
     sides = {name: partial(seconds, make, deltas) for name, make in FILTERS.items()}
@@ -205,7 +204,7 @@ def small(deltas: list[str], rounds: int) -> None:
     measure.say(f"{len(deltas)} recorded deltas of {mean:.0f} characters on average, one delta: {each}")
 
 
-def hostile(rounds: int) -> None:
+def hostile(rounds):
     """How time grows when hostile text grows to twice its length."""
     worst, slowest = ("", 0.0), ("", float("inf"))
     for name, unit in HOSTILE.items():
@@ -236,7 +235,7 @@ def hostile(rounds: int) -> None:
     )
 
 
-def main() -> None:
+def main():
     """Run all parts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)

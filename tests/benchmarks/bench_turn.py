@@ -6,8 +6,6 @@ A user's turn with a tool's result comes into sessions of three lengths, and the
 and digested; the body is not joined. A few turns go before, as a worker is warm. Times are of the processor.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path
@@ -33,7 +31,7 @@ MODELS = {"gemini": "gemini-2.5-pro", "openai-chat": "gpt-4o", "openai-responses
 TOOLS = [{"name": "read_file", "description": "Read a file.", "input_schema": {"type": "object"}}]
 
 
-def turn_seconds(target: str, length: int) -> float:
+def turn_seconds(target, length):
     """What one more user turn costs a session of about ``length`` messages, without the join of the body."""
     total = length + 2 * (WARM + TURNS)
     messages = [msgspec.json.encode(message) for message in histories.canonical(total // 8 + 1)[:total]]
@@ -57,7 +55,7 @@ def turn_seconds(target: str, length: int) -> float:
     return took / TURNS
 
 
-def one_more_turn(target: str, rounds: int) -> None:
+def one_more_turn(target, rounds):
     """The same turn on sessions of three lengths."""
     sides = {str(length): lambda length=length: turn_seconds(target, length) for length in LENGTHS}
     took = measure.medians(sides, rounds)
@@ -85,7 +83,7 @@ def one_more_turn(target: str, rounds: int) -> None:
     )
 
 
-def main() -> None:
+def main():
     """Measure and tell."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=15)

@@ -10,7 +10,6 @@ that a side that lost its way counts as failed and not as fast. Needs Java 17 (`
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -20,9 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -34,7 +32,7 @@ import recorded  # noqa: E402 - beside this file; it adds the two paths that the
 # isort: split
 import broker as kafka_broker  # noqa: E402 - deploy/kafka
 import harness  # noqa: E402 - tests/broker
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
+from aiokafka import AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
 from hosts import Places  # noqa: E402 - beside this file
 
 PARTITIONS = 4
@@ -51,7 +49,6 @@ NAMES = {"faust": "idiomatic Faust", "quix": "Quix Streams", "bare": "bare aioka
 LONGEST_LATENCY = 2.0
 
 
-Send: TypeAlias = Callable[[recorded.Event, int], Awaitable[None]]
 
 
 class FailedError(RuntimeError):
@@ -59,7 +56,7 @@ class FailedError(RuntimeError):
 
 
 @contextlib.contextmanager
-def process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(command, log):
     """A side's process; nothing of it is left afterwards."""
     with log.open("wb") as file:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
@@ -70,18 +67,18 @@ def process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
         running.wait()
 
 
-def reknit(*arguments: str) -> list[str]:
+def reknit(*arguments):
     """A command line of ours, for the Python of this process."""
     return [sys.executable, "-c", "from pipeline.cli import main; main()", *arguments]
 
 
-def apply_topics(bootstrap: str, prefix: str) -> None:
+def apply_topics(bootstrap, prefix):
     """Create the topics of a pipeline."""
     options = ["--bootstrap-servers", bootstrap, "--prefix", prefix, "--partitions", str(PARTITIONS)]
     subprocess.run(reknit("topics", "apply", *options), check=True, capture_output=True)
 
 
-def worker_command(bootstrap: str, prefix: str, delivery: str, directory: Path, port: int = 0) -> list[str]:
+def worker_command(bootstrap, prefix, delivery, directory, port=0):
     """Start a worker of ours."""
     options = {
         "bootstrap-servers": bootstrap,
@@ -99,11 +96,11 @@ class Pace(msgspec.Struct, frozen=True):
     rate: float
     cpu: float
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.rate:,.0f} lines/s" + (f" ({self.cpu:.0f} µs CPU a line)" if self.cpu else "")
 
 
-def cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid):
     """User and system time of a process so far, on Linux; elsewhere 0."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
@@ -112,7 +109,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def pace(bootstrap: str, topic: str, lines: int, side: subprocess.Popen[bytes]) -> Pace:
+async def pace(bootstrap, topic, lines, side):
     """Measure from the first visible output to the last."""
     tps = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     began = first = last = time.perf_counter()
@@ -136,7 +133,7 @@ async def pace(bootstrap: str, topic: str, lines: int, side: subprocess.Popen[by
             await asyncio.sleep(0.02)
 
 
-async def at_end(bootstrap: str, topic: str) -> bool:
+async def at_end(bootstrap, topic):
     """Whether the outputs of every partition's last record are there; hosts may spread them as they like."""
     ends = {recorded.END + b"%d" % number for number in range(PARTITIONS)}
     for records in await harness.read_all(bootstrap, topic, PARTITIONS):
@@ -147,18 +144,18 @@ async def at_end(bootstrap: str, topic: str) -> bool:
 class Bench:
     """One broker and what runs on it."""
 
-    def __init__(self, server: kafka_broker.Broker, directory: Path, options: argparse.Namespace) -> None:
+    def __init__(self, server, directory, options):
         self.bootstrap = server.bootstrap
         self.directory = directory
         self.options = options
         self._runs = 0
 
-    def fresh(self) -> str:
+    def fresh(self):
         """A prefix that nobody has used."""
         self._runs += 1
         return f"bench{self._runs}."
 
-    async def worker(self, delivery: str, workload: str) -> Pace:
+    async def worker(self, delivery, workload):
         """Our pace on a backlog."""
         prefix, lines = self.fresh(), self.options.lines * TIMES[workload]
         apply_topics(self.bootstrap, prefix)
@@ -167,7 +164,7 @@ class Bench:
         with process(command, self.directory / f"{prefix}log") as side:
             return await pace(self.bootstrap, prefix + ITEMS, lines, side)
 
-    async def host(self, name: str, workload: str) -> Pace:
+    async def host(self, name, workload):
         """The pace of another host on a backlog of its own."""
         prefix = self.fresh()
         lines = int(self.options.lines * SHARE.get(name, TIMES[workload]))
@@ -186,10 +183,10 @@ class Bench:
         with process(command, self.directory / f"{prefix}log") as side:
             return await pace(self.bootstrap, places.items, lines, side)
 
-    async def throughput(self, workload: str) -> None:
+    async def throughput(self, workload):
         """All sides on one workload, round by round, on a broker that is warm."""
         await self.worker("exactly-once", workload)
-        sides: dict[str, Callable[[], Awaitable[Pace]]] = {
+        sides = {
             "exactly-once": lambda: self.worker("exactly-once", workload),
             "bare": lambda: self.host("bare", workload),
             "faust": lambda: self.host("faust", workload),
@@ -199,7 +196,7 @@ class Bench:
             sides["quix"] = lambda: self.host("quix", workload)
         else:
             measure.say(f"Quix Streams: {self.options.peers} does not have it (see --peers)")
-        paces: dict[str, list[Pace]] = {name: [] for name in sides}
+        paces = {name: [] for name in sides}
         for _ in range(self.options.rounds):
             for name, run in sides.items():
                 try:
@@ -213,14 +210,14 @@ class Bench:
             if name in middle and "exactly-once" in middle:
                 measure.report(compared(workload, middle, name))
 
-    async def latency(self) -> None:
+    async def latency(self):
         """Both deliveries in one run, taking turns, on a broker that is warm.
 
         A young one is still being compiled: its first transactions take five times as long as those a minute later.
         """
         for _ in range(2):
             await self.event_to_item("exactly-once")
-        took: dict[str, list[float]] = {"exactly-once": [], "at-least-once": []}
+        took = {"exactly-once": [], "at-least-once": []}
         for _ in range(self.options.rounds):
             for delivery in took:
                 took[delivery] += await self.event_to_item(delivery)
@@ -237,7 +234,7 @@ class Bench:
             )
         )
 
-    async def event_to_item(self, delivery: str) -> list[float]:
+    async def event_to_item(self, delivery):
         """Milliseconds from an event's sending to the arrival of its first item at a reader."""
         prefix = self.fresh()
         apply_topics(self.bootstrap, prefix)
@@ -258,22 +255,20 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def timed(
-    bootstrap: str, prefix: str
-) -> AsyncIterator[tuple[Callable[[recorded.Event, int], Awaitable[None]], list[float]]]:
+async def timed(bootstrap, prefix):
     """What sends an event, and the milliseconds that it took each to come back as an item."""
-    sent_at: dict[bytes, float] = {}
-    took: list[float] = []
+    sent_at = {}
+    took = []
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
     await producer.start()
 
-    async def send(event: recorded.Event, partition: int) -> None:
+    async def send(event, partition):
         sent_at[event.key] = time.perf_counter()
         await producer.send(
             prefix + EVENTS, key=event.key, value=event.value, headers=recorded.headers(event), partition=partition
         )
 
-    async def read(consumer: AIOKafkaConsumer) -> None:
+    async def read(consumer):
         async for record in consumer:
             began = sent_at.pop(record.key, None)
             if began is not None:
@@ -291,12 +286,12 @@ async def timed(
         await producer.stop()
 
 
-def median(found: list[Pace]) -> Pace:
+def median(found):
     """The median of each number by itself."""
     return Pace(statistics.median(one.rate for one in found), statistics.median(one.cpu for one in found))
 
 
-def compared(workload: str, middle: dict[str, Pace], name: str) -> measure.Finding:
+def compared(workload, middle, name):
     """Our exactly-once rate against another side's."""
     ratio = middle["exactly-once"].rate / middle[name].rate
     budget = BUDGETS.get(name)
@@ -310,18 +305,18 @@ def compared(workload: str, middle: dict[str, Pace], name: str) -> measure.Findi
     )
 
 
-def percentiles(values: list[float]) -> str:
+def percentiles(values):
     """Return p50 and p99 for a person."""
     cuts = statistics.quantiles(values, n=100)
     return f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms"
 
 
-def has_quix(python: str) -> bool:
+def has_quix(python):
     """Whether that Python can run the Quix side."""
     return subprocess.run([python, "-c", "import quixstreams"], capture_output=True, check=False).returncode == 0
 
 
-async def run(options: argparse.Namespace, directory: Path) -> None:
+async def run(options, directory):
     """Start a broker on a data directory that nobody has used, measure, stop it."""
     server = kafka_broker.Broker(directory / "kafka", heap="1g")
     server.start()
@@ -336,7 +331,7 @@ async def run(options: argparse.Namespace, directory: Path) -> None:
         server.stop()
 
 
-def main() -> None:
+def main():
     """Read the options and measure."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--lines", type=int, default=80_000)

@@ -1,35 +1,32 @@
 """A healthy history of any length, in the shapes that the sides read."""
 
-from __future__ import annotations
-
 import base64
 import zlib
-from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any
 
 Message = dict[str, Any]
 
 _PROSE = "The build fails in the second step, since the cache key names a file that the first step has moved. "
 
 
-def _chunk(name: bytes, data: bytes) -> bytes:
+def _chunk(name, data):
     return len(data).to_bytes(4) + name + data + zlib.crc32(name + data).to_bytes(4)
 
 
-_HEADER: Final = (1024).to_bytes(4) + (768).to_bytes(4) + b"\x08\x02\0\0\0"
-_PNG: Final = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", _HEADER) + _chunk(b"IDAT", bytes(1500)) + _chunk(b"IEND", b"")
-_SCREENSHOT: Final = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(_PNG).decode()}
+_HEADER = (1024).to_bytes(4) + (768).to_bytes(4) + b"\x08\x02\0\0\0"
+_PNG = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", _HEADER) + _chunk(b"IDAT", bytes(1500)) + _chunk(b"IEND", b"")
+_SCREENSHOT = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(_PNG).decode()}
 _OUTPUT = "{:4d}  src/pipeline/worker.py  def process(self, records): return self.stage.process(records)\n"
 
 
-def canonical(rounds: int) -> list[Message]:
+def canonical(rounds):
     """Rounds of eight messages (a question, three calls with their results, an answer) and one more question."""
     made = [message for number in range(rounds) for message in one_round(number)]
     return [*made, {"role": "user", "content": [{"type": "text", "text": "Now answer in one line."}]}]
 
 
-def one_round(number: int) -> Iterator[Message]:
+def one_round(number):
     """Eight messages, the user's first and the assistant's last."""
     yield {"role": "user", "content": [{"type": "text", "text": f"{number}: {_PROSE * 3}"}]}
     for step in range(3):
@@ -41,25 +38,25 @@ def one_round(number: int) -> Iterator[Message]:
     yield {"role": "assistant", "content": [{"type": "text", "text": _PROSE * 4}]}
 
 
-def with_thinking(history: list[Message]) -> None:
+def with_thinking(history):
     """Signed thinking before every answer."""
     for message in history[1::2]:
         message["content"].insert(0, {"type": "thinking", "thinking": _PROSE, "signature": "c2lnbmVk" * 40})
 
 
-def with_images(history: list[Message]) -> None:
+def with_images(history):
     """A screenshot with each question."""
     for message in history[::8]:
         message["content"].append({"type": "image", "source": _SCREENSHOT})
 
 
-def with_blanks(history: list[Message]) -> None:
+def with_blanks(history):
     """An answer in each round that begins with a blank text, as streams leave them behind."""
     for message in history[3::8]:
         message["content"].insert(0, {"type": "text", "text": ""})
 
 
-def with_parallel_calls(history: list[Message]) -> None:
+def with_parallel_calls(history):
     """One step of each round asks three things at once, and has three results in one turn."""
     for asked, answered in zip(history[1:-1:8], history[2::8], strict=True):
         call, (result,) = asked["content"][-1], answered["content"]
@@ -69,13 +66,13 @@ def with_parallel_calls(history: list[Message]) -> None:
             answered["content"].append(result | {"tool_use_id": other})
 
 
-def with_cache_marks(history: list[Message]) -> None:
+def with_cache_marks(history):
     """A breakpoint at each end of a round and at the last question, as agents leave them that never take one off."""
     for message in history[::8]:
         message["content"][-1]["cache_control"] = {"type": "ephemeral"}
 
 
-def with_long_results(history: list[Message]) -> None:
+def with_long_results(history):
     """Results of 8 KB."""
     for message in history:
         for block in message["content"]:
@@ -83,7 +80,7 @@ def with_long_results(history: list[Message]) -> None:
                 block["content"] *= 10
 
 
-KINDS: Final[dict[str, Callable[[list[Message]], None]]] = {
+KINDS = {
     "thinking": with_thinking,
     "images": with_images,
     "blanks": with_blanks,
@@ -94,19 +91,19 @@ KINDS: Final[dict[str, Callable[[list[Message]], None]]] = {
 """What else a history may hold, by name."""
 
 
-def of_kind(history: list[Message], kind: str) -> list[Message]:
+def of_kind(history, kind):
     """The same history with what a kind has more."""
     made = deepcopy(history)
     KINDS[kind](made)
     return made
 
 
-def openai_chat(history: list[Message]) -> list[Message]:
+def openai_chat(history):
     """The same history as OpenAI's chat shape has it, which is what LiteLLM reads."""
     return [_openai_message(message) for message in history]
 
 
-def _openai_message(message: Message) -> Message:
+def _openai_message(message):
     blocks = message["content"]
     if blocks[0]["type"] == "tool_result":
         return {"role": "tool", "tool_call_id": blocks[0]["tool_use_id"], "content": blocks[0]["content"]}
@@ -115,20 +112,20 @@ def _openai_message(message: Message) -> Message:
     return {"role": message["role"], "content": text} | ({"tool_calls": calls} if calls else {})
 
 
-def _openai_call(block: Message) -> Message:
+def _openai_call(block):
     path, limit = block["input"]["path"], block["input"]["limit"]
     arguments = f'{{"path":"{path}","limit":{limit}}}'
     return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
 
 
-def converse(history: list[Message]) -> list[Message]:
+def converse(history):
     """The same history as Bedrock's Converse has it, and agents that are built around it."""
     return [
         {"role": message["role"], "content": [_converse_block(b) for b in message["content"]]} for message in history
     ]
 
 
-def _converse_block(block: Message) -> Message:
+def _converse_block(block):
     if block["type"] == "tool_use":
         return {"toolUse": {"toolUseId": block["id"], "name": block["name"], "input": block["input"]}}
     if block["type"] == "tool_result":

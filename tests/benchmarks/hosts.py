@@ -13,7 +13,6 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -34,12 +33,12 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
 
 
-def bare(places: Places) -> None:
+def bare(places):
     """Consume, process, send whole batches, await delivery, commit."""
     import uvloop
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-    async def main() -> None:
+    async def main():
         consumer = AIOKafkaConsumer(
             places.source,
             bootstrap_servers=places.bootstrap,
@@ -66,7 +65,7 @@ def bare(places: Places) -> None:
     asyncio.run(main())
 
 
-def as_record(record: Any) -> Record:
+def as_record(record):
     """A fetched record in the form that stages take."""
     return Record(
         partition=record.partition,
@@ -78,7 +77,7 @@ def as_record(record: Any) -> Record:
     )
 
 
-async def send(producer: Any, topic: str, number: int, rows: list) -> list:
+async def send(producer, topic, number, rows):
     """Send rows through whole batches; return their delivery futures."""
     futures, batch = [], producer.create_batch()
     for key, value, headers in rows:
@@ -90,7 +89,7 @@ async def send(producer: Any, topic: str, number: int, rows: list) -> list:
     return futures
 
 
-def faust_app(places: Places) -> None:
+def faust_app(places):
     """An agent, a table and a send for each output, as Faust's documentation shows them."""
     import faust
 
@@ -109,7 +108,7 @@ def faust_app(places: Places) -> None:
     stages = [EventsStage() for _ in range(places.partitions)]
 
     @app.agent(events)
-    async def recover(stream: Any) -> None:
+    async def recover(stream):
         async for event in stream.events():
             message = event.message
             record = Record(
@@ -131,7 +130,7 @@ def faust_app(places: Places) -> None:
         app.main()
 
 
-def quix(places: Places) -> None:
+def quix(places):
     """A stateful ``apply`` that expands to items, and ``to_topic``."""
     import quixstreams
 
@@ -147,7 +146,7 @@ def quix(places: Places) -> None:
         items = app.topic(places.items, key_serializer="bytes", value_serializer="bytes")
         stages = [EventsStage() for _ in range(places.partitions)]
 
-        def recover(value: bytes, key: bytes, timestamp: int, headers: Any, state: Any) -> list[bytes]:
+        def recover(value, key, timestamp, headers, state):
             number = int(key.split(b"-")[-2 if key.startswith(b"session-") else -1])
             record = Record(
                 partition=number, offset=0, key=key, value=value, headers=tuple(headers or ()), timestamp=timestamp

@@ -12,7 +12,6 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -34,7 +33,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     met: bool | None = None
 
 
-def report(finding: Finding) -> None:
+def report(finding):
     """Tell a finding, and keep it for the table where `run.py` makes one."""
     verdict = {None: "", True: "  met", False: "  MISSED"}[finding.met]
     budget = f"  (budget {finding.budget})" if finding.budget else ""
@@ -45,13 +44,13 @@ def report(finding: Finding) -> None:
             file.write(msgspec.json.encode(finding) + b"\n")
 
 
-def say(text: str) -> None:
+def say(text):
     """A line on standard output, at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
+def arguments(description):
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument(
@@ -62,7 +61,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def seconds_a_call(work: Callable[[], object]) -> float:
+def seconds_a_call(work):
     """How long one call takes the processor, over as many as make the measurement long enough.
 
     Processor time, not the clock's: what else runs on the machine is no part of the work.
@@ -79,16 +78,16 @@ def seconds_a_call(work: Callable[[], object]) -> float:
         calls = max(calls * 2, int(calls * _SHORTEST / max(took, 1e-9)))
 
 
-def medians(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+def medians(sides, rounds):
     """The median of each side's measurements; every side is measured in every round."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    found = {name: [] for name in sides}
     for _ in range(rounds):
         for name, measure in sides.items():
             found[name].append(measure())
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def duration(seconds: float) -> str:
+def duration(seconds):
     """A time with a unit that fits."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"

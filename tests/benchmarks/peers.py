@@ -9,31 +9,28 @@ them validates what it makes. For each line on stdin the answer is the seconds o
 the peer's version. Imports nothing of ours but the history and the stop watch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices are of no interest here, and not to be fetched
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 
-from histories import Message, converse, openai_chat  # noqa: E402 - beside this file
+from histories import converse, openai_chat  # noqa: E402 - beside this file
 from measure import seconds_a_call  # noqa: E402 - beside this file
 
-Work: TypeAlias = Callable[[], str]
+Work = Callable[[], str]
 
 MODEL = "claude-sonnet-4-5"
 BEDROCK_MODEL = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 
 
-def litellm(target: str, history: list[Message]) -> Work:
+def litellm(target, history):
     """Its converters read OpenAI's chat messages."""
     from litellm.litellm_core_utils.prompt_templates import factory
 
@@ -46,7 +43,7 @@ def litellm(target: str, history: list[Message]) -> Work:
     return lambda: json.dumps(convert(json.loads(data), model=BEDROCK_MODEL, llm_provider="bedrock_converse"))
 
 
-def pydantic_ai(target: str, history: list[Message]) -> Work:
+def pydantic_ai(target, history):
     """Its histories are its own, and so is their JSON."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter
     from pydantic_ai.models import ModelRequestParameters
@@ -57,7 +54,7 @@ def pydantic_ai(target: str, history: list[Message]) -> Work:
     return lambda: json.dumps(_result(convert(read(data), parameters, {}))[1])
 
 
-def _pydantic_model(target: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _pydantic_model(target):
     if target == "anthropic":
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -71,7 +68,7 @@ def _pydantic_model(target: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     return BedrockConverseModel(BEDROCK_MODEL, provider=provider)._map_messages
 
 
-def _result(made: Coroutine[Any, Any, Any]) -> Any:
+def _result(made):
     """What a coroutine that never waits returns; an event loop would only add to its time."""
     try:
         made.send(None)
@@ -80,13 +77,13 @@ def _result(made: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("it waits")
 
 
-def _pydantic_message(message: Message) -> dict[str, Any]:
+def _pydantic_message(message):
     asked = message["role"] == "user"
     parts = [_pydantic_part(block, "user-prompt" if asked else "text") for block in message["content"]]
     return {"parts": parts, "kind": "request" if asked else "response"}
 
 
-def _pydantic_part(block: dict[str, Any], text: str) -> dict[str, Any]:
+def _pydantic_part(block, text):
     if block["type"] == "tool_use":
         called = {"tool_name": block["name"], "args": block["input"], "tool_call_id": block["id"]}
         return {"part_kind": "tool-call", **called}
@@ -96,7 +93,7 @@ def _pydantic_part(block: dict[str, Any], text: str) -> dict[str, Any]:
     return {"part_kind": text, "content": block["text"]}
 
 
-def langchain(target: str, history: list[Message]) -> Work:
+def langchain(target, history):
     """Messages as it keeps them itself; OpenAI's take it as long."""
     from langchain_core.messages import convert_to_messages, messages_from_dict, messages_to_dict
 
@@ -110,7 +107,7 @@ def langchain(target: str, history: list[Message]) -> Work:
     return lambda: json.dumps(_messages_to_bedrock(messages_from_dict(json.loads(data)))[0])
 
 
-def strands(target: str, history: list[Message]) -> Work:
+def strands(target, history):
     """Converse's shape is its own; what it does for Converse is to filter fields."""
     data = json.dumps(converse(history)).encode()
     if target == "anthropic":
@@ -126,7 +123,7 @@ def strands(target: str, history: list[Message]) -> Work:
 
 
 # What each is called, the package that its version is of for each target, and how it is made ready.
-PEERS: dict[str, tuple[dict[str, str], Callable[[str, list[Message]], Work]]] = {
+PEERS = {
     "LiteLLM": ({"anthropic": "litellm", "bedrock-converse": "litellm"}, litellm),
     "pydantic-ai": ({"anthropic": "pydantic-ai-slim", "bedrock-converse": "pydantic-ai-slim"}, pydantic_ai),
     "LangChain": ({"anthropic": "langchain-anthropic", "bedrock-converse": "langchain-aws"}, langchain),
@@ -134,7 +131,7 @@ PEERS: dict[str, tuple[dict[str, str], Callable[[str, list[Message]], Work]]] = 
 }
 
 
-def main() -> None:
+def main():
     """Answer until stdin ends."""
     name, target, path = sys.argv[1:]
     packages, ready = PEERS[name]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -47,7 +46,7 @@ class _Recording(msgspec.Struct):
     feed: tuple[_Run, ...]
 
 
-def runs(workload: str) -> list[list[bytes]]:
+def runs(workload):
     """The lines of every run of a workload."""
     if workload == "long":
         return [cli_lines()]
@@ -55,12 +54,12 @@ def runs(workload: str) -> list[list[bytes]]:
     return [[line.encode() for line in run.lines] for row in rows for run in row.feed if run.source == SOURCE]
 
 
-def backlog(workload: str, partition: int, count: int) -> Iterator[Event]:
+def backlog(workload, partition, count):
     """``count`` events of one partition, and as its last record a whole message of a session that has no other."""
     recorded = cycle(runs(workload))
     numbers = iter(range(10**9))
 
-    def sessions() -> Iterator[Iterator[Event]]:
+    def sessions():
         for lines in recorded:
             key = b"session-%d-%d" % (partition, next(numbers))
             yield iter([Event(key, line, b"run-1") for line in lines])
@@ -79,7 +78,7 @@ def backlog(workload: str, partition: int, count: int) -> Iterator[Event]:
     yield whole_message(END + b"%d" % partition)
 
 
-def whole_message(key: bytes) -> Event:
+def whole_message(key):
     """A line that makes a text item at once, whatever came before: an answer that was never streamed."""
     message = {
         "id": "msg_" + key.decode(),
@@ -93,7 +92,7 @@ def whole_message(key: bytes) -> Event:
     return Event(key, msgspec.json.encode(line), b"run-1")
 
 
-async def write_backlog(bootstrap: str, topic: str, workload: str, partitions: int, records: int) -> int:
+async def write_backlog(bootstrap, topic, workload, partitions, records):
     """Write the backlog of every partition in whole batches; returns its bytes."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 18, max_request_size=1 << 20)
     await producer.start()
@@ -115,6 +114,6 @@ async def write_backlog(bootstrap: str, topic: str, workload: str, partitions: i
     return size
 
 
-def headers(event: Event) -> list[tuple[str, bytes]]:
+def headers(event):
     """What `reknit ingest` puts beside a line."""
     return [("source", SOURCE.encode()), ("run", event.run)]

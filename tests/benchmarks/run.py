@@ -8,8 +8,6 @@ the SDKs (``pip install litellm quixstreams msgspec anthropic openai`` in an env
 dependency of ours); without it their rows are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform
@@ -31,16 +29,16 @@ import measure  # noqa: E402 - beside this file
 _VERDICTS = {True: "yes", False: "**no**", None: ""}
 
 
-def names() -> list[str]:
+def names():
     """What there is to run."""
     return sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
 
 
-def run(name: str, rows: Path, seconds: float) -> str:
+def run(name, rows, seconds):
     """Run one benchmark in a process of its own, tell what it tells, and return that."""
     measure.say(f"== {name}")
     command = [sys.executable, str(HERE / f"bench_{name}.py")]
-    told: list[str] = []
+    told = []
     env = os.environ | {measure.ROWS: str(rows)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as bench:
         # Interrupted and not killed, a benchmark stops the broker that it started.
@@ -57,7 +55,7 @@ def run(name: str, rows: Path, seconds: float) -> str:
     return "".join(told)
 
 
-def machine() -> str:
+def machine():
     """What the numbers were taken on. A load near the number of cores means that they had company."""
     load = os.getloadavg()[0]
     return (
@@ -65,7 +63,7 @@ def machine() -> str:
     )
 
 
-def table(findings: list[measure.Finding]) -> str:
+def table(findings):
     """Findings as a table in Markdown."""
     head = ["what", "Reknit", "against", "ratio", "budget", "met"]
     lines = [head, ["---"] * len(head)]
@@ -73,13 +71,13 @@ def table(findings: list[measure.Finding]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def main() -> None:
+def main():
     """Run, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=names(), default=names())
     parser.add_argument("--seconds", type=float, default=480.0, help="the longest that one benchmark may take")
     options = parser.parse_args()
-    findings: list[measure.Finding] = []
+    findings = []
     spoken = ""
     with tempfile.TemporaryDirectory() as directory:
         for name in options.only:

@@ -11,26 +11,22 @@ stdin, a list of such numbers and how many events make a record, the answer is t
 streams takes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices are of no interest here, and not to be fetched
 
 from measure import seconds_a_call
 
-Records: TypeAlias = list[bytes]
-Work: TypeAlias = Callable[[Records], object]
+Records = list[bytes]
 
 
-def anthropic() -> Work:
+def anthropic():
     """The SDK's message stream."""
     from anthropic import NOT_GIVEN, Anthropic, Stream
     from anthropic.lib.streaming import MessageStream
@@ -38,14 +34,14 @@ def anthropic() -> Work:
 
     client, answer = Anthropic(api_key="none"), _answers(Stream)
 
-    def work(data: Records) -> object:
-        raw: Any = Stream(cast_to=RawMessageStreamEvent, response=answer(data), client=client)
+    def work(data):
+        raw = Stream(cast_to=RawMessageStreamEvent, response=answer(data), client=client)
         return MessageStream(raw, output_format=NOT_GIVEN).get_final_message()
 
     return work
 
 
-def openai_chat() -> Work:
+def openai_chat():
     """The SDK's accumulator of chunks."""
     from openai import OpenAI, Stream
     from openai.lib.streaming.chat import ChatCompletionStreamState
@@ -53,8 +49,8 @@ def openai_chat() -> Work:
 
     client, answer = OpenAI(api_key="none"), _answers(Stream)
 
-    def work(data: Records) -> object:
-        state: Any = ChatCompletionStreamState()
+    def work(data):
+        state = ChatCompletionStreamState()
         for chunk in Stream(cast_to=ChatCompletionChunk, response=answer(data), client=client):
             state.handle_chunk(chunk)
         return state.get_final_completion()
@@ -62,7 +58,7 @@ def openai_chat() -> Work:
     return work
 
 
-def openai_responses() -> Work:
+def openai_responses():
     """The SDK's accumulator of events."""
     from openai import OpenAI, Stream, omit
     from openai.lib.streaming.responses._responses import ResponseStreamState
@@ -70,9 +66,9 @@ def openai_responses() -> Work:
 
     client, answer = OpenAI(api_key="none"), _answers(Stream)
 
-    def work(data: Records) -> object:
-        state: Any = ResponseStreamState(input_tools=omit, text_format=omit)
-        raw: Any = Stream(cast_to=ResponseStreamEvent, response=answer(data), client=client)
+    def work(data):
+        state = ResponseStreamState(input_tools=omit, text_format=omit)
+        raw = Stream(cast_to=ResponseStreamEvent, response=answer(data), client=client)
         for event in raw:
             state.handle_event(event)
         return state._completed_response
@@ -80,9 +76,9 @@ def openai_responses() -> Work:
     return work
 
 
-def _answers(stream: type) -> Callable[[Records], Any]:
+def _answers(stream):
     """What makes a response of the HTTP library that the SDK is built on."""
-    names: dict[str, Any] = stream.__init__.__globals__  # type: ignore[misc]  # of the module that it stands in
+    names = stream.__init__.__globals__  # type: ignore[misc]  # of the module that it stands in
     library = names.get("httpx") or names["httpx2"]
     headers = {"content-type": "text/event-stream"}
     return lambda data: library.Response(
@@ -90,11 +86,11 @@ def _answers(stream: type) -> Callable[[Records], Any]:
     )
 
 
-def litellm() -> Work:
+def litellm():
     """Its chunk builder."""
     from litellm import ModelResponseStream, stream_chunk_builder
 
-    def work(data: Records) -> object:
+    def work(data):
         lines = [
             line[6:]
             for record in data
@@ -106,7 +102,7 @@ def litellm() -> Work:
     return work
 
 
-PEERS: dict[str, tuple[str, Callable[[], Work]]] = {
+PEERS = {
     "Anthropic SDK": ("anthropic", anthropic),
     "OpenAI SDK, chat": ("openai", openai_chat),
     "OpenAI SDK, responses": ("openai", openai_responses),
@@ -114,7 +110,7 @@ PEERS: dict[str, tuple[str, Callable[[], Work]]] = {
 }
 
 
-def main() -> None:
+def main():
     """Answer until stdin ends."""
     package, make = PEERS[sys.argv[1]]
     work = make()
@@ -136,7 +132,7 @@ def main() -> None:
         _say(seconds_a_call(lambda chosen=chosen: [work(stream) for stream in chosen]))  # type: ignore[misc]  # a default
 
 
-def _say(value: object) -> None:
+def _say(value):
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

@@ -5,10 +5,7 @@ become an underscore, three a dash. What depends on the place (hosts, ports, dir
 is used as the file says.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -20,12 +17,12 @@ _NOT_SETTINGS = frozenset({"KAFKA_HEAP_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS", "KAF
 _SEPARATORS = {"_": ".", "__": "_", "___": "-"}
 
 
-def compose() -> dict[str, object]:
+def compose():
     """The file as YAML reads it, anchors resolved."""
     return yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))
 
 
-def settings_from(environment: Mapping[str, object]) -> dict[str, str]:
+def settings_from(environment):
     """Broker settings by their Kafka names, from the environment of the image."""
     return {
         setting_name(name): str(value)
@@ -34,12 +31,12 @@ def settings_from(environment: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def setting_name(variable: str) -> str:
+def setting_name(variable):
     """``KAFKA_LOG_DIRS`` is ``log.dirs``."""
     return re.sub("_+", lambda found: _SEPARATORS[found[0]], variable.removeprefix(_PREFIX).lower())
 
 
-def settings_here(directory: Path, ports: Mapping[str, int]) -> dict[str, str]:
+def settings_here(directory, ports):
     """The compose file's broker settings for this machine: loopback, ``ports`` by listener name, ``directory``."""
     settings = settings_from(compose()["services"]["kafka"]["environment"])
     here = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
@@ -52,7 +49,7 @@ def settings_here(directory: Path, ports: Mapping[str, int]) -> dict[str, str]:
     return settings
 
 
-def listener_names() -> list[str]:
+def listener_names():
     """The names of the broker's listeners, each of which needs a port."""
     settings = settings_from(compose()["services"]["kafka"]["environment"])
     return [listener.partition("://")[0] for listener in settings["listeners"].split(",")]

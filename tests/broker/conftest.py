@@ -1,7 +1,5 @@
 """Brokers for tests: a real Apache Kafka from Maven's jars, and the embedded one."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os
@@ -43,7 +41,7 @@ def broker_is_required():
     return _IS_REQUIRED
 
 
-def _need_kafka() -> None:
+def _need_kafka():
     wrong = kafka_broker.missing_tools()
     if wrong is None:
         try:

@@ -1,7 +1,5 @@
 """Workers are killed, stopped, frozen and fenced while records arrive; then every source offset is audited."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

@@ -1,7 +1,5 @@
 """The client and the reference sender on a real broker: a question goes round, past a provider that fails at first."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -25,7 +23,7 @@ OPENING = {"model": "claude-sonnet-4-5", "params": {"max_tokens": 100}, "policy"
 
 
 @asynccontextmanager
-async def sending(brokers: Brokers, url: str, **options):
+async def sending(brokers, url, **options):
     async with (
         aiohttp.ClientSession() as http,
         Requests(brokers, group="senders") as requests,
@@ -52,7 +50,7 @@ async def pipeline(broker, prefix, tmp_path, free_port):
         fleet.end()
 
 
-async def shown_text(items: Items, session: str) -> str:
+async def shown_text(items, session):
     """What a screen shows of a session once its turn has ended."""
     screen = View()
     async for shown in items:
@@ -170,7 +168,7 @@ async def test_a_retry_under_its_id_changes_nothing_and_fixes_name_the_program(b
         assert (letter.headers.code, letter.session) == ("id_reused", "s")
 
 
-async def first(reader, count: int):
+async def first(reader, count):
     async with asyncio.timeout(60):
         async for found in reader:
             yield found

@@ -1,7 +1,5 @@
 """The commands beside a worker as a person types them, on a real broker."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

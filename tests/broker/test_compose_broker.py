@@ -1,7 +1,5 @@
 """The broker of docker-compose.yml, from real jars with the same settings: it starts, and takes the declared topics."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

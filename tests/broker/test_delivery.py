@@ -1,7 +1,5 @@
 """One worker on a real broker: poison, large records, fencing, prefixes, ports, stopping."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time

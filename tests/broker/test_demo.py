@@ -1,7 +1,5 @@
 """``reknit demo`` as a person runs it: a subprocess, the broker in a wheel, exact outcomes, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What README and pages show is run, block by block, against a pipeline."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -31,7 +29,7 @@ async def test_every_block_of_the_pages_runs(broker, prefix, tmp_path, free_port
     assert len(ran) >= 5
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
+def blocks(page):
     return BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
 
 
@@ -65,7 +63,7 @@ async def test_the_readmes_way_with_a_broker_is_run_line_by_line(broker, prefix,
 class Typed:
     """Lines typed into a shell beside the README's files; some go on until they are ended."""
 
-    def __init__(self, bootstrap: str, prefix: str, directory: Path, url: str) -> None:
+    def __init__(self, bootstrap, prefix, directory, url):
         self._said = {"localhost:9092": bootstrap, "https://api.anthropic.com/v1/messages": url}
         self._environment = environment(bootstrap, prefix) | {
             "PATH": f"{directory}:{environment(bootstrap, prefix)['PATH']}",
@@ -73,9 +71,9 @@ class Typed:
             "REKNIT_METRICS_PORT": "0",
             "REKNIT_STATE_DIR": str(directory / "state"),
         }
-        self._going_on: list[asyncio.subprocess.Process] = []
+        self._going_on = []
 
-    async def start(self, line: str) -> asyncio.subprocess.Process:
+    async def start(self, line):
         for shown, real in self._said.items():
             line = line.replace(shown, real)
         process = await asyncio.create_subprocess_shell(
@@ -84,7 +82,7 @@ class Typed:
         self._going_on.append(process)
         return process
 
-    async def run(self, line: str) -> bytes:
+    async def run(self, line):
         process = await self.start(line)
         self._going_on.remove(process)
         async with asyncio.timeout(60):
@@ -92,14 +90,14 @@ class Typed:
         assert process.returncode == 0, f"{line}\n{said.decode()}"
         return said
 
-    async def end(self) -> None:
+    async def end(self):
         for process in reversed(self._going_on):
             process.terminate()
             async with asyncio.timeout(60):
                 await process.communicate()
 
 
-async def run(page: str, language: str, text: str, bootstrap: str, prefix: str) -> None:
+async def run(page, language, text, bootstrap, prefix):
     text = text.replace('"localhost:9092"', f'"{bootstrap}", prefix="{prefix}"')
     command = [sys.executable, "-c", text] if language == "python" else ["bash", "-euo", "pipefail", "-c", text]
     process = await asyncio.create_subprocess_exec(*command, env=environment(bootstrap, prefix), stdout=-1, stderr=-2)
@@ -108,7 +106,7 @@ async def run(page: str, language: str, text: str, bootstrap: str, prefix: str) 
     assert process.returncode == 0, f"{page}:\n{text}\n{said.decode()}"
 
 
-def environment(bootstrap: str, prefix: str) -> dict[str, str]:
+def environment(bootstrap, prefix):
     return os.environ | {
         "REKNIT_BOOTSTRAP_SERVERS": bootstrap,
         "REKNIT_PREFIX": prefix,

@@ -1,7 +1,5 @@
 """The broker in a wheel: starts fast, ends with its owner, and workers run at-least-once on it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

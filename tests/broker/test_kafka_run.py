@@ -1,7 +1,5 @@
 """``deploy/kafka/run`` as a person types it: what it says, and that a second one harms nothing of the first."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Programs that are not ours: each asks a question and is given the request, by the published contract."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
@@ -45,7 +43,7 @@ async def test_strangers_programs_feed_and_read_the_pipeline(broker, prefix, tmp
     assert placed == {session: (murmur2(session.encode()) & 0x7FFFFFFF) % lab.PARTITIONS for session in asking}
 
 
-async def asked(name: str, bootstrap: str, prefix: str, session: str) -> dict:
+async def asked(name, bootstrap, prefix, session):
     process = await asyncio.create_subprocess_exec(
         *PROGRAMS[name], bootstrap, prefix, session, "What is there?", stdout=-1, stderr=-1
     )

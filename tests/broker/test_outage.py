@@ -1,7 +1,5 @@
 """Failures that a worker survives, and what is seen of them: brokers that go away, commits of unknown outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

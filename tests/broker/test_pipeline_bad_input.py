@@ -1,7 +1,5 @@
 """Hostile records on each topic and brokers that are not as they should be: dead letters and typed errors, no loss."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -21,11 +19,11 @@ pytestmark = pytest.mark.broker
 SOURCE = [("source", b"claude-cli"), ("run", b"r")]
 
 
-def appended(content: str) -> bytes:
+def appended(content):
     return json.dumps({"type": "turn.appended", "message": {"role": "user", "content": content}}).encode()
 
 
-def said(content: str, message_id: str) -> bytes:
+def said(content, message_id):
     message = {"id": message_id, "role": "assistant", "content": [{"type": "text", "text": content}]}
     return json.dumps({"type": "assistant", "message": message}).encode()
 
@@ -131,7 +129,7 @@ async def test_a_record_of_64_mib_goes_through(broker, prefix, tmp_path, free_po
     assert not await read(broker.bootstrap, prefix + PROVIDER_REQUESTS)
 
 
-def reknit(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def reknit(*arguments, **environment):
     command = [sys.executable, "-m", "reknit", *arguments]
     return subprocess.run(
         command, input="{}\n", capture_output=True, text=True, check=False, timeout=120, env=os.environ | environment

@@ -3,8 +3,6 @@
 The worker is replaced in the middle of the answer, where the filters hold half a path and half a call.
 """
 
-from __future__ import annotations
-
 import json
 
 import harness
@@ -25,25 +23,25 @@ ASKED = "Working directory: /srv/app\n\nWhat is there?"
 CALL = '<tool_call>{"name":"ls","arguments":{"path":"/opt/windsurf/bin"}}</tool_call>'
 
 
-def turn(content: object, name: str) -> bytes:
+def turn(content, name):
     message = {"role": "user", "content": content}
     return json.dumps({"type": "turn.appended", "message": message, "id": name}).encode()
 
 
-def said(words: str, cuts: list[int]) -> list[bytes]:
+def said(words, cuts):
     """A text as the planner's proxy polls it."""
     pieces = [words[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(words)], strict=True)]
     return [json.dumps({"text": piece, "thinking": "", "isError": False}).encode() for piece in pieces]
 
 
-async def feed(bootstrap: str, prefix: str, rows: list[tuple]) -> None:
+async def feed(bootstrap, prefix, rows):
     given = [(topic, b"s", value, headers) for topic, value, headers in rows]
     async with lab.Feeder(bootstrap, prefix, 1_000, given) as feeder:
         await feeder.wait()
     await lab.drained(bootstrap, prefix)
 
 
-async def read(bootstrap: str, topic: str) -> list:
+async def read(bootstrap, topic):
     return [record for part in await harness.read_all(bootstrap, topic, lab.PARTITIONS) for record in part]
 
 

@@ -1,7 +1,5 @@
 """The whole pipeline under chaos: what readers see is what one undisturbed run makes of the same logs."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

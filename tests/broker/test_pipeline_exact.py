@@ -1,7 +1,5 @@
 """Exact records in, exact records, metrics and state out: the main job on a real broker."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -23,19 +21,19 @@ pytestmark = pytest.mark.broker
 CALL = {"type": "tool_use", "id": "call.1", "name": "ls", "input": {"path": "/"}}
 
 
-def user(*blocks: object) -> dict:
+def user(*blocks):
     return {"role": "user", "content": list(blocks)}
 
 
-def text(words: str) -> dict:
+def text(words):
     return {"type": "text", "text": words}
 
 
-def turn(message: dict, **fields: object) -> bytes:
+def turn(message, **fields):
     return json.dumps({"type": "turn.appended", "message": message, **fields}).encode()
 
 
-def stream(*blocks: object, message_id: str) -> list[bytes]:
+def stream(*blocks, message_id):
     """A blackout: the whole message, and no stream of it."""
     message = {"id": message_id, "role": "assistant", "model": "m", "content": list(blocks)}
     return [json.dumps({"type": "assistant", "message": message, "uuid": message_id}).encode()]
@@ -55,7 +53,7 @@ async def read(bootstrap, topic):
     return [record for part in await harness.read_all(bootstrap, topic, lab.PARTITIONS) for record in part]
 
 
-def sample(page: str, name: str, **labels: str) -> float:
+def sample(page, name, **labels):
     for family in text_string_to_metric_families(page):
         for found in family.samples:
             if found.name == name and labels.items() <= found.labels.items():
@@ -148,13 +146,13 @@ async def test_a_session_from_its_opening_to_the_request_that_its_stream_feeds(b
     _check_with_promtool(page)
 
 
-def inspected(bootstrap: str, prefix: str) -> dict:
+def inspected(bootstrap, prefix):
     command = [sys.executable, "-m", "reknit", "inspect", "s", "--bootstrap-servers", bootstrap, "--prefix", prefix]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=dict(os.environ))
     return json.loads(done.stdout)
 
 
-def _check_with_promtool(page: str) -> None:
+def _check_with_promtool(page):
     """Names and help texts as Prometheus wants them; where promtool is not installed, nobody says."""
     promtool = shutil.which("promtool")
     if promtool is not None:

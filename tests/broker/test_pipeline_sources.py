@@ -1,10 +1,7 @@
 """Every provider's streams at once, whole, in pieces, cut and retried, while a worker is killed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -28,7 +25,7 @@ WAYS = ("single", "together", "bytes", "cut", "retried")
 CHUNK = 97  # bytes; no event is so short that a record could not end inside it
 
 
-def streams() -> list[tuple[str, list[bytes]]]:
+def streams():
     """Recorded streams as (source, events as they come over the wire)."""
     rows = [json.loads(line) for line in STREAMS.read_text().splitlines()]
     found = [
@@ -42,7 +39,7 @@ def streams() -> list[tuple[str, list[bytes]]]:
     return found + [("claude-cli", [line.encode() for line in run.lines]) for run in runs]
 
 
-def session(number: int, source: str, events: list[bytes], way: str) -> Iterator[lab.Row]:
+def session(number, source, events, way):
     """One session: opened, asked, its stream, and what comes after it."""
     key = f"{source}/{way}/{number}".encode()
     headers = [("source", source.encode()), ("run", b"r1")]
@@ -56,7 +53,7 @@ def session(number: int, source: str, events: list[bytes], way: str) -> Iterator
     yield AGENT_TURNS, key, turn("Thanks. And tomorrow?"), []
 
 
-def records(events: list[bytes], way: str) -> Iterator[tuple[bytes, list[tuple[str, bytes]]]]:
+def records(events, way):
     half = len(events) // 2
     match way:
         case "single":
@@ -74,11 +71,11 @@ def records(events: list[bytes], way: str) -> Iterator[tuple[bytes, list[tuple[s
             yield from ((event, []) for event in [*events[:half], *again])
 
 
-def turn(words: str) -> bytes:
+def turn(words):
     return json.dumps({"type": "turn.appended", "message": {"role": "user", "content": words}}).encode()
 
 
-def rows() -> Iterator[lab.Row]:
+def rows():
     """All sessions, interleaved record by record."""
     every = cycle((source, events, way) for way in WAYS for source, events in streams())
     waiting = (session(number, *given) for number, given in enumerate(islice(every, SESSIONS)))
@@ -118,15 +115,15 @@ async def test_all_sources_interleaved_with_a_worker_killed(broker, prefix, tmp_
     views_are_those_of_the_clean_run(items)
 
 
-def views_are_those_of_the_clean_run(partitions: list[list[lab.Record]]) -> None:
+def views_are_those_of_the_clean_run(partitions):
     """Beside the audit: how a stream was cut into records, or that it was retried, does not show on the screen."""
     decoder = msgspec.json.Decoder(AnyItem)
-    by_session: dict[bytes, list[AnyItem]] = {}
+    by_session = {}
     for record in (record for found in partitions for record in found):
         by_session.setdefault(record.key, []).append(decoder.decode(record.value))
     texts = {key: screen(items) for key, items in by_session.items()}
     every = cycle((source, events, way) for way in WAYS for source, events in streams())
-    clean: dict[tuple[str, bytes], str] = {}
+    clean = {}
     compared = 0
     for number, (source, events, way) in enumerate(islice(every, SESSIONS)):
         shown = texts[f"{source}/{way}/{number}".encode()]
@@ -138,5 +135,5 @@ def views_are_those_of_the_clean_run(partitions: list[list[lab.Record]]) -> None
     assert compared > SESSIONS / 3
 
 
-def screen(items: list[AnyItem]) -> str:
+def screen(items):
     return "".join(entry.text for entry in reduce(items).blocks("text"))

@@ -1,7 +1,5 @@
 """A broker with TLS, passwords and an authorizer: the pipeline runs with the rights that are printed, and no others."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

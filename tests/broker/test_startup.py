@@ -1,7 +1,5 @@
 """A worker that cannot start says why and what to do, within a bound, and leaves no process behind."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

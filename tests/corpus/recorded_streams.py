@@ -13,8 +13,10 @@ from collections import Counter
 from functools import cache
 from typing import Any, NamedTuple
 
+import streamed
 from stream_lab import fed, streams
 from stream_lab import sse as event_bytes
+from streamed import items_of, picture
 
 from pipeline import normalize
 from pipeline.streams import Recovery
@@ -131,14 +133,6 @@ def errors(items):
     return [item.message for item in items if isinstance(item, AgentError)]
 
 
-def picture(items):
-    """Everything on the screen, item by item, with the ids."""
-    return [
-        (entry.item_id, entry.item_type, entry.text, raw_input(entry), entry.done, entry.incomplete, entry.reason)
-        for entry in reduce(items).entries
-    ]
-
-
 def in_records(pieces, size):
     """The same events in records of so many."""
     return [b"".join(pieces[first : first + size]) for first in range(0, len(pieces), size)]
@@ -180,11 +174,7 @@ def next_request(source, row, target):
 
     Calls that were cut have no result.
     """
-    recovery = Recovery(source)
-    for piece in sse(row):
-        recovery.feed(piece)
-    recovery.end_run("end of input")
-    turns = recovery.take_finished()
+    turns = streamed.run(source, *sse(row)).turns
     messages = [json.loads(turn.message) for turn in turns]
     blocks = [block for message in messages for block in message["content"]]
     calls = [block["id"] for block in blocks if block["type"] == "tool_use" and not block.get("incomplete")]
@@ -224,9 +214,4 @@ def check_disturbed(source, raws, said):
     came = [json.loads(raw) for raw in raws if raw.lstrip()[:1] == "{"]
     assert Counter(told + said(passed)) == Counter(said(came))
     check_named(items)
-    recovery = Recovery(source)
-    again = []
-    for record in in_records(pieces, 3):
-        again += recovery.feed(record)
-        recovery = Recovery.restore(recovery.snapshot())
-    assert picture([*again, *recovery.end_run("exit")]) == picture(items)
+    assert picture(items_of(source, in_records(pieces, 3), sizes=[1] * len(pieces))) == picture(items)

@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 import pytest
 from recorded import rows
-from streamed import only
+from streamed import encoded, items_of, only, picture, without_deltas
 
 from pipeline.streams import Recovery
 from topics.items import ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
@@ -60,11 +60,6 @@ def frame(name, payload, kind="event"):
     return message + crc32(message).to_bytes(4, "big")
 
 
-def plain(value):
-    """A struct as a dict, with every field."""
-    return msgspec.structs.asdict(value)
-
-
 def shown(entry):
     """An item as it is compared with an oracle."""
     kind, started = entry.item_type, entry.started
@@ -82,26 +77,9 @@ def screen(items):
     return [shown(entry) for entry in reduce(items).entries]
 
 
-def picture(view):
-    """Everything in a view, as one value."""
-    return msgspec.json.encode([view.entries, sorted(view.retracted), view.notices, view.results, view.unrecognized])
-
-
-def encoded(items):
-    """Items as records."""
-    return [msgspec.json.encode(item) for item in items]
-
-
-def without_deltas(items):
-    """Items as records, except those whose number depends on how events were batched."""
-    return encoded([item for item in items if not isinstance(item, ItemDelta)])
-
-
 def fed(source, records, **options):
     """The items of one run whose records are these."""
-    recovery = Recovery(source)
-    items = [item for record in records for item in recovery.feed(record, **options)]
-    return items + recovery.end_run("exit")
+    return items_of(source, *records, **options)
 
 
 def places(length):
@@ -138,7 +116,7 @@ def check_cuts(recording):
         cut.append(fed(recording.source, pieces, framing="bytes"))
     for items in cut:
         assert without_deltas(items) == without_deltas(whole)
-        assert picture(reduce(items)) == picture(reduce(whole))
+        assert picture(items) == picture(whole)
 
 
 def check_redelivery(recording):
@@ -155,7 +133,7 @@ def check_redelivery(recording):
         items += first
         doubled += [*first, *again]
     last = recovery.end_run("exit")
-    assert picture(reduce([*doubled, *last, *last])) == picture(reduce([*items, *last]))
+    assert picture([*doubled, *last, *last]) == picture([*items, *last])
     assert screen([*items, *last]) == screen(fed(recording.source, recording.events))
 
 

@@ -8,12 +8,13 @@ import base64
 import json
 from functools import cache
 
+import msgspec
 import pytest
 import stream_lab as lab
+import streamed
 from recorded import needs_corpus
 from streamed import only
 
-from pipeline.streams import Recovery
 from topics.items import TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 
@@ -130,12 +131,7 @@ def without(block, *names):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
 def test_the_history_has_each_block_as_the_provider_wrote_it(row):
-    recovery = Recovery("anthropic")
-    for event in events(row):
-        recovery.feed(event)
-    recovery.end_run("exit")
-    turns = recovery.take_finished()
-    content = [block for turn in turns for block in json.loads(turn.message)["content"]]
+    content = streamed.run("anthropic", *events(row)).blocks
     # An empty block cannot be sent back and has nothing to say.
     expected = [block for block in row["sdk_final"]["content"] if not is_empty(block)]
     assert [without(block, "issuer") for block in content] == [
@@ -154,7 +150,7 @@ def test_tokens_are_told_once(recording):
     usage = next(row["sdk_final"]["usage"] for row in claude_rows() if row["id"] == recording.id)
     items = lab.fed("anthropic", recording.events)
     (told,) = [item.usage for item in items if isinstance(item, TurnStop | TurnDelta)]
-    assert {name: usage.get(name) or 0 for name in Usage.__struct_fields__} == lab.plain(told)
+    assert {name: usage.get(name) or 0 for name in Usage.__struct_fields__} == msgspec.structs.asdict(told)
 
 
 # -- the streams that the official client gets wrong ----------------------------------------------------------------

@@ -9,12 +9,12 @@ from functools import cache
 
 import msgspec
 import pytest
+import streamed
 from recorded import needs_corpus, rows
 from recorded_streams import arguments, events, recordings, sse
 from stream_lab import fed, strings
 from streamed import only
 
-from pipeline.streams import Recovery
 from topics.items import AgentError, AgentUnrecognized, ItemStarted, TurnStop
 from topics.reducer import reduce
 
@@ -157,11 +157,7 @@ def test_a_whole_answer_and_its_stream_make_the_same_turn(provider):
             continue
         turns = []
         for pieces in (sse(row), [json.dumps(final).encode()]):
-            recovery = Recovery("openai-chat")
-            for piece in pieces:
-                recovery.feed(piece)
-            recovery.end_run("exit")
-            blocks = [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+            blocks = streamed.run("openai-chat", *pieces).blocks
             texts = "".join(block["text"] for block in blocks if block["type"] == "text")
             calls = [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
             turns.append((texts, calls))

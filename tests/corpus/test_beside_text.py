@@ -16,9 +16,8 @@ import msgspec
 import pytest
 import stream_lab as lab
 from recorded import needs_corpus, rows
-from streamed import only
+from streamed import only, run
 
-from pipeline.streams import Recovery
 from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDiagnosis, TurnStop, Usage
 from topics.reducer import reduce
 
@@ -254,17 +253,14 @@ def test_stop_reasons_and_tokens_are_the_official_clients(source):
         stops = only(fed(source, row), TurnStop)
         assert [item.stop_reason for item in stops] == [final["stop_reason"]], row["id"]
         usage = {name: final["usage"].get(name) or 0 for name in Usage.__struct_fields__}
-        assert [lab.plain(item.usage) for item in stops] == [usage], row["id"]
+        assert [msgspec.structs.asdict(item.usage) for item in stops] == [usage], row["id"]
 
 
 @pytest.mark.parametrize("source", SOURCES[:3], ids=lambda source: source.file)
 def test_the_log_of_a_whole_answer_is_the_answer(source):
     """Blocks as they came, with the issuer of reasoning; a text without a word is left out."""
     for row in answers(source):
-        recovery = Recovery(source.name)
-        recovery.feed(json.dumps(whole(row)).encode())
-        recovery.end_run("end of input")
-        content = [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+        content = run(source.name, whole(row)).blocks
         known = [{name: value for name, value in block.items() if name != "issuer"} for block in content]
         assert known == [block for block in whole(row)["content"] if not is_blank(block)], row["id"]
 

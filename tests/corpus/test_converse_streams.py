@@ -10,9 +10,10 @@ from functools import cache
 
 import pytest
 import stream_lab as lab
+import streamed
 from recorded import needs_corpus
+from streamed import encoded, without_deltas
 
-from pipeline.streams import Recovery
 from topics.items import TurnDelta, TurnStop, Usage
 
 pytestmark = needs_corpus
@@ -98,7 +99,7 @@ def test_the_same_in_binary_frames(recording):
     lab.check_whole(recording, compared)
     lab.check_cuts(recording)
     plain = next(other for other in RECORDINGS if other.id == recording.id)
-    assert lab.encoded(lab.fed(recording.source, recording.events)) == lab.encoded(lab.fed(plain.source, plain.events))
+    assert encoded(lab.fed(recording.source, recording.events)) == encoded(lab.fed(plain.source, plain.events))
 
 
 @pytest.mark.parametrize("row", SENT_AGAIN, ids=lambda row: row["id"])
@@ -110,11 +111,11 @@ def test_what_is_on_the_screen_is_what_the_client_sent_again(row):
 @each
 def test_the_name_of_an_event_may_stand_beside_it(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
-    whole = lab.without_deltas(lab.fed("bedrock-converse", recording.events))
+    whole = without_deltas(lab.fed("bedrock-converse", recording.events))
     named = [lab.sse(json.dumps(body), name) for event in row["stream"] for name, body in event.items()]
     bare = [json.dumps(body).encode() for event in row["stream"] for body in event.values()]
-    assert lab.without_deltas(lab.fed("bedrock-converse", named)) == whole
-    assert lab.without_deltas(lab.fed("bedrock-converse", bare)) == whole
+    assert without_deltas(lab.fed("bedrock-converse", named)) == whole
+    assert without_deltas(lab.fed("bedrock-converse", bare)) == whole
 
 
 @each
@@ -147,10 +148,7 @@ def test_tokens_are_told_once(recording):
 @each
 def test_the_history_has_the_reasoning_with_its_issuer(recording):
     row = next(row for row in rows() if row["id"] == recording.id)
-    recovery = Recovery("bedrock-converse")
-    recovery.feed(b"".join(recording.events))
-    recovery.end_run("exit")
-    content = [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+    content = streamed.run("bedrock-converse", b"".join(recording.events)).blocks
     pieces = [event["contentBlockDelta"]["delta"] for event in row["stream"] if "contentBlockDelta" in event]
     reasoning = [piece["reasoningContent"] for piece in pieces if "reasoningContent" in piece]
     kept = [block for block in content if "issuer" in block]

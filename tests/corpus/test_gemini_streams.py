@@ -3,6 +3,7 @@
 import json
 import re
 
+import streamed
 from recorded import needs_corpus
 from recorded_streams import (
     check_named,
@@ -13,7 +14,6 @@ from recorded_streams import (
     next_request,
     parts_in,
     payloads,
-    picture,
     places,
     recordings,
     screen,
@@ -22,9 +22,8 @@ from recorded_streams import (
 )
 from stream_lab import fed
 from stream_lab import sse as event_bytes
-from streamed import only
+from streamed import only, picture
 
-from pipeline.streams import Recovery
 from topics.items import AgentUnrecognized, ItemRetracted, ItemStarted, TurnDelta, TurnStop
 from topics.reducer import reduce
 
@@ -110,11 +109,7 @@ def test_every_part_has_its_place():
 
 def test_the_turn_for_the_log_has_every_signature_in_front_of_its_part():
     for row in all_rows():
-        recovery = Recovery("gemini")
-        for piece in sse(row):
-            recovery.feed(piece)
-        recovery.end_run("end of input")
-        content = [block for turn in recovery.take_finished() for block in json.loads(turn.message)["content"]]
+        content = streamed.run("gemini", *sse(row)).blocks
         signed = [block["signature"] for block in content if block["type"] == "thinking" and "signature" in block]
         sealed = [part for part in parts_in(events(row)) if "thoughtSignature" in part]
         seals = [part["thoughtSignature"] for part in sealed if {"text", "functionCall"} & part.keys()]

@@ -24,7 +24,6 @@ from recorded_streams import (
     next_request,
     parts_in,
     payloads,
-    picture,
     places,
     recordings,
     screen,
@@ -33,7 +32,7 @@ from recorded_streams import (
 )
 from stream_lab import fed
 from stream_lab import sse as event_bytes
-from streamed import only
+from streamed import only, picture
 
 from topics.items import AgentError, AgentUnrecognized, ItemRetracted, ItemStarted, TurnDelta, TurnStop
 from topics.reducer import reduce

@@ -8,6 +8,7 @@ import random
 from functools import cache
 
 import pytest
+import streamed
 from recorded import needs_corpus, rows
 from recorded_streams import errors, events, payloads, recordings
 from stream_lab import fed
@@ -15,7 +16,6 @@ from stream_lab import sse as event_bytes
 from streamed import only
 
 from pipeline.history.readers.fields import derived_id
-from pipeline.streams import Recovery
 from topics.items import AgentUnrecognized, ItemCompleted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 
@@ -92,14 +92,6 @@ def shown(items):
     return [entry_shown(entry, done) for entry in reduce(items).entries]
 
 
-def finished(pieces):
-    recovery = Recovery("openai-responses")
-    for piece in pieces:
-        recovery.feed(piece)
-    recovery.end_run("end of input")
-    return recovery.take_finished()
-
-
 def usage(response):
     tokens = response.get("usage")
     if not tokens:
@@ -147,7 +139,11 @@ def test_log_turns_stop_reasons_and_usage_are_those_of_the_final_event(provider)
     assert rows
     for row in rows:
         pieces = [event_bytes(raw) for raw in payloads(row)]
-        items, turns, finals = fed("openai-responses", pieces), finished(pieces), ends(row)
+        items, turns, finals = (
+            fed("openai-responses", pieces),
+            streamed.run("openai-responses", *pieces).turns,
+            ends(row),
+        )
         content = [block for turn in turns for block in json.loads(turn.message)["content"]]
         models = [final.get("model") for final in finals]
         expected = [block for item in first_told(row) for block in in_log(item, models[0])]
@@ -244,7 +240,7 @@ def test_a_whole_answer_is_promoted(provider):
     assert found
     for name, answer in found:
         piece = json.dumps(answer).encode()
-        items, turns = fed("openai-responses", [piece]), finished([piece])
+        items, turns = fed("openai-responses", [piece]), streamed.run("openai-responses", piece).turns
         assert shown(items) == [one for item in answer["output"] for one in on_screen(item)], name
         content = [block for turn in turns for block in json.loads(turn.message)["content"]]
         expected = [block for item in answer["output"] for block in in_log(item, answer.get("model"))]

@@ -10,12 +10,12 @@ import json
 from typing import NamedTuple
 
 import msgspec
+import streamed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streamed import only
+from streamed import only, without_deltas
 
-from pipeline.streams import Recovery
-from topics.items import AgentError, AgentUnrecognized, ItemDelta, ItemRetracted, TurnStop
+from topics.items import AgentError, AgentUnrecognized, ItemRetracted, TurnStop
 from topics.reducer import reduce
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -108,7 +108,7 @@ def chunk(choice, **members):
     return json.dumps(body | members).encode()
 
 
-def streamed(data, answer):
+def as_chunks(data, answer):
     """The answer as a host streams it."""
     deltas = []
     deltas += [{"reasoning": piece} for piece in cut(data, answer.thought) if piece]
@@ -146,16 +146,8 @@ def whole(answer):
 
 def run(records, sizes):
     """The items and the log's blocks of records that come so many at a time, with the state saved between."""
-    recovery, items, rest = Recovery("openai-chat"), [], list(records)
-    blocks = []
-    for size in [*sizes, len(records)]:
-        items += recovery.feed(b"\n".join(rest[:size]))
-        rest = rest[size:]
-        recovery = Recovery.restore(recovery.snapshot())
-    items += recovery.end_run("exit")
-    for turn in recovery.take_finished():
-        blocks += json.loads(turn.message)["content"]
-    return items, blocks
+    found = streamed.run("openai-chat", records, sizes=sizes)
+    return found.items, found.blocks
 
 
 def check(answer, items, blocks):
@@ -188,12 +180,11 @@ SIZES = st.lists(st.integers(1, 4), max_size=12)
 @settings(max_examples=100, deadline=None)
 @given(answer=ANSWERS, data=st.data(), sizes=SIZES)
 def test_a_chat_says_the_same_however_it_is_streamed(answer, data, sizes):
-    records = streamed(data, answer)
+    records = as_chunks(data, answer)
     items, blocks = run(records, sizes)
     check(answer, items, blocks)
     one_by_one, _ = run(records, [1] * len(records))
-    plain = [[item for item in found if not isinstance(item, ItemDelta)] for found in (items, one_by_one)]
-    assert plain[0] == plain[1]
+    assert without_deltas(items) == without_deltas(one_by_one)
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,13 +10,13 @@ import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streamed import items_of
 
 from pipeline.streams import Recovery
 from topics.items import ItemCompleted, ItemRetracted, TurnStop
 from topics.reducer import reduce
 
 # What a block says: a text, or the input of a call.
-
 WORDS = st.sampled_from(["", "\n\n", " ", "Yes.", "Yes. And more.", "No.", "(no content)"])
 SAID = st.one_of(st.tuples(st.just("text"), WORDS), st.tuples(st.just("call"), st.sampled_from(["1", "2"])))
 CUTS = st.lists(st.integers(1, 6), max_size=20)
@@ -158,15 +158,6 @@ def programs(draw):
     return program
 
 
-def fed(lines, cuts):
-    recovery, items, rest = Recovery("claude-cli"), [], list(lines)
-    for size in [*cuts, len(lines)]:
-        items += recovery.feed(b"\n".join(rest[:size]))
-        rest = rest[size:]
-        recovery = Recovery.restore(recovery.snapshot())
-    return items + recovery.end_run("end of input")
-
-
 def said_on(view):
     return [
         ("text", entry.text)
@@ -180,7 +171,7 @@ def said_on(view):
 @settings(max_examples=500)
 @given(programs(), CUTS)
 def test_what_was_confirmed_is_on_the_screen_each_thing_once(program, cuts):
-    view = reduce(fed([json.dumps(line).encode() for line in program.lines], cuts))
+    view = reduce(items_of("claude-cli", program.lines, sizes=cuts))
     assert said_on(view) == program.expected
     assert [entry.text for entry in view.entries if entry.incomplete] == program.incomplete
     assert all(entry.done for entry in view.entries)

@@ -10,10 +10,10 @@ from collections import Counter
 from itertools import count
 from typing import Any, NamedTuple
 
+import streamed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streams import Recovery
 from topics.items import AgentError, ItemCompleted, ItemDelta, ItemStarted, TurnStop
 from topics.reducer import reduce
 
@@ -195,16 +195,8 @@ def screen(items):
 
 def recovered(run, sizes):
     """The items of a run in batches of these sizes, with a restart behind each, and the turns for the log."""
-    recovery, items, turns = Recovery("openai-responses"), [], []
-    rest = [json.dumps(event).encode() for event in run]
-    for size in [*sizes, len(rest)]:
-        items += recovery.feed(b"\n".join(rest[:size]))
-        turns += recovery.take_finished()
-        rest = rest[size:]
-        recovery = Recovery.restore(recovery.snapshot())
-    items += recovery.end_run("exit")
-    turns += recovery.take_finished()
-    return items, [json.loads(turn.message)["content"] for turn in turns]
+    found = streamed.run("openai-responses", run, sizes=sizes)
+    return found.items, found.contents
 
 
 SIZES = st.lists(st.integers(1, 5), max_size=20)
