@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,6 @@ import histories  # noqa: E402 - beside this file
 import measure  # noqa: E402 - beside this file
 
 import pipeline  # noqa: E402 - after the path
-
 
 ROUNDS_OF_EIGHT = 25
 HEAD = {

@@ -11,11 +11,9 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -26,7 +24,6 @@ import pipeline  # noqa: E402 - after the path
 from pipeline.errors import InputError  # noqa: E402 - after the path
 from pipeline.registry import TARGETS  # noqa: E402 - after the path
 from pipeline.streams import Recovery  # noqa: E402 - after the path
-
 
 MESSAGES = 10_000
 MEGABYTES = 50

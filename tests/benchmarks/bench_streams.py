@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -182,8 +182,6 @@ def reduced(source, stream):
                 yield json.dumps({"type": "item/other", "of": event.get("type", "chunk")}).encode()
     content = [{"id": key, "text": "".join(parts)} for key, parts in texts.items()]
     yield json.dumps({"type": "message", "content": content}).encode()
-
-
 
 
 def _anthropic_words(event):

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -47,8 +46,6 @@ TIMES = {"recorded": 1, "long": 4}
 BUDGETS = {"faust": 40.0, "quix": 4.0, "bare": 1.0}
 NAMES = {"faust": "idiomatic Faust", "quix": "Quix Streams", "bare": "bare aiokafka loop, no transactions"}
 LONGEST_LATENCY = 2.0
-
-
 
 
 class FailedError(RuntimeError):

@@ -14,7 +14,6 @@ streams takes.
 import json
 import os
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 

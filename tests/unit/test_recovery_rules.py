@@ -93,6 +93,7 @@ def result(content="", **members):
 
 
 RETRY = {"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529, "error": "x"}
+INIT = {"type": "system", "subtype": "init", "session_id": "s2"}
 CUT_ANSWER = [start("m1"), *text("The answ")]
 WHOLE_ANSWER = whole("m2", said("The answer."))
 
@@ -117,6 +118,70 @@ def kinds(items):
     return [item.__struct_config__.tag for item in items]
 
 
+# -- what is on the screen ----------------------------------------------------------------------------------------
+
+FIRST = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1)]
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        pytest.param(
+            [start("m1"), text("kept"), whole("m1", said("kept")), text("given up", 1), whole("m1", said("given up")),
+             stop(1, "m1"), start("m2")],
+            [("text", "kept")], id="blocks that are named as abandoned go, confirmed or not, and the others stay"),
+        pytest.param([CUT_ANSWER, stop(), RETRY], [("!text", "The answ")], id="an attempt stays until it is replaced"),
+        pytest.param([CUT_ANSWER, stop(), RETRY, start("m2")], [], id="and is withdrawn when it is"),
+        pytest.param(
+            [start("m1"), text("The answer."), whole("m1", said("The answer.")), end(), finish("end_turn"),
+             WHOLE_ANSWER],
+            [("text", "The answer.")], id="a finished attempt without its stop is replaced too"),
+        pytest.param([FIRST, finish("end_turn"), RETRY, WHOLE_ANSWER], [("text", "First."), ("text", "The answer.")],
+                     id="a retry after the stop reason keeps what was confirmed"),
+        pytest.param([FIRST, WHOLE_ANSWER, result("The answer."), whole("m2", said("First."))],
+                     [("text", "First."), ("text", "The answer."), ("text", "First.")],
+                     id="what the replacement says after its result withdraws nothing more"),
+        pytest.param([CUT_ANSWER, result(), start("m2")], [("!text", "The answ")],
+                     id="after a result nothing is replaced"),
+        pytest.param([CUT_ANSWER, result(), WHOLE_ANSWER], [("!text", "The answ"), ("text", "The answer.")],
+                     id="nor without a start"),
+        pytest.param([CUT_ANSWER, result(), whole("m1", said("The answer."))], [("text", "The answer.")],
+                     id="but a late line still completes"),
+        pytest.param([CUT_ANSWER, RETRY, INIT, start("m2"), text("The answer."), whole("m2", said("The answer."))],
+                     [("text", "The answer.")], id="an attempt that is made again is no run that was ended"),
+        pytest.param(
+            [start("m1"), text("One.", kind="thinking"), whole("m1", THOUGHT | {"thinking": "One."}), text("\n\n", 1),
+             text("Two.", 2, kind="thinking"), whole("m1", THOUGHT | {"thinking": ""}), text("Dne.", 3),
+             whole("m1", said("Done.")), result("Done.")],
+            [("thinking", "One."), ("thinking", "Two."), ("text", "Done.")],
+            id="a blank text between two stretches of thinking shifts no place"),
+        pytest.param(
+            [start("m1"), text("Yes"), end(), text("Yes. And more.", 1), end(1), whole("m1", said("Yes. And more.")),
+             whole("m1", said("Yes."))],
+            [("text", "Yes."), ("text", "Yes. And more.")],
+            id="a whole text goes to its equal before the one that it goes on from"),
+        pytest.param([start("m1"), text("\n\n"), whole("m1", said("\n\n")), finish("end_turn"), stop()],
+                     [("text", "\n\n")], id="a blank text that a complete message holds stays"),
+        pytest.param(
+            [start("m1"), text("Hm.", kind="thinking"), whole("m1", THOUGHT), end(), whole("m1", said("Done."))],
+            [("thinking", "Hm."), ("text", "Done.")], id="the block that did not stream is promoted"),
+        pytest.param(
+            [start("m1"), text("Hlo"), text("World", 1), whole("m1", said("Hello")), whole("m1", said("World"))],
+            [("text", "Hello"), ("text", "World")],
+            id="a delta lost in the middle is mended by the block at its place"),
+        pytest.param([whole("m1", said("a")), whole("m1", said("a"))], [("text", "a"), ("text", "a")],
+                     id="two blocks of the same text are two blocks"),
+        pytest.param([start("m1"), text("Hm.", kind="thinking"), whole("m1", THOUGHT | {"thinking": ""})],
+                     [("thinking", "Hm.")], id="thinking that complete messages leave out stays as it streamed"),
+        pytest.param([start("m1"), event("content_block_delta", index=3, delta=delta("Hi"))], [("!text", "Hi")],
+                     id="deltas of a block whose start was lost still show"),
+    ],
+)  # fmt: skip
+def test_on_the_screen_is_what_is_worth_it(run, expected):
+    assert shown(reduce(recovered(*run))) == expected
+
+
 # -- rule 1: stops prove nothing --------------------------------------------------------------------------------------
 
 
@@ -126,19 +191,6 @@ def test_a_block_is_complete_when_a_complete_message_holds_it_and_not_when_it_st
     assert [item.incomplete for item in before if isinstance(item, ItemCompleted)] == [True]
     after = recovered(streamed, whole("m1", said("Hi")))
     assert only(after, ItemCompleted) == [ItemCompleted(item_id="cc-block-0")]
-
-
-def test_blocks_that_are_named_as_abandoned_go_confirmed_or_not_and_the_others_stay():
-    run = [
-        start("m1"),
-        text("kept"),
-        whole("m1", said("kept")),
-        text("given up", 1),
-        whole("m1", said("given up")),
-        stop(1, "m1"),
-        start("m2"),
-    ]
-    assert shown(reduce(recovered(*run))) == [("text", "kept")]
 
 
 def test_abandoned_blocks_of_another_message_touch_nothing():
@@ -158,16 +210,11 @@ def test_abandoned_blocks_of_another_message_touch_nothing():
 @pytest.mark.parametrize("next_", [[start("m2")], [WHOLE_ANSWER]], ids=["streams-again", "silent"])
 def test_after_a_cut_only_what_was_unconfirmed_goes(cut, next_):
     # The first block was confirmed, so abandonment from block 1 on leaves it as well.
-    run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1)]
+    run = FIRST
     named = [json.loads(json.dumps(line).replace('"from_block_index": 0', '"from_block_index": 1')) for line in cut]
     items = recovered(*run, named, next_)
     assert only(items, ItemRetracted) == [ItemRetracted(item_id="cc-block-1")]
     assert shown(reduce(items))[0] == ("text", "First.")
-
-
-def test_an_attempt_is_withdrawn_when_it_is_replaced_and_not_before():
-    assert shown(reduce(recovered(CUT_ANSWER, stop(), RETRY))) == [("!text", "The answ")]
-    assert shown(reduce(recovered(CUT_ANSWER, stop(), RETRY, start("m2")))) == []
 
 
 def test_a_second_start_is_a_new_attempt_even_with_the_same_id():
@@ -215,12 +262,6 @@ def test_a_call_of_another_tool_or_with_another_input_is_another_call():
     assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["cc-block-0", "t1"]
 
 
-def test_what_the_replacement_says_after_its_result_withdraws_nothing_more():
-    run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), WHOLE_ANSWER]
-    items = recovered(*run, result("The answer."), whole("m2", said("First.")))
-    assert shown(reduce(items)) == [("text", "First."), ("text", "The answer."), ("text", "First.")]
-
-
 def test_the_place_of_what_was_replaced_is_saved_with_the_state():
     run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), whole("m2", said("New."))]
     recovery, items = Recovery("claude-cli"), []
@@ -228,11 +269,6 @@ def test_the_place_of_what_was_replaced_is_saved_with_the_state():
         items += recovery.feed(line)
         recovery = Recovery.restore(recovery.snapshot())
     assert shown(reduce(items)) == [("text", "New."), ("text", "First.")]
-
-
-def test_a_finished_attempt_without_its_stop_is_replaced_too():
-    run = [start("m1"), text("The answer."), whole("m1", said("The answer.")), end(), finish("end_turn"), WHOLE_ANSWER]
-    assert shown(reduce(recovered(*run))) == [("text", "The answer.")]
 
 
 @pytest.mark.parametrize(
@@ -256,11 +292,6 @@ def test_a_finished_attempt_that_another_attempt_follows_was_accepted():
     items = recovered(start("m1"), text("Hi"), finish("end_turn"), start("m2"))
     assert shown(reduce(items)) == [("!text", "Hi")]
     assert only(items, TurnStop) == [TurnStop()]
-
-
-def test_a_retry_after_the_stop_reason_keeps_what_was_confirmed():
-    run = [start("m1"), text("First."), whole("m1", said("First.")), text("Sec", 1), finish("end_turn"), RETRY]
-    assert shown(reduce(recovered(*run, WHOLE_ANSWER))) == [("text", "First."), ("text", "The answer.")]
 
 
 def test_calls_of_which_one_waits_for_its_result_go_when_the_replacement_makes_them_again():
@@ -299,34 +330,10 @@ def test_a_blank_text_that_no_complete_message_holds_leaves_nothing_behind(blank
     assert only(items, ItemCompleted) == [ItemCompleted(item_id="cc-block-1")]
 
 
-def test_a_blank_text_between_two_stretches_of_thinking_shifts_no_place():
-    thought = [{"type": "thinking", "thinking": words, "signature": "s"} for words in ("One.", "")]
-    run = [
-        *[start("m1"), text("One.", kind="thinking"), whole("m1", thought[0]), text("\n\n", 1)],
-        *[text("Two.", 2, kind="thinking"), whole("m1", thought[1]), text("Dne.", 3), whole("m1", said("Done."))],
-    ]
-    assert shown(reduce(recovered(*run, result("Done.")))) == [
-        ("thinking", "One."),
-        ("thinking", "Two."),
-        ("text", "Done."),
-    ]
-
-
-def test_a_whole_text_goes_to_its_equal_before_the_one_that_it_goes_on_from():
-    run = [start("m1"), text("Yes"), end(), text("Yes. And more.", 1), end(1)]
-    items = recovered(*run, whole("m1", said("Yes. And more.")), whole("m1", said("Yes.")))
-    assert shown(reduce(items)) == [("text", "Yes."), ("text", "Yes. And more.")]
-
-
 def test_words_of_the_program_in_place_of_a_blank_text_stand_in_its_place():
     run = [start("m1"), text("\n\n"), end(), call("t1", "{}", 1), end(1)]
     view = reduce(recovered(*run, whole("m1", said("(no content)")), whole("m1", used("t1"))))
     assert [(entry.item_id, entry.text) for entry in view.entries] == [("cc-block-0", "(no content)"), ("t1", "{}")]
-
-
-def test_a_blank_text_that_a_complete_message_holds_stays():
-    items = recovered(start("m1"), text("\n\n"), whole("m1", said("\n\n")), finish("end_turn"), stop())
-    assert shown(reduce(items)) == [("text", "\n\n")]
 
 
 @pytest.mark.parametrize("at", [1, 2, 3], ids=["at-once", "in-the-middle", "when-confirmed"])
@@ -434,15 +441,6 @@ def test_the_end_of_a_run_keeps_what_is_open_and_marks_it(ending):
     assert not any(isinstance(item, ItemRetracted) for item in items)
 
 
-def test_after_a_result_nothing_is_replaced_and_a_late_line_still_completes():
-    assert shown(reduce(recovered(CUT_ANSWER, result(), start("m2")))) == [("!text", "The answ")]
-    assert shown(reduce(recovered(CUT_ANSWER, result(), WHOLE_ANSWER))) == [
-        ("!text", "The answ"),
-        ("text", "The answer."),
-    ]
-    assert shown(reduce(recovered(CUT_ANSWER, result(), whole("m1", said("The answer."))))) == [("text", "The answer.")]
-
-
 def streamed_whole(message_id, words):
     return [start(message_id), *text(words), whole(message_id, said(words)), end(), finish("end_turn"), stop()]
 
@@ -508,9 +506,6 @@ def test_a_result_of_earlier_messages_leaves_the_running_attempt_alone():
     assert [outcome.unseen for outcome in view.results.values()] == [False, False]
 
 
-INIT = {"type": "system", "subtype": "init", "session_id": "s2"}
-
-
 @pytest.mark.parametrize(
     "before",
     [[], [finish("end_turn")], [finish(None)], [end(), stop()], [stop(1, "m1")]],
@@ -526,11 +521,6 @@ def test_another_run_in_the_same_pipe_withdraws_nothing(before, next_):
     (told,) = only(items, TurnDiagnosis)
     assert (told.reason, told.head, "aside" in told.counts) == ("next run", "The answ", False)
     assert kinds(items).index("turn/diagnosis") < kinds(items).index("session/init")
-
-
-def test_an_attempt_that_is_made_again_is_no_run_that_was_ended():
-    items = recovered(CUT_ANSWER, RETRY, INIT, start("m2"), text("The answer."), whole("m2", said("The answer.")))
-    assert shown(reduce(items)) == [("text", "The answer.")]
 
 
 def test_a_run_that_begins_after_a_result_or_before_any_message_ends_nothing():
@@ -581,32 +571,10 @@ def test_blackout_promotes_every_block_in_order_with_ids_that_never_reset():
     ]
 
 
-def test_partial_blackout_promotes_the_block_that_did_not_stream():
-    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
-    run = [start("m1"), text("Hm.", kind="thinking"), whole("m1", thinking), end(), whole("m1", said("Done."))]
-    assert shown(reduce(recovered(*run))) == [("thinking", "Hm."), ("text", "Done.")]
-
-
 def test_a_block_that_streamed_short_is_completed_with_the_rest():
     items = recovered(start("m1"), text("Hel"), whole("m1", said("Hello.")))
     assert ItemCompleted(item_id="cc-block-0", text="Hello.") in items
     assert shown(reduce(items)) == [("text", "Hello.")]
-
-
-def test_a_delta_lost_in_the_middle_is_mended_by_the_block_at_its_place():
-    run = [start("m1"), text("Hlo"), text("World", 1), whole("m1", said("Hello")), whole("m1", said("World"))]
-    assert shown(reduce(recovered(*run))) == [("text", "Hello"), ("text", "World")]
-
-
-def test_two_blocks_of_the_same_text_are_two_blocks():
-    assert shown(reduce(recovered(whole("m1", said("a")), whole("m1", said("a"))))) == [("text", "a"), ("text", "a")]
-
-
-def test_thinking_that_complete_messages_leave_out_stays_as_it_streamed():
-    empty = {"type": "thinking", "thinking": "", "signature": "s"}
-    assert shown(reduce(recovered(start("m1"), text("Hm.", kind="thinking"), whole("m1", empty)))) == [
-        ("thinking", "Hm.")
-    ]
 
 
 @pytest.mark.parametrize(("partial", "rest"), [('{"a": 1}', None), ('{"a"', b'{"a":1}'), ("", b'{"a":1}')])
@@ -618,11 +586,6 @@ def test_a_call_is_completed_with_its_input_if_the_stream_fell_short(partial, re
     (done,) = only(items, ItemCompleted)
     assert (None if rest is None else rest) == (bytes(done.input) if done.input else None)
     assert not done.incomplete
-
-
-def test_deltas_of_a_block_whose_start_was_lost_still_show():
-    delta = event("content_block_delta", index=3, delta={"type": "text_delta", "text": "Hi"})
-    assert shown(reduce(recovered(start("m1"), delta))) == [("!text", "Hi")]
 
 
 def test_a_line_without_a_message_id_belongs_to_the_current_message():
