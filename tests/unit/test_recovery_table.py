@@ -9,8 +9,8 @@ from hypothesis.strategies import lists, sampled_from
 from pipeline.errors import StreamError
 from pipeline.streams.recovery import asides, closing, complete_messages, streaming
 from pipeline.streams.recovery.asides import ignore, show_aside
-from pipeline.streams.recovery.closing import end_run, start_run
-from pipeline.streams.recovery.complete_messages import promote_next, replace_said_again, replace_unconfirmed
+from pipeline.streams.recovery.closing import end_run
+from pipeline.streams.recovery.complete_messages import replace_said_again, replace_unconfirmed
 from pipeline.streams.recovery.inputs import Input
 from pipeline.streams.recovery.machine import MEANINGS, TABLE, transition
 from pipeline.streams.recovery.memory import State
@@ -19,11 +19,8 @@ from pipeline.streams.recovery.streaming import (
     note_member,
     open_block,
     start_again,
-    start_next,
     start_unseen,
     stop_block,
-    stop_message,
-    take_stop_reason,
     take_stray,
 )
 
@@ -93,20 +90,11 @@ def test_content_without_a_start_begins_an_attempt_where_none_can_take_it():
     assert pairs == dict.fromkeys(starting, (State.OPEN, start_unseen))
 
 
-def test_the_pair_that_the_machine_does_not_look_up_is_in_the_table():
-    assert TABLE[State.OPEN, Input.BLOCK_DELTA] == (State.OPEN, extend_block)
-
-
 def test_everywhere_a_run_can_end_and_a_late_event_changes_nothing():
     for state in State:
         assert TABLE[state, Input.END] == (State.IDLE, end_run)
         assert TABLE[state, Input.LATE] == (state, ignore)
         assert TABLE[state, Input.ASIDE] == (state, show_aside)
-
-
-def test_another_run_ends_this_one_and_withdraws_nothing():
-    pairs = {state: pair for (state, given_), pair in TABLE.items() if given_ is Input.NEXT_RUN}
-    assert pairs == dict.fromkeys(ATTEMPTS, (State.IDLE, start_run))
 
 
 def test_what_was_accepted_is_never_replaced():
@@ -137,40 +125,6 @@ MOVES = {
 def test_nothing_else_moves():
     for (state, given_), (after, _) in TABLE.items():
         assert after is MOVES.get(given_, {}).get(state, state), (state, given_)
-
-
-def test_what_a_state_is_worth_when_the_next_thing_comes():
-    withdrawn = {
-        State.OPEN: (start_again, replace_said_again),
-        State.CUT: (start_again, replace_unconfirmed),
-        State.FINISHED: (start_next, replace_said_again),
-    }
-    for state in State:
-        actions = (TABLE[state, Input.START][1], TABLE[state, Input.FOREIGN][1])
-        assert actions == withdrawn.get(state, (start_next, promote_next))
-
-
-def test_an_input_has_one_action_where_it_has_any():
-    several = {
-        Input.START: {start_next, start_again},
-        Input.FOREIGN: {promote_next, replace_unconfirmed, replace_said_again},
-    }
-    for given_ in Input:
-        actions = {action for (_, input_), (_, action) in TABLE.items() if input_ is given_}
-        actions -= {ignore, take_stray}
-        assert len(actions) <= 1 or actions == several[given_]
-
-
-def test_a_turn_is_stopped_once_and_a_stop_reason_taken_once():
-    taking = {pair for pair, (_, action) in TABLE.items() if action in {stop_message, take_stop_reason}}
-    assert taking == {
-        *((state, Input.STOP) for state in (State.OPEN, State.CUT, State.FINISHED, State.ANSWERED)),
-        *(
-            (state, given_)
-            for state in (State.OPEN, State.FINISHED)
-            for given_ in (Input.FINISH, Input.FINISH_ANSWERED)
-        ),
-    }
 
 
 @given(lists(sampled_from(Input), max_size=30))
