@@ -1,13 +1,15 @@
-"""One message's blocks, fitted to a provider whose shape is not Anthropic's.
+"""One message's blocks, fitted to what a provider takes.
 
 What comes out is still canonical, but holds nothing that the target has no place for; the target then only has to
-write it. Cache breakpoints, citations and callers are Anthropic's own and go; names, media and results are mended.
+write it. Names, media and results are mended. Cache breakpoints, citations and callers are Anthropic's own, and go
+where a provider has none.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -22,98 +24,133 @@ from pipeline.text.flatten import with_each
 _NOTHING: Final = frozenset({b"null", b"[]"})
 # What a provider's own members need not say to another: where it keeps them, and what is said otherwise.
 _SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs"})
+_ALL_FIT: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class Fitting(ABC):
-    """The work on one message: pieces go in by ``add``, and what is to be written stands in ``out`` after ``finish``.
+    """The work on one message: pieces go in by ``add_piece``; what is to be written stands in ``out`` at the end.
 
-    ``dropped`` are the input messages that have lost a block. A subclass says what its provider takes.
+    ``dropped`` are the input messages that have lost a block. A subclass says what its provider takes: each of its
+    methods gives the piece to go on with, or None where nothing of it goes on.
     """
 
     marks: ClassVar[bool] = True
     """Whether the provider takes cache breakpoints somewhere, so that one which is left behind is a fix."""
 
+    left_behind: ClassVar[tuple[Text, ...]] = ()
+    """What stands in a result for a medium that had to move. Where something does, a stub stays in the result too."""
+
     def __init__(self, book: Book) -> None:
         self.book = book
         self.out: list[Piece] = []
         self.dropped: set[int] = set()
-        self._media: list[Piece] = []
+        self.media: list[Piece] = []
 
     @abstractmethod
     def name(self, name: str) -> str:
         """A tool's name as the provider takes it."""
 
     @abstractmethod
-    def image(self, piece: Piece, image: Image) -> Piece:
+    def image(self, piece: Piece, image: Image) -> Piece | None:
         """An image that the provider takes, or what stands for it."""
 
     @abstractmethod
-    def document(self, piece: Piece, document: Document) -> Piece:
+    def document(self, piece: Piece, document: Document) -> Piece | None:
         """A document that the provider takes, or what stands for it."""
 
     @abstractmethod
-    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> Piece | None:
-        """A block of another type as the provider takes it, ``inner`` to a result; None where it does not."""
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+        """A block of another type as the provider takes it, at its place ``inside`` a result or a message."""
 
     @abstractmethod
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
         """The fix that moves a part of a result behind the results; ``""`` where it may stay."""
 
+    def bared(self, piece: Piece) -> Piece:
+        """A block, of a result too, without what stands beside it and the provider has no field for."""
+        return bare(piece, self.book, marks=self.marks, empty=True)
+
+    def text(self, piece: Piece, text: Text) -> Piece:  # noqa: ARG002  most take any text
+        return piece
+
+    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:  # noqa: ARG002  decided before
+        return piece
+
+    def call(self, piece: Piece, use: ToolUse) -> Piece:
+        name = self.name(use.name)
+        if name == use.name:
+            return piece
+        return self.book.change("tool_name_rewritten", piece, structs.replace(use, name=name))
+
+    def fit_message(self, pieces: Sequence[Piece], unfit: Mapping[int, str] = _ALL_FIT) -> list[Piece]:
+        """All pieces of a message, fitted; those at the places in ``unfit`` go, by the fix of that code."""
+        for at, piece in enumerate(pieces):
+            if at in unfit:
+                self.book.drop(unfit[at], piece)
+                self.dropped.add(piece.turn)
+            else:
+                self.add_piece(piece)
+        self.finish_message()
+        return self.out
+
     def add_piece(self, piece: Piece) -> None:
-        """Take the next piece of the message."""
-        piece = self._bared(piece)
-        block = piece.block
-        match block:
-            case ToolUse():
-                name = self.name(block.name)
-                if name != block.name:
-                    piece = self.book.change("tool_name_rewritten", piece, structs.replace(block, name=name))
-            case ToolResult():
-                piece = self._result(piece, block)
-            case _:
-                shown = self._shown(piece, inner=False)
-                if shown is None:
-                    self.book.drop_unknown(piece)
-                    if code_for_unknown(block) != "cache_point_dropped":
-                        self.dropped.add(piece.turn)
-                    return
-                piece = shown
-        self.out.append(piece)
+        fitted = self.fit_piece(piece)
+        if fitted is not None:
+            self.out.append(fitted)
+
+    def fit_piece(self, piece: Piece) -> Piece | None:
+        piece = self.bared(piece)
+        match piece.block:
+            case Text() as text:
+                return self.text(piece, text)
+            case ToolUse() as use:
+                return self.call(piece, use)
+            case ToolResult() as result:
+                return self.result(piece, result)
+            case Thinking() | RedactedThinking() as reasoning:
+                return self.reasoning(piece, reasoning)
+        fitted = self._shown(piece, None)
+        if fitted is None:
+            self.book.drop_unknown(piece)
+            # A breakpoint that goes takes nothing from its message: reasoning in it may stay.
+            if code_for_unknown(piece.block) != "cache_point_dropped":
+                self.dropped.add(piece.turn)
+        return fitted
 
     def finish_message(self) -> None:
         """Put the media of results behind the results."""
-        if self._media:
+        if self.media:
             at = 1 + max(place for place, piece in enumerate(self.out) if isinstance(piece.block, ToolResult))
-            self.out[at:at] = self._media
+            self.out[at:at] = self.media
 
-    def _bared(self, piece: Piece) -> Piece:
-        return bare(piece, self.book, marks=self.marks, empty=True)
-
-    def _shown(self, piece: Piece, *, inner: bool) -> Piece | None:
+    def _shown(self, piece: Piece, inside: ToolResult | None) -> Piece | None:
         match piece.block:
             case Image() as image:
                 return self.image(piece, image)
             case Document() as document:
                 return self.document(piece, document)
             case Unknown() as unknown:
-                return self.unknown(piece, unknown, inner=inner)
+                return self.unknown(piece, unknown, inside)
             case _:
                 return piece
 
-    def _result(self, piece: Piece, result: ToolResult) -> Piece:
+    def result(self, piece: Piece, result: ToolResult) -> Piece:
+        """A result with the parts that may stay in it; ``media`` gets those that have to move."""
         if not isinstance(result.content, list):
             return piece
         content: list[Any] = []
         for at, part in enumerate(result.content):
-            inner = self._bared(part_of_result(piece, part, at))
+            inner = self.bared(part_of_result(piece, part, at))
             code = "" if isinstance(inner.block, Text) else self.moves(part, result)  # type: ignore[arg-type]  # no text
-            shown = self._shown(structs.replace(inner, fate="moved", code=code) if code else inner, inner=not code)
+            shown = self._shown(inner, None if code else result)
             if shown is None:
                 kind = part.kind if isinstance(part, Unknown) else ""
                 piece = self._touched(piece, code_for_unknown(part, self.book.target), f"content.{at}: {kind}")
-            elif code:
-                self._media.append(shown)
+            elif code and not (self.left_behind and isinstance(shown.block, Text)):
+                # Wherever it goes, the fix that its own change made names it as a part of the result.
+                self.media.append(structs.replace(shown, fate="moved", code=code))
                 piece = self._touched(piece, code, f"content.{at}")
+                content += self.left_behind
             else:
                 content.append(shown.block)
                 if shown.fate != "kept":

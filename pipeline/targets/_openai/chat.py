@@ -11,24 +11,25 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text, Thinking, ToolUse
+from pipeline.model import Text, Thinking, ToolResult, ToolUse
 from pipeline.targets._openai.families import Chat, Template
 from pipeline.targets._openai.parameters import system_text
-from pipeline.targets._openai.rows import call, encode
+from pipeline.targets._openai.rows import call, custom_call, encode
 from pipeline.targets._openai.speech import (
-    AssistantTurn,
+    OpenAIFitting,
     Said,
-    UserTurn,
     Voice,
     content_of,
     own_members,
+    result_content,
+    said_by_user,
     system_message,
     system_messages,
 )
-from pipeline.targets.base import Encoded, Ending, Row, Setting, WrittenHead, stub_for
+from pipeline.targets.base import Encoded, Ending, Row, Setting, WrittenHead, row, stub_for
 from pipeline.targets.fitting import in_common_words, system_rows
 
 # What the assistant says between results and the user where the template wants it to.
@@ -113,97 +114,108 @@ class ChatDialect:
     def _assistant(
         self, message: Message, count: int, book: Book, rows: list[Row], *, final: bool
     ) -> tuple[list[Any], list[Waiting]]:
-        turn = AssistantTurn(self._voice, book)
-        for piece in message.pieces:
-            turn.add_piece(piece)
-        if not (turn.texts or turn.calls or turn.refusals):
-            turn.say(stub_for(message, book))
-        calls, waiting = turn.calls, []
+        pieces = OpenAIFitting(self._voice, book, "assistant").fit_message(message.pieces)
+        if not any(isinstance(piece.block, (Text, ToolUse)) for piece in pieces):
+            pieces.append(stub_for(message, book))
+        calls = [_call(piece.block) for piece in pieces if isinstance(piece.block, ToolUse)]
+        waiting: list[Waiting] = []
         if self._template.single_call and len(calls) > 1:
-            turn.serialise()
+            pieces = _serialised(pieces, book)
             waiting = [
                 Waiting(call["id"], call["function"]["name"] if at else "", call["function"]["arguments"] if at else "")
                 for at, call in enumerate(calls)
             ]
             calls = calls[:1]
-        rows += _assistant_rows(turn, f"messages.{count}", count if waiting else None)
-        row: dict[str, Any] = {"role": "assistant", "content": self._content(turn.texts), **turn.beside}
-        if turn.texts:
-            row["content"] = self._content(turn.texts)
-        if turn.refusals:
-            row["refusal"] = "\n".join(turn.refusals)
-        reasoning = "\n".join(turn.reasoning)
+        rows += _assistant_rows(pieces, f"messages.{count}", count if waiting else None)
+        texts = [piece.block for piece in pieces if isinstance(piece.block, Text) and not piece.block.refusal]
+        written: dict[str, Any] = {"role": "assistant", "content": None}
+        for piece in message.pieces:
+            if piece.own is not UNSET and piece.own.provider in self._voice.owners:
+                written |= piece.own.members
+        if texts:
+            written["content"] = content_of(texts, self._voice.parts)
+        refusals = [piece.block.text for piece in pieces if isinstance(piece.block, Text) and piece.block.refusal]
+        if refusals:
+            written["refusal"] = "\n".join(refusals)
+        reasoning = "\n".join(piece.block.thinking for piece in pieces if isinstance(piece.block, Thinking))
         if reasoning or (calls and self._model.echo):
-            row["reasoning_content"] = reasoning
+            written["reasoning_content"] = reasoning
         if calls:
-            row["tool_calls"] = list(calls)
+            written["tool_calls"] = calls
         if final and self._template.prefix:
-            row["prefix"] = True
-        return [row], waiting
+            written["prefix"] = True
+        return [written], waiting
 
     def _system_row(self, message: Message, count: int, rows: list[Row]) -> dict[str, Any]:
-        row = system_message(message.pieces, self._voice, self._model.system)
+        written = system_message(message.pieces, self._voice, self._model.system)
         place = f"messages.{count}.content"
-        many = isinstance(row["content"], list)
-        rows += [_row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(message.pieces)]
-        return row
-
-    def _content(self, texts: list[Text]) -> str | list[Any] | None:
-        return content_of(texts, self._voice.parts) if texts else None
+        many = isinstance(written["content"], list)
+        rows += [row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(message.pieces)]
+        return written
 
     def _user(self, message: Message, state: Sent, count: int, book: Book, rows: list[Row]) -> list[Any]:
-        turn = UserTurn(self._voice, book)
-        for piece in message.pieces:
-            turn.add_piece(piece)
-        if not (turn.answers or turn.said):
-            turn.say(stub_for(message, book))
-        written = _in_turn(state.waiting, turn)
-        places = [at for at, row in enumerate(written, count) if row["role"] == "tool"]
-        rows += [_row(piece, f"messages.{at}.content") for (piece, *_), at in zip(turn.answers, places, strict=True)]
-        if written and turn.said and self._template.answer_first:
+        pieces = OpenAIFitting(self._voice, book, "user").fit_message(message.pieces) or [stub_for(message, book)]
+        results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
+        said = said_by_user([piece for piece in pieces if not isinstance(piece.block, ToolResult)], self._voice)
+        written = _in_turn(state.waiting, [_answer(piece, self._voice) for piece in results])
+        places = [at for at, each in enumerate(written, count) if each["role"] == "tool"]
+        rows += [row(piece, f"messages.{at}.content") for piece, at in zip(results, places, strict=True)]
+        if written and said and self._template.answer_first:
             place = f"messages.{count + len(written)}.content"
             book.note_fix("assistant_inserted", place)
             written.append({"role": "assistant", "content": ANSWERED})
             rows.append(("", "synthesised", "assistant_inserted", place))
-        for said in turn.said:
-            assert isinstance(said, Said)  # noqa: S101  a chat has no items
-            rows += said.rows(f"messages.{count + len(written)}.content")
-            written.append({"role": "user", "content": said.content, **said.beside})
+        for each in said:
+            assert isinstance(each, Said)  # noqa: S101  a chat has no items
+            rows += each.rows(f"messages.{count + len(written)}.content")
+            written.append({"role": "user", "content": each.content, **each.beside})
         return written
 
 
-def _row(piece: Piece, place: str) -> Row:
-    return piece.path, piece.fate, piece.code, place
+def _call(use: ToolUse) -> dict[str, Any]:
+    is_custom = use.own is not UNSET and use.own.kind == "custom"
+    return (custom_call if is_custom else call)(use.id, use.name, use.input)
 
 
-def _assistant_rows(turn: AssistantTurn, place: str, alone: int | None) -> list[Row]:
+def _answer(piece: Piece, voice: Voice) -> dict[str, Any]:
+    result = piece.block
+    assert isinstance(result, ToolResult)  # noqa: S101  the caller looked
+    content = result_content(result, voice.parts)
+    return {"role": "tool", "tool_call_id": result.tool_use_id, "content": content, **own_members(piece.own)}
+
+
+def _serialised(pieces: Sequence[Piece], book: Book) -> list[Piece]:
+    """The pieces, of whose calls all but the first follow in messages of their own."""
+    calls = [at for at, piece in enumerate(pieces) if isinstance(piece.block, ToolUse)]
+    return [book.change("calls_serialised", piece) if at in calls[1:] else piece for at, piece in enumerate(pieces)]
+
+
+def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None) -> list[Row]:
     """The rows of an assistant's message; with ``alone``, its number, each call but the first has a later one."""
     rows: list[Row] = []
     said = called = 0
-    for piece in turn.out:
-        if isinstance(piece.block, ToolUse):
-            at = f"{place}.tool_calls.{called}"
-            if alone is not None and called:
-                # The results stand between: call, result, call, result.
-                at = f"messages.{alone + 2 * called}.tool_calls.0"
-            called += 1
-        elif isinstance(piece.block, Thinking):
-            at = f"{place}.reasoning_content"
-        elif isinstance(piece.block, Text) and piece.block.refusal:
-            at = f"{place}.refusal"
-        else:
-            at = f"{place}.content.{said}" if len(turn.texts) > 1 else f"{place}.content"
-            said += 1
-        rows.append(_row(piece, at))
+    texts = sum(isinstance(piece.block, Text) and not piece.block.refusal for piece in pieces)
+    for piece in pieces:
+        match piece.block:
+            case ToolUse():
+                at = f"{place}.tool_calls.{called}"
+                if alone is not None and called:
+                    # The results stand between: call, result, call, result.
+                    at = f"messages.{alone + 2 * called}.tool_calls.0"
+                called += 1
+            case Thinking():
+                at = f"{place}.reasoning_content"
+            case Text(refusal=True):
+                at = f"{place}.refusal"
+            case _:
+                at = f"{place}.content.{said}" if texts > 1 else f"{place}.content"
+                said += 1
+        rows.append(row(piece, at))
     return rows
 
 
-def _in_turn(waiting: Sequence[Waiting], turn: UserTurn) -> list[Any]:
+def _in_turn(waiting: Sequence[Waiting], answers: list[dict[str, Any]]) -> list[Any]:
     """The tool messages; where a message has one call at a time, each behind its own call."""
-    answers = [
-        {"role": "tool", "tool_call_id": call_id, "content": content, **own_members(piece.own)}
-        for piece, call_id, content in turn.answers
-    ]
     if not waiting:
         return answers
     by_id = {answer["tool_call_id"]: answer for answer in answers}

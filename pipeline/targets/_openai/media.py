@@ -16,6 +16,7 @@ from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, Text
 from pipeline.targets.media import MEDIA_TYPES, document_fault, inspect
 
+_LINKS: Final = ("https://", "http://")
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
 
 
@@ -44,15 +45,6 @@ class Parts(Protocol):
         """A document that lies elsewhere."""
 
 
-class Shown(Struct, frozen=True):
-    """A block as it is sent: the piece with what became of it, and its parts."""
-
-    piece: Piece
-    parts: list[Any]
-    # Whether it has become text, which may stand in a tool's result.
-    is_text: bool = False
-
-
 class _Source(Struct, frozen=True):
     """A source of any kind, as far as it can be used."""
 
@@ -64,27 +56,31 @@ class _Source(Struct, frozen=True):
     content: str | list[Any] = ""
 
 
-def show_image(piece: Piece, image: Image, parts: Parts, book: Book) -> Shown:
-    """An image as a part, or the line of text that takes its place."""
+def image_part(image: Image, parts: Parts) -> Any:  # noqa: ANN401  a part
+    """An image as a part, as far as its source tells; None where the API has none for it."""
     source = _read(image.source)
     detail = UNSET if image.own is UNSET else image.own.members.get("detail", UNSET)
-    part: Any = None
-    fault = "it cannot be taken from where it is"
     if source.type == "file":
-        part = parts.uploaded_image(source.file_id, detail) if source.file_id else None
-    elif source.url.startswith(("https://", "http://")):
-        part = parts.image(source.url, detail)
-    elif source.data:
+        return parts.uploaded_image(source.file_id, detail) if source.file_id else None
+    if source.url.startswith(_LINKS):
+        return parts.image(source.url, detail)
+    return parts.image(f"data:{source.media_type};base64,{source.data}", detail) if source.data else None
+
+
+def fitted_image(piece: Piece, image: Image, parts: Parts, book: Book) -> Piece:
+    """An image that the API has a part for, or the line of text that takes its place."""
+    source = _read(image.source)
+    if source.type == "file" or source.url.startswith(_LINKS) or not source.data:
+        fault = "" if image_part(image, parts) is not None else "it cannot be taken from where it is"
+    else:
         media_type, fault = _image_type(source)
-        if not fault:
-            if media_type != source.media_type:
-                after = Image(source=Raw(msgspec.json.encode(structs.replace(source, media_type=media_type))))
-                piece = book.change("image_type_corrected", piece, after, detail=media_type)
-            part = parts.image(f"data:{media_type};base64,{source.data}", detail)
-    if part is not None:
-        return Shown(piece, [part])
-    stub = Text(text=f"[Image left out: {fault}]")
-    return Shown(book.change("image_stubbed", piece, stub, detail=fault), [parts.text(stub)], is_text=True)
+        if not fault and media_type != source.media_type:
+            typed = Raw(msgspec.json.encode(structs.replace(source, media_type=media_type)))
+            piece = book.change("image_type_corrected", piece, Image(source=typed), detail=media_type)
+            return structs.replace(piece, block=structs.replace(image, source=typed))
+    if not fault:
+        return piece
+    return book.change("image_stubbed", piece, Text(text=f"[Image left out: {fault}]"), detail=fault)
 
 
 def _image_type(source: _Source) -> tuple[str, str]:
@@ -96,27 +92,32 @@ def _image_type(source: _Source) -> tuple[str, str]:
     return facts.media_type, facts.fault(MEDIA_TYPES.__contains__)
 
 
-def show_document(piece: Piece, document: Document, parts: Parts, book: Book) -> Shown:
-    """A document as a part, as text, or the line of text that takes its place."""
-    source = _read(document.source)
-    title = document.title if isinstance(document.title, str) else ""
-    context = document.context if isinstance(document.context, str) else ""
+def document_parts(document: Document, parts: Parts) -> list[Any]:
+    """A document as a part, behind what is said about it; nothing where the API has no part for it."""
+    part = _file_part(_read(document.source), _said(document.title), parts)
+    context = _said(document.context)
+    about = [parts.text(Text(text=f"[About the document: {context}]"))] if context else []
+    return [] if part is None else [*about, part]
+
+
+def fitted_document(piece: Piece, document: Document, parts: Parts, book: Book) -> Piece:
+    """A document that the API has a part for, its text, or the line of text that takes its place."""
+    source, title = _read(document.source), _said(document.title)
     text = _plain_text(source)
     if text is not None:
         head = f"[Document: {title}]" if title else "[Document]"
-        flat = "\n".join(line for line in (head, context, text) if line)
-        after = book.change("document_as_text", piece, Text(text=flat))
-        return Shown(after, [parts.text(Text(text=flat))], is_text=True)
-    part = _file_part(source, title, parts)
-    if part is None:
+        flat = "\n".join(line for line in (head, _said(document.context), text) if line)
+        return book.change("document_as_text", piece, Text(text=flat))
+    if document_fault(Raw(msgspec.json.encode(source))) or not document_parts(document, parts):
         fault = source.media_type or source.type or "no source"
         stub = Text(text=f"[Document left out: {title or fault}]")
-        return Shown(book.change("document_stubbed", piece, stub, detail=fault), [parts.text(stub)], is_text=True)
+        return book.change("document_stubbed", piece, stub, detail=fault)
     lost = [name for name, gone in (("title", title and not source.data), ("citations", _cited(document))) if gone]
-    if lost:
-        piece = book.change("document_notes_dropped", piece, detail=", ".join(lost))
-    about = [parts.text(Text(text=f"[About the document: {context}]"))] if context else []
-    return Shown(piece, [*about, part])
+    return book.change("document_notes_dropped", piece, detail=", ".join(lost)) if lost else piece
+
+
+def _said(note: object) -> str:
+    return note if isinstance(note, str) else ""
 
 
 def _cited(document: Document) -> bool:
@@ -126,9 +127,9 @@ def _cited(document: Document) -> bool:
 def _file_part(source: _Source, title: str, parts: Parts) -> Any:  # noqa: ANN401  a part, or None
     if source.type == "file":
         return parts.uploaded_file(source.file_id) if source.file_id else None
-    if source.url.startswith(("https://", "http://")):
+    if source.url.startswith(_LINKS):
         return parts.linked_file(source.url)
-    if source.data and parts.takes(source.media_type) and not document_fault(Raw(msgspec.json.encode(source))):
+    if source.data and parts.takes(source.media_type):
         return parts.file(title or "document.pdf", f"data:{source.media_type};base64,{source.data}")
     return None
 

@@ -1,9 +1,4 @@
-"""One turn's blocks, taken one by one and sorted into what a chat message can hold.
-
-Text of a result goes with the call, media go to the user's message behind all results: ``Image URLs are only allowed
-for messages with role 'user'`` (OAI-10). These APIs have no field for a failed call either, so the text of an error
-begins with ``[Tool error]``; what Reknit itself writes for a result that is missing says so by itself.
-"""
+"""One turn's blocks as OpenAI's two APIs take them: first fitted, then sorted into messages."""
 
 from __future__ import annotations
 
@@ -14,21 +9,32 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.native import CHAT, RESPONSES
-from pipeline.history.pieces import Book, Piece, code_for_unknown, part_of_result
+from pipeline.history.pieces import Book, Piece
 from pipeline.history.results import INTERRUPTED
-from pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets._openai.media import Parts, Shown, show_document, show_image
+from pipeline.model import (
+    Block,
+    Document,
+    Image,
+    Own,
+    RedactedThinking,
+    Role,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
+from pipeline.targets._openai.media import Parts, document_parts, fitted_document, fitted_image, image_part
 from pipeline.targets._openai.parameters import LONGEST_NAME
-from pipeline.targets._openai.rows import call, custom_call
-from pipeline.targets.base import Row, is_issued_by
-from pipeline.targets.fitting import bare, touched
+from pipeline.targets.base import Row, is_issued_by, row
+from pipeline.targets.fitting import Fitting, bare
 from pipeline.targets.names import legal_name
 from pipeline.text.flatten import shown
 
 ERROR: Final = "[Tool error]"
-# What stands in a result for a medium that had to move.
-MOVED: Final = "[Shown in the next user message]"
-
+RESULT: Final = "[Tool result]"
+# The kinds of calls of a client's tools, which have a name.
+_NAMED: Final = frozenset({"", "custom", "custom_tool_call"})
 
 # Whose images say at what detail they are shown, in the same words.
 _DETAILED: Final = frozenset({CHAT, RESPONSES})
@@ -55,281 +61,178 @@ class Voice(Struct, frozen=True, kw_only=True):
     shows_results: bool = False
 
 
-class SentResult(Struct, frozen=True):
-    """A result as it is sent: its piece, its parts, and the media that go to the user's message."""
+class OpenAIFitting(Fitting):
+    """Blocks of one turn, for either API.
 
-    piece: Piece
-    parts: list[Text | Shown]
-    media: list[Shown]
-
-    @property
-    def texts(self) -> list[str]:
-        """What of it is text."""
-        return [part.text for part in self.parts if isinstance(part, Text)]
-
-
-def show_result(piece: Piece, result: ToolResult, voice: Voice, book: Book) -> SentResult:
-    """Split a result into what it may hold and media that have to move."""
-    sent: list[Text | Shown] = []
-    media: list[Shown] = []
-    content = result.content
-    if isinstance(content, str):
-        sent.append(Text(text=content))
-    elif isinstance(content, list):
-        for at, part in enumerate(content):
-            inner = part_of_result(piece, part, at)
-            inner = bare(inner, book, owners=voice.owners | _DETAILED if isinstance(part, Image) else voice.owners)
-            if isinstance(inner.block, Text):
-                sent.append(inner.block)
-            elif isinstance(part, Unknown):
-                code = code_for_unknown(part)
-                book.change(code, piece, detail=f"content.{at}: {part.kind}")
-                piece = touched(piece, code)
-            else:
-                shown = _medium(inner, voice, book)
-                if shown.is_text:
-                    piece = touched(piece, shown.piece.code)
-                    sent.append(_text_of(shown))
-                elif voice.shows_results:
-                    sent.append(shown)
-                    piece = touched(piece, shown.piece.code) if shown.piece.code else piece
-                else:
-                    book.change("result_media_moved", piece, detail=f"content.{at}")
-                    piece = touched(piece, "result_media_moved")
-                    media.append(structs.replace(shown, piece=_moved(shown.piece)))
-                    sent.append(Text(text=MOVED))
-    if result.is_error and content != INTERRUPTED:
-        first = sent[0] if sent and isinstance(sent[0], Text) else None
-        error = Text(text=f"{ERROR} {first.text}".rstrip() if first else ERROR)
-        sent = [error, *(sent[1:] if first else sent)]
-    return SentResult(piece, sent, media)
-
-
-def content_of(content: Sequence[Text | Shown], parts: Parts) -> str | list[Any]:
-    """One text is a string, several and media are parts; a result that is empty is an empty string."""
-    if len(content) == 1 and isinstance(content[0], Text):
-        return content[0].text
-    return [shown for part in content for shown in _parts_of(part, parts)] or ""
-
-
-def _parts_of(part: Text | Shown, parts: Parts) -> list[Any]:
-    return [parts.text(part)] if isinstance(part, Text) else part.parts
-
-
-def _medium(inner: Piece, voice: Voice, book: Book) -> Shown:
-    if isinstance(inner.block, Image):
-        return show_image(inner, inner.block, voice.parts, book)
-    assert isinstance(inner.block, Document)  # noqa: S101  a result holds nothing else
-    return show_document(inner, inner.block, voice.parts, book)
-
-
-def _text_of(shown: Shown) -> Text:
-    block = shown.piece.block
-    assert isinstance(block, Text)  # noqa: S101  that is what is_text says
-    return block
-
-
-def _moved(piece: Piece) -> Piece:
-    return structs.replace(piece, fate="moved", code="result_media_moved")
-
-
-RESULT: Final = "[Tool result]"
-
-
-def renamed(piece: Piece, use: ToolUse, voice: Voice, book: Book) -> tuple[Piece, ToolUse]:
-    """A call with the id and the name that the target takes."""
-    call_id, name = voice.call_id(use.id), legal_name(use.name, LONGEST_NAME)
-    if call_id != use.id:
-        use = structs.replace(use, id=call_id)
-        piece = book.change("id_rewritten", piece, use, detail=call_id)
-    if name != use.name:
-        use = structs.replace(use, name=name)
-        piece = book.change("tool_name_rewritten", piece, use, detail=name)
-    return piece, use
-
-
-def answered(piece: Piece, result: ToolResult, voice: Voice, book: Book) -> tuple[Piece, str]:
-    """A result with the id that its call has."""
-    call_id = voice.call_id(result.tool_use_id)
-    if call_id != result.tool_use_id:
-        rewritten = structs.replace(result, tool_use_id=call_id)
-        piece = book.change("id_rewritten", piece, rewritten, detail=call_id)
-    return piece, call_id
-
-
-class AssistantTurn:
-    """What the assistant says: its texts, its reasoning and its calls, and ``out``, the pieces that are sent.
-
-    ``beside`` is what its message has beside all that.
+    Text of a result goes with the call, media go to the user's message behind all results: ``Image URLs are only
+    allowed for messages with role 'user'`` (OAI-10). There is no field for a failed call either, so the text of an
+    error begins with ``[Tool error]``; what Reknit itself writes for a result that is missing says so by itself.
     """
 
-    def __init__(self, voice: Voice, book: Book) -> None:
-        self.texts: list[Text] = []
-        self.refusals: list[str] = []
-        self.reasoning: list[str] = []
-        self.calls: list[dict[str, Any]] = []
-        self.out: list[Piece] = []
-        self.beside: dict[str, Raw] = {}
+    left_behind = (Text(text="[Shown in the next user message]"),)
+
+    def __init__(self, voice: Voice, book: Book, role: Role) -> None:
+        super().__init__(book)
         self._voice = voice
-        self._book = book
+        self._speaks = role == "assistant"
+
+    def bared(self, piece: Piece) -> Piece:
+        voice = self._voice
+        owners = voice.owners | _DETAILED if isinstance(piece.block, Image) else voice.owners
+        return bare(piece, self.book, refusals=voice.refusals and self._speaks, owners=owners)
+
+    def name(self, name: str) -> str:
+        return legal_name(name, LONGEST_NAME)
+
+    def image(self, piece: Piece, image: Image) -> Piece | None:
+        """An image in what the user says; the repair leaves none with the assistant."""
+        return None if self._speaks else fitted_image(piece, image, self._voice.parts, self.book)
+
+    def document(self, piece: Piece, document: Document) -> Piece | None:
+        return None if self._speaks else fitted_document(piece, document, self._voice.parts, self.book)
+
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+        if inside is not None or self._speaks:
+            return None
+        return piece if is_native_item(unknown, self._voice.owners) or unknown.kind in self._voice.passed else None
+
+    def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  of every result
+        return "" if isinstance(part, Unknown) or self._voice.shows_results else "result_media_moved"
+
+    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:
+        """Readable reasoning goes back to its issuer, in one field of the message, wherever it stood."""
+        if not self._speaks:
+            code = "thinking_dropped"  # the repair leaves none with the user
+        elif isinstance(reasoning, RedactedThinking) or not is_issued_by(
+            reasoning, self._voice.providers, self._voice.model
+        ):
+            code = "thinking_foreign"
+        elif not reasoning.thinking.strip():
+            code = "thinking_empty"
+        else:
+            return self.book.change("reasoning_joined", piece) if self.out else piece
+        self.book.drop(code, piece)
+        return None
+
+    def call(self, piece: Piece, use: ToolUse) -> Piece:
+        """A call under the id and the name that the target takes, unless it is one of the provider's own tools."""
+        if self._voice.plain:
+            return self.book.change("calls_as_text", piece, Text(text=shown(piece)))
+        if use.own is not UNSET and use.own.kind not in _NAMED:
+            return piece
+        call_id, name = self._voice.call_id(use.id), self.name(use.name)
+        if call_id != use.id:
+            use = structs.replace(use, id=call_id)
+            piece = self.book.change("id_rewritten", piece, use, detail=call_id)
+        if name != use.name:
+            use = structs.replace(use, name=name)
+            piece = self.book.change("tool_name_rewritten", piece, use, detail=name)
+        return piece
+
+    def result(self, piece: Piece, result: ToolResult) -> Piece:
+        """A result with the id that its call has, and words for an error; as text where there are no results."""
+        fitted = super().result(piece, result)
+        content = fitted.block.content if isinstance(fitted.block, ToolResult) else UNSET
+        blocks = [Text(text=content)] if isinstance(content, str) else list(content or ())
+        if result.is_error and result.content != INTERRUPTED:
+            first = blocks[0] if blocks and isinstance(blocks[0], Text) else None
+            error = Text(text=f"{ERROR} {first.text}".rstrip() if first else ERROR)
+            content = blocks = [error, *(blocks[1:] if first else blocks)]
+        # What a fix says was there before is the result as it came.
+        piece = structs.replace(fitted, block=result)
+        if self._voice.plain:
+            texts = [block.text for block in blocks if isinstance(block, Text)]
+            failed = bool(texts) and texts[0].startswith(ERROR)
+            words = "\n".join(texts if failed else [RESULT, *texts])
+            return self.book.change("calls_as_text", piece, Text(text=words))
+        call_id = self._voice.call_id(result.tool_use_id)
+        if call_id != result.tool_use_id:
+            rewritten = structs.replace(result, tool_use_id=call_id)
+            piece = self.book.change("id_rewritten", piece, rewritten, detail=call_id)
+        return structs.replace(piece, block=structs.replace(result, tool_use_id=call_id, content=content))
 
     def add_piece(self, piece: Piece) -> None:
-        piece = bare(piece, self._book, refusals=self._voice.refusals, owners=self._voice.owners)
-        self.beside |= own_members(piece.own)
-        block = piece.block
-        match block:
-            case Text(refusal=True, text=text):
-                self.refusals.append(text)
-                self.out.append(piece)
-            case Text():
-                self.say(piece)
-            case ToolUse():
-                self._call(piece, block)
-            case Thinking():
-                self._think(piece, block)
-            case RedactedThinking():
-                self._book.drop("thinking_foreign", piece)
-            case _:
-                # The repair gives media to the user; whatever else there will be is not lost without a word.
-                self._book.drop_unknown(piece)
-
-    def say(self, piece: Piece) -> None:
-        assert isinstance(piece.block, Text)  # noqa: S101  the caller knows
-        self.texts.append(piece.block)
-        self.out.append(piece)
-
-    def serialise(self) -> None:
-        """Record that all calls but the first follow in messages of their own."""
-        calls = [at for at, piece in enumerate(self.out) if isinstance(piece.block, ToolUse)]
-        for at in calls[1:]:
-            self.out[at] = self._book.change("calls_serialised", self.out[at])
-
-    def _call(self, piece: Piece, use: ToolUse) -> None:
+        super().add_piece(piece)
         if self._voice.plain:
-            self.say(self._book.change("calls_as_text", piece, Text(text=shown(piece))))
-            return
-        piece, use = renamed(piece, use, self._voice, self._book)
-        is_custom = use.own is not UNSET and use.own.kind == "custom"
-        self.calls.append((custom_call if is_custom else call)(use.id, use.name, use.input))
-        self.out.append(piece)
+            # Where results are text, nothing tells where they end: media stand behind their own.
+            self.out += self.media
+            self.media = []
 
-    def _think(self, piece: Piece, block: Thinking) -> None:
-        if not is_issued_by(block, self._voice.providers, self._voice.model):
-            self._book.drop("thinking_foreign", piece)
-        elif not block.thinking.strip():
-            self._book.drop("thinking_empty", piece)
-        else:
-            if self.out:
-                piece = self._book.change("reasoning_joined", piece)
-            self.reasoning.append(block.thinking)
-            self.out.append(piece)
+
+def result_content(result: ToolResult, parts: Parts) -> str | list[Any]:
+    content = result.content
+    return content if isinstance(content, str) else content_of(content or (), parts)
+
+
+def content_of(blocks: Sequence[Block], parts: Parts) -> str | list[Any]:
+    """One text is a string, several and media are parts; nothing is an empty string."""
+    if len(blocks) == 1 and isinstance(blocks[0], Text):
+        return blocks[0].text
+    return [part for block in blocks for part in parts_of(block, parts)] or ""
+
+
+def parts_of(block: Block, parts: Parts) -> list[Any]:
+    """A fitted block as parts of a message or a result."""
+    match block:
+        case Text():
+            return [parts.text(block)]
+        case Image():
+            return [image_part(block, parts)]
+        case Document():
+            return document_parts(block, parts)
+        case Unknown(raw=raw):
+            return [raw]
+        case other:
+            raise TypeError(f"not a part: {type(other).__name__}")
 
 
 class Said:
-    """What the user says in one message: its parts, the pieces that they are of, and what stands beside.
-
-    ``alone`` is the text of a message that is nothing else.
-    """
+    """What the user says in one message: its parts, the pieces that they are of, and what stands beside."""
 
     def __init__(self, beside: dict[str, Raw]) -> None:
         self.parts: list[Any] = []
         self.pieces: list[Piece] = []
-        self.alone: Text | None = None
         self.beside = beside
         self._starts: list[int] = []
 
-    def put(self, piece: Piece, parts: list[Any], text: Text | None = None) -> None:
-        """Add a piece, which is shown as ``parts``; ``text`` where it is one."""
+    def add_piece(self, piece: Piece, parts: Parts) -> None:
         self._starts.append(len(self.parts))
-        self.alone = None if self.parts else text
-        self.parts += parts
+        self.parts += parts_of(piece.block, parts)
         self.pieces.append(piece)
 
     @property
     def content(self) -> str | list[Any]:
-        return self.parts if self.alone is None or self.alone.own is not UNSET else self.alone.text
+        only = self.pieces[0].block if len(self.parts) == 1 else None
+        return only.text if isinstance(only, Text) and only.own is UNSET else self.parts
 
     def rows(self, place: str) -> list[Row]:
         """Where the pieces stand in a message whose content is at ``place``."""
         is_text = isinstance(self.content, str)
         return [
-            (piece.path, piece.fate, piece.code, place if is_text else f"{place}.{start}")
+            row(piece, place if is_text else f"{place}.{start}")
             for piece, start in zip(self.pieces, self._starts, strict=True)
         ]
 
 
-class UserTurn:
-    """What the user says: results, and messages behind them.
+def said_by_user(pieces: Sequence[Piece], voice: Voice) -> list[Said | Piece]:
+    """The messages of a user's fitted pieces, results apart, and what stands between them as it came.
 
-    ``answers`` has for each result the piece, the id of its call and its content; ``said`` the messages, and what
-    stands between them as it came.
+    A piece begins a new message where it has something of its own beside it.
     """
-
-    def __init__(self, voice: Voice, book: Book) -> None:
-        self.answers: list[tuple[Piece, str, str | list[Any]]] = []
-        self.said: list[Said | Piece] = []
-        self._voice = voice
-        self._book = book
-        self._turn = -1
-
-    def add_piece(self, piece: Piece) -> None:
-        """Add the next block; results come before everything else."""
-        owners = self._voice.owners | _DETAILED if isinstance(piece.block, Image) else self._voice.owners
-        piece = bare(piece, self._book, owners=owners)
-        block = piece.block
-        match block:
-            case Text():
-                self.say(piece)
-            case ToolResult():
-                self._result(piece, block)
-            case Image():
-                self._show(show_image(piece, block, self._voice.parts, self._book))
-            case Document():
-                self._show(show_document(piece, block, self._voice.parts, self._book))
-            case Unknown() if is_native_item(block, self._voice.owners):
-                self.said.append(piece)
-            case Unknown() if block.kind in self._voice.passed:
-                self._message_of(piece).put(piece, [block.raw])
-            case Unknown():
-                self._book.drop_unknown(piece)
-            case _:
-                # The repair leaves no reasoning with the user.
-                self._book.drop("thinking_dropped", piece)
-
-    def say(self, piece: Piece) -> None:
-        block = piece.block
-        assert isinstance(block, Text)  # noqa: S101  the caller knows
-        self._message_of(piece).put(piece, [self._voice.parts.text(block)], block)
-
-    def _message_of(self, piece: Piece) -> Said:
-        """The message that a piece goes to: a new one where it has something of its own beside it."""
-        last = self.said[-1] if self.said else None
-        beside = {} if isinstance(piece.block, ToolResult) else own_members(piece.own)
-        if not isinstance(last, Said) or beside or (last.beside and piece.turn != self._turn):
+    said: list[Said | Piece] = []
+    turn = -1
+    for piece in pieces:
+        if isinstance(piece.block, Unknown) and is_native_item(piece.block, voice.owners):
+            said.append(piece)
+            continue
+        last = said[-1] if said else None
+        beside = own_members(piece.own)
+        if not isinstance(last, Said) or beside or (last.beside and piece.turn != turn):
             last = Said(beside)
-            self.said.append(last)
-        self._turn = piece.turn
-        return last
-
-    def _show(self, medium: Shown) -> None:
-        block = medium.piece.block
-        text = block if medium.is_text and isinstance(block, Text) else None
-        self._message_of(medium.piece).put(medium.piece, medium.parts, text)
-
-    def _result(self, piece: Piece, result: ToolResult) -> None:
-        sent = show_result(piece, result, self._voice, self._book)
-        if self._voice.plain:
-            self._result_as_text(sent.piece, sent.texts)
-        else:
-            piece, call_id = answered(sent.piece, result, self._voice, self._book)
-            self.answers.append((piece, call_id, content_of(sent.parts, self._voice.parts)))
-        for medium in sent.media:
-            self._show(medium)
-
-    def _result_as_text(self, piece: Piece, texts: list[str]) -> None:
-        failed = bool(texts) and texts[0].startswith(ERROR)
-        text = "\n".join(texts if failed else [RESULT, *texts])
-        self.say(self._book.change("calls_as_text", piece, Text(text=text)))
+            said.append(last)
+        last.add_piece(piece, voice.parts)
+        turn = piece.turn
+    return said
 
 
 def own_members(own: Own | UnsetType) -> dict[str, Raw]:

@@ -22,7 +22,7 @@ from pipeline.model import (
     Unknown,
     on_the_wire,
 )
-from pipeline.targets.anthropic.blocks import Projection, as_it_is, stays
+from pipeline.targets.anthropic.blocks import AnthropicFitting, as_it_is, stays
 from pipeline.targets.anthropic.fitness import (
     PAUSING,
     SYSTEM_BLOCKS,
@@ -203,13 +203,8 @@ class AnthropicDialect:
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
             unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
         other_type = takes_other_type(self.model)
-        work = Projection(self.name, book, state.images, large=state.large, other_type=other_type)
-        for at, piece in enumerate(message.pieces):
-            if at in unfit:
-                book.drop(unfit[at], piece)
-            else:
-                work.add_piece(piece)
-        work.finish_message()
+        work = AnthropicFitting(self.name, book, state.images, large=state.large, other_type=other_type)
+        work.fit_message(message.pieces, unfit)
         if prefill and work.out:
             work.out[-1] = _without_trailing_space(work.out[-1], book)
         if not work.out:

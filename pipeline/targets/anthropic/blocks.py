@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.history.pieces import Book, Piece, code_for_unknown
+from pipeline.history.pieces import Book, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
-from pipeline.targets.fitting import without_own
+from pipeline.targets.fitting import Fitting, without_own
 from pipeline.targets.marks import POINT, is_mark, mark_of
 from pipeline.targets.media import (
     MEDIA_TYPES,
@@ -49,120 +49,98 @@ def _are_citations(citations: Raw) -> bool:
     return all(one.type.endswith("_location") for one in found or ())
 
 
-def _with_mark_taken(piece: Piece, book: Book) -> Piece:
-    """The piece without a cache breakpoint that the API would refuse."""
-    block = piece.block
-    if isinstance(block, Unknown) or block.cache_control is UNSET or is_mark(block.cache_control):
-        return piece
-    return book.change("cache_mark_dropped", piece, structs.replace(block, cache_control=UNSET))
+class AnthropicFitting(Fitting):
+    """``images`` is how many the messages before hold, ``large`` whether one of them is (ANT-30b); both go on here.
 
-
-class Projection:
-    """The work on one message: pieces go in by ``add``, and what is sent stands in ``out`` after ``finish``."""
+    ``tool_name`` writes a tool's name; ``other_type`` says that the model takes an image of another type than declared.
+    """
 
     def __init__(
-        self, name: Callable[[str], str], book: Book, images: int, *, large: bool, other_type: bool = False
+        self, tool_name: Callable[[str], str], book: Book, images: int, *, large: bool, other_type: bool = False
     ) -> None:
-        self.out: list[Piece] = []
+        super().__init__(book)
         self.images = images
         self.large = large
-        self._name = name
+        self._tool_name = tool_name
         self._other_type = other_type
-        self._book = book
-        self._media: list[Piece] = []
 
     def add_piece(self, piece: Piece) -> None:
-        """Take the next piece of the message."""
         if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
             self._set_mark(piece, piece.block)
-            return
-        piece = _with_mark_taken(without_own(piece, self._book), self._book)
-        block = piece.block
-        match block:
-            case ToolUse():
-                name = self._name(block.name)
-                if name != block.name:
-                    piece = self._book.change("tool_name_rewritten", piece, structs.replace(block, name=name))
-            case ToolResult():
-                piece = self._result(piece, block)
-            case Image() | Document():
-                piece = self._shown(piece)
-            case Thinking() | RedactedThinking():
-                piece = self._unmarked_reasoning(piece, block)
-            case Text():
-                piece = self._said(piece, block)
-        self.out.append(piece)
+        else:
+            super().add_piece(piece)
 
     def _set_mark(self, point: Piece, block: Unknown) -> None:
         """Put a breakpoint that is a block by itself on the block before it, which is where it stands."""
         mark, before = mark_of(block.raw), self.out[-1] if self.out else None
         if mark is None or before is None or isinstance(before.block, (Thinking, RedactedThinking, Unknown)):
-            self._book.drop("cache_point_dropped", point)
+            self.book.drop("cache_point_dropped", point)
             return
         self.out[-1] = structs.replace(before, block=structs.replace(before.block, cache_control=mark))
-        self._book.drop("cache_point_joined", point)
+        self.book.drop("cache_point_joined", point)
 
-    def finish_message(self) -> None:
-        """Put media of error results behind the results."""
-        if self._media:
-            at = sum(isinstance(piece.block, ToolResult) for piece in self.out)
-            self.out[at:at] = self._media
+    def bared(self, piece: Piece) -> Piece:
+        """The piece without what another provider has beside it, or a cache breakpoint that the API would refuse."""
+        piece = without_own(piece, self.book)
+        block = piece.block
+        if isinstance(block, Unknown) or block.cache_control is UNSET or is_mark(block.cache_control):
+            return piece
+        return self.book.change("cache_mark_dropped", piece, structs.replace(block, cache_control=UNSET))
 
-    def _said(self, piece: Piece, block: Text) -> Piece:
+    def name(self, name: str) -> str:
+        return self._tool_name(name)
+
+    def text(self, piece: Piece, text: Text) -> Piece:
         """A text without what another provider says beside it."""
-        if block.refusal:
-            block = structs.replace(block, refusal=False)
-            piece = self._book.change("refusal_as_text", piece, block)
-        if block.citations is not UNSET and not _are_citations(block.citations):
-            lost = bytes(block.citations).decode()
-            return self._book.change("citations_dropped", piece, structs.replace(block, citations=UNSET), detail=lost)
+        if text.refusal:
+            text = structs.replace(text, refusal=False)
+            piece = self.book.change("refusal_as_text", piece, text)
+        if text.citations is not UNSET and not _are_citations(text.citations):
+            lost = bytes(text.citations).decode()
+            return self.book.change("citations_dropped", piece, structs.replace(text, citations=UNSET), detail=lost)
         return piece
 
-    def _unmarked_reasoning(self, piece: Piece, block: Thinking | RedactedThinking) -> Piece:
+    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece:
         """Reasoning takes no cache breakpoint (ANT-29)."""
-        if block.cache_control is UNSET:
+        if reasoning.cache_control is UNSET:
             return piece
-        return self._book.change("cache_control_dropped", piece, structs.replace(block, cache_control=UNSET))
+        return self.book.change("cache_control_dropped", piece, structs.replace(reasoning, cache_control=UNSET))
 
-    def _result(self, piece: Piece, result: ToolResult) -> Piece:
-        if not isinstance(result.content, list):
-            return piece
-        content: list[Any] = []
-        for at, part in enumerate(result.content):
-            inner = Piece(part, piece.turn, f"{piece.path}.content.{at}", came_as=piece.tool_id)
-            inner = _with_mark_taken(without_own(inner, self._book), self._book)
-            if isinstance(part, Unknown) and part.kind not in (
-                _TAKEN_IN_ERRORS if result.is_error else _TAKEN_IN_RESULTS
-            ):
-                piece = self._book.change(code_for_unknown(part), piece, detail=f"content.{at}: {part.kind}")
-                piece = structs.replace(piece, fate="rewritten")
-            elif result.is_error and not isinstance(part, Text):
-                # An error result is text only (ANT-16).
-                self._media.append(self._shown(structs.replace(inner, fate="moved", code="error_media_moved")))
-                piece = self._book.change("error_media_moved", piece, detail=f"content.{at}")
-                piece = structs.replace(piece, fate="rewritten")
-            else:
-                content.append(self._shown(inner).block)
-        if content == result.content:
-            return piece
-        return structs.replace(piece, block=structs.replace(result, content=content or UNSET))
+    def result(self, piece: Piece, result: ToolResult) -> Piece:
+        """A result; one of which nothing may stay says nothing, which is not the same as an empty list."""
+        fitted = super().result(piece, result)
+        emptied = isinstance(fitted.block, ToolResult) and fitted.block.content == [] != result.content
+        return structs.replace(fitted, block=structs.replace(result, content=UNSET)) if emptied else fitted
 
-    def _shown(self, piece: Piece) -> Piece:
-        block = piece.block
-        return self._image(piece, block) if isinstance(block, Image) else with_source(piece, self._book)
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
+        """What is not of a result was chosen before (``untaken``)."""
+        return piece if inside is None or unknown.kind in _taken_in(inside) else None
 
-    def _image(self, piece: Piece, image: Image) -> Piece:
+    def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
+        """An error result is text only (ANT-16); what no result may hold goes, wherever it is."""
+        stays = not result.is_error or (isinstance(part, Unknown) and part.kind not in _taken_in(result))
+        return "" if stays else "error_media_moved"
+
+    def document(self, piece: Piece, document: Document) -> Piece:  # noqa: ARG002  the piece holds it
+        return with_source(piece, self.book)
+
+    def image(self, piece: Piece, image: Image) -> Piece:
         facts = inspect(image.source)
         if facts is None:
-            return with_source(piece, self._book)
+            return with_source(piece, self.book)
         fault = _fault(facts, self.images, large=self.large)
         if fault:
-            return stubbed_image(piece, self._book, fault, mark=image.cache_control)
+            return stubbed_image(piece, self.book, fault, mark=image.cache_control)
         self.images += 1
         self.large = self.large or facts.longest_side > _MANY_IMAGES_SIDE
         if self._other_type and facts.declared in MEDIA_TYPES:
             return piece
-        return with_own_type(piece, image, facts, self._book)
+        return with_own_type(piece, image, facts, self.book)
+
+
+def _taken_in(result: ToolResult) -> frozenset[str]:
+    """The types beyond the model's own that may come with a result: in it, or beside one that is an error."""
+    return _TAKEN_IN_ERRORS if result.is_error else _TAKEN_IN_RESULTS
 
 
 def _fault(facts: Facts, images: int, *, large: bool) -> str:

@@ -79,14 +79,8 @@ class ConverseDialect:
         book = Book(NAME)
         fitting = ConverseFitting(book, self._model, state.documents, points)
         halves = unpaired_halves(message, self._model) if "nova" in self._model else set()
-        for at, piece in enumerate(message.pieces):
-            if at in halves:
-                book.drop("server_tool_unpaired", piece)
-                fitting.dropped.add(piece.turn)
-            else:
-                fitting.add_piece(piece)
-        fitting.finish_message()
-        fitted = structs.replace(message, pieces=fitting.out, changed=message.changed | fitting.dropped)
+        pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
+        fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
         pieces = fit_reasoning(fitted, self._model, book)
         if final:
             pieces = _trimmed(pieces, book)

@@ -94,9 +94,9 @@ class ConverseFitting(Fitting):
             return piece
         return self.book.change("document_renamed", piece, structs.replace(piece.block, title=title), title)
 
-    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> Piece | None:
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
         """Converse's own members that the canonical form has no block for."""
-        if not own_member(unknown, inner=inner, model=self._model):
+        if not own_member(unknown, inner=inside is not None, model=self._model):
             return None
         if unknown.kind != "document":
             return piece

@@ -22,7 +22,7 @@ from pipeline.model import (
     ToolUse,
     Unknown,
 )
-from pipeline.targets._openai.media import show_document
+from pipeline.targets._openai.media import fitted_document
 from pipeline.targets._openai.rows import ServedParts
 from pipeline.targets.base import STUB, Row
 from pipeline.targets.fitting import Fitting, in_common_words
@@ -100,11 +100,11 @@ class _TextOnly(Fitting):
 
     def document(self, piece: Piece, document: Document) -> Piece:
         """A document's text, or a line that names it."""
-        return show_document(piece, document, ServedParts(), self.book).piece
+        return fitted_document(piece, document, ServedParts(), self.book)
 
-    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> None:
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> None:
         """Nothing."""
-        del piece, unknown, inner
+        del piece, unknown, inside
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
         """Everything stays where it is, as text."""

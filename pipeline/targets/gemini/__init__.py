@@ -54,14 +54,7 @@ class GeminiDialect:
         book = Book(NAME)
         message = in_common_words(message, book)
         fitting = GeminiFitting(book, media_in_results=self._newer)
-        unfit = unfit_reasoning(message, self._model)
-        for at, piece in enumerate(message.pieces):
-            if at in unfit:
-                book.drop(unfit[at], piece)
-            else:
-                fitting.add_piece(piece)
-        fitting.finish_message()
-        pieces = fitting.out
+        pieces = fitting.fit_message(message.pieces, unfit_reasoning(message, self._model))
         if all(isinstance(piece.block, Thinking) for piece in pieces):
             for piece in pieces:
                 book.drop("reasoning_alone", piece)

@@ -140,9 +140,9 @@ class GeminiFitting(Fitting):
         bare = structs.replace(piece.block, title=UNSET, context=UNSET, citations=UNSET)
         return self.book.change("document_notes_dropped", piece, bare, ", ".join(lost))
 
-    def unknown(self, piece: Piece, unknown: Unknown, *, inner: bool) -> Piece | None:
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
         """Gemini's own parts that the canonical form has no block for."""
-        if inner and not (self._media_in_results and unknown.kind in _IN_RESULTS):
+        if inside is not None and not (self._media_in_results and unknown.kind in _IN_RESULTS):
             return None
         return piece if own_part(unknown) else None
 

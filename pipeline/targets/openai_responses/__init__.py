@@ -14,11 +14,20 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Structure, Text, ToolResult, ToolUse, Unknown
+from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.rows import encode
-from pipeline.targets._openai.speech import Said, UserTurn, Voice, own_members, renamed, system_message, system_messages
-from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
-from pipeline.targets.fitting import bare, in_common_words, system_rows
+from pipeline.targets._openai.speech import (
+    OpenAIFitting,
+    Said,
+    Voice,
+    own_members,
+    result_content,
+    said_by_user,
+    system_message,
+    system_messages,
+)
+from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting, row, stub_for
+from pipeline.targets.fitting import in_common_words, system_rows
 from pipeline.targets.openai_responses.items import (
     OWN,
     ResponsesParts,
@@ -102,7 +111,7 @@ class _Items:
         if is_string:
             item["content"] = texts[0].text
         place = f"{self.place}.content"
-        rows = [_row(piece, place if is_string else f"{place}.{at}") for at, piece in enumerate(self._said)]
+        rows = [row(piece, place if is_string else f"{place}.{at}") for at, piece in enumerate(self._said)]
         self.put(item, *rows)
         self._said = []
 
@@ -125,7 +134,9 @@ class ResponsesDialect:
         self._model = setting.model
         self._stored = bytes(setting.params.get("store", b"")) != b"false"
         # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
-        self._voice = Voice(target=NAME, parts=ResponsesParts(), call_id=str, owners=OWN, shows_results=True)
+        self._voice = Voice(
+            target=NAME, parts=ResponsesParts(), call_id=str, refusals=True, owners=OWN, shows_results=True
+        )
         system = system_rows(system, NAME, self.fixes, OWN)
         first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
         self._system = [{"type": "message", **row} for row in first]
@@ -137,9 +148,9 @@ class ResponsesDialect:
         message = in_common_words(message, written.book)
         {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
         if not written.items:
-            written.book.note_fix("turn_stubbed", message.pieces[0].path)
+            stub = stub_for(message, written.book)
             role = "assistant" if message.role == "assistant" else "user"
-            written.put(message_item(role, STUB, {}), ("", "synthesised", "turn_stubbed", f"{written.place}.content"))
+            written.put(message_item(role, STUB, {}), row(stub, f"{written.place}.content"))
         data = b",".join(map(encode, [*first, *written.items]))
         book = written.book
         return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, gone=book.gone)
@@ -156,13 +167,14 @@ class ResponsesDialect:
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
     def _system_row(self, message: Message, written: _Items) -> None:
-        row = {"type": "message", **system_message(message.pieces, self._voice, _SYSTEM)}
-        many = isinstance(row["content"], list)
+        item = {"type": "message", **system_message(message.pieces, self._voice, _SYSTEM)}
+        many = isinstance(item["content"], list)
         place = f"{written.place}.content"
-        written.put(row, *(_row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(message.pieces)))
+        written.put(item, *(row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(message.pieces)))
 
     def _assistant(self, message: Message, written: _Items) -> None:
         book = written.book
+        fitting = _ResponsesFitting(self._voice, book, "assistant")
         unfit = unfit_reasoning(message, self._model, stored=self._stored)
         for at, came in enumerate(message.pieces):
             block = came.block
@@ -170,7 +182,7 @@ class ResponsesDialect:
                 book.drop(unfit[at], came, detail=block.kind if isinstance(block, Unknown) else "")
                 written.lost = written.lost or is_reasoning_block(block)
                 continue
-            piece = bare(came, book, refusals=True, owners=OWN)
+            piece = fitting.fit_piece(came) or came  # none of these goes
             if isinstance(piece.block, Text):
                 written.say(piece)
                 continue
@@ -182,43 +194,50 @@ class ResponsesDialect:
                 item = reasoning_item(block)
                 # The next piece is there: reasoning at the end does not fit.
                 stays = not (self._stored and is_plain_message(message.pieces[at + 1]))
-                written.put(item, _row(written.with_id(item, piece, stays=stays), written.place))
+                written.put(item, row(written.with_id(item, piece, stays=stays), written.place))
             elif isinstance(block, Unknown) and written.lost:
                 book.drop("native_dropped", piece, detail=block.kind)
             elif isinstance(block, Unknown):
-                written.put(block.raw, _row(piece, written.place))
+                written.put(block.raw, row(piece, written.place))
         written.put_said()
 
     def _call(self, piece: Piece, use: ToolUse, written: _Items) -> None:
-        kind = "" if use.own is UNSET else use.own.kind
-        if not kind or kind == "custom_tool_call":
-            piece, use = renamed(piece, use, self._voice, written.book)
         item = call_item(use)
         piece = written.with_id(item, piece, stays=not written.lost)
-        if kind:
-            written.asked[use.id] = kind
-        written.put(item, _row(piece, written.place))
+        if use.own is not UNSET and use.own.kind:
+            written.asked[use.id] = use.own.kind
+        written.put(item, row(piece, written.place))
 
     def _user(self, message: Message, written: _Items) -> None:
-        turn = UserTurn(self._voice, written.book)
-        for piece in message.pieces:
-            turn.add_piece(piece)
-        for piece, call_id, content in turn.answers:
-            own = piece.block.own if isinstance(piece.block, ToolResult) else UNSET
-            item = result_item(own, call_id, content, written.asked.pop(call_id, ""))
-            place = f"{written.place}.output" if "output" in item else written.place
-            written.put(item, _row(written.with_id(item, piece), place))
-        for said in turn.said:
-            if isinstance(said, Said):
-                item = message_item("user", said.content, said.beside)
-                said.pieces[0] = written.with_id(item, said.pieces[0])
-                written.put(item, *said.rows(f"{written.place}.content"))
-            elif isinstance(said.block, Unknown):
-                written.put(said.block.raw, _row(said, written.place))
+        said: list[Piece] = []
+        for piece in OpenAIFitting(self._voice, written.book, "user").fit_message(message.pieces):
+            if isinstance(piece.block, ToolResult):
+                self._result(piece, piece.block, written)
+            else:
+                said.append(piece)
+        for each in said_by_user(said, self._voice):
+            if isinstance(each, Said):
+                item = message_item("user", each.content, each.beside)
+                each.pieces[0] = written.with_id(item, each.pieces[0])
+                written.put(item, *each.rows(f"{written.place}.content"))
+            elif isinstance(each.block, Unknown):
+                written.put(each.block.raw, row(each, written.place))
+
+    def _result(self, piece: Piece, result: ToolResult, written: _Items) -> None:
+        content = result_content(result, self._voice.parts)
+        item = result_item(result.own, result.tool_use_id, content, written.asked.pop(result.tool_use_id, ""))
+        place = f"{written.place}.output" if "output" in item else written.place
+        written.put(item, row(written.with_id(item, piece), place))
 
 
-def _row(piece: Piece, place: str) -> Row:
-    return piece.path, piece.fate, piece.code, place
+class _ResponsesFitting(OpenAIFitting):
+    """What the assistant says: which reasoning and which items may go back was decided before (``unfit_reasoning``)."""
+
+    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece:  # noqa: ARG002  decided before
+        return piece
+
+    def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece:  # noqa: ARG002  decided before
+        return piece
 
 
 class OpenAIResponses:
