@@ -39,23 +39,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     params: dict[str, Raw] = {}
 
 
-class WrittenHead(Struct, frozen=True):
-    """A request without its messages as a JSON object, what was mended in it, and its cache breakpoints' number."""
-
-    data: bytes
-    fixes: list[Fix]
-    marks: int = 0
-
-    def before(self, key: str) -> bytes:
-        """The body up to the first message, which stands in the list ``key``."""
-        return before_list(self.data, key)
-
-
-def before_list(head: bytes, key: str) -> bytes:
-    """A body up to the first item of its last key, a list."""
-    return b'%b%b"%b":[' % (head[:-1], b"," if len(head) > 2 else b"", key.encode())
-
-
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:
     """Whether one of the ``providers`` wrote a block, and, as far as is known, this model.
 

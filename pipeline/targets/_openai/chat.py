@@ -16,7 +16,6 @@ from msgspec import UNSET, Struct
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, Thinking, ToolResult, ToolUse
 from pipeline.targets._openai.families import Chat, Template
-from pipeline.targets._openai.parameters import system_text
 from pipeline.targets._openai.rows import call, custom_call, encode
 from pipeline.targets._openai.speech import (
     OpenAIFitting,
@@ -29,8 +28,9 @@ from pipeline.targets._openai.speech import (
     system_message,
     system_messages,
 )
-from pipeline.targets.base import Encoded, Ending, Row, Setting, WrittenHead, row, stub_for
+from pipeline.targets.base import Encoded, Ending, Row, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words, system_rows
+from pipeline.targets.head import WrittenHead, prompt_as_text
 
 # What the assistant says between results and the user where the template wants it to.
 ANSWERED: Final = "Understood."
@@ -74,7 +74,7 @@ class ChatDialect:
         self._voice = voice
         self._model = model
         self._template = template
-        prompt = system_text(setting.system, voice.target, self.fixes)
+        prompt = prompt_as_text(setting.system, voice.target, self.fixes)
         # A template with one system message has no place for whose each was.
         owners = frozenset() if template.one_system else voice.owners
         system = system_rows(system, voice.target, self.fixes, owners)

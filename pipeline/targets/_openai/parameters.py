@@ -6,19 +6,18 @@ makes no fix. What the API has no name for is left out, and recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.fixes import Fix
 from pipeline.model import Tool
 from pipeline.targets._openai.families import Chat
 from pipeline.targets._openai.rows import encode
-from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import Params, declared_tools, legal_name, sort_params
-from pipeline.text.flatten import prompt_texts
+from pipeline.targets.base import Setting
+from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, sort_params
+from pipeline.targets.names import legal_name
 
 # They stand elsewhere in the request, or say something of breakpoints, which these APIs set themselves.
 _BESIDE: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})
@@ -36,13 +35,6 @@ def openai_params(given: Mapping[str, Raw], limit: str, in_own_words: Callable[[
         # Anthropic's only metadata is what OpenAI calls the user.
         params = params.said_as("metadata", {"user": user["user_id"]})
     return in_own_words(params)
-
-
-def kept(
-    params: Params, known: Collection[str], target: str, fixes: list[Fix], elsewhere: Collection[str] = ()
-) -> dict[str, Any]:
-    """The parameters that the API knows; each of the others has its fix, but for what stands ``elsewhere``."""
-    return params.at_places({name: name for name in params.values if name in known}, target, fixes, elsewhere)
 
 
 def with_choice(params: Params, write: Callable[[Raw], tuple[Any, bool | None]], *, tools: bool) -> Params:
@@ -66,12 +58,11 @@ def as_object(value: Raw | None) -> dict[str, Raw] | None:
         return None
 
 
-def system_text(given: str | Raw | None, target: str, fixes: list[Fix]) -> str:
-    """The system prompt as one text, ``""`` where there is none."""
-    return "\n\n".join(each.text for each in prompt_texts(given, target, fixes) if each.text.strip())
+def tool_name(name: str) -> str:
+    """A tool's name of at most 64 characters (OAI-04b, RSP-11)."""
+    return legal_name(name, 64)
 
 
-LONGEST_NAME: Final = 64  # characters (OAI-04b, RSP-11)
 _CHOICES: Final[Mapping[str, str]] = {"auto": "auto", "any": "required", "required": "required", "none": "none"}
 
 
@@ -85,28 +76,20 @@ class Function(Struct, frozen=True, omit_defaults=True):
 
 
 def write_tools(
-    tools: Sequence[Tool],
-    target: str,
-    form: Callable[[Function], Any],
-    own_tool: Callable[[Mapping[str, Any]], bool],
-    own_form: Callable[[Mapping[str, Any]], bool],
-    *,
-    fixes: list[Fix],
+    writer: HeadWriter, form: Callable[[Function], Any], own_form: Callable[[Mapping[str, Any]], bool]
 ) -> list[Any]:
     """The tools in an API's form.
 
-    ``own_tool`` tells the provider's own, which go as they are, and ``own_form`` the client's that are in the API's
-    form already; those stay so, with whatever else they say, if there is nothing to mend.
+    ``own_form`` tells a client's tools that are in it already; those stay so, with whatever else they say, if there is
+    nothing to mend.
     """
     written: list[Any] = []
-    for each in declared_tools(
-        tools, target, lambda name: legal_name(name, LONGEST_NAME), lambda _tool, keys: own_tool(keys), fixes
-    ):
+    for each in writer.declared_tools():
         tool, keys = each.tool, each.given
         if each.own or (own_form(keys) and each.same and "cache_control" not in keys):
             written.append(tool.raw)
             continue
-        each.note_unread(target, fixes, "strict", "cache_control")
+        writer.note_unread(each, "strict", "cache_control")
         strict = each.members.get("strict", UNSET)
         written.append(form(Function(tool.name, tool.input_schema, tool.description, strict)))
     return written
@@ -128,7 +111,7 @@ def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | N
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else choice.get("name")
     if kind in {"tool", "function"} and isinstance(name, str):
-        return named(legal_name(name, LONGEST_NAME)), parallel
+        return named(tool_name(name)), parallel
     return _CHOICES.get(kind, choice) if isinstance(kind, str) else choice, parallel
 
 
@@ -146,15 +129,15 @@ PARAMETERS: Final = frozenset(
 
 def write_chat_head(setting: Setting, target: str, known: frozenset[str], model: Chat) -> WrittenHead:
     """The head of every request of a session; ``known`` are the parameters that the target takes."""
-    fixes: list[Fix] = []
+
+    def is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
+        return model.other_tools and _is_custom(keys)
+
+    writer = HeadWriter(HeadShape(target=target, tool_name=tool_name, is_own=is_own), setting)
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     limit = model.limit or ("max_completion_tokens" if "max_completion_tokens" in setting.params else "max_tokens")
     params = openai_params(setting.params, limit, _in_chat_words)
-
-    def stays(keys: Mapping[str, Any]) -> bool:
-        return model.other_tools and _is_custom(keys)
-
-    tools = write_tools(setting.tools, target, _tool, stays, _is_chats, fixes=fixes)
+    tools = write_tools(writer, _tool, _is_chats)
     if setting.tools and all(_is_older(tool) for tool in setting.tools):
         # The model answers in the words in which it was asked.
         keys["functions"] = [_function_of(tool) for tool in tools]
@@ -166,7 +149,7 @@ def write_chat_head(setting: Setting, target: str, known: frozenset[str], model:
         switched = {"thinking": _switch(params.values["thinking"])}
         params = structs.replace(params, values=params.values | switched)
     params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
-    return WrittenHead(encode(keys | kept(params, known, target, fixes)), fixes)
+    return WrittenHead(encode(keys | writer.placed(params, params.each_of(known))), writer.fixes)
 
 
 def _tool(function: Function) -> dict[str, Any]:

@@ -25,10 +25,9 @@ from pipeline.model import (
     Unknown,
 )
 from pipeline.targets._openai.media import Parts, document_parts, fitted_document, fitted_image, image_part
-from pipeline.targets._openai.parameters import LONGEST_NAME
+from pipeline.targets._openai.parameters import tool_name
 from pipeline.targets.base import Row, is_issued_by, row
 from pipeline.targets.fitting import Fitting, bare
-from pipeline.targets.names import legal_name
 from pipeline.text.flatten import shown
 
 ERROR: Final = "[Tool error]"
@@ -82,7 +81,7 @@ class OpenAIFitting(Fitting):
         return bare(piece, self.book, refusals=voice.refusals and self._speaks, owners=owners)
 
     def name(self, name: str) -> str:
-        return legal_name(name, LONGEST_NAME)
+        return tool_name(name)
 
     def image(self, piece: Piece, image: Image) -> Piece | None:
         """An image in what the user says; the repair leaves none with the assistant."""

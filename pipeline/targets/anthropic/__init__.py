@@ -33,16 +33,13 @@ from pipeline.targets.anthropic.fitness import (
     untaken,
     version_of,
 )
-from pipeline.targets.anthropic.parameters import write_head
-from pipeline.targets.base import Encoded, Ending, HealthyTurns, Row, Setting, before_list, stub_for
+from pipeline.targets.anthropic.parameters import tool_name, write_head
+from pipeline.targets.base import Encoded, Ending, HealthyTurns, Row, Setting, stub_for
 from pipeline.targets.fitting import in_common_words
+from pipeline.targets.head import before_list
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
-from pipeline.targets.names import legal_name
 
 NAME: Final = "anthropic"
-
-# Names in a history may be longer than those of defined tools; the shorter limit keeps the two the same (ANT-13c).
-LONGEST_NAME: Final = 128
 
 
 # Since which version a request may begin with the assistant (recorded on 4.5 and 4.6; refused in 2024), may not end
@@ -177,7 +174,7 @@ class AnthropicDialect:
         """A tool's name as this API takes it."""
         found = self._names.get(name)
         if found is None:
-            found = self._names[name] = legal_name(name, LONGEST_NAME)
+            found = self._names[name] = tool_name(name)
         return found
 
     def _plain(self, piece: Piece) -> bool:

@@ -7,20 +7,17 @@ What the API has no name for is left out, and recorded. Parameters that are all 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.model import Tool, on_the_wire
-from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.fitting import system_rows
+from pipeline.targets.base import Setting
+from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, read_choice, sort_params
 from pipeline.targets.marks import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
-from pipeline.targets.names import Params, clamped, declared_tools, legal_name, read_choice, sort_params
-from pipeline.text.flatten import prompt_texts
+from pipeline.targets.names import legal_name
 
 PARAMETERS: Final = frozenset(
     {
@@ -33,41 +30,9 @@ PARAMETERS: Final = frozenset(
 )  # fmt: skip
 """The parameters that the API's documentation names, those of betas, Bedrock and Vertex included."""
 
-# `temperature: range: 0..1` (ANT-39); OpenAI's and Gemini's goes up to 2.
-_BOUNDS: Final = MappingProxyType({"temperature": (0, 1)})
-# They stand elsewhere in the request.
-_ELSEWHERE: Final = frozenset({"messages", "model", "system", "tools"})
-
 _encode = msgspec.json.Encoder().encode
 
-
-def written_params(given: Mapping[str, Raw], target: str, longest_name: int, fixes: list[Fix]) -> dict[str, Raw]:
-    """The parameters as the API takes them; a tool that is chosen is named in at most ``longest_name`` characters."""
-    values = {name: value for name, value in given.items() if name not in _ELSEWHERE}
-    params = Params(values) if values.keys() <= PARAMETERS else sort_params(values)
-    choice = params.values.get("tool_choice")
-    written = None if choice is None else _choice(choice, longest_name)
-    places = {name: name for name in params.values if name in PARAMETERS and (name != "tool_choice" or written)}
-    kept = clamped(params, _BOUNDS, target, fixes).at_places(places, target, fixes)
-    return kept if written is None else kept | {"tool_choice": written}
-
-
-def _choice(value: Raw, longest_name: int) -> Raw | None:
-    """A choice of a tool in the API's words, naming the tool as the tools do; None where it is no choice."""
-    if bytes(value) == b"null":
-        return value
-    choice = read_choice(value)
-    if choice is None:
-        return None
-    given: Any = msgspec.json.decode(value)
-    own = isinstance(given, dict) and given.get("type") == choice.kind
-    named = {"name": legal_name(choice.name, longest_name)} if choice.kind == "tool" else {}
-    if own and given == given | named:
-        return value
-    return Raw(_encode((given if own else {"type": choice.kind}) | named))
-
-
-_NAME: Final = "anthropic"
+# Names in a history may be longer than those of defined tools; the shorter limit keeps the two the same (ANT-13c).
 _LONGEST_NAME: Final = 128
 # Tools that other providers run, by the type they name.
 _FOREIGN: Final = frozenset(
@@ -77,85 +42,111 @@ _FOREIGN: Final = frozenset(
 _OWN_KEYS: Final = ("strict", "cache_control")
 
 
+def tool_name(name: str) -> str:
+    return legal_name(name, _LONGEST_NAME)
+
+
 def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     """The head of every request of a session."""
-    fixes: list[Fix] = []
-    marks = _Marks(fixes)
+    writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Raw] = {}
     if setting.model is not None:
         keys["model"] = Raw(_encode(setting.model))
-    prompt = _system(setting.system, system, fixes)
+    prompt = _system(writer, system)
     if prompt is not None:
         keys["system"] = prompt
-    tools = _tools(setting.tools, fixes)
+    tools = _tools(writer)
     if tools:
         keys["tools"] = Raw(_encode(tools))
-    keys |= written_params(setting.params, _NAME, _LONGEST_NAME, fixes)
+    keys |= _params(writer)
     # Anthropic reads tools before the system prompt, so breakpoints are counted in that order.
+    marks = 0
     for key in ("tools", "system"):
         if key in keys:
-            keys[key] = marks.limit(keys[key], key)
-    return WrittenHead(_encode(keys), fixes, marks.count)
+            keys[key], marks = _limited(keys[key], key, marks, writer)
+    return WrittenHead(_encode(keys), writer.fixes, marks)
 
 
-class _Marks:
-    def __init__(self, fixes: list[Fix]) -> None:
-        self.count = 0
-        self._fixes = fixes
-
-    def limit(self, value: Raw, path: str) -> Raw:
-        """Take off what is over the limit; nothing is written anew where it is not."""
-        if b'"cache_control"' not in bytes(value) or bytes(value)[:1] != b"[":
-            return value
-        items = msgspec.json.decode(value, type=list[Raw])
-        taken = False
-        for at, item in enumerate(items):
-            bare, marks = raw_unmarked(item)
-            mark = msgspec.json.decode(item, type=dict[str, Raw]).get("cache_control")
-            if mark is not None and not is_mark(mark):
-                items[at], taken = bare, True
-                self._fixes.append(make("cache_mark_dropped", f"{path}.{at}", target=_NAME))
-            elif self.count + marks > MOST_MARKS:
-                items[at], taken = bare, True
-                self._fixes.append(make("cache_control_dropped", f"{path}.{at}", target=_NAME))
-            else:
-                self.count += marks
-        return Raw(_encode(items)) if taken else value
+def _params(writer: HeadWriter) -> dict[str, Raw]:
+    values = {name: value for name, value in writer.setting.params.items() if name not in _SHAPE.elsewhere}
+    params = Params(values) if values.keys() <= PARAMETERS else sort_params(values)
+    choice = params.values.get("tool_choice")
+    written = None if choice is None else _choice(choice)
+    places = params.each_of(PARAMETERS if written else PARAMETERS - {"tool_choice"})
+    kept = writer.placed(writer.clamped(params), places)
+    return kept if written is None else kept | {"tool_choice": written}
 
 
-def _system(given: str | Raw | None, rows: Sequence[Piece], fixes: list[Fix]) -> Raw | None:
+def _choice(value: Raw) -> Raw | None:
+    """A choice of a tool in the API's words, naming the tool as the tools do; None where it is no choice."""
+    if bytes(value) == b"null":
+        return value
+    choice = read_choice(value)
+    if choice is None:
+        return None
+    given: Any = msgspec.json.decode(value)
+    own = isinstance(given, dict) and given.get("type") == choice.kind
+    named = {"name": tool_name(choice.name)} if choice.kind == "tool" else {}
+    if own and given == given | named:
+        return value
+    return Raw(_encode((given if own else {"type": choice.kind}) | named))
+
+
+def _limited(value: Raw, path: str, marks: int, writer: HeadWriter) -> tuple[Raw, int]:
+    """A list with as many of its breakpoints as there is room for behind ``marks``, and how many there are then.
+
+    Nothing is written anew where nothing is taken off.
+    """
+    if b'"cache_control"' not in bytes(value) or bytes(value)[:1] != b"[":
+        return value, marks
+    items = msgspec.json.decode(value, type=list[Raw])
+    taken = False
+    for at, item in enumerate(items):
+        bare, count = raw_unmarked(item)
+        mark = msgspec.json.decode(item, type=dict[str, Raw]).get("cache_control")
+        is_bad = mark is not None and not is_mark(mark)
+        if is_bad or marks + count > MOST_MARKS:
+            items[at], taken = bare, True
+            writer.note_fix("cache_mark_dropped" if is_bad else "cache_control_dropped", f"{path}.{at}")
+        else:
+            marks += count
+    return Raw(_encode(items)) if taken else value, marks
+
+
+def _system(writer: HeadWriter, rows: Sequence[Piece]) -> Raw | None:
     """The system prompt, followed by the history's leading system messages."""
-    texts = [on_the_wire(piece.block) for piece in system_rows(rows, _NAME, fixes)]
+    given = writer.setting.system
+    texts = [on_the_wire(piece.block) for piece in writer.system_rows(rows)]
     if isinstance(given, str) and not texts:
         return Raw(_encode(given))
-    blocks = _system_blocks(given, fixes)
+    blocks = _system_blocks(writer)
     return Raw(_encode([*blocks, *texts])) if blocks or texts else None
 
 
-def _system_blocks(given: str | Raw | None, fixes: list[Fix]) -> list[Any]:
+def _system_blocks(writer: HeadWriter) -> list[Any]:
     """The blocks of a system prompt; the breakpoint of one that says nothing goes to the one before it."""
     blocks: list[dict[str, Any]] = []
-    for block in prompt_texts(given, _NAME, fixes):
+    for block in writer.prompt_texts():
         mark = block.keys.get("cache_control")
         if block.text:
             blocks.append({"type": "text", **block.keys, "text": block.text})
             continue
         if bytes(block.keys.get("text", b"null")) != b"null":
             # This API refuses a request for an empty one.
-            fixes.append(make("blank_dropped", f"system.{block.at}", before=block.keys, target=_NAME))
+            writer.note_fix("blank_dropped", f"system.{block.at}", before=block.keys)
         if mark is not None and blocks:
             blocks[-1].setdefault("cache_control", mark)
     return blocks
 
 
-def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> list[dict[str, Any]]:
+def _tools(writer: HeadWriter) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
-    for each in declared_tools(tools, _NAME, lambda name: legal_name(name, _LONGEST_NAME), _is_own, fixes):
+    for each in writer.declared_tools():
         tool, given = each.tool, each.given
         if each.own and POINT in given:
             mark = mark_of(tool.raw)  # type: ignore[arg-type]  # it is set where there are keys
             if mark is None or not written:
-                fixes.append(make("cache_mark_dropped", each.path, target=_NAME))
+                writer.note_fix("cache_mark_dropped", each.path)
             else:
                 written[-1]["cache_control"] = mark
         elif each.own:
@@ -165,7 +156,7 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> list[dict[str, Any]]:
             written.append(given if each.same else given | changed)
         else:
             # One in another shape, or in none, with what of it this API has a place for.
-            each.note_unread(_NAME, fixes, *_OWN_KEYS)
+            writer.note_unread(each, *_OWN_KEYS)
             extras = {key: each.members[key] for key in _OWN_KEYS if bytes(each.members.get(key, b"null")) != b"null"}
             written.append({"name": tool.name, **each.described, "input_schema": tool.input_schema, **extras})
     return written
@@ -179,3 +170,13 @@ def _is_own(tool: Tool, keys: Mapping[str, Raw]) -> bool:
         return True
     kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
     return isinstance(kind, str) and kind not in _FOREIGN
+
+
+_SHAPE: Final = HeadShape(
+    target="anthropic",
+    elsewhere=frozenset({"messages", "model", "system", "tools"}),
+    # `temperature: range: 0..1` (ANT-39); OpenAI's and Gemini's goes up to 2.
+    bounds={"temperature": (0, 1)},
+    tool_name=tool_name,
+    is_own=_is_own,
+)

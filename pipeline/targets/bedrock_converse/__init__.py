@@ -19,18 +19,18 @@ from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import STRICT, Role, Structure, Text, ToolResult, ToolUse, Unknown
 from pipeline.targets.anthropic import NO_PREFILL_SINCE, is_thinking
 from pipeline.targets.anthropic.fitness import version_of
-from pipeline.targets.base import Encoded, Ending, HealthyTurns, Setting, before_list, stub_for
+from pipeline.targets.base import Encoded, Ending, HealthyTurns, Setting, stub_for
 from pipeline.targets.bedrock_converse.blocks import (
-    LONGEST_NAME,
     ConverseFitting,
     is_document,
     point_behind,
+    tool_name,
     written,
     written_as_they_are,
 )
 from pipeline.targets.bedrock_converse.fitness import MARKERS, fit_reasoning, unpaired_halves
 from pipeline.targets.bedrock_converse.parameters import NAME, stub_tools, write_head
-from pipeline.targets.names import legal_name
+from pipeline.targets.head import before_list
 
 # What is said beside a document, where nobody says anything (BED-21).
 _BESIDE_DOCUMENT: Final = "See the attached document."
@@ -105,11 +105,7 @@ class ConverseDialect:
 
     def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseState) -> tuple[Encoded, int] | None:
         """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
-        if (
-            self._results_alone
-            or not self._tools
-            or any(legal_name(name, LONGEST_NAME) != name for name in healthy.names)
-        ):
+        if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
             return None
         data, count = written_as_they_are(healthy, start, self._model)
         behind = structs.replace(state, count=state.count + count)

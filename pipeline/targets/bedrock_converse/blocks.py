@@ -35,7 +35,6 @@ from pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from pipeline.targets.media import fit_document, fit_image, inline
 from pipeline.targets.names import legal_name
 
-LONGEST_NAME: Final = 64
 _MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text, 3.75 MB of data (the service's documentation)
 _FORMATS: Final[Mapping[str, str]] = MappingProxyType({media_type: name for name, media_type in MEDIA_TYPES.items()})
 # What the service documents for a document's name, and the underscore, which it was recorded to take.
@@ -45,6 +44,11 @@ _LONGEST_TITLE: Final = 180  # less than the service's 200: a number may follow
 
 # An error result must say something (BED-14).
 EMPTY_ERROR: Final = "(no output)"
+
+
+def tool_name(name: str) -> str:
+    """A tool's name of 1 to 64 letters, digits, ``_`` and ``-`` (BED-12)."""
+    return legal_name(name, 64)
 
 
 class ConverseFitting(Fitting):
@@ -74,8 +78,7 @@ class ConverseFitting(Fitting):
         self.out.append(Piece(Unknown(kind=POINT, raw=point), piece.turn, place, came_as=piece.tool_id))
 
     def name(self, name: str) -> str:
-        """A tool's name of 1 to 64 letters, digits, ``_`` and ``-`` (BED-12)."""
-        return legal_name(name, LONGEST_NAME)
+        return tool_name(name)
 
     def image(self, piece: Piece, image: Image) -> Piece:
         """PNG, JPEG, GIF and WebP (BED-16)."""

@@ -4,49 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.fixes import Fix, make
+from pipeline.fixes import Fix
 from pipeline.history.pieces import Piece
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting
-from pipeline.targets.bedrock_converse.blocks import LONGEST_NAME
-from pipeline.targets.fitting import system_rows
+from pipeline.targets.bedrock_converse.blocks import tool_name
+from pipeline.targets.head import HeadShape, HeadWriter, Params
 from pipeline.targets.marks import MOST_MARKS, mark_of, point_of
-from pipeline.targets.names import Params, chosen, clamped, declared_tools, legal_name, sort_params
-from pipeline.text.flatten import prompt_texts
 
 NAME: Final = "bedrock-converse"
 
-_PLACES: Final = MappingProxyType(
-    {
-        "max_tokens": "inferenceConfig.maxTokens",
-        "temperature": "inferenceConfig.temperature",
-        "top_p": "inferenceConfig.topP",
-        "stop_sequences": "inferenceConfig.stopSequences",
-        "guardrailConfig": "guardrailConfig",
-        "additionalModelRequestFields": "additionalModelRequestFields",
-        "promptVariables": "promptVariables",
-        "additionalModelResponseFieldPaths": "additionalModelResponseFieldPaths",
-        "requestMetadata": "requestMetadata",
-        "performanceConfig": "performanceConfig",
-        "serviceTier": "serviceTier",
-        "outputConfig": "outputConfig",
-    }
-)
-# Beyond these the service refuses a request (BED-34).
-_BOUNDS: Final = MappingProxyType({"max_tokens": (1, math.inf), "temperature": (0, 1), "top_p": (0, 1)})
 # Families that keep a prompt in a cache; the others refuse breakpoints.
 _CACHED: Final = ("claude", "nova")
 # What Claude takes under Anthropic's name, beside the service's own parameters.
 _OF_CLAUDE: Final = ("top_k", "thinking")
-_ELSEWHERE: Final = frozenset({"messages", "model", "modelId", "system", "tools", "tool_choice"})
-# There is none for no tool at all.
-_CHOICES: Final = ("auto", "any", "tool")
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
@@ -54,7 +30,7 @@ _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
 _encode = msgspec.json.Encoder().encode
 
 
-class WrittenHead(Struct, frozen=True):
+class ConverseHead(Struct, frozen=True):
     """The head as JSON objects: ``keys`` before the messages, ``tools`` (none: ``b""``) behind them.
 
     ``points_left`` is how many cache breakpoints the messages may have.
@@ -66,32 +42,31 @@ class WrittenHead(Struct, frozen=True):
     points_left: int
 
 
-def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
+def write_head(setting: Setting, system: Sequence[Piece]) -> ConverseHead:
     """What stands around the messages of every request of a session."""
-    fixes: list[Fix] = []
+    writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Any] = {}
     model = (setting.model or "").lower()
     cached = not model or any(name in model for name in _CACHED)
-    prompt = [*_given_system(setting.system, fixes), *_system_rows(system_rows(system, NAME, fixes))]
+    prompt = [*_given_system(writer), *_system_rows(writer.system_rows(system))]
     if not cached:
-        prompt = _unmarked(prompt, "system", fixes)
+        prompt = _unmarked(prompt, "system", writer)
     if prompt:
         keys["system"] = prompt
-    params = clamped(sort_params(setting.params), _BOUNDS, NAME, fixes)
+    params = writer.read_params()
     if "claude" in model:
         params = _with_fields(params)
-    keys |= params.at_places(_PLACES, NAME, fixes, _ELSEWHERE)
-    tools = [Raw(tool) for tool in _tools(setting.tools, fixes)]
+    keys |= writer.placed(params)
+    tools = [Raw(tool) for tool in _tools(writer)]
     if not cached:
-        tools = _unmarked(tools, "tools", fixes)
-    choice = chosen(params, NAME, fixes, kinds=_CHOICES if tools else ())
+        tools = _unmarked(tools, "tools", writer)
+    choice = writer.choice(params, tools=bool(tools))
     config: dict[str, Any] = {"tools": tools}
     if choice is not None:
-        named = {"name": legal_name(choice.name, LONGEST_NAME)} if choice.kind == "tool" else {}
-        config["toolChoice"] = {choice.kind: named}
+        config["toolChoice"] = {choice.kind: {"name": tool_name(choice.name)} if choice.kind == "tool" else {}}
     points = sum(mark_of(_encoded(item)) is not None for item in (*prompt, *tools))
     left = max(0, MOST_MARKS - points) if cached else 0
-    return WrittenHead(keys, _encode(config) if tools else b"", fixes, left)
+    return ConverseHead(keys, _encode(config) if tools else b"", writer.fixes, left)
 
 
 def stub_tools(names: Iterable[str]) -> bytes:
@@ -110,23 +85,23 @@ def _with_fields(params: Params) -> Params:
     return structs.replace(params, values=values | {"additionalModelRequestFields": joined})
 
 
-def _given_system(given: str | Raw | None, fixes: list[Fix]) -> Iterator[Any]:
-    for block in prompt_texts(given, NAME, fixes, _GUARDED):
+def _given_system(writer: HeadWriter) -> Iterator[Any]:
+    for block in writer.prompt_texts(_GUARDED):
         if block.text:
             yield {"text": block.text}
         elif frozenset(block.keys) in _GUARDED:
             yield block.keys
-        yield from _points(block.keys, f"system.{block.at}", fixes)
+        yield from _points(block.keys, f"system.{block.at}", writer)
 
 
-def _points(keys: Mapping[str, Raw], path: str, fixes: list[Fix]) -> Iterator[Raw]:
+def _points(keys: Mapping[str, Raw], path: str, writer: HeadWriter) -> Iterator[Raw]:
     """The breakpoint of a block or tool as a block of its own behind it, if it has one that is one."""
     mark = keys.get("cache_control")
     if mark is None or bytes(mark) == b"null":
         return
     point = point_of(mark)
     if point is None:
-        fixes.append(make("cache_mark_dropped", path, before=mark, target=NAME))
+        writer.note_fix("cache_mark_dropped", path, before=mark)
     else:
         yield point
 
@@ -140,28 +115,28 @@ def _system_rows(rows: Sequence[Piece]) -> Iterator[Any]:
                 yield point
 
 
-def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> Iterator[bytes]:
-    for each in declared_tools(tools, NAME, lambda name: legal_name(name, LONGEST_NAME), _is_own, fixes):
+def _tools(writer: HeadWriter) -> Iterator[bytes]:
+    for each in writer.declared_tools():
         if each.own:
             yield _encode(each.given)
             continue
         made = _specified(each.tool.name, each.tool.description, each.tool.input_schema)
         if "strict" in each.members:
             made["toolSpec"]["strict"] = each.members["strict"]
-        each.note_unread(NAME, fixes, "strict", "cache_control")
+        writer.note_unread(each, "strict", "cache_control")
         yield _encode(made)
-        yield from map(bytes, _points(each.given, each.path, fixes))
+        yield from map(bytes, _points(each.given, each.path, writer))
 
 
 def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
     return bytes(tool.input_schema) == b"null" and given.keys() in _OWN_TOOLS
 
 
-def _unmarked(items: list[Any], path: str, fixes: list[Fix]) -> list[Any]:
+def _unmarked(items: list[Any], path: str, writer: HeadWriter) -> list[Any]:
     """The items without cache breakpoints."""
     kept = [item for item in items if mark_of(_encoded(item)) is None]
     if len(kept) < len(items):
-        fixes.append(make("cache_mark_dropped", path, target=NAME))
+        writer.note_fix("cache_mark_dropped", path)
     return kept
 
 
@@ -172,3 +147,29 @@ def _encoded(item: Any) -> Raw:  # noqa: ANN401  JSON
 def _specified(name: str, description: str | msgspec.UnsetType, schema: Raw) -> dict[str, Any]:
     said = {} if description is UNSET or not description else {"description": description}
     return {"toolSpec": {"name": name, **said, "inputSchema": {"json": schema}}}
+
+
+_SHAPE: Final = HeadShape(
+    target=NAME,
+    places={
+        "max_tokens": "inferenceConfig.maxTokens",
+        "temperature": "inferenceConfig.temperature",
+        "top_p": "inferenceConfig.topP",
+        "stop_sequences": "inferenceConfig.stopSequences",
+        **{
+            name: name
+            for name in (
+                "guardrailConfig", "additionalModelRequestFields", "promptVariables",
+                "additionalModelResponseFieldPaths", "requestMetadata", "performanceConfig", "serviceTier",
+                "outputConfig",
+            )
+        },
+    },
+    elsewhere=frozenset({"messages", "model", "modelId", "system", "tools", "tool_choice"}),
+    # Beyond these the service refuses a request (BED-34).
+    bounds={"max_tokens": (1, math.inf), "temperature": (0, 1), "top_p": (0, 1)},
+    tool_name=tool_name,
+    is_own=_is_own,
+    # There is none for no tool at all.
+    choices=("auto", "any", "tool"),
+)  # fmt: skip

@@ -12,38 +12,80 @@ settled bytes, a settled user turn is held until the assistant's answer is settl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Text
+from pipeline.model import Text, Tool
 from pipeline.targets.base import Encoded, Ending, Setting
-from pipeline.targets.cascade.head import NAME, prepare_head
 from pipeline.targets.cascade.turns import passes_for_result, write_turn
+from pipeline.targets.head import CHOICES, COMMON, Declared, HeadShape, HeadWriter, before_list
 from pipeline.text.environment import WORKING_DIRECTORY, environment_facts, environment_lines, nearest_phrase
+from pipeline.text.flatten import given_system
+from pipeline.text.preamble import tool_fallback, tool_preamble
 from pipeline.text.redaction import Redactor
 
-
-class Cascade:
-    """The target ``cascade``."""
-
-    name = NAME
-    text = False
-    tail_rule = "CAS-07"
-    tail_rules = frozenset({"CAS-03", "CAS-07", "CAS-10", "CAS-11"})
-
-    def prepare(self, setting: Setting, system: Sequence[Piece]) -> CascadeDialect:
-        """Get ready for a session."""
-        return CascadeDialect(setting, system)
-
-
+NAME: Final = "cascade"
 _BETWEEN: Final = "\n\n"
+_PASSED: Final = COMMON | {"metadata", "stream", "user"}
+_SHAPE: Final = HeadShape(
+    target=NAME,
+    elsewhere=frozenset({"cache_control", "messages", "model", "system", "tool_choice", "tools"}),
+    choices=CHOICES,
+)
 
 _encode = msgspec.json.Encoder().encode
+
+
+class CascadeHead(Struct, frozen=True):
+    """A request without its messages, but for the environment, which the messages may have to tell.
+
+    Attributes:
+        keys: model and parameters.
+        tools: those that can be called in text.
+        choice: the tool choice, in any shape.
+        prompt: the caller's own system prompt.
+        line: the fallback for the user's turn, ``""`` where there is nothing to call.
+        fixes: what was mended.
+    """
+
+    keys: Mapping[str, Any]
+    tools: tuple[Tool, ...]
+    choice: Any
+    prompt: str
+    line: str
+    fixes: list[Fix]
+
+    def written(self, environment: str) -> bytes:
+        """The head as a JSON object, with the lines of an environment."""
+        system = "\n\n".join(filter(None, [tool_preamble(self.tools, self.choice, environment), self.prompt]))
+        model = {key: self.keys[key] for key in ("model",) if key in self.keys}
+        return _encode(model | ({"system": system} if system else {}) | dict(self.keys))
+
+
+def prepare_head(setting: Setting, system: Sequence[Piece]) -> CascadeHead:
+    """The head of every request of a session."""
+    writer = HeadWriter(_SHAPE, setting)
+    params = writer.read_params()
+    keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
+    keys |= writer.placed(params, params.each_of(_PASSED))
+    tools = tuple(_told(each, writer) for each in writer.declared_tools())
+    choice = writer.choice(params, tools=True) if tools else None
+    words = [*given_system(setting.system, NAME, writer.fixes), *writer.system_rows(system)]
+    prompt = "\n\n".join(piece.block.text for piece in words if isinstance(piece.block, Text))
+    # Where no tool may be called, the user's turn must not show how to.
+    line = "" if choice is not None and choice.kind == "none" else tool_fallback(tools)
+    given = None if choice is None else msgspec.json.decode(params.values["tool_choice"])
+    return CascadeHead(keys=keys, tools=tools, choice=given, prompt=prompt, line=line, fixes=writer.fixes)
+
+
+def _told(tool: Declared, writer: HeadWriter) -> Tool:
+    writer.note_unread(tool, "cache_control")
+    return tool.tool
 
 
 class Heard(Struct, frozen=True, array_like=True):
@@ -79,7 +121,7 @@ class CascadeDialect:
         self.state = self._heard(self._head.prompt, "system", Heard())
         self._lines = environment_lines(self.state.facts)
         self.head = self._head.written(self._lines)
-        self.prefix = _before_messages(self.head)
+        self.prefix = before_list(self.head, "messages")
         self._latest = (self._lines, self.head)
 
     def encode(self, message: Message, state: Heard) -> Encoded:
@@ -110,7 +152,7 @@ class CascadeDialect:
             return Ending(parts=parts, suffix=b"]}")
         # The directory is the user's to tell: the head is not the one that was prepared, and promises no prefix.
         head = self._head_with(lines)
-        return Ending(parts=parts, suffix=b"]}", prefix=_before_messages(head), head=head)
+        return Ending(parts=parts, suffix=b"]}", prefix=before_list(head, "messages"), head=head)
 
     def _announced(self, state: Heard) -> Heard:
         """The held turn with the fallback before it, unless it is results: those the model takes up by itself."""
@@ -151,9 +193,18 @@ class CascadeDialect:
         return self._latest[1]
 
 
-def _before_messages(head: bytes) -> bytes:
-    return head[:-1] + (b"," if len(head) > len(b"{}") else b"") + b'"messages":['
-
-
 def _written(role: str, text: str) -> bytes:
     return _encode(_Row(role, text))
+
+
+class Cascade:
+    """The target ``cascade``."""
+
+    name = NAME
+    text = False
+    tail_rule = "CAS-07"
+    tail_rules = frozenset({"CAS-03", "CAS-07", "CAS-10", "CAS-11"})
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> CascadeDialect:
+        """Get ready for a session."""
+        return CascadeDialect(setting, system)

@@ -9,48 +9,20 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from pipeline.fixes import Fix
 from pipeline.history.pieces import Piece
 from pipeline.history.readers.gemini import DECLARED_SCHEMAS
 from pipeline.model import Text, Tool
-from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.fitting import system_rows
-from pipeline.targets.names import Choice, chosen, clamped, declared_tools, legal_name, sort_params
-from pipeline.text.flatten import PromptText, prompt_texts
+from pipeline.targets.base import Setting
+from pipeline.targets.head import Choice, HeadShape, HeadWriter, WrittenHead
+from pipeline.targets.names import legal_name
+from pipeline.text.flatten import PromptText
 
 NAME: Final = "gemini"
 
 # Gemini's names start with a letter or an underscore (GEM-10); of its alphabet, what every provider takes is enough.
 _LEGAL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}").fullmatch
 _LONGEST: Final = 64
-_PLACES: Final = {
-    "max_tokens": "generationConfig.maxOutputTokens",
-    "temperature": "generationConfig.temperature",
-    "top_p": "generationConfig.topP",
-    "top_k": "generationConfig.topK",
-    "stop_sequences": "generationConfig.stopSequences",
-    "n": "generationConfig.candidateCount",
-    "seed": "generationConfig.seed",
-    "presence_penalty": "generationConfig.presencePenalty",
-    "frequency_penalty": "generationConfig.frequencyPenalty",
-    # The API's own parameters besides, each also in its other spelling.
-    "toolConfig": "toolConfig",
-    "tool_config": "toolConfig",
-    "safetySettings": "safetySettings",
-    "safety_settings": "safetySettings",
-    "cachedContent": "cachedContent",
-    "cached_content": "cachedContent",
-    "labels": "labels",
-    "modelArmorConfig": "modelArmorConfig",
-    "store": "store",
-    "serviceTier": "serviceTier",
-}
-# `temperature must be in the range [0.0, 2.0]`, as the API's documentation has it too.
-_BOUNDS: Final = {"temperature": (0, 2), "top_p": (0, 1)}
 _GROUP: Final = "generationConfig."
-_ELSEWHERE: Final = frozenset(
-    {"messages", "contents", "model", "system", "tools", "tool_choice", "systemInstruction", "cache_control"}
-)
 _OWN_TOOLS: Final = frozenset(
     {
         "functionDeclarations", "function_declarations", "googleSearch", "google_search", "googleSearchRetrieval",
@@ -77,30 +49,30 @@ def function_name(name: str) -> str:
 
 def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     """The head of every request of a session."""
-    fixes: list[Fix] = []
+    writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Any] = {}
-    params = clamped(sort_params(setting.params), _BOUNDS, NAME, fixes)
-    given = [_text_of(each) for each in prompt_texts(setting.system, NAME, fixes)]
+    params = writer.read_params()
+    given = [_text_of(each) for each in writer.prompt_texts()]
     words = [text for text in given if text is not None]
-    words += [piece.block.text for piece in system_rows(system, NAME, fixes) if isinstance(piece.block, Text)]
+    words += [piece.block.text for piece in writer.system_rows(system) if isinstance(piece.block, Text)]
     prompt = _instruction(words, params.values.get("systemInstruction"))
     if prompt is not None:
         keys["systemInstruction"] = prompt
-    functions, own = _tools(setting.tools, fixes)
+    functions, own = _tools(writer)
     tools = [*([{"functionDeclarations": functions}] if functions else []), *own]
     if tools:
         keys["tools"] = tools
-    choice = chosen(params, NAME, fixes, kinds=_MODES if functions else {})
+    choice = writer.choice(params, tools=bool(functions))
     if choice is not None:
         named = {"allowedFunctionNames": [function_name(choice.name)]} if choice.kind == "tool" else {}
         keys["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[choice.kind], **named}}
-    places = _PLACES | {name: name for name in params.values if name.startswith(_GROUP)}
-    beside = params.at_places(places, NAME, fixes, _ELSEWHERE)
+    places = {**_SHAPE.places, **{name: name for name in params.values if name.startswith(_GROUP)}}
+    beside = writer.placed(params, places)
     generation = beside.pop("generationConfig", None)
     keys = beside | keys
     if generation:
         keys["generationConfig"] = generation
-    return WrittenHead(_encode(keys), fixes)
+    return WrittenHead(_encode(keys), writer.fixes)
 
 
 def _text_of(said: PromptText) -> str | None:
@@ -123,16 +95,16 @@ def _instruction(words: list[str], given: Raw | None) -> Any:  # noqa: ANN401  J
     return {"parts": [*(before if isinstance(before, list) else [before]), *parts]}
 
 
-def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[list[dict[str, Any]], list[Any]]:
+def _tools(writer: HeadWriter) -> tuple[list[dict[str, Any]], list[Any]]:
     """The functions, and the API's own tools."""
     functions: list[dict[str, Any]] = []
     own: list[Any] = []
-    for each in declared_tools(tools, NAME, function_name, _is_own, fixes):
+    for each in writer.declared_tools():
         given = each.given
         if each.own:
             own.append(given)
             continue
-        each.note_unread(NAME, fixes, "cache_control", *_OF_DECLARATIONS)
+        writer.note_unread(each, "cache_control", *_OF_DECLARATIONS)
         # The field `parameters` knows only a part of JSON Schema (GEM-20).
         if given and given.keys() <= _DECLARATION and _OPEN not in bytes(given.get("parameters", b"")):
             functions.append(given | {"name": each.tool.name})
@@ -145,3 +117,38 @@ def _tools(tools: Sequence[Tool], fixes: list[Fix]) -> tuple[list[dict[str, Any]
 
 def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
     return bytes(tool.input_schema) == b"null" and given.keys() <= _OWN_TOOLS
+
+
+_SHAPE: Final = HeadShape(
+    target=NAME,
+    places={
+        "max_tokens": "generationConfig.maxOutputTokens",
+        "temperature": "generationConfig.temperature",
+        "top_p": "generationConfig.topP",
+        "top_k": "generationConfig.topK",
+        "stop_sequences": "generationConfig.stopSequences",
+        "n": "generationConfig.candidateCount",
+        "seed": "generationConfig.seed",
+        "presence_penalty": "generationConfig.presencePenalty",
+        "frequency_penalty": "generationConfig.frequencyPenalty",
+        # The API's own parameters besides, each also in its other spelling.
+        "toolConfig": "toolConfig",
+        "tool_config": "toolConfig",
+        "safetySettings": "safetySettings",
+        "safety_settings": "safetySettings",
+        "cachedContent": "cachedContent",
+        "cached_content": "cachedContent",
+        "labels": "labels",
+        "modelArmorConfig": "modelArmorConfig",
+        "store": "store",
+        "serviceTier": "serviceTier",
+    },
+    elsewhere=frozenset(
+        {"messages", "contents", "model", "system", "tools", "tool_choice", "systemInstruction", "cache_control"}
+    ),
+    # `temperature must be in the range [0.0, 2.0]`, as the API's documentation has it too.
+    bounds={"temperature": (0, 2), "top_p": (0, 1)},
+    tool_name=function_name,
+    is_own=_is_own,
+    choices=tuple(_MODES),
+)

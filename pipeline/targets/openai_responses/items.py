@@ -23,7 +23,7 @@ from pipeline.targets._openai.speech import is_native_item, own_members
 from pipeline.targets.base import is_issued_by
 
 
-class Tool(Struct, frozen=True, tag_field="type", tag="function", omit_defaults=True):
+class FunctionTool(Struct, frozen=True, tag_field="type", tag="function", omit_defaults=True):
     """A function; without ``strict`` the API would take its schema for a strict one."""
 
     name: str

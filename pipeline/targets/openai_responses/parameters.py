@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from pipeline.fixes import Fix
+from pipeline.model import Tool
 from pipeline.targets._openai.parameters import (
     Function,
-    kept,
     openai_params,
-    system_text,
+    tool_name,
     with_choice,
     write_choice,
     write_tools,
 )
 from pipeline.targets._openai.rows import encode
-from pipeline.targets.base import Setting, WrittenHead
-from pipeline.targets.names import Params, clamped
-from pipeline.targets.openai_responses.items import Tool
+from pipeline.targets.base import Setting
+from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, prompt_as_text
+from pipeline.targets.openai_responses.items import FunctionTool
 
 NAME: Final = "openai-responses"
 PARAMETERS: Final = frozenset(
@@ -47,33 +45,32 @@ _OWN_TOOLS: Final = frozenset(
 )  # fmt: skip
 # Parameters that lead to items outside of the request.
 CHAINS: Final = ("previous_response_id", "conversation")
-_BOUNDS: Final = MappingProxyType({"max_output_tokens": (16, math.inf)})  # RSP-20
 _NO: Final = Raw(b"false")
 
 
 def write_head(setting: Setting) -> WrittenHead:
     """The head of every request of a session."""
-    fixes: list[Fix] = []
-    params = clamped(openai_params(setting.params, "max_output_tokens", _in_own_words), _BOUNDS, NAME, fixes)
+    writer = HeadWriter(_SHAPE, setting)
+    params = writer.clamped(openai_params(setting.params, "max_output_tokens", _in_own_words))
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     given = params.values.get("instructions")
     first = [] if given is None else [msgspec.json.decode(given, type=str)]
-    prompt = "\n\n".join(text for text in [*first, system_text(setting.system, NAME, fixes)] if text)
+    prompt = "\n\n".join(text for text in [*first, prompt_as_text(setting.system, NAME, writer.fixes)] if text)
     if prompt:
         keys["instructions"] = prompt
-    tools = write_tools(setting.tools, NAME, _tool, _is_own, _is_responses, fixes=fixes)
+    tools = write_tools(writer, _tool, _is_responses)
     if tools:
         keys["tools"] = tools
     params = with_choice(params, lambda value: write_choice(value, _named), tools=bool(tools))
-    return WrittenHead(encode(keys | kept(params, PARAMETERS, NAME, fixes, {"instructions"})), fixes)
+    return WrittenHead(encode(keys | writer.placed(params, params.each_of(PARAMETERS))), writer.fixes)
 
 
-def _tool(function: Function) -> Tool:
+def _tool(function: Function) -> FunctionTool:
     strict = _NO if function.strict is UNSET else Raw(encode(function.strict))
-    return Tool(function.name, function.parameters, strict, function.description)
+    return FunctionTool(function.name, function.parameters, strict, function.description)
 
 
-def _is_own(keys: Mapping[str, Any]) -> bool:
+def _is_own(_tool: Tool, keys: Mapping[str, Any]) -> bool:
     kind = msgspec.json.decode(keys["type"]) if "type" in keys else None
     # A client's tool has a name and a schema, whatever type it says it is of.
     is_clients = "input_schema" in keys or keys.keys() >= {"name", "parameters"}
@@ -107,3 +104,12 @@ def _format(value: Raw) -> Any:  # noqa: ANN401  any JSON
     given = msgspec.json.decode(value)
     inner = given.get("json_schema") if isinstance(given, dict) else None
     return {"type": "json_schema", **inner} if isinstance(inner, dict) else given
+
+
+_SHAPE: Final = HeadShape(
+    target=NAME,
+    elsewhere=frozenset({"instructions"}),
+    bounds={"max_output_tokens": (16, math.inf)},  # RSP-20
+    tool_name=tool_name,
+    is_own=_is_own,
+)

@@ -1,0 +1,349 @@
+"""What stands beside the messages of a request: one writer for the heads of all targets.
+
+A target says what it has (``HeadShape``): the places of parameters, its bounds, its names of tools, which tools are its
+own, and which choices among them. The writer reads a setting after it and notes what goes. A parameter's name of
+another provider is translated without a word, as a reader translates a shape; what the target has no place for, and a
+number that it has no room for, are fixes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from pipeline.fixes import Fix, make
+from pipeline.history.pieces import Piece
+from pipeline.history.readers.gemini import DECLARED_SCHEMAS, json_schema
+from pipeline.model import Tool
+from pipeline.targets.base import Setting
+from pipeline.targets.fitting import system_rows
+from pipeline.text.flatten import PromptText, prompt_texts
+
+
+class WrittenHead(Struct, frozen=True):
+    """A request without its messages as a JSON object, what was mended in it, and its cache breakpoints' number."""
+
+    data: bytes
+    fixes: list[Fix]
+    marks: int = 0
+
+    def before(self, key: str) -> bytes:
+        """The body up to the first message, which stands in the list ``key``."""
+        return before_list(self.data, key)
+
+
+def before_list(head: bytes, key: str) -> bytes:
+    """A body up to the first item of its last key, a list."""
+    return b'%b%b"%b":[' % (head[:-1], b"," if len(head) > 2 else b"", key.encode())
+
+
+# Anthropic's names, in which the parameters meet, by those of the others.
+_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "max_tokens": "max_tokens",
+        "max_completion_tokens": "max_tokens",
+        "max_output_tokens": "max_tokens",
+        "maxTokens": "max_tokens",
+        "maxOutputTokens": "max_tokens",
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "topP": "top_p",
+        "top_k": "top_k",
+        "topK": "top_k",
+        "stop": "stop_sequences",
+        "stop_sequences": "stop_sequences",
+        "stopSequences": "stop_sequences",
+        "seed": "seed",
+        "n": "n",
+        "candidate_count": "n",
+        "candidateCount": "n",
+        "presence_penalty": "presence_penalty",
+        "presencePenalty": "presence_penalty",
+        "frequency_penalty": "frequency_penalty",
+        "frequencyPenalty": "frequency_penalty",
+    }
+)
+COMMON: Final = frozenset(_NAMES.values())
+# Objects that hold such parameters.
+_GROUPS: Final = MappingProxyType(
+    {
+        "inferenceConfig": "inferenceConfig",
+        "generationConfig": "generationConfig",
+        "generation_config": "generationConfig",
+    }
+)
+
+Choice: TypeAlias = Literal["auto", "any", "tool", "none"]
+CHOICES: Final[frozenset[Choice]] = frozenset({"auto", "any", "tool", "none"})
+_CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
+    {"auto": "auto", "any": "any", "required": "any", "none": "none", "tool": "tool", "function": "tool"}
+)
+
+
+class Params(Struct, frozen=True):
+    """A request's parameters in the order in which they came, under Anthropic's names where those have one.
+
+    A member of a group that has no such name stands under a name with a dot (``generationConfig.thinkingConfig``).
+    ``places`` says where a parameter was given that stands under another name here.
+    """
+
+    values: dict[str, Raw]
+    places: dict[str, str] = {}
+
+    def place(self, name: str) -> str:
+        """Where in the input a parameter was given."""
+        return f"params.{self.places.get(name, name)}"
+
+    def renamed(self, old: str, new: str) -> Params:
+        """The parameters with one under another name, unless there is one of that name."""
+        return self.said_as(old, {new: self.values[old]}) if old != new and old in self.values else self
+
+    def said_as(self, name: str, others: Mapping[str, Raw]) -> Params:
+        """The parameters with others in place of one; what was given under the name of such a one stays."""
+        values, places = {}, dict(self.places)
+        for key, value in self.values.items():
+            if key != name:
+                values[key] = value
+                continue
+            for other in others.keys() - self.values.keys():
+                values[other] = others[other]
+                places[other] = places.get(name, name)
+        return Params(values, places)
+
+    def each_of(self, known: Collection[str]) -> dict[str, str]:
+        """The places of those that are ``known``, under their own names, in the order in which they came."""
+        return {name: name for name in self.values if name in known}
+
+
+# A schema's type as Gemini spells it: in capitals, or as the number that its libraries have for it.
+_GEMINI_TYPE: Final = re.compile(rb'"type":\s*[\["]*\s*"?(?:[A-Z]{4,7}"|[1-7]\b)').search
+# A tool's inner object, by shape, and what the readers read in it and beside it.
+_WRAPPERS: Final = ("function", "toolSpec", "custom", "functions")
+_READ: Final = frozenset(
+    {"type", *_WRAPPERS, "name", "description", "parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS
+)
+
+
+class Declared(Struct, frozen=True):
+    """A tool as a target is to write it.
+
+    Attributes:
+        tool: the tool, under the name and with the schema that are sent.
+        given: what it came as, where that says more than the canonical form.
+        path: its place in the input.
+        own: it is the target's own, to be written as it came.
+        same: the name and the schema are those that came.
+    """
+
+    tool: Tool
+    given: dict[str, Raw]
+    path: str
+    own: bool = False
+    same: bool = True
+
+    @property
+    def described(self) -> dict[str, str]:
+        """The description as a member, none where there is none."""
+        return {} if self.tool.description is UNSET else {"description": self.tool.description}
+
+    @property
+    def members(self) -> dict[str, Raw]:
+        """What the tool says in any shape, those of its inner object too."""
+        inner = next((self.given[key] for key in _WRAPPERS if key in self.given), None)
+        return self.given if inner is None else self.given | msgspec.json.decode(inner, type=dict[str, Raw])
+
+
+class ToolChoice(Struct, frozen=True):
+    """Which tool the model is to call: ``tool`` names one in ``name``; ``single``: no two calls at once."""
+
+    kind: Choice
+    name: str = ""
+    single: bool = False
+
+
+def sort_params(params: Mapping[str, Raw]) -> Params:
+    """A request's parameters; one in a group wins over its namesake beside it, null is absent."""
+    values: dict[str, Raw] = {}
+    places: dict[str, str] = {}
+
+    def put(name: str, value: Raw, place: str) -> None:
+        if bytes(value) != b"null":
+            values[name] = value
+            places[name] = place
+
+    for key, value in params.items():
+        members = _members(value) if key in _GROUPS else None
+        if members is not None:
+            for name, member in members.items():
+                put(_NAMES.get(name, f"{_GROUPS[key]}.{name}"), member, f"{key}.{name}")
+        elif _NAMES.get(key, key) not in values:
+            put(_NAMES.get(key, key), value, key)
+    if bytes(values.get("stop_sequences", b"")).startswith(b'"'):
+        values["stop_sequences"] = Raw(b"[%b]" % bytes(values["stop_sequences"]))
+    return Params(values, {name: place for name, place in places.items() if name != place})
+
+
+def read_choice(value: Raw) -> ToolChoice | None:
+    """The tool choice of Anthropic's or OpenAI's shape; None where it is neither."""
+    choice = msgspec.json.decode(value)
+    if isinstance(choice, str):
+        kind = _CHOICES.get(choice)
+        return ToolChoice(kind) if kind and kind != "tool" else None
+    if not isinstance(choice, dict):
+        return None
+    kind = _CHOICES.get(str(choice.get("type")))
+    inner = choice.get("function")
+    name = (inner if isinstance(inner, dict) else choice).get("name")
+    single = choice.get("disable_parallel_tool_use") is True
+    if kind == "tool":
+        return ToolChoice(kind, name, single) if isinstance(name, str) and name else None
+    return ToolChoice(kind, single=single) if kind else None
+
+
+def _members(value: Raw) -> dict[str, Raw] | None:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Raw])
+    except msgspec.DecodeError:
+        return None
+
+
+def prompt_as_text(system: str | Raw | None, target: str, fixes: list[Fix]) -> str:
+    """The system prompt as one text, ``""`` where there is none."""
+    return "\n\n".join(each.text for each in prompt_texts(system, target, fixes) if each.text.strip())
+
+
+class HeadShape(Struct, frozen=True, kw_only=True):
+    """What a target has beside the messages.
+
+    Attributes:
+        target: its name.
+        places: where it has a parameter (``inferenceConfig.topP``), by the name in which parameters meet.
+        elsewhere: the parameters of a setting that are written by other means, or mean nothing here.
+        bounds: the least and the most that it takes of a number.
+        tool_name: how it writes a tool's name.
+        is_own: whether a tool, as it was given, is the target's own, to be written as it came.
+        choices: the choices among tools that it has.
+    """
+
+    target: str
+    places: Mapping[str, str] = {}
+    elsewhere: Collection[str] = ()
+    bounds: Mapping[str, tuple[float, float]] = {}
+    tool_name: Callable[[str], str] = str
+    is_own: Callable[[Tool, Mapping[str, Raw]], bool] = lambda _tool, _given: False
+    choices: Collection[Choice] = ()
+
+
+class HeadWriter:
+    """Reads the parts of a setting for one target; ``fixes`` are in the order in which they were asked for."""
+
+    def __init__(self, shape: HeadShape, setting: Setting) -> None:
+        self.shape = shape
+        self.setting = setting
+        self.fixes: list[Fix] = []
+
+    def note_fix(self, code: str, path: str, *, before: object = None, after: object = None, detail: str = "") -> None:
+        self.fixes.append(make(code, path, before=before, after=after, target=self.shape.target, detail=detail))
+
+    def prompt_texts(self, own: Container[frozenset[str]] = ()) -> Iterator[PromptText]:
+        return prompt_texts(self.setting.system, self.shape.target, self.fixes, own)
+
+    def system_rows(self, rows: Sequence[Piece], owners: Collection[str] = ()) -> list[Piece]:
+        return system_rows(rows, self.shape.target, self.fixes, owners)
+
+    def read_params(self) -> Params:
+        return self.clamped(sort_params(self.setting.params))
+
+    def clamped(self, params: Params) -> Params:
+        """The parameters with each number inside the target's bounds."""
+        values = dict(params.values)
+        for name, (least, most) in self.shape.bounds.items():
+            if name not in values:
+                continue
+            given = msgspec.json.decode(values[name])
+            if isinstance(given, bool) or not isinstance(given, int | float):
+                continue  # of the wrong type, which the rules tell
+            near = min(max(given, least), most)
+            if near != given:
+                detail = f"{bytes(values[name]).decode()} -> {near}"
+                values[name] = Raw(msgspec.json.encode(near))
+                self.note_fix("parameter_clamped", params.place(name), before=given, after=near, detail=detail)
+        return structs.replace(params, values=values)
+
+    def placed(self, params: Params, places: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The parameters where the target has them, in the order of ``places`` (else the shape's).
+
+        What stands ``elsewhere`` in a request is passed over; each other one that the target does not have is a fix.
+        """
+        places = self.shape.places if places is None else places
+        body: dict[str, Any] = {}
+        for name in places:
+            if name in params.values:
+                group, _, own = places[name].rpartition(".")
+                (body.setdefault(group, {}) if group else body).setdefault(own, params.values[name])
+        for name in params.values:
+            if name not in places and name not in self.shape.elsewhere:
+                self._drop_param(params, name)
+        return body
+
+    def _drop_param(self, params: Params, name: str) -> None:
+        place = params.place(name)
+        self.note_fix("param_dropped", place, before=params.values[name], detail=place.removeprefix("params."))
+
+    def declared_tools(self) -> Iterator[Declared]:
+        """The tools as the target takes them; of two whose names it writes alike, only the first is sent.
+
+        A schema whose types are spelt as Gemini spells them is sent as JSON Schema.
+        """
+        seen: set[str] = set()
+        for at, tool in enumerate(self.setting.tools):
+            path = f"tools.{at}"
+            given = {} if tool.raw is UNSET else msgspec.json.decode(tool.raw, type=dict[str, Raw])
+            own = bool(given) and self.shape.is_own(tool, given)
+            if not own and bytes(tool.input_schema) == b"null":
+                self.note_fix("tool_foreign", path, before=given or tool)
+                continue
+            name = tool.name if own else self.shape.tool_name(tool.name)
+            if name in seen:
+                self.note_fix("tool_repeated", path, before=given or tool)
+                continue
+            if not own or "name" in given:
+                seen.add(name)
+            yield Declared(tool, given, path, own=True) if own else self._declared(tool, given, path, name)
+
+    def _declared(self, tool: Tool, given: dict[str, Raw], path: str, name: str) -> Declared:
+        schema = tool.input_schema
+        if bytes(given.get("type", b"")) == b'"custom"' and "input_schema" not in given:
+            self.note_fix("tool_as_function", path, before=given, detail="custom")
+        if name != tool.name:
+            self.note_fix("tool_name_rewritten", path, detail=f"{tool.name} -> {name}")
+        if _GEMINI_TYPE(schema):
+            schema = Raw(msgspec.json.encode(json_schema(msgspec.json.decode(schema))))
+            if schema != tool.input_schema:
+                self.note_fix("schema_types_mapped", path, before=tool.input_schema, after=schema)
+        same = (name, schema) == (tool.name, tool.input_schema)
+        return Declared(structs.replace(tool, name=name, input_schema=schema), given, path, same=same)
+
+    def note_unread(self, tool: Declared, *taken: str) -> None:
+        """Record the members of a tool that no reader reads and the target has not ``taken``."""
+        unread = ", ".join(sorted(tool.members.keys() - _READ - {*taken}))
+        if unread:
+            self.note_fix("field_dropped", tool.path, before=tool.given, detail=unread)
+
+    def choice(self, params: Params, *, tools: bool) -> ToolChoice | None:
+        """The choice among tools, for a target that cannot be asked for calls one at a time."""
+        if "tool_choice" not in params.values:
+            return None
+        choice = read_choice(params.values["tool_choice"])
+        if choice is None or not tools or choice.kind not in self.shape.choices:
+            self._drop_param(params, "tool_choice")
+            return None
+        if choice.single:
+            name = "tool_choice.disable_parallel_tool_use"
+            self.note_fix("param_dropped", f"params.{name}", before=True, detail=name)
+        return choice
