@@ -112,6 +112,8 @@ DEAD_LETTER_CODES = (
     "not_json",
     "not_parked",
     "not_utf8",
+    "object_foreign",
+    "object_missing",
     "parked_full",
     "policy",
     "quarantined",

@@ -7,6 +7,8 @@ listed here pass through unread.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
@@ -71,6 +73,16 @@ WorkersOwn: TypeAlias = Annotated[
 ]
 
 
+Dataref: TypeAlias = Annotated[
+    str,
+    Meta(
+        description="The value's key in the configured object store, where it is too large for the topic; the value is "
+        "then null. Digests of the session and of the value, never a URL or a path.",
+        pattern="^[0-9a-f]{64}/[0-9a-f]{64}$",
+    ),
+]
+
+
 class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
     """Headers of a record of provider events."""
 
@@ -89,6 +101,7 @@ class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         str | UnsetType, Meta(description="The published request that this is the provider's answer to.")
     ] = UNSET
     status: Annotated[Status | UnsetType, Meta(description="The HTTP status of that answer.")] = UNSET
+    dataref: Dataref | UnsetType = UNSET
     producer: Producer | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
 
@@ -132,6 +145,7 @@ class ExpiredHeaders(Struct, frozen=True, kw_only=True):
 class TurnHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Headers of a record of agent turns; all may be left out."""
 
+    dataref: Dataref | UnsetType = UNSET
     producer: Producer | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
 
@@ -187,13 +201,7 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     supersedes: Annotated[
         str | UnsetType, Meta(description="The id of an earlier request that no assistant turn has answered.")
     ] = UNSET
-    dataref: Annotated[
-        str | UnsetType,
-        Meta(
-            description="The body's key in the configured object store, never a URL or a path, where it is too large "
-            "for the topic; the value is then null."
-        ),
-    ] = UNSET
+    dataref: Dataref | UnsetType = UNSET
     prefix_reset: Annotated[
         str | UnsetType,
         Meta(description="Why the body does not begin with the settled part of the request before it."),
@@ -243,3 +251,22 @@ def decode(headers: Iterable[tuple[str, bytes]], kind: type[HeaderStruct]) -> He
     """
     wanted = set(kind.__struct_encode_fields__)
     return convert({name: value.decode() for name, value in headers if name in wanted}, kind, strict=False)
+
+
+def dataref_of(session: bytes, value: bytes) -> str:
+    """The key under which a session's value lies in an object store."""
+    return f"{hashlib.sha256(session).hexdigest()}/{hashlib.sha256(value).hexdigest()}"
+
+
+_DATAREF = re.compile(r"[0-9a-f]{64}/[0-9a-f]{64}")
+
+
+def is_own_dataref(session: bytes, dataref: str) -> bool:
+    """Whether this is a key, and of this session: nobody reads another's values, or what is no value."""
+    return _DATAREF.fullmatch(dataref) is not None and dataref.startswith(hashlib.sha256(session).hexdigest())
+
+
+def find_dataref(headers: Iterable[tuple[str, bytes]]) -> str | None:
+    """The header ``dataref`` of a record, if it has one."""
+    found = [value for name, value in headers if name == DATAREF]
+    return found[-1].decode("utf-8", "replace") if found else None

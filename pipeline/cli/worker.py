@@ -17,6 +17,7 @@ from pipeline.cli.config import broker_options, setting_option, wait_option
 from pipeline.cli.output import exit_of, fail
 from pipeline.config import Config, load_config
 from pipeline.errors import ReknitError
+from pipeline.objects import open_objects
 from pipeline.registry import target_named
 from pipeline.stages.defaults import Defaults
 from pipeline.text import Redactor
@@ -73,6 +74,7 @@ def run(config: Config, tuning: Tuning | None = None) -> int:
         Metrics(targets=config.session.targets),
         outputs=WRITTEN,
         tuning=tuning,
+        objects=open_objects(config),
     )
 
 

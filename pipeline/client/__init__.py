@@ -7,9 +7,16 @@ every turn has an id, so that sending it again changes nothing.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from msgspec import Struct
 
-from pipeline.kafka import KafkaSettings
+from pipeline.kafka import Cluster, KafkaSettings
+from pipeline.objects import HasObjects, ObjectSettings
+
+
+class Pipeline(Cluster, HasObjects, Protocol):
+    """Where a pipeline is: its brokers, its prefix, its objects."""
 
 
 class Brokers(Struct, frozen=True, kw_only=True):
@@ -18,6 +25,7 @@ class Brokers(Struct, frozen=True, kw_only=True):
     bootstrap_servers: str = "localhost:9092"
     prefix: str = ""
     kafka: KafkaSettings = KafkaSettings()
+    objects: ObjectSettings = ObjectSettings()
 
 
 class Place(Struct, frozen=True):

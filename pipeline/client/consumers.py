@@ -8,10 +8,12 @@ from typing import Final, Generic, Self, TypeVar
 import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
-from msgspec import Struct
+from msgspec import UNSET, Struct, structs
 
-from pipeline.client import Place
-from pipeline.kafka import Cluster, connection, explained
+from pipeline.client import Pipeline, Place
+from pipeline.errors import InputError
+from pipeline.kafka import connection, explained
+from pipeline.objects import Objects, open_objects
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS, qualified
 from topics import headers as names
 from topics.headers import DeadLetterHeaders, FixHeaders, Headers, ItemHeaders, RequestHeaders
@@ -25,10 +27,16 @@ _FIXES: Final = msgspec.json.Decoder(FixRecord)
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """A request that its target accepts: ``body`` is to be sent as it is, None where ``headers.dataref`` names it."""
+    """A request that its target accepts: ``body`` is to be sent as it is.
+
+    A body that is too large for the topic is read from the object store. It is None where that cannot give it, and
+    ``lost`` says why: ``no_object_store`` (none is configured), ``object_missing`` (such as that of a session which was
+    forgotten), ``object_damaged``, ``object_foreign``, ``too_large``.
+    """
 
     session: str
     body: bytes | None
+    lost: str = ""
     headers: RequestHeaders
     place: Place
 
@@ -78,9 +86,10 @@ class Reader(Generic[T]):
     _topic: str
     _read: Callable[[ConsumerRecord, Place], T]
 
-    def __init__(self, brokers: Cluster, *, group: str | None = None, only_new: bool = False) -> None:
+    def __init__(self, brokers: Pipeline, *, group: str | None = None, only_new: bool = False) -> None:
         self._brokers = brokers
         self._prefix = brokers.prefix
+        self._objects = open_objects(brokers)
         self._client = AIOKafkaConsumer(
             qualified(self._topic, self._prefix),
             **connection(brokers),
@@ -103,7 +112,10 @@ class Reader(Generic[T]):
 
     async def __aiter__(self) -> AsyncIterator[T]:
         async for record in self._client:
-            yield self._read(record, Place(self._topic, record.partition, record.offset))
+            yield await self._completed(self._read(record, Place(self._topic, record.partition, record.offset)))
+
+    async def _completed(self, found: T) -> T:
+        return found
 
     async def commit(self, done: Place | None = None) -> None:
         """Say that everything up to a record was dealt with; without one, everything that was read."""
@@ -123,6 +135,9 @@ class Requests(Reader[Request]):
     def _read(record: ConsumerRecord, place: Place) -> Request:
         found = names.decode(record.headers, RequestHeaders)
         return Request(session=_session(record), body=record.value, headers=found, place=place)
+
+    async def _completed(self, found: Request) -> Request:
+        return await with_body(found, self._objects)
 
 
 class Items(Reader[ShownItem]):
@@ -167,3 +182,16 @@ class DeadLetters(Reader[DeadLetter]):
 def _session(record: ConsumerRecord) -> str:
     key: bytes = record.key
     return key.decode("utf-8", "replace")
+
+
+async def with_body(request: Request, objects: Objects | None) -> Request:
+    """A request with its body, where that is an object."""
+    dataref = request.headers.dataref
+    if request.body is not None or dataref is UNSET:
+        return request
+    if objects is None:
+        return structs.replace(request, lost="no_object_store")
+    try:
+        return structs.replace(request, body=await objects.get(request.session.encode(), dataref))
+    except InputError as error:
+        return structs.replace(request, lost=error.code)

@@ -12,9 +12,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, RecordTooLargeError
 from msgspec import UNSET, Raw, UnsetType
 
-from pipeline.client import Place
+from pipeline.client import Pipeline, Place
 from pipeline.errors import InputError
-from pipeline.kafka import Cluster, connection, explained
+from pipeline.kafka import connection, explained
+from pipeline.objects import open_objects
 from topics import AGENT_TURNS, LARGEST_INPUT, PROVIDER_EVENTS, qualified
 from topics import headers as names
 from topics.headers import Framing, Headers
@@ -35,9 +36,10 @@ Json: TypeAlias = Mapping[str, Any] | bytes | Raw
 class _Producer:
     """One idempotent producer, and the topics' prefix."""
 
-    def __init__(self, brokers: Cluster, producer: str | None) -> None:
+    def __init__(self, brokers: Pipeline, producer: str | None) -> None:
         self._brokers = brokers
         self._prefix = brokers.prefix
+        self._objects = open_objects(brokers)
         self._headers: Headers = () if producer is None else ((names.PRODUCER, producer.encode()),)
         self._client: AIOKafkaProducer | None = None
 
@@ -67,6 +69,9 @@ class _Producer:
             raise RuntimeError("use `async with`: the producer is not started")
         if not session:
             raise InputError("no_key", "a session's id is not empty")
+        if value is not None and self._objects is not None and len(value) >= self._objects.threshold_bytes:
+            dataref = await self._objects.put(session.encode(), value)
+            value, headers = None, (*headers, (names.DATAREF, dataref.encode()))
         try:
             sent: asyncio.Future[Any] = await self._client.send(
                 qualified(topic, self._prefix), value, key=session.encode(), headers=[*headers, *self._headers]
@@ -98,7 +103,7 @@ class Turns:
         BrokerError: the cluster refuses.
     """
 
-    def __init__(self, brokers: Cluster, *, producer: str | None = None) -> None:
+    def __init__(self, brokers: Pipeline, *, producer: str | None = None) -> None:
         self._producer = _Producer(brokers, producer)
 
     async def __aenter__(self) -> Self:
@@ -164,7 +169,7 @@ class Events:
     brokers have all of it. Where one of them was not delivered, the next call raises.
     """
 
-    def __init__(self, brokers: Cluster, source: str, *, producer: str | None = None) -> None:
+    def __init__(self, brokers: Pipeline, source: str, *, producer: str | None = None) -> None:
         self._producer = _Producer(brokers, producer)
         self._source = source
         self._sent: dict[str, list[asyncio.Future[Any]]] = {}

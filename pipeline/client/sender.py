@@ -197,7 +197,7 @@ class Sender:
             request = session.waiting.pop(0)
             session.sent = request.headers.request_id
             try:
-                ended = await self._send(request)
+                ended = request.lost or await self._send(request)
             except asyncio.CancelledError:
                 if not session.waiting:
                     raise  # the sender stops

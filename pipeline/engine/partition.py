@@ -23,6 +23,7 @@ from pipeline.engine.restore import restore
 from pipeline.engine.runtime import log, where
 from pipeline.engine.writer import Batch, Writer
 from pipeline.kafka import REFUSALS
+from pipeline.objects import with_objects
 from pipeline.stages.base import Record, Result, Stage, StoppedError
 
 if TYPE_CHECKING:
@@ -275,10 +276,9 @@ class Partition:
         if self._full:
             self._on_room()
         started = time.monotonic()
-        result, done, at = Result(), 0, 0
-        size = 0
+        result, done, at, size = Result(), 0, 0, 0
         while at < len(records):
-            part = records[at : at + self._slice_length()]
+            part = await with_objects(records[at : at + self._slice_length()], self._runtime.objects)
             before = time.perf_counter()
             try:
                 made = self._stage.process(part)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pipeline.engine.interface import EngineError, NotAuthorizedError, StartupError
 from pipeline.errors import ReknitError
 from pipeline.kafka import REFUSALS, Cluster, connection, refusal
+from pipeline.objects import Objects
 
 if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Metrics, StageFactory, Tuning
@@ -42,6 +43,7 @@ class Runtime:
         stages: Mapping[str, StageFactory],
         metrics: Metrics,
         tuning: Tuning,
+        objects: Objects | None = None,
     ) -> None:
         if config.delivery not in DELIVERIES:
             raise StartupError(
@@ -59,6 +61,7 @@ class Runtime:
         self.stages = dict(stages)
         self.metrics = metrics
         self.tuning = tuning
+        self.objects = objects
         self.restores = asyncio.Semaphore(tuning.restores)
         self._answered_at = time.monotonic()
         metrics.watch_broker(lambda: self.silent_seconds)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -41,14 +41,13 @@ from pipeline.engine.contiguity import Hole, Span
 from pipeline.engine.interface import beyond_end
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.runtime import Runtime, log
-from pipeline.engine.writer import AtLeastOnceWriter, ExactlyOnceWriter, OffsetCommits, Writer
+from pipeline.engine.writer import OffsetCommits, writer_for
 from pipeline.kafka import REFUSALS
 
 if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import Fetcher
     from faust.types import AppT, ServiceT
 
-    from pipeline.stages.base import Stage
 
 # How long one poll waits for records. A poke ends it early, so this is only how often the loop looks around.
 _POLL_SECONDS = 1.0
@@ -269,7 +268,7 @@ class SpanConsumer(driver.Consumer):
                     self._runtime,
                     topic,
                     tp.partition,
-                    writer=self._writer_for(tp, topic),
+                    writer=partial(writer_for, self._runtime, topic, tp.partition),
                     on_room=self._thread.poke,
                     on_opened=partial(self._offsets.name_moved, tp),
                     on_position=partial(self._offsets.soon, tp),
@@ -297,12 +296,6 @@ class SpanConsumer(driver.Consumer):
         for topic, numbers in owned.items():
             self._runtime.metrics.on_partitions(topic, len(numbers), self._runtime.partitions)
         log.info("assigned: %s", "; ".join(f"{topic} {numbers}" for topic, numbers in owned.items()))
-
-    def _writer_for(self, tp: TP, topic: str) -> Callable[[Stage], Writer]:
-        if self._runtime.exactly_once:
-            return lambda stage: ExactlyOnceWriter(self._runtime, topic, stage.state_topic, tp.partition)
-
-        return lambda stage: AtLeastOnceWriter(self._runtime, stage.state_topic, tp.partition)
 
     # The loop between the thread and the actors.
 

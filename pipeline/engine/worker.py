@@ -24,6 +24,7 @@ from pipeline.engine.interface import NoMetrics, StartupError, Tuning
 from pipeline.engine.runtime import Runtime, log, where
 from pipeline.engine.transport import SpanConsumer
 from pipeline.engine.watchdog import EXIT_FAILED, Deadman, Watchdog
+from pipeline.objects import Objects
 from topics import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def run_worker(
     *,
     outputs: Collection[str] = (),
     tuning: Tuning | None = None,
+    objects: Objects | None = None,
 ) -> int:
     """Run a worker in this process until a signal or a failure ends it; must be called in the main thread.
 
@@ -74,6 +76,7 @@ def run_worker(
         stages: for each source topic (contract name) what makes a stage for one of its partitions.
         metrics: what to report to; its registry is served at /metrics.
         outputs: topics that the stages write to, so that a missing one is noticed before anything is read.
+        objects: where values lie that are too large for a topic.
         tuning: bounds; the defaults fit a broker near by.
 
     Returns:
@@ -93,7 +96,7 @@ def run_worker(
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning())
+        runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning(), objects)
         _make_directory(runtime)
         listening = listen(runtime.tuning.metrics_host, runtime.metrics_port)
         changelogs = {stages[topic](0).state_topic for topic in stages}

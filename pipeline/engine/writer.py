@@ -17,13 +17,16 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
 from aiokafka.producer.message_accumulator import BatchBuilder
 from faust.types import TP
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
 from pipeline.engine.restore import POSITION
 from pipeline.engine.runtime import log
 from pipeline.kafka import REFUSALS, refusal
-from pipeline.stages.base import Headers, Output
+from pipeline.objects import Objects
+from pipeline.stages.base import Headers, Output, Stage
+from topics import PROVIDER_REQUESTS
+from topics import headers as names
 
 if TYPE_CHECKING:
     from pipeline.engine.runtime import Runtime
@@ -244,6 +247,41 @@ class AtLeastOnceWriter:
     async def close(self) -> None:
         """Stop the producer."""
         await _stop(self._producer)
+
+
+class ObjectWriter:
+    """Writes large bodies as objects, then the batch with their keys; a forgotten session's objects go before it."""
+
+    def __init__(self, writer: Writer, objects: Objects) -> None:
+        self._writer = writer
+        self._objects = objects
+        self.open = writer.open
+        self.close = writer.close
+
+    async def write(self, batch: Batch) -> None:
+        """Write a batch; nothing of it names an object that is not there."""
+        outputs = [await self._named(output) for output in batch.outputs]
+        for output in outputs:
+            if output.key and any(name == names.FORGOTTEN for name, _ in output.headers):
+                await self._objects.forget(output.key)
+        await self._writer.write(structs.replace(batch, outputs=outputs))
+
+    async def _named(self, output: Output) -> Output:
+        value, key = output.value, output.key
+        if output.topic != PROVIDER_REQUESTS or not key or len(value or b"") < self._objects.threshold_bytes:
+            return output
+        dataref = await self._objects.put(key, value or b"")
+        return structs.replace(output, value=None, headers=(*output.headers, (names.DATAREF, dataref.encode())))
+
+
+def writer_for(runtime: Runtime, topic: str, partition: int, stage: Stage) -> Writer:
+    """The writer of a source partition, by the worker's configuration."""
+    writer: Writer
+    if runtime.exactly_once:
+        writer = ExactlyOnceWriter(runtime, topic, stage.state_topic, partition)
+    else:
+        writer = AtLeastOnceWriter(runtime, stage.state_topic, partition)
+    return writer if runtime.objects is None else ObjectWriter(writer, runtime.objects)
 
 
 def _still_ours(deadline: float) -> None:

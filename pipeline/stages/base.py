@@ -128,7 +128,7 @@ def dead_letter(record: Record, topic: str, error: ReknitError) -> Output:
     if error.code in _WITHHELD:
         return Output(DEAD_LETTERS, record.key, None, why)
     headers = (*record.headers, *why)
-    value = record.value
+    value = None if names.find_dataref(record.headers) else record.value
     if value is not None and len(value) > LARGEST_OUTPUT - ROOM_FOR_HEADERS:
         headers = (*headers, (names.ERROR_VALUE_SHA256, hashlib.sha256(value).hexdigest().encode()))
         value = None

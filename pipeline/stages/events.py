@@ -15,7 +15,7 @@ from pipeline.stages.base import Headers, Output, Record, Result, dead_letter, s
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.endings import KINDS, EndedError, Endings, Why
 from pipeline.stages.event_state import EventState, EventStates
-from pipeline.stages.records import publish_stream_fixes
+from pipeline.stages.records import publish_stream_fixes, without_value
 from pipeline.streams import SOURCES, FinishedTurn, Recovery
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from topics import headers as names
@@ -136,6 +136,8 @@ class EventsStage:
         if len(run) > 1:
             found = entry.recovery.feed_each([record.value or b"" for record in run], name)
         else:
+            if value is None and names.EXIT not in headers:
+                raise without_value(run[0], "the record has no value, and no header `exit`, `policy` or `closed`")
             found = _feed(entry.recovery, value, headers)
         _count_items([*ended, *found], source, tally)
         _show_items(items, key, described, found)
@@ -248,8 +250,6 @@ def _headers_to_join(first: Record, source: str) -> Headers | None:
 def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes]) -> list[Item]:
     run = _text(headers.get(names.RUN))
     if value is None:
-        if names.EXIT not in headers:
-            raise InputError("no_value", "the record has no value, and no header `exit`, `policy` or `closed`")
         if run is not None and recovery.run not in {None, run}:
             return []  # the end of a run that ended when the next one came
         return recovery.end_run(_text(headers[names.EXIT]) or "end of run")

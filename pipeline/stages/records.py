@@ -18,6 +18,7 @@ from pipeline.fixes import Fix
 from pipeline.history.readers.surrogates import Mask, find_mask
 from pipeline.stages.base import Output, Record, Result, passed_on
 from topics import HISTORY_FIXES
+from topics.headers import find_dataref, is_own_dataref
 from topics.records import TURN_RECORDS, FixRecord, HistoryRestored, TurnAppended, TurnRecord
 
 
@@ -30,7 +31,7 @@ def decoded(record: Record) -> tuple[bytes, TurnRecord]:
     if not record.key:
         raise InputError("no_key", "the record has no key; the key is the session's id")
     if record.value is None:
-        raise InputError("no_value", "the record has no value")
+        raise without_value(record, "the record has no value")
     try:
         return record.key, _decode(record.value)
     except msgspec.ValidationError as error:
@@ -39,6 +40,16 @@ def decoded(record: Record) -> tuple[bytes, TurnRecord]:
         raise InputError("too_deep", "the record is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError("not_json", f"the record is not JSON: {error}") from error
+
+
+def without_value(record: Record, message: str) -> InputError:
+    """What is wrong with a record that has no value: its object is not there, or none was given."""
+    dataref = find_dataref(record.headers)
+    if dataref is None:
+        return InputError("no_value", message)
+    if not is_own_dataref(record.key or b"", dataref):
+        return InputError("object_foreign", "header `dataref` is no key of this session")
+    return InputError("object_missing", "what header `dataref` names is not in the object store, or there is no store")
 
 
 def _decode(value: bytes) -> TurnRecord:

@@ -11,7 +11,20 @@ ROOT = Path(__file__).parents[2]
 FRONT_DOOR = ROOT / "pipeline" / "__init__.py"  # imports the core by name, when a name is first asked for
 VERSION = ROOT / "pipeline" / "_version.py"  # asks once under which version this was installed
 # What may touch the world. Everything else in `pipeline` is the core, also what is added tomorrow.
-EDGE = ("cli", "client", "config", "demo", "engine", "explain", "kafka", "metrics", "replay", "testing", "viewer")
+EDGE = (
+    "cli",
+    "client",
+    "config",
+    "demo",
+    "engine",
+    "explain",
+    "kafka",
+    "metrics",
+    "objects",
+    "replay",
+    "testing",
+    "viewer",
+)
 CORE = sorted(
     path.stem
     for path in (ROOT / "pipeline").iterdir()
@@ -158,6 +171,7 @@ def test_the_engine_knows_nothing_of_sessions():
         "pipeline.engine",
         "pipeline.errors",
         "pipeline.kafka",
+        "pipeline.objects",
         "pipeline._version",
         "pipeline.stages.base",
         "topics",

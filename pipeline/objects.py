@@ -1,0 +1,196 @@
+"""Values too large for a topic, as objects in a store: a folder, S3, Google Cloud Storage (extra ``objects``).
+
+An object's key is made of digests: its session's, then its value's. So a redelivery writes the same object again, no
+two sessions share one, and whoever reads it knows whether it is what was written. Below the store's URL each pipeline
+has a folder of its own, named after its prefix; records carry only the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+from msgspec import Meta, Struct, structs
+
+from pipeline.errors import InputError, ReknitError
+from pipeline.stages.base import Record
+from topics import LARGEST_INPUT
+from topics.headers import dataref_of, find_dataref, is_own_dataref
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from obstore.store import ObjectStore
+
+# An object that is not there is looked for again after so many seconds: one may come a moment after its record.
+_LOOK_AGAIN_SECONDS = (0.1, 0.3, 0.9)
+_LARGE_BYTES = 1024 * 1024
+
+
+class ObjectSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where values lie that are too large for a topic."""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="The store: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder`; with which rights is "
+            "told by the variables of the provider's own programs. Empty: everything stays in the topics."
+        ),
+    ] = ""
+    threshold_bytes: Annotated[
+        int, Meta(ge=1, description="A request's body, or an input, of so many bytes and more becomes an object.")
+    ] = _LARGE_BYTES
+
+
+class HasObjects(Protocol):
+    """The part of the configuration that says where objects are."""
+
+    @property
+    def prefix(self) -> str:
+        """The pipeline's."""
+
+    @property
+    def objects(self) -> ObjectSettings:
+        """Where they are."""
+
+
+class ObjectStoreError(ReknitError):
+    """The store cannot be used as it is configured."""
+
+    fault = "caller"
+
+
+class Objects:
+    """The objects of one pipeline. Where the store does not answer, calls raise ``ConnectionError``."""
+
+    def __init__(self, store: ObjectStore, folder: str, threshold_bytes: int) -> None:
+        self._store = store
+        self._folder = folder
+        self.threshold_bytes = threshold_bytes
+
+    async def put(self, session: bytes, value: bytes) -> str:
+        """Write a value; its key."""
+        key = dataref_of(session, value)
+        with _answering():
+            await self._store.put_async(self._path(key), value)
+        return key
+
+    async def get(self, session: bytes, key: str) -> bytes:
+        """The value that was written under a key of the session's.
+
+        Raises:
+            InputError: ``object_foreign`` (no key of this session), ``object_missing``, ``object_damaged`` (not what
+                was written), ``too_large``.
+        """
+        if not is_own_dataref(session, key):
+            raise InputError("object_foreign", "header `dataref` is no key of this session")
+        for pause in (*_LOOK_AGAIN_SECONDS, None):
+            with suppress(FileNotFoundError), _answering():
+                found = await self._store.get_async(self._path(key))
+                if found.meta["size"] > LARGEST_INPUT:
+                    raise InputError("too_large", f"an object holds at most {LARGEST_INPUT} bytes")
+                value = bytes(await found.bytes_async())
+                if dataref_of(session, value) != key:
+                    raise InputError("object_damaged", "the object is not what was written under its key")
+                return value
+            if pause is not None:
+                await asyncio.sleep(pause)
+        raise InputError("object_missing", "the object store does not hold what the record names")
+
+    async def every(self, session: bytes | None = None) -> AsyncIterator[tuple[str, datetime]]:
+        """Keys and when each was written; of one session's objects, or of all."""
+        below = "" if session is None else f"/{hashlib.sha256(session).hexdigest()}"
+        with _answering():
+            async for some in self._store.list(prefix=self._folder + below):
+                for found in some:
+                    yield found["path"].removeprefix(f"{self._folder}/"), found["last_modified"]
+
+    async def delete(self, keys: Collection[str]) -> None:
+        """Delete objects; one that is gone already is no error."""
+        for key in keys:
+            with suppress(FileNotFoundError), _answering():
+                await self._store.delete_async(self._path(key))
+
+    async def forget(self, session: bytes) -> int:
+        """Delete everything of a session; how many objects there were."""
+        keys = [key async for key, _ in self.every(session)]
+        await self.delete(keys)
+        return len(keys)
+
+    def _path(self, key: str) -> str:
+        return f"{self._folder}/{key}"
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Say of whatever the store's client raises that the store does not answer; but not of an object that is not there.
+
+    A refused right is among them: it may be given back, and what is to be written must not be lost meanwhile.
+    """
+    from obstore.exceptions import BaseError  # noqa: PLC0415  an optional extra
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (BaseError, OSError) as error:
+        raise ConnectionError(f"the object store does not answer ({type(error).__name__})") from error
+
+
+def open_objects(config: HasObjects) -> Objects | None:
+    """The objects of a pipeline; None where none is configured.
+
+    Raises:
+        ObjectStoreError: the extra is not installed, or there is no such store.
+    """
+    settings = config.objects
+    if not settings.url:
+        return None
+    try:
+        from obstore.store import LocalStore, from_url  # noqa: PLC0415  an optional extra
+    except ImportError as error:
+        raise ObjectStoreError(
+            "objects_missing", "object stores need an extra: pip install 'reknit[objects]'"
+        ) from error
+    folder = f"{config.prefix}reknit"
+    try:
+        if settings.url.startswith("file://"):
+            store: ObjectStore = LocalStore.from_url(settings.url, mkdir=True, automatic_cleanup=True)
+        else:
+            store = from_url(settings.url)
+    except Exception as error:
+        # The extension's errors have no base of their own, and quote its sources over many lines.
+        words = str(error).partition("\n")[0]
+        raise ObjectStoreError(
+            "objects_unusable", f"{settings.url} cannot be used: {words}", path="objects.url"
+        ) from error
+    return Objects(store, folder, settings.threshold_bytes)
+
+
+# Objects that are read at once: each may hold 64 MiB.
+_AT_ONCE = 4
+
+
+async def with_objects(records: Sequence[Record], objects: Objects | None) -> Sequence[Record]:
+    """Records with the values that they name; those behind the first few that name one are left for another call.
+
+    One whose object is not there stays without a value, and the stage says what becomes of it.
+    """
+    naming = [at for at, record in enumerate(records) if record.value is None and find_dataref(record.headers)]
+    if objects is None or not naming:
+        return records
+    found = list(records[: [*naming, len(records)][min(_AT_ONCE, len(naming))]])
+    naming = naming[:_AT_ONCE]
+    for at, record in zip(naming, await asyncio.gather(*(_read(records[at], objects) for at in naming)), strict=True):
+        found[at] = record
+    return found
+
+
+async def _read(record: Record, objects: Objects) -> Record:
+    try:
+        return structs.replace(record, value=await objects.get(record.key or b"", find_dataref(record.headers) or ""))
+    except InputError:
+        return record
