@@ -233,9 +233,9 @@ class Metrics:
         self._consumed.labels(topic).inc(records)
         for name, amount in CountOf(output.topic for output in result.outputs).items():
             self._produced.labels(name).inc(amount)
-        self._apply(result.tally)
+        self._apply_tally(result.tally)
 
-    def _apply(self, tally: Tally) -> None:
+    def _apply_tally(self, tally: Tally) -> None:
         """Add a stage's tally. A histogram's key carries the observed value as its last part."""
         for (name, *labels), amount in tally.items():
             histogram = self._observed.get(name)

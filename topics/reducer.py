@@ -90,7 +90,7 @@ class View:
         """Take one record; one that says nothing about the screen changes nothing."""
         match item:
             case ItemStarted():
-                self._start(item)
+                self._start_item(item)
             case ItemDelta():
                 self._extend(item)
             case ItemCompleted():
@@ -108,7 +108,7 @@ class View:
             case AgentUnrecognized():
                 self.unrecognized[item.seq] = item
 
-    def _start(self, item: ItemStarted) -> None:
+    def _start_item(self, item: ItemStarted) -> None:
         if item.item_id in self._entries or item.item_id in self.retracted:
             return
         entry = Entry(item_id=item.item_id, item_type=item.item_type, started=item)

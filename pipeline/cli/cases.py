@@ -69,10 +69,10 @@ def _run(number: int, line: bytes) -> Iterator[Exit]:
         except ReknitError as error:
             yield _unusable(case.name or name, target, error)
         else:
-            yield _told(result)
+            yield _tell_result(result)
 
 
-def _told(result: CaseResult) -> Exit:
+def _tell_result(result: CaseResult) -> Exit:
     write_json(result)
     for failure in result.failures:
         place = f" at {failure['where']}" if failure["where"] else ""

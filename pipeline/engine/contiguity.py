@@ -46,7 +46,7 @@ class Chain:
     def __init__(self, start: int) -> None:
         self.end = start
 
-    def take(self, span: Span) -> Sequence[Record]:
+    def new_records(self, span: Span) -> Sequence[Record]:
         """Return the records of ``span`` that are new, and move the chain's end.
 
         A span that begins before the end is a second fetch of the same log (after a rebalance, say): only what lies
@@ -89,9 +89,9 @@ class Backlog:
         """Add what is new of a span.
 
         Raises:
-            Hole: as ``Chain.take``.
+            Hole: as ``Chain.new_records``.
         """
-        records = self._chain.take(span)
+        records = self._chain.new_records(span)
         self.limit = span.limit
         self._records.extend(records)
         self._bytes += fetched_size(records)
@@ -106,7 +106,7 @@ class Backlog:
         self._bytes = 0
         self._chain.restart(start)
 
-    def take(self, start: int, count: int, size: int) -> tuple[list[Record], int]:
+    def take_batch(self, start: int, count: int, size: int) -> tuple[list[Record], int]:
         """Return the records of the next batch, at least one, from ``start`` on, and the offset behind them."""
         waiting = self._records
         while waiting and waiting[0].offset < start:  # committed by a batch that outlived a rebalance

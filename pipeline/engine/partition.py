@@ -271,7 +271,7 @@ class Partition:
         return restored.position
 
     async def _work(self) -> None:
-        records, position = self._backlog.take(self.next, self._tuning.batch_records, self._tuning.batch_bytes)
+        records, position = self._backlog.take_batch(self.next, self._tuning.batch_records, self._tuning.batch_bytes)
         self._oldest_ms = records[0].timestamp if records else 0
         if self._full:
             self._on_room()
@@ -290,7 +290,7 @@ class Partition:
                 result, done, size, started = Result(), 0, 0, time.monotonic()
             else:
                 self._record_seconds = max(1e-6, (time.perf_counter() - before) / len(part))
-                size += self._add(result, made, part)
+                size += self._add_result(result, made, part)
                 done += len(part)
             at += len(part)
             if size > self._tuning.batch_bytes and at < len(records):
@@ -312,7 +312,7 @@ class Partition:
         )
         return max(1, min(bounds))
 
-    def _add(self, result: Result, made: Result, part: Sequence[Record]) -> int:
+    def _add_result(self, result: Result, made: Result, part: Sequence[Record]) -> int:
         last = part[-1].offset
         size = 0
         for output in made.outputs:
@@ -366,7 +366,7 @@ class Partition:
             results, error = walk(self._stage, rest)
             batch = Result()
             for made, record in zip(results, rest, strict=False):
-                self._add(batch, made, [record])
+                self._add_result(batch, made, [record])
             rest = rest[len(results) :]
             await self._commit(batch, rest[0].offset if rest else part[-1].offset + 1, len(results), time.monotonic())
             if isinstance(error, StoppedError):
@@ -378,7 +378,7 @@ class Partition:
     async def _bury(self, record: Record) -> None:
         self._runtime.metrics.on_poison(*self._place)
         made, error = buried(self._stage, record)
-        self._add(batch := Result(), made, [record])
+        self._add_result(batch := Result(), made, [record])
         await self._commit(batch, record.offset + 1, 1, time.monotonic())
         if error is not None:
             await self._rebuild()

@@ -258,7 +258,7 @@ class SpanConsumer(driver.Consumer):
         stays = {
             tp for tp, actor in self.actors.items() if tp in assigned and actor.state is State.PARKED and continuous
         }
-        await self._close(self.actors.keys() - stays)
+        await self._close_partitions(self.actors.keys() - stays)
         for tp in assigned:
             topic = self._runtime.contract_name(tp.topic)
             if tp in stays:
@@ -280,10 +280,10 @@ class SpanConsumer(driver.Consumer):
 
     async def on_stop(self) -> None:
         await super().on_stop()
-        await self._close(set(self.actors))
+        await self._close_partitions(set(self.actors))
         await self._offsets.finish()
 
-    async def _close(self, tps: set[TP]) -> None:
+    async def _close_partitions(self, tps: set[TP]) -> None:
         closing = [self.actors.pop(tp) for tp in tps]
         await asyncio.gather(*(actor.close() for actor in closing))
         for actor in closing:

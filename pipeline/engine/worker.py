@@ -159,7 +159,7 @@ class EngineWorker(faust.Worker):
         self._runtime = runtime
         self._deadman = Deadman(runtime.tuning.loop_stuck_seconds)
         self.health = Health(runtime.metrics.registry, self._not_live, self._not_ready, listening)
-        watchdog = Watchdog(runtime, self._deadman, lambda: self._consumer.actors, self._end)
+        watchdog = Watchdog(runtime, self._deadman, lambda: self._consumer.actors, self._end_worker)
         # Logging is the caller's; Faust's own setup would replace it and draw a spinner.
         super().__init__(
             app, self.health, watchdog, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False
@@ -198,7 +198,7 @@ class EngineWorker(faust.Worker):
         self._deadman.must_end_within(self._runtime.tuning.stop_seconds)
         super()._schedule_shutdown(signal)
 
-    def _end(self) -> None:
+    def _end_worker(self) -> None:
         """Stop after a failure: leave the group if that is quick; what is open is the next owner's to settle."""
         self._deadman.status = self._failed_status
         self._deadman.must_end_within(FAILED_STOP_SECONDS)

@@ -196,7 +196,7 @@ class ExactlyOnceWriter:
 
     async def close(self) -> None:
         """Stop the producer."""
-        await _stop(self._producer)
+        await _stop_producer(self._producer)
 
 
 class AtLeastOnceWriter:
@@ -246,7 +246,7 @@ class AtLeastOnceWriter:
 
     async def close(self) -> None:
         """Stop the producer."""
-        await _stop(self._producer)
+        await _stop_producer(self._producer)
 
 
 class ObjectWriter:
@@ -289,7 +289,7 @@ def _still_ours(deadline: float) -> None:
         raise PartitionLostError("stuck", "a batch took longer than the session; its partition may have a new owner")
 
 
-async def _stop(producer: AIOKafkaProducer) -> None:
+async def _stop_producer(producer: AIOKafkaProducer) -> None:
     """Stop a producer; within a bound, since without a broker the client's own way waits for deliveries for ever."""
     with contextlib.suppress(TimeoutError, KafkaError):
         async with asyncio.timeout(_STOP_SECONDS):

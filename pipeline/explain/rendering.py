@@ -20,7 +20,7 @@ from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery.inputs import Input
 from pipeline.streams.recovery.machine import MEANINGS, TABLE
-from pipeline.streams.recovery.memory import State
+from pipeline.streams.recovery.memory import MessageState
 from pipeline.text.acts import ACTS, Act
 
 _WIDTH = 100
@@ -293,8 +293,8 @@ def _streams_page() -> Iterator[str]:
     everywhere = {given: after for given in Input if (after := _same_everywhere(given)) is not None}
     told = [f"*{given.value}* leads to `{after.value}`" for given, after in everywhere.items()]
     yield f"From every state {', '.join(told[:-1])}, and {told[-1]}; the diagram leaves these out."
-    yield from ("", "```mermaid", "stateDiagram-v2", f"    [*] --> {State.IDLE.value}")
-    moves: dict[tuple[State, State], list[str]] = {}
+    yield from ("", "```mermaid", "stateDiagram-v2", f"    [*] --> {MessageState.IDLE.value}")
+    moves: dict[tuple[MessageState, MessageState], list[str]] = {}
     for (state, given), (after, _) in TABLE.items():
         if after is not state and given not in everywhere:
             moves.setdefault((state, after), []).append(given.value)
@@ -310,9 +310,9 @@ def _streams_page() -> Iterator[str]:
     yield ""
 
 
-def _same_everywhere(given: Input) -> State | None:
+def _same_everywhere(given: Input) -> MessageState | None:
     """The state to which an input leads from all of them, if there is one."""
-    after = {TABLE[state, given][0] if (state, given) in TABLE else None for state in State}
+    after = {TABLE[state, given][0] if (state, given) in TABLE else None for state in MessageState}
     return after.pop() if len(after) == 1 else None
 
 

@@ -104,7 +104,7 @@ class Session:
             InputError: the message cannot be used; the session is as it was.
         """
         work = self._work
-        turns, fixes = _read(message, work.count, source)
+        turns, fixes = _read_message(message, work.count, source)
         work.count += 1
         work.note_fixes(fixes)
         self._last_role = turns[-1].role if turns else self._last_role
@@ -174,7 +174,7 @@ class Session:
         else:
             count = len(messages)
             for index, message in enumerate(messages):
-                turns, fixes = _read(message, index, source)
+                turns, fixes = _read_message(message, index, source)
                 entries += [fixes, *turns]
         self._work = self._work.again(entries, count, dict.fromkeys(self.targets, "replaced"))
         return self._work.fixes
@@ -262,7 +262,7 @@ def _named(targets: Sequence[str]) -> tuple[Target, ...]:
     return tuple(target_named(name) for name in names)
 
 
-def _read(message: GivenMessage, index: int, source: str) -> tuple[list[Turn], list[Fix]]:
+def _read_message(message: GivenMessage, index: int, source: str) -> tuple[list[Turn], list[Fix]]:
     if isinstance(message, Turn):
         return [msgspec.structs.replace(message, index=index)], []
     return read_message(message, index=index, source=source)

@@ -16,9 +16,9 @@ it. ``[DONE]`` arrives at ``done``. A source whose bytes are not SSE or lines re
 to payloads; ``sse.values`` is for arrays) and ``framing`` (where events end). What else holds for the source stands in
 its line in ``sources``, from which the class is known.
 
-    class Chat(PayloadDecoder[ChatState]):
+    class Chat(PayloadDecoder[ChatDecoderState]):
         def __init__(self) -> None:
-            super().__init__(ChatState)
+            super().__init__(ChatDecoderState)
 
         def payload(self, payload: bytes) -> list[Event]:
             chunk = _decode(payload)

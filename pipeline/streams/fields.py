@@ -67,12 +67,12 @@ def _plain_counts(counts: Fields) -> Fields:
         inner = members(counts, name)
         if inner is not None:
             found[name] = Raw(msgspec.json.encode(_plain_counts(inner)))
-        elif (count := _count(bytes(value))) is not None:
+        elif (count := _token_count(bytes(value))) is not None:
             found[name] = count
     return found
 
 
-def _count(raw: bytes) -> Raw | None:
+def _token_count(raw: bytes) -> Raw | None:
     """A count as a whole number within bounds; None where it is no number at all."""
     if raw[:1] not in _NUMBERS:
         return None

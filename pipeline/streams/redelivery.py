@@ -34,7 +34,7 @@ class Marks:
         self.packed = array("Q", packed)
         self.known = set(self.packed)
 
-    def add(self, mark: int) -> None:
+    def add_mark(self, mark: int) -> None:
         """Take a mark that is not known yet."""
         self.known.add(mark)
         self.packed.append(mark)
@@ -62,10 +62,10 @@ class SeenLines:
     def is_known(self, uuid: str, line: bytes) -> bool:
         """Whether the line came before; if not, it is known from now on."""
         seen, before = self.window()
-        found = mark(uuid, line)
+        found = mark_of(uuid, line)
         if found in seen.known or found in before.known:
             return True
-        seen.add(found)
+        seen.add_mark(found)
         return False
 
     def enter(self, message_id: str | None, uuid: str | None, line: bytes) -> None:
@@ -76,7 +76,7 @@ class SeenLines:
         self._messages = [*self._messages[-1:], message_id]
         self._before, self._seen = self._seen, Marks()
         if uuid:
-            self._seen.add(mark(uuid, line))
+            self._seen.add_mark(mark_of(uuid, line))
 
     def save(self) -> SavedLines:
         return SavedLines(self._messages, self._seen.packed.tobytes(), self._before.packed.tobytes())
@@ -89,5 +89,5 @@ class SeenLines:
         return lines
 
 
-def mark(uuid: str, line: bytes) -> int:
+def mark_of(uuid: str, line: bytes) -> int:
     return crc32(uuid.encode()) << 32 | crc32(line)

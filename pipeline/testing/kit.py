@@ -51,7 +51,7 @@ class Given(Struct, frozen=True):
         return encoded({**self.beside, self.key: self.messages[:count]})
 
 
-def take(history: History, setting: Mapping[str, Any]) -> Given:
+def take_apart(history: History, setting: Mapping[str, Any]) -> Given:
     """Take a history apart; ``setting`` stands beside its messages where the history itself says nothing.
 
     Raises:
@@ -119,7 +119,7 @@ class Kit:
 
     def normalize(self, history: History) -> Normalized:
         """The request that the history makes under the kit's policy and setting."""
-        return self._normalized(take(history, self.setting).document)
+        return self._normalized(take_apart(history, self.setting).document)
 
     def check(self, history: History) -> Normalized:
         """Every promise that applies to a history, healthy or not; the request it makes.
@@ -143,7 +143,7 @@ class Kit:
         Raises:
             ConformanceError: a hard violation.
         """
-        given = take(history, self.setting)
+        given = take_apart(history, self.setting)
         done = self._normalized(given.document)
         if done.body is None and not done.ids:
             return done
@@ -165,7 +165,7 @@ class Kit:
         Raises:
             ConformanceError: a block without a line in the ledger, or a line without a fix.
         """
-        given = take(history, self.setting)
+        given = take_apart(history, self.setting)
         done = self._normalized(given.document)
         turns = read(given.document, self.source).conversation.turns
         shown = self._blocks(msgspec.json.decode(done.body)) if self._blocks and done.body else None
@@ -179,7 +179,7 @@ class Kit:
         Raises:
             ConformanceError: a block that lost a mark without a fix.
         """
-        given = take(history, self.setting)
+        given = take_apart(history, self.setting)
         check_marks(self._normalized(given.document), given.messages, pattern)
 
     def idempotent(self, history: History) -> None:
@@ -188,7 +188,7 @@ class Kit:
         Raises:
             ConformanceError: a fix of the second time, or a byte that differs.
         """
-        given = take(history, self.setting)
+        given = take_apart(history, self.setting)
         once = self._normalized(given.document)
         if self.shape is None or once.body is None:
             return
@@ -207,7 +207,7 @@ class Kit:
         Raises:
             ConformanceError: the message after which something differs, and what.
         """
-        given = take(history, self.setting)
+        given = take_apart(history, self.setting)
         head_fixes = read(given.upto(0), self.source).fixes
         before = None
         for count, step in enumerate(self._steps(given), start=1):
@@ -229,7 +229,7 @@ class Kit:
         Raises:
             ConformanceError: a violation that only one of the two found.
         """
-        given = take(history, self.setting)
+        given = take_apart(history, self.setting)
         done = None
         for step in self._steps(given):
             done = step

@@ -183,7 +183,7 @@ class Redactor:
         root = self._last_root if last else self._root
         found = root.search(text, at)
         while found and found.start() < hold:
-            start = _start(text, found.start(), at)
+            start = _path_start(text, found.start(), at)
             if start is None:
                 found = root.search(text, found.start() + 1)
                 continue
@@ -224,7 +224,7 @@ class Redactor:
             low = max(low, *(text.rfind(character, low) + 1 for character in self._breaks), low)
             found = self._beginning.search(text, low)
             while found and found.start() < len(text):
-                start = _start(text, found.start(), at)
+                start = _path_start(text, found.start(), at)
                 if start is not None:
                     return start
                 found = self._beginning.search(text, found.start() + 1)
@@ -253,7 +253,7 @@ def _has_separator(text: str, at: int) -> bool:
     return text.find("/", at) >= 0 or text.find("\\", at) >= 0
 
 
-def _start(text: str, separator: int, floor: int) -> int | None:
+def _path_start(text: str, separator: int, floor: int) -> int | None:
     """Where the token begins whose first separator is here, its drive included; None where no token can begin."""
     found = _START.search(text, max(floor, separator - 2), separator)
     return found.start() if found else None

@@ -115,13 +115,13 @@ class ToolCallParser:
         outputs: list[Output] = []
         at = 0
         while at < len(text):
-            at = self._step(text, at, outputs)
+            at = self._read_next(text, at, outputs)
         return joined(outputs)
 
     def flush(self) -> list[Output]:
         """The text is at its end: what had begun and not ended is text. What is fed next is another text."""
         outputs: list[Output] = []
-        self._show("".join(self._block) + self._held, outputs)
+        self._show_text("".join(self._block) + self._held, outputs)
         self._drop_block()
         self._held, self._before, self._span = "", "", JsonSpan()
         return outputs
@@ -152,7 +152,7 @@ class ToolCallParser:
         self._block, self._size, self._bodies = [block], len(block), saved.bodies
         self._span = JsonSpan(saved.depth, saved.quote)
 
-    def _step(self, text: str, at: int, outputs: list[Output]) -> int:
+    def _read_next(self, text: str, at: int, outputs: list[Output]) -> int:
         """Do what the mode asks for with the text from here; return where it goes on."""
         match self._mode:
             case Mode.TEXT:
@@ -168,7 +168,7 @@ class ToolCallParser:
         """Show text up to what begins a call or a result."""
         while found := _ANY_OPENER.search(text, at):
             begin = found.start()
-            self._show(text[at:begin], outputs)
+            self._show_text(text[at:begin], outputs)
             mode, end = _begins(text, begin, quoted=self._before.endswith("`") and not self._before.endswith("``"))
             if mode is not None and not (mode is Mode.BARE and _NOT_BARE.search(self._before.rstrip())):
                 if mode is Mode.TEXT:
@@ -178,10 +178,10 @@ class ToolCallParser:
                 self._bodies.append(self._size)
                 return end
             at = found.end()
-            self._show(text[begin:at], outputs)
+            self._show_text(text[begin:at], outputs)
         else:
             begin = _possible_tag(text, at, _OPENERS)
-            self._show(text[at:begin], outputs)
+            self._show_text(text[at:begin], outputs)
         self._held = text[begin:]
         return len(text)
 
@@ -189,7 +189,7 @@ class ToolCallParser:
         """Go on with a JSON value, up to its end."""
         end, outcome = self._span.scan(text, at)
         if self._mode is Mode.LONG_JSON:
-            self._show(text[at:end], outputs)
+            self._show_text(text[at:end], outputs)
             if outcome != "open":
                 self._mode = Mode.TEXT
             return end
@@ -234,7 +234,7 @@ class ToolCallParser:
         found = text.find(_RESULT_CLOSER, at)
         end = found + len(_RESULT_CLOSER) if found >= 0 else _possible_tag(text, at, (_RESULT_CLOSER,))
         if self._mode is Mode.LONG_RESULT:
-            self._show(text[at:end], outputs)
+            self._show_text(text[at:end], outputs)
             if found >= 0:
                 self._mode = Mode.TEXT
         else:
@@ -270,12 +270,12 @@ class ToolCallParser:
         text, before = "".join(self._block), self._before
         self._drop_block()
         self._before = before
-        self._show(text, outputs)
+        self._show_text(text, outputs)
 
     def _drop_block(self) -> None:
         self._mode, self._block, self._size, self._bodies, self._before = Mode.TEXT, [], 0, [], ""
 
-    def _show(self, text: str, outputs: list[Output]) -> None:
+    def _show_text(self, text: str, outputs: list[Output]) -> None:
         if not text:
             return
         outputs.append(text)

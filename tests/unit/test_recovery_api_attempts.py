@@ -24,7 +24,7 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.recovery.machine import Machine
-from pipeline.streams.recovery.memory import Ids, Memory, State
+from pipeline.streams.recovery.memory import Ids, Memory, MessageState
 from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 
@@ -32,12 +32,12 @@ TEXT = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello."
 STOPPED = [*TEXT, BlockStopped(0)]
 # What brings a first attempt to a state, and whether it is whole there.
 REACHED = {
-    State.IDLE: ([], False),
-    State.OPEN: ([MessageStarted("m1"), *STOPPED], False),
-    State.CUT: ([MessageStarted("m1"), *TEXT, Failed("Overloaded", "overloaded")], False),
-    State.FINISHED: ([MessageStarted("m1"), *STOPPED, MessageDelta("end_turn")], True),
-    State.DONE: ([MessageStarted("m1"), *STOPPED, MessageDelta("end_turn"), MessageStopped()], True),
-    State.PROMOTED: (
+    MessageState.IDLE: ([], False),
+    MessageState.OPEN: ([MessageStarted("m1"), *STOPPED], False),
+    MessageState.CUT: ([MessageStarted("m1"), *TEXT, Failed("Overloaded", "overloaded")], False),
+    MessageState.FINISHED: ([MessageStarted("m1"), *STOPPED, MessageDelta("end_turn")], True),
+    MessageState.DONE: ([MessageStarted("m1"), *STOPPED, MessageDelta("end_turn"), MessageStopped()], True),
+    MessageState.PROMOTED: (
         [WholeMessage(message_id="m1", blocks=(WholeBlock(kind="text", raw=Raw(b"{}"), text="Hello."),))],
         True,
     ),
@@ -87,7 +87,7 @@ def test_asked_for_again_what_was_not_whole_is_withdrawn(state):
 
 
 def test_a_message_that_failed_after_its_reason_is_withdrawn_when_it_is_asked_for_again():
-    finished, _ = REACHED[State.FINISHED]
+    finished, _ = REACHED[MessageState.FINISHED]
     items, _ = stepped(*finished, Failed("reset", "reset"), *AGAIN, RunEnded("exit"))
     assert texts(items) == [("Bye.", False)]
     items, _ = stepped(*finished, Failed("reset", "reset"), RunEnded("exit"))

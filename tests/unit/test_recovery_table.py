@@ -13,7 +13,7 @@ from pipeline.streams.recovery.closing import end_run
 from pipeline.streams.recovery.complete_messages import replace_said_again, replace_unconfirmed
 from pipeline.streams.recovery.inputs import Input
 from pipeline.streams.recovery.machine import MEANINGS, TABLE, transition
-from pipeline.streams.recovery.memory import State
+from pipeline.streams.recovery.memory import MessageState as State
 from pipeline.streams.recovery.streaming import (
     extend_block,
     note_member,
@@ -116,7 +116,11 @@ MOVES = {
     Input.FINISH: {State.OPEN: State.FINISHED},
     Input.FINISH_ANSWERED: {State.OPEN: State.ANSWERED, State.FINISHED: State.ANSWERED},
     Input.FINISH_STOPPED: {State.CUT: State.DONE},
-    Input.STOP: {State.OPEN: State.CUT, State.FINISHED: State.DONE, State.ANSWERED: State.DONE},
+    Input.STOP: {
+        State.OPEN: State.CUT,
+        State.FINISHED: State.DONE,
+        State.ANSWERED: State.DONE,
+    },
     Input.RETRY: {State.OPEN: State.CUT, State.FINISHED: State.CUT},
     Input.ANSWER: {State.FINISHED: State.ANSWERED},
 }

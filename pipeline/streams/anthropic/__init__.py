@@ -40,7 +40,7 @@ _TOLD: Final = frozenset({"type", "text", "thinking", "signature"})
 _TOLD_OF_CALLS: Final = frozenset({"type", "id", "name", "input"})
 
 
-class AnthropicState(Struct, array_like=True):
+class AnthropicDecoderState(Struct, array_like=True):
     """What is remembered of the message: its counts, and inputs that stood in the start of their call.
 
     ``own`` are the blocks of types that have no place of their own.
@@ -51,11 +51,11 @@ class AnthropicState(Struct, array_like=True):
     own: set[int] = set()
 
 
-class Anthropic(PayloadDecoder[AnthropicState]):
+class Anthropic(PayloadDecoder[AnthropicDecoderState]):
     framing = staticmethod(ends.frames)
 
     def __init__(self) -> None:
-        super().__init__(AnthropicState)
+        super().__init__(AnthropicDecoderState)
 
     def split(self, data: bytes) -> list[bytes]:
         return eventstream.payloads(data) if eventstream.is_binary(data) else sse.payloads(data)
@@ -136,7 +136,7 @@ class Anthropic(PayloadDecoder[AnthropicState]):
 
     def _message_start(self, event: wire.MessageStart) -> list[Event]:
         message = event.message
-        self.state = AnthropicState(message.usage or wire.Counts())
+        self.state = AnthropicDecoderState(message.usage or wire.Counts())
         events: list[Event] = [MessageStarted(message.id or None, message.model or None)]
         for index, raw in enumerate(message.content):
             events += [*self._block(index, raw), *self._inputs(index), BlockStopped(index)]

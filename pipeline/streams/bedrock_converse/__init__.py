@@ -63,7 +63,7 @@ _TOLD_BY: Final = {
 }
 
 
-class ConverseState(Struct, array_like=True):
+class ConverseDecoderState(Struct, array_like=True):
     """What is remembered of the message.
 
     ``kinds`` are the blocks that have begun, ``redacted`` the pieces of redacted reasoning, and ``results`` the start
@@ -78,11 +78,11 @@ class ConverseState(Struct, array_like=True):
     counted: bool = False
 
 
-class BedrockConverse(PayloadDecoder[ConverseState]):
+class BedrockConverse(PayloadDecoder[ConverseDecoderState]):
     framing = staticmethod(ends.frames)
 
     def __init__(self) -> None:
-        super().__init__(ConverseState)
+        super().__init__(ConverseDecoderState)
 
     def split(self, data: bytes) -> list[bytes]:
         """The payloads of frames, SSE or lines, each under its event's name where that is given beside it."""
@@ -107,7 +107,7 @@ class BedrockConverse(PayloadDecoder[ConverseState]):
             return self._stop_block(event.content_block_stop.index)
         if event.message_start is not None:
             left = self.release_held()
-            self.state = ConverseState()
+            self.state = ConverseDecoderState()
             return [*left, MessageStarted(None)]
         if event.message_stop is not None:
             return self._message_stop(event.message_stop)
@@ -258,14 +258,14 @@ class BedrockConverse(PayloadDecoder[ConverseState]):
     def _whole(self, answer: wire.WholeAnswer) -> list[Event]:
         """An answer that was not streamed."""
         left = self.release_held()
-        self.state = ConverseState()
+        self.state = ConverseDecoderState()
         blocks = wire.whole_blocks(answer.output.message.content)
         events = [*left, MessageStarted(None), WholeMessage(message_id=None, blocks=blocks)]
         more = answer.additional_model_response_fields
         if answer.stop_reason:
             events += self._message_stop(wire.MessageStop(answer.stop_reason, more))
         events += self._metadata(wire.Metadata(answer.usage, answer.trace))
-        self.state = ConverseState()
+        self.state = ConverseDecoderState()
         return events if answer.stop_reason else [*events, MessageStopped()]
 
     def _ended(self) -> list[Event]:
@@ -273,7 +273,7 @@ class BedrockConverse(PayloadDecoder[ConverseState]):
         if not (self.state.stopped and self.state.counted):
             return []
         left = self.release_held()
-        self.state = ConverseState()
+        self.state = ConverseDecoderState()
         return [*left, MessageStopped()]
 
 

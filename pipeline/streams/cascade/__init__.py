@@ -51,7 +51,7 @@ _OF_A_CHUNK: Final = frozenset({"text", "thinking", "isError"})
 _MOST_BLANKS: Final = 64
 
 
-class CascadeState(Struct, array_like=True):
+class CascadeDecoderState(Struct, array_like=True):
     """What is remembered of the message.
 
     ``model`` is the name that it speaks under; ``blocks`` counts those that have begun; ``text`` and ``thinking`` are
@@ -68,15 +68,15 @@ class CascadeState(Struct, array_like=True):
 
 
 class _Saved(Struct, array_like=True):
-    state: CascadeState
+    state: CascadeDecoderState
     filters: bytes
 
 
-class Cascade(PayloadDecoder[CascadeState]):
+class Cascade(PayloadDecoder[CascadeDecoderState]):
     """The source ``cascade``. ``speech`` is what its text is to become, from the next message on."""
 
     def __init__(self) -> None:
-        super().__init__(CascadeState)
+        super().__init__(CascadeDecoderState)
         self.speech = Speech()
         self._made: Filters | None = None
         self._made_for: tuple[Speech, str | None] | None = None
@@ -152,7 +152,7 @@ class Cascade(PayloadDecoder[CascadeState]):
     # Messages.
 
     def _begin_message(self, message_id: str | None = None, model: str | None = None) -> list[Event]:
-        self.state = CascadeState(started=True, model=self.speech.model or model)
+        self.state = CascadeDecoderState(started=True, model=self.speech.model or model)
         self._make_filters()
         return [MessageStarted(message_id, model)]
 
@@ -168,19 +168,19 @@ class Cascade(PayloadDecoder[CascadeState]):
         events = [*([] if self.state.started else self._begin_message()), *self.release_held()]
         if done.usage is not None:
             events.append(UsageKnown(wire.usage(done.usage)))
-        self.state = CascadeState()
+        self.state = CascadeDecoderState()
         return [*events, MessageDelta(reason, cut=reason in _CUT), MessageStopped()]
 
     def _give_up(self, reason: str) -> list[Event]:
         """The planner went on too long, or stood still: the run ends here, with its diagnosis."""
         events = self.release_held()
-        self.state = CascadeState()
+        self.state = CascadeDecoderState()
         told = self._filters.error(reason)
         return [*events, *self._filters.changes_beside(-1), RunEnded(told)]
 
     def _fail_attempt(self, message: str, code: str) -> list[Event]:
         events = self.release_held()
-        self.state = CascadeState()
+        self.state = CascadeDecoderState()
         told = self._filters.error(message)
         return [*events, *self._filters.changes_beside(-1), Failed(told, code)]
 

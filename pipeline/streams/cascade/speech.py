@@ -91,11 +91,11 @@ class Filters:
 
     def changes(self, index: int) -> list[Rewritten]:
         """What was changed in the text since this was last asked, as changes of the block with this index."""
-        return _told(self.text.take_changes(), index)
+        return _as_rewritten(self.text.take_changes(), index)
 
     def changes_beside(self, index: int) -> list[Rewritten]:
         """The same of the reasoning, and of what is no text of the model's."""
-        return _told(self._paths.take_changes() | self._identity.take_changes(), index)
+        return _as_rewritten(self._paths.take_changes() | self._identity.take_changes(), index)
 
     def save(self) -> bytes:
         """The state, for `load` of filters that were told the same."""
@@ -113,7 +113,7 @@ def removed(output: Removed) -> Rewritten:
     return Rewritten(-1, "tool_text_removed", digest(output.text), detail=_WHY[output.reason])
 
 
-def _told(changes: dict[Change, int], index: int) -> list[Rewritten]:
+def _as_rewritten(changes: dict[Change, int], index: int) -> list[Rewritten]:
     return [
         Rewritten(index, change.kind, change.before, digest(change.after), times=times)
         for change, times in changes.items()

@@ -60,10 +60,10 @@ class ClaudeCli:
                 wire = None
             if wire is not None and type(wire.event) is Delta and wire.parent_tool_use_id is None:
                 if wire.uuid:
-                    known = crc32(wire.uuid.encode()) << 32 | crc32(line)  # redelivery.mark, without the call
+                    known = crc32(wire.uuid.encode()) << 32 | crc32(line)  # redelivery.mark_of, without the call
                     if known in seen.known or known in before.known:
                         continue
-                    seen.known.add(known)  # Marks.add, without the call
+                    seen.known.add(known)  # Marks.add_mark, without the call
                     seen.packed.append(known)
                 if deltas and wire.api_message_id != message_id:
                     events += joined_deltas(deltas, message_id or None)
@@ -117,7 +117,7 @@ class ClaudeCli:
             return [unrecognized("nesting too deep", line=line)]
         except ValueError:
             return self._damaged(line)
-        return self._read(fields, line)
+        return self._read_line(fields, line)
 
     def _damaged(self, line: bytes) -> list[Event]:
         cut = take_apart(line)
@@ -136,7 +136,7 @@ class ClaudeCli:
         joined = half + line
         fields = _fields_or_none(joined)
         if fields is not None:
-            return self._read(fields, joined)
+            return self._read_line(fields, joined)
         if _fields_or_none(line) is None and (cut := take_apart(joined)) is not None and cut.foreign:
             return self._damaged(joined)
         own = self._line(line)
@@ -145,7 +145,7 @@ class ClaudeCli:
         self._half, self._patience = half, self._patience - 1
         return own
 
-    def _read(self, fields: read.Fields, line: bytes) -> list[Event]:
+    def _read_line(self, fields: read.Fields, line: bytes) -> list[Event]:
         kind = read.text(fields, "type")
         events = stream_events(fields) if kind == "stream_event" else line_events(kind, fields)
         return self._unless_known(events, read.text(fields, "uuid"), line)

@@ -53,7 +53,7 @@ def payloads(data: bytes) -> list[bytes]:
             return found
     data = _plain(data)
     events = _plain_events(data)
-    return [_told(name, payload) for name, payload in _read_lines(data)] if events is None else events
+    return [_marked_as_error(name, payload) for name, payload in _read_lines(data)] if events is None else events
 
 
 def payloads_of_each(records: Sequence[bytes]) -> list[bytes] | None:
@@ -143,7 +143,7 @@ def _ends(scan: Scan, payload: bytes) -> bool:
     return scan.end_data()
 
 
-def _told(name: bytes, payload: bytes) -> bytes:
+def _marked_as_error(name: bytes, payload: bytes) -> bytes:
     """The payload, told to be an error where only the event's name says so."""
     if name != b"error" or b'"error"' in payload:
         return payload

@@ -43,7 +43,7 @@ _WHOLE = frozenset({"STOP", "FINISH_REASON_UNSPECIFIED"})
 _MOST_PAST = 8
 
 
-class GeminiState(Struct):
+class GeminiDecoderState(Struct):
     """The message that streams, and the ids of those before; ``id`` is None before the first.
 
     ``tokens`` are the counts that were not told yet.
@@ -61,13 +61,13 @@ class GeminiState(Struct):
         return self.blocks - 1
 
 
-class Gemini(PayloadDecoder[GeminiState]):
+class Gemini(PayloadDecoder[GeminiDecoderState]):
     # JSON values, wherever they end and however their array is laid out, or SSE.
     framing = staticmethod(ends.values)
     split = staticmethod(sse.values)
 
     def __init__(self) -> None:
-        super().__init__(GeminiState)
+        super().__init__(GeminiDecoderState)
 
     def payload(self, payload: bytes) -> list[Event]:
         chunk = read_chunk(payload)
@@ -120,7 +120,7 @@ class Gemini(PayloadDecoder[GeminiState]):
                 return []
         past = state.past if not state.id or state.id == named else [*state.past, state.id][-_MOST_PAST:]
         before = self.release_held()
-        self.state = GeminiState(id=named, past=past)
+        self.state = GeminiDecoderState(id=named, past=past)
         return [*before, MessageStarted(named or None, chunk.model_version or None)]
 
     def _take_candidate(self, number: int, candidate: Candidate[Part], *, of_vertex: bool) -> list[Event]:

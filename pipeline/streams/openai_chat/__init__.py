@@ -54,7 +54,7 @@ _NO_DELTA = Delta()
 _UNSAID = "unsaid"
 
 
-class ChatState(Struct):
+class ChatDecoderState(Struct):
     """The message that streams, and the ids of those before.
 
     ``steady`` says that its id stood in two chunks; ``finished`` that each choice has its reason, ``failed`` that an
@@ -73,11 +73,11 @@ class ChatState(Struct):
     noted: dict[str, str] = {}
 
 
-class OpenAiChat(PayloadDecoder[ChatState]):
+class OpenAiChat(PayloadDecoder[ChatDecoderState]):
     issuer: ClassVar[str] = "openai-chat"
 
     def __init__(self) -> None:
-        super().__init__(ChatState)
+        super().__init__(ChatDecoderState)
 
     def payload(self, payload: bytes) -> list[Event]:
         try:
@@ -154,7 +154,7 @@ class OpenAiChat(PayloadDecoder[ChatState]):
         state = self.state
         rest = self.release_held()
         past = state.past if not state.id or state.id == chunk.id else [*state.past, state.id][-_MOST_PAST:]
-        self.state = ChatState(id=chunk.id or "", past=past)
+        self.state = ChatDecoderState(id=chunk.id or "", past=past)
         return [*rest, MessageStarted(chunk.id or None, chunk.model or None)]
 
     def _is_another(self, chunk: Chunk, choices: list[Choice]) -> bool:

@@ -33,7 +33,7 @@ from pipeline.streams.fields import Fields, integer
 from pipeline.streams.framing.mending import check_strings
 from pipeline.streams.openai_responses import wire
 from pipeline.streams.openai_responses.items import is_over, read_item
-from pipeline.streams.openai_responses.pieces import ResponsesState
+from pipeline.streams.openai_responses.pieces import ResponsesDecoderState
 from pipeline.streams.openai_responses.wire import place
 from pipeline.streams.redelivery import SavedLines, SeenLines
 
@@ -48,13 +48,13 @@ _OTHER: Final = {"error": "failed", "failed": "error"}
 
 
 class _Saved(Struct, array_like=True):
-    state: ResponsesState
+    state: ResponsesDecoderState
     seen: SavedLines
 
 
-class OpenAiResponses(PayloadDecoder[ResponsesState]):
+class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
     def __init__(self) -> None:
-        super().__init__(ResponsesState)
+        super().__init__(ResponsesDecoderState)
         self._seen = SeenLines()
         self._restored = False
 
@@ -84,7 +84,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
             self._seen.enter(self.state.id or f"#{crc32(payload)}", None, b"")
             self._restored = False
             if number is not None and not self._seen.window()[0].packed:
-                self._seen.window()[0].add(marks.packed[-1])
+                self._seen.window()[0].add_mark(marks.packed[-1])
         return events
 
     def _is_known(self, number: int, payload: bytes, padding: str | None = None) -> bool:
@@ -105,7 +105,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
                 mark ^= crc32(payload[payload.find(b'"', start + 13) + len(padding) :])
         if mark in seen.known or (mark in before.known and not self._goes_on(mark, payload)):
             return True
-        seen.known.add(mark)  # Marks.add, without the call
+        seen.known.add(mark)  # Marks.add_mark, without the call
         seen.packed.append(mark)
         return False
 
@@ -173,7 +173,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
         return [] if known else self._begin_response(event.response)
 
     def _begin_response(self, response: wire.Response) -> list[Event]:
-        self.state = ResponsesState(id=response.id or "", model=response.model or None)
+        self.state = ResponsesDecoderState(id=response.id or "", model=response.model or None)
         return [MessageStarted(response.id or None, response.model or None, placed=True)]
 
     def _is_on(self) -> bool:
@@ -203,7 +203,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesState]):
 
     def _answer_without_status(self, response: wire.Response) -> list[Event]:
         """A whole answer of which nobody says how it ended: a message that never streamed."""
-        self.state = ResponsesState(id=response.id or "", model=response.model or None, over=True)
+        self.state = ResponsesDecoderState(id=response.id or "", model=response.model or None, over=True)
         blocks = [block for at, raw in enumerate(response.output or ()) for block in self.state.whole(raw, at)[0]]
         tokens = UNSET if response.usage is None else wire.usage(response.usage)
         return [WholeMessage(message_id=response.id, blocks=tuple(blocks), model=response.model, usage=tokens)]

@@ -34,7 +34,7 @@ _WholePart: TypeAlias = wire.PartDone | wire.TextDone | wire.RefusalDone
 _Part: TypeAlias = wire.PartAdded | wire.TextDelta | wire.RefusalDelta | _WholePart
 
 
-class ResponsesState(Struct):
+class ResponsesDecoderState(Struct):
     """The response that streams.
 
     ``id`` is None before the first, ``over`` says that it ended. ``begun`` are the places of items that have begun, by

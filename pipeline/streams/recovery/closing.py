@@ -7,7 +7,7 @@ import msgspec
 from pipeline.streams.events import Aside, RunEnded, RunResult
 from pipeline.streams.recovery.asides import show_aside
 from pipeline.streams.recovery.diagnosis import Trace
-from pipeline.streams.recovery.memory import Context, Shown, State
+from pipeline.streams.recovery.memory import Context, MessageState, Shown
 from pipeline.streams.recovery.message import Block, Message
 from pipeline.streams.recovery.render import finished_turns, left_incomplete, retracted, turn_stop, uncover_told
 from topics.items import Item
@@ -136,7 +136,7 @@ def end_run(context: Context, event: RunEnded) -> list[Item]:
     message = memory.message
     items = [] if message is None else close_message(context, message, event.reason)
     # An agent program's run has a result, an API's message its stop reason.
-    closed = memory.state is State.CLOSED
+    closed = memory.state is MessageState.CLOSED
     ended = closed if context.complete_messages else message is not None and not message.is_open()
     diagnosis = memory.trace.diagnosis(event.reason, message, ended=ended, excerpt=context.excerpt)
     if diagnosis is not None:

@@ -34,7 +34,7 @@ from pipeline.streams.recovery.complete_messages import (
 )
 from pipeline.streams.recovery.diagnosis import EXCERPT
 from pipeline.streams.recovery.inputs import Input, input_of, is_another
-from pipeline.streams.recovery.memory import Context, Memory, State
+from pipeline.streams.recovery.memory import Context, Memory, MessageState
 from pipeline.streams.recovery.streaming import (
     abandon_blocks,
     extend_block,
@@ -56,22 +56,22 @@ from topics.items import Item, ItemDelta
 # An action takes the events of the inputs that lead to it, and no others.
 Action: TypeAlias = Callable[[Context, Any], list[Item]]
 
-MEANINGS: Final[dict[State, str]] = {
-    State.IDLE: "There is no message yet in this run.",
-    State.OPEN: "An attempt at a message streams. Only here does a block grow.",
-    State.CUT: "The attempt was cut, with a false stop, without a stop reason, or by a retry. What is unconfirmed "
-    "waits: a later attempt withdraws it, the end of the run keeps it.",
-    State.FINISHED: "The attempt has a stop reason, but not yet its stop. The connection can still be lost here, and "
-    "then some versions ask again.",
-    State.ANSWERED: "It was finished by tool calls, and all of them have results, so it was accepted.",
-    State.DONE: "It is finished and stopped. Complete messages of it may still come.",
-    State.PROMOTED: "The message never streamed and is known from complete messages only.",
-    State.CLOSED: "The run's result has come. What is on the screen stays.",
+MEANINGS: Final[dict[MessageState, str]] = {
+    MessageState.IDLE: "There is no message yet in this run.",
+    MessageState.OPEN: "An attempt at a message streams. Only here does a block grow.",
+    MessageState.CUT: "The attempt was cut, with a false stop, without a stop reason, or by a retry. What is "
+    "unconfirmed waits: a later attempt withdraws it, the end of the run keeps it.",
+    MessageState.FINISHED: "The attempt has a stop reason, but not yet its stop. The connection can still be lost "
+    "here, and then some versions ask again.",
+    MessageState.ANSWERED: "It was finished by tool calls, and all of them have results, so it was accepted.",
+    MessageState.DONE: "It is finished and stopped. Complete messages of it may still come.",
+    MessageState.PROMOTED: "The message never streamed and is known from complete messages only.",
+    MessageState.CLOSED: "The run's result has come. What is on the screen stays.",
 }
 
-S, I = State, Input  # noqa: E741  the table reads best with one letter each
+S, I = MessageState, Input  # noqa: E741  the table reads best with one letter each
 
-TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
+TABLE: dict[tuple[MessageState, Input], tuple[MessageState, Action]] = {
     # Idle: block events cannot come, without a message they are late.
     (S.IDLE, I.START): (S.OPEN, start_next),
     (S.IDLE, I.UNSTARTED): (S.OPEN, start_unseen),
@@ -218,7 +218,7 @@ TABLE: dict[tuple[State, Input], tuple[State, Action]] = {
 }
 
 
-def transition(state: State, given: Input) -> tuple[State, Action]:
+def transition(state: MessageState, given: Input) -> tuple[MessageState, Action]:
     """The next state, and what to do on the way.
 
     Raises:
@@ -230,7 +230,7 @@ def transition(state: State, given: Input) -> tuple[State, Action]:
     return found
 
 
-_OPEN: Final = State.OPEN
+_OPEN: Final = MessageState.OPEN
 # A run's end counts in no run, and what begins one counts in the new one.
 _COUNT_FOR_THEMSELVES: Final = frozenset({end_run, start_run})
 

@@ -24,7 +24,7 @@ class Word(enum.StrEnum):
     __hash__ = str.__hash__
 
 
-class State(Word):
+class MessageState(Word):
     """What is known about the current message; ``table`` says what each of them means."""
 
     IDLE = "idle"
@@ -116,7 +116,7 @@ class Shown(Struct, array_like=True):
 
 class Memory(Struct):
     ids: Ids
-    state: State = State.IDLE
+    state: MessageState = MessageState.IDLE
     message: Message | None = None
     before: Shown | None = None
     finished: list[FinishedTurn] = []
