@@ -59,6 +59,7 @@ ERROR_PARTITION = ERROR_PREFIX + "partition"
 ERROR_OFFSET = ERROR_PREFIX + "offset"
 ERROR_VERSION = ERROR_PREFIX + "version"
 ERROR_VALUE_SHA256 = ERROR_PREFIX + "value-sha256"
+ERROR_LETTER = ERROR_PREFIX + "letter"
 
 Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256, hexadecimal.")]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -229,6 +230,13 @@ class DeadLetterHeaders(
     path: Annotated[str | UnsetType, Meta(description="The place, such as messages.3.content.1.")] = UNSET
     value_sha256: Annotated[
         Digest | UnsetType, Meta(description="The value's digest, where it did not fit; the value is then null.")
+    ] = UNSET
+    letter: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Only of a note, which has no value: the letter, as partition/offset of this topic, that was "
+            "retried or dropped, as the note's code says."
+        ),
     ] = UNSET
 
 

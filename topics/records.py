@@ -114,6 +114,7 @@ class SessionOpened(_TurnRecord, frozen=True, tag="session.opened"):
         Meta(description="Request parameters such as max_tokens, by the target's name."),
     ] = UNSET
     policy: Annotated[PolicyChange | UnsetType | None, Meta(description="Changes to the session's policy.")] = UNSET
+    id: _Id | UnsetType = UNSET
 
 
 class TurnAppended(_TurnRecord, frozen=True, tag="turn.appended"):

@@ -1,4 +1,4 @@
-"""The least rights on a cluster: of a worker, of a producer of each input, of a consumer of each output.
+"""The least rights on a cluster: of a worker, an operator, a producer of each input, a consumer of each output.
 
 Measured with Apache Kafka's own authorizer: Read and Write imply Describe, and an idempotent producer needs nothing
 beside Write on its topic. Pure: giving the rights is somebody else's.
@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from topics.declarations import TOPICS, qualified
+from topics.declarations import AGENT_TURNS, DEAD_LETTERS, TOPICS, qualified
 
 Kind: TypeAlias = Literal["topic", "group", "transactionalId"]
 
@@ -52,12 +52,20 @@ def roles(prefix: str) -> Iterator[Role]:
             user = f"consumer-{short}"
             group_of_it = Right("group", _user(prefix, user), ("Read",), prefixed=True)
             yield _role(prefix, user, Right("topic", name, ("Read",)), group_of_it)
+    yield _role(prefix, "operator", *_operator_on_topics(prefix))
 
 
 def _worker_on_topics(prefix: str) -> Iterator[Right]:
     for topic in TOPICS:
         # The worker writes to the inputs as well: recorded turns, policies.
         operations = ("Write",) if topic.direction == "out" else ("Read", "Write")
+        yield Right("topic", qualified(topic.name, prefix), operations)
+
+
+def _operator_on_topics(prefix: str) -> Iterator[Right]:
+    """Who looks at sessions, and retries or drops dead letters, which a note of the same topic says."""
+    for topic in TOPICS:
+        operations = ("Read", "Write") if topic.name in {AGENT_TURNS, DEAD_LETTERS} else ("Read",)
         yield Right("topic", qualified(topic.name, prefix), operations)
 
 

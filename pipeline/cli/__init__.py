@@ -29,6 +29,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pipeline.cli.inspect:inspect_command",
         "Show what the topics and the state hold of a session.",
     ),
+    "sessions": ("pipeline.cli.sessions:sessions_group", "List sessions, and release those that are parked."),
+    "dead-letters": (
+        "pipeline.cli.dead_letters:dead_letters_group",
+        "List, show, count, retry and drop records that could not be processed.",
+    ),
     "config": ("pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),
     "topics": ("pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
 }

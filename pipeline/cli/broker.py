@@ -260,12 +260,11 @@ class Sender:
 
 
 @asynccontextmanager
-async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Sender]:
-    """A sender for one session; everything is delivered when the block ends.
+async def producing(config: Config) -> AsyncIterator[AIOKafkaProducer]:
+    """A producer that waits for all copies.
 
     Raises:
         BrokerError: no broker answers, or it refuses.
-        InputError: the topic does not exist.
     """
     producer = AIOKafkaProducer(
         **connection(config),
@@ -273,9 +272,25 @@ async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Send
         max_request_size=LARGEST_INPUT,
         request_timeout_ms=ANSWER_SECONDS * 1000,
     )
-    name = qualified(topic, config.prefix)
     try:
         await asyncio.wait_for(producer.start(), ANSWER_SECONDS)
+        yield producer
+    except (KafkaError, TimeoutError) as error:
+        raise await explained(config, error) from error
+    finally:
+        await producer.stop()
+
+
+@asynccontextmanager
+async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Sender]:
+    """A sender for one session; everything is delivered when the block ends.
+
+    Raises:
+        BrokerError: no broker answers, or it refuses.
+        InputError: the topic does not exist.
+    """
+    name = qualified(topic, config.prefix)
+    async with producing(config) as producer:
         # Not partitions_for: where a topic is missing that asks on and on, or has the broker make it.
         cluster = await producer.client.fetch_all_metadata()
         if not cluster.partitions_for_topic(name):
@@ -283,10 +298,6 @@ async def sender(config: Config, topic: str, session: str) -> AsyncIterator[Send
         sending = Sender(producer, name, session.encode())
         yield sending
         await sending.delivered()
-    except (KafkaError, TimeoutError) as error:
-        raise await explained(config, error) from error
-    finally:
-        await producer.stop()
 
 
 # A poll that only passes transaction markers returns nothing; a short wait keeps the last one from being felt.

@@ -120,14 +120,14 @@ async def _found(
     for topics, start in ((_SHOWN, since), (_STATES, None)):
         names = {qualified(topic, config.prefix): topic for topic in topics}
         places = [TopicPartition(name, number) for name in names for number in numbers]
-        async for record in read_partitions(consumer, places, start, _Progress()):
+        async for record in read_partitions(consumer, places, start, Progress()):
             topic = names[record.topic]
             if record.key == key or (topic in _STATES and record.key and record.key.endswith(key)):
                 found.setdefault(topic, []).append(record)
     return found
 
 
-class _Progress:
+class Progress:
     def __init__(self) -> None:
         self._said = time.monotonic()
 

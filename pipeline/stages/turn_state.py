@@ -271,6 +271,12 @@ def _parked_changes(key: bytes, entry: TurnState, *, was_parked: bool) -> dict[b
     return changes
 
 
+def session_of(key: bytes) -> bytes:
+    """The session that a changelog record belongs to, by the record's key."""
+    begins = {_HEAD: 1, _PARKED: 1, _SEGMENT: 5, _WAITING: 9, _ID: 5 + int.from_bytes(key[1:5], "big")}
+    return key[begins.get(key[:1], len(key)) :]
+
+
 def _segment_key(number: int, session: bytes) -> bytes:
     return _SEGMENT + number.to_bytes(4, "big") + session
 

@@ -1,0 +1,318 @@
+"""``reknit dead-letters``: records that could not be processed, and what is done about them.
+
+Letters stay in their topic until it forgets them. That one was retried or dropped is said by a note behind it, a record
+of the same topic; what is retried carries an id made of the place where it failed, so that two who retry at once do it
+once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from msgspec import UNSET, Raw, Struct
+
+from pipeline._version import __version__
+from pipeline.cli import Group
+from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
+from pipeline.cli.config import broker_options, configured, wait_option
+from pipeline.cli.inspect import Progress, Since, as_json
+from pipeline.cli.output import Exit, fail, read_input, say, write_json
+from pipeline.cli.sessions import JSON, RECORD, Standing, mended, release_of, standing
+from pipeline.config import Config
+from pipeline.errors import InputError
+from topics import AGENT_TURNS, DEAD_LETTERS, qualified
+from topics import headers as names
+from topics.headers import DeadLetterHeaders
+from topics.records import RequestWanted
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Of these the turn was taken, and only what it led to did not leave.
+_ASKED_AGAIN = {"rejected", "size"}
+
+
+class Letter(Struct, frozen=True):
+    """A dead letter, and what was done about it: ``retried``, ``dropped``, or nothing yet."""
+
+    partition: int
+    offset: int
+    record: ConsumerRecord
+    why: DeadLetterHeaders
+    done: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.partition}/{self.offset}"
+
+    @property
+    def session(self) -> str | None:
+        return None if self.record.key is None else self.record.key.decode("utf-8", "replace")
+
+    def told(self) -> dict[str, object]:
+        """What a list says of it; nothing of its content."""
+        where = f"{self.why.topic}/{self.why.partition}/{self.why.offset}"
+        said = {"rule": self.why.rule, "path": self.why.path, "done": self.done or UNSET}
+        known = {name: value for name, value in said.items() if value is not UNSET}
+        return {"letter": self.place, "session": self.session, "code": self.why.code, "record": where, **known}
+
+
+class Retry(Struct, frozen=True):
+    """The value that goes to the session's log for a letter; or ``left``, why there is none."""
+
+    value: bytes | None = None
+    left: str = ""
+
+
+def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> Retry:
+    """What is to be written for a letter.
+
+    Args:
+        letter: the letter.
+        session: how its session stands; None where nothing is kept of it.
+        record: what is written in place of what came.
+    """
+    why, value = letter.why, record or letter.record.value
+    name = f"retry/{why.topic}/{why.partition}/{why.offset}"
+    if letter.done:
+        return Retry(left=f"it was {letter.done}")
+    if why.topic != AGENT_TURNS:
+        return Retry(left=f"records of {why.topic} are replayed, not retried")
+    if letter.record.key is None:
+        return Retry(left="it has no key, so nobody knows whose it is")
+    if why.code in _ASKED_AGAIN:
+        return Retry(msgspec.json.encode(RequestWanted(id=name)))
+    if value is None:
+        return Retry(left="its value did not fit into the letter; give it with --record")
+    try:
+        fields = msgspec.json.decode(value, type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Retry(left="it is no JSON object; give what is meant with --record")
+    if session is not None and session.failed is not None and session.failed.offset == why.offset:
+        return Retry(release_of(session, value))
+    if session is not None and session.follows and bytes(fields.get("type", b"")) != b'"history.restored"':
+        return Retry(left="its session follows an earlier letter; restore its history first")
+    fields.setdefault("id", Raw(msgspec.json.encode(name)))
+    return Retry(msgspec.json.encode(fields))
+
+
+def note_of(letter: Letter, done: str) -> list[tuple[str, bytes]]:
+    """The headers of the record that says what was done about a letter."""
+    why = letter.why
+    note = DeadLetterHeaders(
+        code=done,
+        topic=why.topic,
+        partition=why.partition,
+        offset=why.offset,
+        version=__version__,
+        letter=letter.place,
+    )
+    return list(names.encode(note))
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Which letters are meant: those at ``places``, and of the others those that fit every condition."""
+
+    places: frozenset[str] = frozenset()
+    codes: frozenset[str] = frozenset()
+    session: str | None = None
+    since: int | None = None
+
+    def __contains__(self, letter: Letter) -> bool:
+        """Whether the letter is one of them."""
+        return (
+            (not self.places or letter.place in self.places)
+            and (not self.codes or letter.why.code in self.codes)
+            and (self.session is None or letter.session == self.session)
+        )
+
+
+def _condition_options(command: F) -> F:
+    options = (
+        broker_options,
+        wait_option,
+        click.option("--code", "codes", multiple=True, help="Only letters with this code; may be given several times."),
+        click.option("--session", help="Only letters of this session."),
+        click.option("--since", type=Since(), help="Only letters since then: 90s, 30m, 2h, 7d ago, or a time."),
+        JSON,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_PLACES = click.argument("places", nargs=-1, metavar="[PARTITION/OFFSET]…")
+_EVERY = click.option("--all", "every", is_flag=True, help="Also those that were retried or dropped.")
+
+
+@click.group("dead-letters", cls=Group)
+def dead_letters_group() -> None:
+    """Records that could not be processed: list, show, count, retry and drop them.
+
+    A letter is named by its partition and offset in pipeline.dead-letters.v1, as `list` prints them.
+    """
+
+
+@dead_letters_group.command("list")
+@_condition_options
+@_EVERY
+def list_command(*, every: bool, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Print letters, oldest first in each partition: where each stands, its session and why; nothing of its content."""
+    for letter in _letters(every=every, **options):
+        write_json(letter.told()) if as_lines else click.echo(_line(letter))
+
+
+@dead_letters_group.command("show")
+@_condition_options
+@_PLACES
+def show_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Print letters whole, with headers and value, each on a line of JSON."""
+    del as_lines
+    for letter in _letters(every=True, **options):
+        write_json({**letter.told(), **as_json(DEAD_LETTERS, letter.record)})
+
+
+@dead_letters_group.command("count")
+@_condition_options
+@_EVERY
+def count_command(*, every: bool, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Count letters by the topic of the record and by code."""
+    counts = Counter((letter.why.topic, letter.why.code) for letter in _letters(every=every, **options))
+    for (topic, code), count in sorted(counts.items()):
+        told = {"topic": topic, "code": code, "letters": count}
+        write_json(told) if as_lines else click.echo(f"{count:>8}  {topic}  {code}")
+
+
+@dead_letters_group.command("retry")
+@_condition_options
+@RECORD
+@_PLACES
+def retry_command(*, record: str | None, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Write letters to their sessions' log again, each once, however many people do it.
+
+    What a session is parked for is released with it; after `rejected` and `size` a request is wanted; anything else
+    comes last in its session. Ends with 2 where a letter was left, and says why.
+    """
+    _act("retried", record, as_lines=as_lines, **options)
+
+
+@dead_letters_group.command("drop")
+@_condition_options
+@_PLACES
+def drop_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
+    """Note that nothing is to be done about letters; they stay in their topic, and `list --all` shows them."""
+    _act("dropped", None, as_lines=as_lines, **options)
+
+
+def _wanted(codes: tuple[str, ...], session: str | None, since: int | None, places: tuple[str, ...] = ()) -> Wanted:
+    return Wanted(places=frozenset(places), codes=frozenset(codes), session=session, since=since)
+
+
+def _letters(
+    *,
+    every: bool,
+    codes: tuple[str, ...],
+    session: str | None,
+    since: int | None,
+    places: tuple[str, ...] = (),
+    config_file: str | None,
+    **options: str | None,
+) -> list[Letter]:
+    config = configured(config_file, **options)
+    wanted = _wanted(codes, session, since, places)
+
+    async def read() -> list[Letter]:
+        async with reader(config) as consumer:
+            return await _found(consumer, config, wanted)
+
+    return [letter for letter in run_with_broker(config, read) if every or not letter.done]
+
+
+async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> list[Letter]:
+    """The letters that are wanted, with what the notes behind them say."""
+    name = qualified(DEAD_LETTERS, config.prefix)
+    numbers = await partitions_of(consumer, config, DEAD_LETTERS)
+    letters: dict[str, Letter] = {}
+    done: dict[str, str] = {}
+    places = [TopicPartition(name, number) for number in numbers]
+    async for record in read_partitions(consumer, places, wanted.since, Progress()):
+        letter = Letter(record.partition, record.offset, record, names.decode(record.headers, DeadLetterHeaders))
+        if letter.why.letter is not UNSET:
+            done[letter.why.letter] = letter.why.code
+        elif letter in wanted:
+            letters[letter.place] = letter
+    if missing := wanted.places - letters.keys():
+        raise InputError("letter_unknown", f"there is no such letter: {', '.join(sorted(missing))}")
+    found = [msgspec.structs.replace(letter, done=done.get(place, "")) for place, letter in letters.items()]
+    return sorted(found, key=lambda letter: (letter.partition, letter.offset))
+
+
+def _line(letter: Letter) -> str:
+    told = letter.told()
+    more = " ".join(str(told[name]) for name in ("rule", "path", "done") if name in told)
+    return (
+        f"{letter.place:>10}  {letter.why.code:<16}  {letter.session or '(no key)'}  {told['record']}  {more}".rstrip()
+    )
+
+
+def _act(
+    done: str,
+    record: str | None,
+    *,
+    as_lines: bool,
+    codes: tuple[str, ...],
+    session: str | None,
+    since: int | None,
+    places: tuple[str, ...],
+    config_file: str | None,
+    **options: str | None,
+) -> None:
+    config = configured(config_file, **options)
+    wanted = _wanted(codes, session, since, places)
+    if wanted == Wanted():
+        fail(InputError("letters_unnamed", "name the letters, or say which with --code, --session or --since"))
+    if record is not None and len(places) != 1:
+        fail(InputError("letters_unnamed", "--record stands for one letter; name it"))
+    given = None if record is None else mended(read_input(record))
+    left = False
+    for letter, outcome in run_with_broker(config, lambda: _done(config, wanted, done, given)):
+        left = left or bool(outcome)
+        if as_lines:
+            write_json({**letter.told(), **({"left": outcome} if outcome else {"done": done})})
+        else:
+            click.echo(f"{_line(letter)}: {'left, ' + outcome if outcome else done}")
+    raise SystemExit(int(Exit.UNUSABLE if left else Exit.CLEAN))
+
+
+async def _done(config: Config, wanted: Wanted, done: str, record: bytes | None) -> list[tuple[Letter, str]]:
+    """Do it for each letter that is wanted; each with why it was left, or nothing."""
+    async with reader(config) as consumer:
+        letters = [letter for letter in await _found(consumer, config, wanted) if wanted.places or not letter.done]
+        sessions: dict[tuple[int, bytes], Standing] = {}
+        if done == "retried":
+            whose = {(letter.why.partition, letter.record.key) for letter in letters if letter.record.key is not None}
+            sessions = {(one.partition, one.key): one for one in await standing(consumer, config, whose)}
+    outcomes = []
+    async with producing(config) as producer:
+        for letter in letters:
+            key = letter.record.key
+            if done == "retried":
+                retry = retry_of(letter, sessions.get((letter.why.partition, key)), record)
+                if retry.value is None:
+                    outcomes.append((letter, retry.left))
+                    continue
+                # First the record, then the note: cut between the two it is retried again, and its id seen again.
+                log = qualified(AGENT_TURNS, config.prefix)
+                await producer.send_and_wait(log, retry.value, key=key, partition=letter.why.partition)
+            elif letter.done:
+                outcomes.append((letter, f"it was {letter.done}"))
+                continue
+            notes = qualified(DEAD_LETTERS, config.prefix)
+            await producer.send_and_wait(notes, key=key, partition=letter.partition, headers=note_of(letter, done))
+            outcomes.append((letter, ""))
+    say(f"{sum(not left for _, left in outcomes)} letters {done}, {sum(bool(left) for _, left in outcomes)} left")
+    return outcomes

@@ -1,0 +1,193 @@
+"""``reknit sessions``: which sessions there are, how they stand, and the release of those that are parked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import click
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from msgspec import UNSET, Raw, Struct
+
+from pipeline.cli import Group
+from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
+from pipeline.cli.config import broker_options, configured, wait_option
+from pipeline.cli.inspect import Progress
+from pipeline.cli.output import fail, read_input, say, write_json
+from pipeline.config import Config
+from pipeline.engine.restore import POSITION
+from pipeline.errors import InputError, InternalError
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.parked import Parked, unpacked
+from pipeline.stages.turn_state import TurnState, TurnStates, session_of
+from topics import AGENT_TURNS, TURNS_STATE, qualified
+from topics.records import REKNIT, TURN_RECORDS, SessionReleased
+
+JSON = click.option("--json", "as_lines", is_flag=True, help="One line of JSON each.")
+RECORD = click.option(
+    "--record",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="A file with the record of agent.turns.v1 to be taken in place of what came; - for stdin.",
+)
+
+
+class Standing(Struct, frozen=True):
+    """How a session stands; ``entry`` is None where its state cannot be read."""
+
+    partition: int
+    key: bytes
+    entry: TurnState | None
+
+    @property
+    def parked(self) -> Parked | None:
+        return None if self.entry is None else self.entry.parked
+
+    @property
+    def failed(self) -> Record | None:
+        """The record that the session is parked for, without its value."""
+        return None if self.parked is None else unpacked(self.key, self.parked.failed)
+
+    @property
+    def follows(self) -> bool:
+        """Whether what comes goes into the dead letters, behind an earlier record."""
+        return self.entry is not None and self.entry.quarantined
+
+    def told(self) -> dict[str, object]:
+        """What a list says of it."""
+        told: dict[str, object] = {"session": self.key.decode("utf-8", "replace"), "partition": self.partition}
+        if self.entry is None:
+            return {**told, "state": "unreadable"}
+        state = "parked" if self.failed else "follows" if self.follows else "open"
+        told |= {"state": state, "turn": self.entry.turn, "messages": self.entry.session.count}
+        if self.parked is None or self.failed is None:
+            return told
+        behind = {"waiting": len(self.entry.waiting), "bytes": self.parked.size, "overflowed": self.parked.overflowed}
+        return {**told, "record": f"{AGENT_TURNS}/{self.partition}/{self.failed.offset}", **behind}
+
+
+def release_of(session: Standing, record: bytes | None) -> bytes:
+    """The record that releases a parked session.
+
+    Raises:
+        InputError: it is not parked.
+    """
+    if session.failed is None:
+        raise InputError("not_parked", f"session {session.key.decode('utf-8', 'replace')!r} is not parked")
+    # As who retries the letter has it, so that two who do either at once do it once.
+    return msgspec.json.encode(
+        SessionReleased(
+            record=UNSET if record is None else Raw(record),
+            id=f"retry/{AGENT_TURNS}/{session.partition}/{session.failed.offset}",
+            origin=REKNIT,
+        )
+    )
+
+
+def mended(given: bytes) -> bytes:
+    """A record that a person gives, once it is known to be one of ``agent.turns``; else the command ends."""
+    try:
+        TURN_RECORDS.decode(given)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        fail(InputError("bad_record", f"--record is no record of {AGENT_TURNS}: {error}"))
+    return given.strip()
+
+
+async def standing(
+    consumer: AIOKafkaConsumer, config: Config, whose: Collection[tuple[int, bytes]] | None = None
+) -> Iterator[Standing]:
+    """How sessions stand, by their partition and key; all of them where nobody says whose."""
+    name = qualified(TURNS_STATE, config.prefix)
+    numbers = await partitions_of(consumer, config, TURNS_STATE)
+    states = {number: TurnStates(Defaults().session) for number in numbers}
+    seen: dict[tuple[int, bytes], None] = {}
+    places = [TopicPartition(name, number) for number in numbers if whose is None or number in {n for n, _ in whose}]
+    async for record in read_partitions(consumer, places, on_progress=Progress()):
+        place = (record.partition, session_of(record.key or b""))
+        if record.key != POSITION and (whose is None or place in whose):
+            states[record.partition].restore(record.key, record.value)
+            seen[place] = None
+    return _found(states, sorted(seen))
+
+
+def _found(states: dict[int, TurnStates], places: list[tuple[int, bytes]]) -> Iterator[Standing]:
+    for partition, key in places:
+        try:
+            entry = states[partition].find(key)
+        except InternalError:
+            yield Standing(partition, key, None)
+        else:
+            if entry is not None:
+                yield Standing(partition, key, entry)
+
+
+@click.group("sessions", cls=Group)
+def sessions_group() -> None:
+    """Which sessions there are, how they stand, and the release of those that are parked."""
+
+
+@sessions_group.command("list")
+@broker_options
+@wait_option
+@JSON
+def list_command(*, as_lines: bool, config_file: str | None, **options: str | None) -> None:
+    """Print every session that has a state: open, parked, or following an earlier letter into the dead letters."""
+    _print(configured(config_file, **options), as_lines=as_lines, only_parked=False)
+
+
+@sessions_group.command("parked")
+@broker_options
+@wait_option
+@JSON
+def parked_command(*, as_lines: bool, config_file: str | None, **options: str | None) -> None:
+    """Print the sessions that are parked: for which record, and how much waits behind it."""
+    _print(configured(config_file, **options), as_lines=as_lines, only_parked=True)
+
+
+def _print(config: Config, *, as_lines: bool, only_parked: bool) -> None:
+    async def work() -> None:
+        async with reader(config) as consumer:
+            for session in await standing(consumer, config):
+                if session.parked is not None or not only_parked:
+                    told = session.told()
+                    write_json(told) if as_lines else click.echo(_line(told))
+
+    run_with_broker(config, work)
+
+
+def _line(told: dict[str, object]) -> str:
+    more = ", ".join(f"{name} {told[name]}" for name in ("turn", "messages", "record", "waiting") if name in told)
+    return f"{told['state']:<10}  {told['session']}  {more}".rstrip()
+
+
+@sessions_group.command("release")
+@broker_options
+@wait_option
+@RECORD
+@click.option("--without-record", is_flag=True, help="Leave out what the session is parked for.")
+@click.argument("session")
+def release_command(
+    session: str, *, record: str | None, without_record: bool, config_file: str | None, **options: str | None
+) -> None:
+    """Let a parked session go on, with a mended record or without it; what waited is then taken in order.
+
+    Ends with 2 where the session is not parked.
+    """
+    config = configured(config_file, **options)
+    if (record is None) != without_record:
+        fail(InputError("record_unnamed", "say what is taken in its place: --record FILE, or --without-record"))
+    given = None if record is None else mended(read_input(record))
+    run_with_broker(config, lambda: _release(config, session, given))
+
+
+async def _release(config: Config, session: str, record: bytes | None) -> None:
+    key = session.encode()
+    async with reader(config) as consumer:
+        numbers = await partitions_of(consumer, config, TURNS_STATE)
+        found = list(await standing(consumer, config, {(number, key) for number in numbers}))
+    parked = next((each for each in found if each.parked is not None), Standing(0, key, None))
+    value = release_of(parked, record)
+    async with producing(config) as producer:
+        name = qualified(AGENT_TURNS, config.prefix)
+        await producer.send_and_wait(name, value, key=key, partition=parked.partition)
+    say(f"session {session}: released, {len(parked.entry.waiting) if parked.entry else 0} records go on")

@@ -1,0 +1,110 @@
+"""What a retry writes for a dead letter, and why it writes nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from aiokafka import ConsumerRecord
+from build import user
+
+from pipeline.cli.dead_letters import Letter, note_of, retry_of
+from pipeline.cli.sessions import Standing, release_of
+from pipeline.client.consumers import DeadLetters
+from pipeline.errors import InputError
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.turn_state import TurnStates
+from pipeline.stages.turns import TurnsStage
+from topics.headers import DeadLetterHeaders, decode
+
+KEY = b"s"
+ID = "retry/agent.turns.v1/2/17"
+TURN = {"type": "turn.appended", "message": user("hi")}
+POISON = {"type": "turn.appended", "message": {"role": "nobody"}}
+
+
+def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY, done=""):
+    headers = {"code": code, "topic": topic, "partition": "2", "offset": "17", "version": "1"}
+    record = ConsumerRecord(
+        topic="d",
+        partition=1,
+        offset=5,
+        timestamp=1,
+        timestamp_type=1,
+        key=key,
+        value=value if value is None or isinstance(value, bytes) else json.dumps(value).encode(),
+        checksum=None,
+        serialized_key_size=1,
+        serialized_value_size=0,
+        headers=[(f"reknit.error.{name}", text.encode()) for name, text in headers.items()],
+    )
+    return Letter(1, 5, record, decode(record.headers, DeadLetterHeaders), done)
+
+
+def session(policy, offset=17):
+    """A session with a bad record at this offset, as its changelog has it."""
+    stage, states = TurnsStage(Defaults(on_dead_letter=policy)), TurnStates(Defaults().session)
+    poison = Record(partition=2, offset=offset, key=KEY, value=json.dumps(POISON).encode())
+    for key, value in stage.process([poison]).changes.items():
+        states.restore(key, value)
+    return Standing(2, KEY, states.find(KEY))
+
+
+OPENED = {"type": "session.opened", "model": "m"}
+RESTORED = {"type": "history.restored", "messages": []}
+PARKED, FOLLOWS, ELSEWHERE = session("park"), session("follow"), session("park", 16)
+RELEASED = {"type": "session.released", "record": TURN, "id": ID, "origin": "reknit"}
+
+
+@pytest.mark.parametrize(
+    ("given", "standing", "record", "written"),
+    [
+        (letter(), None, None, TURN | {"id": ID}),
+        (letter(value=OPENED), None, None, OPENED | {"id": ID}),
+        (letter(value=TURN | {"id": "mine"}), None, None, TURN | {"id": "mine"}),
+        (letter(value=b"{"), None, json.dumps(TURN).encode(), TURN | {"id": ID}),
+        (letter(value={"type": "of.tomorrow", "x": 1}), None, None, {"type": "of.tomorrow", "x": 1, "id": ID}),
+        (letter("rejected"), None, None, {"type": "request.wanted", "id": ID}),
+        (letter("size", value=None), None, None, {"type": "request.wanted", "id": ID}),
+        (letter(), PARKED, None, RELEASED),
+        (letter(value=b"{"), PARKED, json.dumps(TURN).encode(), RELEASED),
+        (letter(), ELSEWHERE, None, TURN | {"id": ID}),
+        (letter(value=RESTORED), FOLLOWS, None, RESTORED | {"id": ID}),
+    ],
+)
+def test_a_letter_is_written_to_its_session_s_log_as_its_code_and_its_session_ask(given, standing, record, written):
+    retry = retry_of(given, standing, record)
+    assert retry.left == ""
+    assert json.loads(retry.value) == written
+
+
+@pytest.mark.parametrize(
+    ("given", "standing", "why"),
+    [
+        (letter(done="retried"), None, "it was retried"),
+        (letter(topic="provider.events.v1"), None, "records of provider.events.v1 are replayed, not retried"),
+        (letter(key=None), None, "it has no key, so nobody knows whose it is"),
+        (letter(value=b"{"), None, "it is no JSON object; give what is meant with --record"),
+        (letter(value=b"[1]"), PARKED, "it is no JSON object; give what is meant with --record"),
+        (letter(value=None), None, "its value did not fit into the letter; give it with --record"),
+        (letter(), FOLLOWS, "its session follows an earlier letter; restore its history first"),
+    ],
+)
+def test_what_is_not_retried_is_left_for_a_reason(given, standing, why):
+    assert (retry_of(given, standing, None).value, retry_of(given, standing, None).left) == (None, why)
+
+
+def test_who_releases_a_session_and_who_retries_its_letter_do_it_under_one_id():
+    assert json.loads(release_of(PARKED, None)) == {"type": "session.released", "id": ID, "origin": "reknit"}
+    assert release_of(PARKED, json.dumps(TURN).encode()) == retry_of(letter(), PARKED, None).value
+    with pytest.raises(InputError, match="is not parked"):
+        release_of(FOLLOWS, None)
+
+
+def test_a_note_names_the_letter_and_is_read_by_clients_as_one():
+    headers = note_of(letter(), "dropped")
+    assert dict(headers)["reknit.error.letter"] == b"1/5"
+    note = ConsumerRecord("d", 1, 9, 1, 1, KEY, None, None, 1, 0, headers)
+    read = DeadLetters._read(note, None)
+    assert (read.headers.code, read.headers.letter, read.headers.offset) == ("dropped", "1/5", 17)
