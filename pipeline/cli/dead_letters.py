@@ -34,6 +34,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Of these the turn was taken, and only what it led to did not leave.
 _ASKED_AGAIN = {"rejected", "size"}
+# A session that expired or was forgotten takes nothing more of what it was.
+_OVER = {"expired", "forgotten"}
 
 
 class Letter(Struct, frozen=True):
@@ -84,6 +86,8 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
         return Retry(left=f"records of {why.topic} are replayed, not retried")
     if letter.record.key is None:
         return Retry(left="it has no key, so nobody knows whose it is")
+    if why.code in _OVER and record is None:
+        return Retry(left="its session is over; give a record that begins it anew with --record")
     if why.code in _ASKED_AGAIN:
         return Retry(msgspec.json.encode(RequestWanted(id=name)))
     if value is None:

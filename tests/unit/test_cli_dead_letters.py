@@ -87,6 +87,7 @@ def test_a_letter_is_written_to_its_session_s_log_as_its_code_and_its_session_as
         (letter(key=None), None, "it has no key, so nobody knows whose it is"),
         (letter(value=b"{"), None, "it is no JSON object; give what is meant with --record"),
         (letter(value=b"[1]"), PARKED, "it is no JSON object; give what is meant with --record"),
+        (letter("expired"), None, "its session is over; give a record that begins it anew with --record"),
         (letter(value=None), None, "its value did not fit into the letter; give it with --record"),
         (letter(), FOLLOWS, "its session follows an earlier letter; restore its history first"),
     ],
