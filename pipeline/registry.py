@@ -62,7 +62,6 @@ class Target(Struct, frozen=True):
 
     @property
     def text(self) -> bool:
-        """Whether its requests are one text."""
         return self.writer.text
 
 

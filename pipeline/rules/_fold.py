@@ -111,11 +111,9 @@ class Fold(ABC, Generic[W, Item]):
         """Make items of JSON values tolerantly, and report what does not fit; None is one that could not be read."""
 
     def judge_items(self, walk: W, items: Sequence[Item | None]) -> None:
-        """Judge the next items."""
         walk.judge_items(items)
 
     def judge_end(self, walk: W) -> None:
-        """Judge what only the end of the request shows."""
         walk.judge_end()
 
     @abstractmethod
@@ -128,7 +126,6 @@ class Fold(ABC, Generic[W, Item]):
         walk.refuse(self.not_json, "")
 
     def refuse_half(self, walk: W, bad: BadJSON, text: str, path: str, before: int) -> None:
-        """Report half a surrogate pair in ``text``, at ``path`` in the body."""
         del bad, text, before
         walk.refuse(self.surrogate, path)
 
@@ -182,7 +179,6 @@ class Fold(ABC, Generic[W, Item]):
         walk.chars += len(text) + 1
 
     def finish(self, state: W) -> list[Violation]:
-        """Judge the end of the request."""
         if state.broken:
             return []
         walk = state.fork()
@@ -190,7 +186,6 @@ class Fold(ABC, Generic[W, Item]):
         return walk.found
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
-        """Judge a whole body."""
         try:
             if not body.isascii():
                 body.decode()

@@ -109,7 +109,6 @@ class Spot(Struct, frozen=True):
         return Spot(f"{self.path}.{name}", f"{self.at}.{name}", place)
 
     def tagged(self, tag: str) -> Spot:
-        """Go into a struct that its tag names."""
         return Spot(self.path, f"{self.at}.{tag}", tag)
 
 

@@ -48,12 +48,10 @@ _WANTED = {
 
 
 def bracketed(path: str) -> str:
-    """Write a path of ours as the provider does."""
     return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", path)
 
 
 def kind(value: object) -> str:
-    """Name the type of a JSON value, with its article."""
     return _KINDS.get(type(value), "a value")
 
 
@@ -126,7 +124,6 @@ class Misfits:
 
 
 def _value(root: object, path: str) -> object:
-    """Find the value at a path of ours; None where there is none."""
     node = root
     for name in path.split(".")[1:]:
         if isinstance(node, dict):

@@ -165,7 +165,6 @@ class Seen(Struct, frozen=True):
         return False
 
     def plus(self, items: Iterable[str]) -> Seen:
-        """Return the set with ``items`` in it as well."""
         top = frozenset(items)
         if not top:
             return self
@@ -187,16 +186,13 @@ class WholeBody(ABC):
     """The fold of a target that takes one text: ``start`` gets the whole body, and earlier turns are text in it."""
 
     def start(self, head: bytes, model: str | None = None) -> tuple[Judged, list[Violation]]:
-        """Judge the whole body."""
         return Judged(), self.validate(head, model)
 
     def step(self, state: Judged, messages: bytes) -> tuple[Judged, list[Violation]]:
-        """Add nothing."""
         del messages
         return state, []
 
     def finish(self, state: Judged) -> list[Violation]:
-        """Add nothing."""
         del state
         return []
 

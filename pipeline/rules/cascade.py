@@ -123,8 +123,6 @@ _CONFIGURATION = (
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True):
-    """A message as the planner reads it."""
-
     role: Literal["user", "assistant"]
     content: str
 
@@ -138,7 +136,6 @@ class Turns(Walk):
     latest: tuple[Violation, ...] = ()
 
     def judge_item(self, message: Message) -> None:
-        """Judge one message."""
         path = f"messages.{self.index}.content"
         if not message.content.strip():
             self.refuse(BLANK, path)
@@ -150,7 +147,6 @@ class Turns(Walk):
             self.latest = tuple(_judge_instructions(message.content, path))
 
     def judge_end(self) -> None:
-        """Judge the user's latest turn, and who speaks last."""
         if not self.index:
             self.refuse(NO_MESSAGES, "messages")
             return
@@ -160,8 +156,6 @@ class Turns(Walk):
 
 
 class Cascade(Fold[Turns, Message]):
-    """The rule set of the target ``cascade``."""
-
     target = "cascade"
     key = "messages"
     not_json = BAD_JSON
@@ -169,7 +163,6 @@ class Cascade(Fold[Turns, Message]):
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = msgspec.json.Decoder(list[Message])
 
     def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
-        """Judge the system slot, and look for what has no place."""
         walk = Turns()
         for key in _NO_SLOT:
             if key in head:
@@ -184,17 +177,14 @@ class Cascade(Fold[Turns, Message]):
         return walk
 
     def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
-        """Make messages of JSON values tolerantly."""
         return [_read(value, f"messages.{at}", walk) for at, value in enumerate(values, walk.index)]
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
-        """Judge a body without a list of messages."""
         del body
         walk.refuse(SHAPE, "messages", wanted="a list of messages")
 
 
 def _read(value: object, path: str, walk: Turns) -> Message | None:
-    """A message of a JSON value, as far as it is one."""
     if not isinstance(value, dict):
         walk.refuse(SHAPE, path, wanted="an object with a role and a content")
         return None

@@ -82,12 +82,9 @@ _GAP_ESCAPES = (b"\\u2028", b"\\u2029")
 
 
 class ClaudeCli(WholeBody):
-    """The rule set of the target ``claude-cli``."""
-
     target = "claude-cli"
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
-        """Judge the line."""
         del model
         try:
             text = body.decode()
@@ -102,7 +99,6 @@ class ClaudeCli(WholeBody):
         return _judge_envelope(envelope, text)
 
     def inert(self, piece: bytes) -> bool:
-        """Whether a piece is the inside of a JSON string."""
         try:
             value, bad = _json.read(f'"{piece.decode()}"')
         except UnicodeDecodeError:

@@ -46,12 +46,9 @@ ENDS_WITH_ASSISTANT = rule(
 
 
 class CopilotCli(WholeBody):
-    """The rule set of the target ``copilot-cli``."""
-
     target = "copilot-cli"
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
-        """Judge the prompt."""
         del model
         try:
             text = body.decode()

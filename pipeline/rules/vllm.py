@@ -212,7 +212,6 @@ class Turns(Walk):
     asked_at: int = 0
 
     def fork(self) -> Self:
-        """Go on from here, in both."""
         forked = super().fork()
         forked.chat = self.chat.fork()
         return forked
@@ -232,7 +231,6 @@ class Turns(Walk):
         super().judge_items(items)
 
     def judge_end(self) -> None:
-        """Judge the end of the messages."""
         self.chat.judge_end()
         self.share()
         self._count()
@@ -242,7 +240,6 @@ class Turns(Walk):
             self.refuse(LAST_ASSISTANT, f"messages.{self.last_at}.role")
 
     def judge_item(self, message: Message) -> None:
-        """Judge one message as the template does."""
         role, index = message.role, self.index
         if role != "tool" and (self.calls or self.results):
             self._count()
@@ -302,8 +299,6 @@ class Turns(Walk):
 
 
 class Vllm(Fold[Turns, Message]):
-    """The rule set of the target ``vllm``."""
-
     target = "vllm"
     key = "messages"
     not_json = _SHARED[openai.BAD_JSON.id]
@@ -312,14 +307,12 @@ class Vllm(Fold[Turns, Message]):
     _chat: ClassVar[OpenAIChat] = OpenAIChat()
 
     def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
-        """Judge the parameters; the model's name chooses the template."""
         goes_on = head.get("continue_final_message") is True
         walk = Turns(family=template_of(model), chat=self._chat.judge_head(head, model), goes_on=goes_on)
         walk.share()
         return walk
 
     def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
-        """Make messages of JSON values tolerantly."""
         messages = self._chat.read_items(values, walk.chat)
         walk.share()
         return messages

@@ -185,13 +185,10 @@ def _escaped(text: str) -> str:
 
 
 class ClaudeCli:
-    """The target ``claude-cli``."""
-
     name = NAME
     text = True
     tail_rule = "CLI-01"
     tail_rules: frozenset[str] = frozenset()
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ClaudeCliDialect:
-        """Get ready for a session."""
         return ClaudeCliDialect(setting, system)

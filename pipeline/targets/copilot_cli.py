@@ -162,8 +162,6 @@ def _printable(piece: Piece, book: Book) -> Piece:
 
 
 class CopilotCli:
-    """The target ``copilot-cli``."""
-
     name = NAME
     text = True
     # A prompt that ends with the assistant asks for nothing.
@@ -171,5 +169,4 @@ class CopilotCli:
     tail_rules: frozenset[str] = frozenset()
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> CopilotCliDialect:
-        """Get ready for a session."""
         return CopilotCliDialect(setting, system)

@@ -96,7 +96,6 @@ class Params(Struct, frozen=True):
     places: dict[str, str] = {}
 
     def place(self, name: str) -> str:
-        """Where in the input a parameter was given."""
         return f"params.{self.places.get(name, name)}"
 
     def renamed(self, old: str, new: str) -> Params:
@@ -148,7 +147,6 @@ class Declared(Struct, frozen=True):
 
     @property
     def described(self) -> dict[str, str]:
-        """The description as a member, none where there is none."""
         return {} if self.tool.description is UNSET else {"description": self.tool.description}
 
     @property

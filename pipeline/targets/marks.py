@@ -53,7 +53,6 @@ def is_mark(mark: Raw) -> bool:
 
 
 def point_of(mark: Raw) -> Raw | None:
-    """Anthropic's breakpoint as Converse's block; None where it is none."""
     try:
         found = _mark.decode(mark)
     except msgspec.DecodeError:
@@ -62,7 +61,6 @@ def point_of(mark: Raw) -> Raw | None:
 
 
 def mark_of(point: Raw) -> Raw | None:
-    """Converse's block as Anthropic's breakpoint; None where it is none."""
     try:
         found = _point.decode(point)
     except msgspec.DecodeError:
@@ -71,7 +69,6 @@ def mark_of(point: Raw) -> Raw | None:
 
 
 def without_mark(piece: Piece, book: Book | None) -> Piece:
-    """The piece without its cache breakpoint; a fix says so where there is a ``book``."""
     block = piece.block
     if isinstance(block, Unknown) or block.cache_control is UNSET:
         return piece

@@ -50,8 +50,6 @@ _JPEG_LOOK: Final = 64 * 1024
 
 
 class Base64Source(Struct, frozen=True, tag_field="type", tag="base64"):
-    """The source of an image that is part of the request."""
-
     data: str
     media_type: str = ""
 
@@ -91,7 +89,6 @@ class Facts(Struct, frozen=True):
 
     @property
     def longest_side(self) -> int:
-        """The longer side in pixels, 0 where it is not known."""
         return max(self.width, self.height)
 
 
@@ -119,7 +116,6 @@ def inspect(source: Raw) -> Facts | None:
 
 
 def with_media_type(source: Raw, media_type: str) -> Raw:
-    """The same source under another media type; its other keys stay."""
     keys = msgspec.json.decode(source, type=dict[str, Raw])
     keys["media_type"] = Raw(msgspec.json.encode(media_type))
     return Raw(msgspec.json.encode(keys))
@@ -316,7 +312,6 @@ def fit_image(piece: Piece, image: Image, book: Book, *, taken: Callable[[str], 
 
 
 def with_own_type(piece: Piece, image: Image, facts: Facts, book: Book) -> Piece:
-    """The image under the media type that its bytes have."""
     if facts.media_type == facts.declared:
         return piece
     corrected = structs.replace(image, source=with_media_type(image.source, facts.media_type))
@@ -324,7 +319,6 @@ def with_own_type(piece: Piece, image: Image, facts: Facts, book: Book) -> Piece
 
 
 def stubbed_image(piece: Piece, book: Book, fault: str, *, mark: Raw | UnsetType = UNSET) -> Piece:
-    """The line of text that stands for an image."""
     return _stubbed("image_stubbed", "Image", piece, book, fault, mark=mark)
 
 

@@ -35,14 +35,12 @@ _ALPHANUMERIC: Final = string.digits + string.ascii_letters
 
 
 def shortened(call_id: str) -> str:
-    """An id of at most 40 characters."""
     if len(call_id) <= LONGEST_ID:
         return call_id
     return f"{call_id[: LONGEST_ID - _ID_DIGEST - 1]}-{hashlib.sha256(call_id.encode()).hexdigest()[:_ID_DIGEST]}"
 
 
 def nine(call_id: str) -> str:
-    """An id of nine letters and digits."""
     if len(call_id) == NINE and call_id.isalnum() and call_id.isascii():
         return call_id
     number = int.from_bytes(hashlib.sha256(call_id.encode()).digest()[:16])

@@ -24,8 +24,6 @@ _SPEECH: Final = frozenset({"input_audio"})
 
 
 class OpenAIChat:
-    """The target ``openai-chat``."""
-
     name = NAME
     text = False
     # The API itself takes an assistant's message at the end: what refuses it is the policy.
@@ -48,7 +46,6 @@ class OpenAIChat:
         )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
-        """Get ready for a session."""
         model = chat_model(setting.model)
         voice = Voice(
             target=NAME,

@@ -36,8 +36,6 @@ _MEDIA: Final = frozenset({"input_audio", "audio_url", "video_url"})
 
 
 class Vllm:
-    """The target ``vllm``."""
-
     name = NAME
     text = False
     tail_rule = "VLM-09"
@@ -56,7 +54,6 @@ class Vllm:
         return Structure(assistant_last=last, neighbours=neighbours, ids_again=True)
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
-        """Get ready for a session."""
         family = template(setting.model)
         voice = Voice(
             target=NAME,

@@ -38,7 +38,6 @@ class Given(Struct, frozen=True):
 
     @property
     def document(self) -> bytes:
-        """What ``normalize`` reads."""
         return self.text or self.upto(len(self.messages))
 
     @property
@@ -47,7 +46,6 @@ class Given(Struct, frozen=True):
         return model if isinstance(model, str) else None
 
     def upto(self, count: int) -> bytes:
-        """The document of the first ``count`` messages."""
         return encoded({**self.beside, self.key: self.messages[:count]})
 
 

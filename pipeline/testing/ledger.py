@@ -14,7 +14,6 @@ from pipeline.testing.breach import ConformanceError, lists_differ
 
 
 def input_paths(turns: Sequence[Turn]) -> list[str]:
-    """The place of every block in the input, as it was read."""
     return [block_path(turn, at) for turn in turns for at in range(len(turn.blocks))]
 
 

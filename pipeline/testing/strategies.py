@@ -94,7 +94,6 @@ results: Strategy = st.builds(
 
 
 def marked(blocks: Strategy) -> Strategy:
-    """The same blocks, some of them with a cache breakpoint."""
     return st.builds(
         lambda block, mark: block | {"cache_control": MARK} if mark else block,
         blocks,

@@ -111,11 +111,9 @@ class Anthropic(Fold[Messages, Message]):
         self._betas = _each(betas)
 
     def with_betas(self, betas: Iterable[str]) -> Anthropic:
-        """Return the same rules for bodies that are sent with these."""
         return Anthropic(betas)
 
     def judge_head(self, head: dict[str, Any], model: str | None) -> Messages:
-        """Judge the parameters."""
         thinking = head.get("thinking")
         kind = thinking.get("type") if isinstance(thinking, dict) else None
         walk = Messages(
@@ -137,8 +135,6 @@ class Anthropic(Fold[Messages, Message]):
         return walk
 
     def read_items(self, values: Sequence[object], walk: Messages) -> list[Message | None]:
-        """Make messages of JSON values tolerantly, every misfit named by its rule."""
-
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
             rule = _OWN_RULES.get((spot.place, misfit), _RULES[misfit])
             walk.refuse(rule, spot.path, at=spot.at, words=words)
@@ -146,25 +142,21 @@ class Anthropic(Fold[Messages, Message]):
         return [_read(value, f"messages.{at}", walk, report) for at, value in enumerate(values, walk.index)]
 
     def judge_end(self, walk: Messages) -> None:
-        """Judge the end of the messages, and how large the request is."""
         walk.judge_end()
         _judge_size(walk)
 
     def judge_no_list(self, walk: Messages, body: dict[str, Any]) -> None:
-        """Judge a body without a list of messages."""
         words = "Input should be a valid list" if "messages" in body else "Field required"
         walk.refuse(rules.SHAPE, "messages", words=words)
         _judge_size(walk)
 
     def refuse_text(self, walk: Messages, bad: BadJSON | None, before: int) -> None:
-        """Report text that is no JSON, with the place, or none of an object."""
         if bad is None:
             walk.refuse(rules.SHAPE, "", at="body", words="Input should be a valid dictionary")
         else:
             walk.refuse(rules.BAD_JSON, "", reason=bad.place(before=before))
 
     def refuse_half(self, walk: Messages, bad: BadJSON, text: str, path: str, before: int) -> None:
-        """Report half a surrogate pair, with its place in the text."""
         walk.refuse(rules.BAD_JSON, path, reason=bad.place(text, before))
 
 
@@ -233,7 +225,6 @@ def _judge_thinking(head: dict[str, object], walk: Messages) -> None:
 
 
 def _judge_system(system: object, walk: Messages) -> None:
-    """Judge the system prompt, and count its cached blocks."""
     if system is None or isinstance(system, str):
         return
     if not isinstance(system, list):
@@ -254,7 +245,6 @@ def _judge_system(system: object, walk: Messages) -> None:
 
 
 def _judge_tools(tools: object, walk: Messages) -> None:
-    """Judge the tools, and count those that are cached."""
     if tools is None:
         return
     if not isinstance(tools, list):

@@ -71,15 +71,12 @@ _DOCUMENT_TAGS = "'base64', 'content', 'text', 'url'"
 
 
 class Messages(Turns):
-    """The walk with the judges of all kinds of blocks."""
-
     def judge_items(self, items: Sequence[Message | None]) -> None:
         """Judge messages; the ids of one step are remembered together."""
         super().judge_items(items)
         self.ids, self.new_ids = self.ids.plus(self.new_ids), set()
 
     def judge_item(self, message: Message) -> None:
-        """Judge one message."""
         index, content = self.index, message.content
         last = self.last
         if last is not None and not last.content and _is_hollow(last):
@@ -179,7 +176,6 @@ def _tool_result(walk: Turns, block: ToolResult, at: int) -> None:
 
 
 def _in_result(walk: Turns, result: ToolResult, blocks: list[Any], at: int) -> None:
-    """Judge the blocks inside a tool result."""
     for inner_at, block in enumerate(blocks):
         if block.__class__ is Hole:
             continue

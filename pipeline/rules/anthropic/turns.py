@@ -78,7 +78,6 @@ class Turns(Walk):
     calls_here: int = 0
 
     def fork(self) -> Self:
-        """Go on from here, with containers of its own."""
         forked = super().fork()
         forked.calls, forked.servers = dict(self.calls), dict(self.servers)
         forked.answered = set(self.answered)
@@ -88,7 +87,6 @@ class Turns(Walk):
         return forked
 
     def path(self, at: int) -> str:
-        """Name the block at ``at`` of the message at hand."""
         return f"messages.{self.index}.content.{at}"
 
     def judge_role_of(self, kind: str, role: str) -> bool:
@@ -161,7 +159,6 @@ class Turns(Walk):
             self.refuse(rules.SYSTEM_FIRST, path)
 
     def _calls_unanswered(self) -> None:
-        """Report the calls that were left open, message by message."""
         if len(self.answered) == len(self.calls):
             self.calls, self.answered = {}, set()
             return
@@ -181,7 +178,6 @@ class Turns(Walk):
         self.servers = {}
 
     def judge_call(self, call: str, index: int, at: int) -> None:
-        """Take a tool_use of the assistant's."""
         # Most ids are identifiers (toolu_01A, call_7), which costs less to tell than the pattern.
         if not (call.isidentifier() and call.isascii()) and _LEGAL_ID(call) is None:
             path = f"messages.{index}.content.{at}"
@@ -194,7 +190,6 @@ class Turns(Walk):
         self.calls.setdefault(call, index)
 
     def judge_result(self, call: str, index: int, at: int) -> None:
-        """Take a tool_result of the user's."""
         self.results = True
         asked = self.calls.get(call)
         if asked is None:
@@ -220,7 +215,6 @@ class Turns(Walk):
             self.refuse(rules.SERVER_ORPHAN, path, result=kind, id=call, call=caller)
 
     def judge_end(self) -> None:
-        """Judge what only the end of the request shows: its last message, and counts over all of it."""
         last = self.last
         if not self.index:
             self.refuse(rules.NO_MESSAGES, "messages")

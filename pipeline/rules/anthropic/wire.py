@@ -16,8 +16,6 @@ class Anything(Struct, frozen=True, gc=False):
 
 
 class CacheControl(Struct, frozen=True, gc=False, tag_field="type", tag="ephemeral", forbid_unknown_fields=True):
-    """A cache breakpoint."""
-
     ttl: Literal["5m", "1h"] | None = None
     scope: str | None = None  # behind a beta header
 
@@ -27,14 +25,10 @@ class _Tagged(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fi
 
 
 class _Block(_Tagged, frozen=True, gc=False, kw_only=True):
-    """What every block that can be cached has."""
-
     cache_control: CacheControl | None = None
 
 
 class Base64(_Tagged, frozen=True, gc=False, tag="base64"):
-    """Inline media."""
-
     media_type: str
     data: str
 
@@ -52,8 +46,6 @@ class File(_Tagged, frozen=True, gc=False, tag="file"):
 
 
 class PlainText(_Tagged, frozen=True, gc=False, tag="text"):
-    """A text document."""
-
     media_type: Literal["text/plain"]
     data: str
 
@@ -65,22 +57,16 @@ class Content(_Tagged, frozen=True, gc=False, tag="content"):
 
 
 class Text(_Block, frozen=True, gc=False, tag="text"):
-    """Plain text."""
-
     text: str
     citations: Raw | UnsetType = UNSET
 
 
 class Image(_Block, frozen=True, gc=False, tag="image"):
-    """An image."""
-
     source: Base64 | Url | File
     transformations: Raw | UnsetType = UNSET
 
 
 class Document(_Block, frozen=True, gc=False, tag="document"):
-    """A document."""
-
     source: Base64 | Url | File | PlainText | Content
     title: str | None = None
     context: str | None = None
@@ -88,8 +74,6 @@ class Document(_Block, frozen=True, gc=False, tag="document"):
 
 
 class SearchResult(_Block, frozen=True, gc=False, tag="search_result"):
-    """A search result of the caller's own."""
-
     source: str
     title: str
     content: Raw
@@ -103,15 +87,11 @@ class ToolReference(_Block, frozen=True, gc=False, tag="tool_reference"):
 
 
 class BrowserState(_Block, frozen=True, gc=False, tag="browser_state"):
-    """What a browser tool shows."""
-
     tabs: Raw
     state_changes: Raw | UnsetType = UNSET
 
 
 class Thinking(_Tagged, frozen=True, gc=False, tag="thinking"):
-    """Reasoning, signed by its issuer."""
-
     thinking: str
     signature: str
 
@@ -123,8 +103,6 @@ class RedactedThinking(_Tagged, frozen=True, gc=False, tag="redacted_thinking"):
 
 
 class ToolUse(_Block, frozen=True, gc=False, tag="tool_use"):
-    """A call of the caller's tool."""
-
     id: str
     name: str
     input: Anything
@@ -136,8 +114,6 @@ InResult: TypeAlias = Text | Image | SearchResult | Document | ToolReference | B
 
 
 class ToolResult(_Block, frozen=True, gc=False, tag="tool_result"):
-    """The answer to a ``tool_use``."""
-
     tool_use_id: str
     content: str | list[InResult] | None = None
     is_error: bool | None = None
@@ -145,8 +121,6 @@ class ToolResult(_Block, frozen=True, gc=False, tag="tool_result"):
 
 
 class ServerToolUse(_Block, frozen=True, gc=False, tag="server_tool_use"):
-    """A call that the provider runs itself."""
-
     id: str
     name: str
     input: Anything
@@ -154,8 +128,6 @@ class ServerToolUse(_Block, frozen=True, gc=False, tag="server_tool_use"):
 
 
 class McpToolUse(_Block, frozen=True, gc=False, tag="mcp_tool_use"):
-    """A call that the provider sends to an MCP server."""
-
     id: str
     name: str
     server_name: str
@@ -170,14 +142,10 @@ class ServerResult(_Block, frozen=True, gc=False):
 
 
 class WebSearchResult(ServerResult, frozen=True, gc=False, tag="web_search_tool_result"):
-    """Web search."""
-
     caller: Raw | UnsetType = UNSET
 
 
 class WebFetchResult(ServerResult, frozen=True, gc=False, tag="web_fetch_tool_result"):
-    """Web fetch."""
-
     caller: Raw | UnsetType = UNSET
 
 
@@ -202,16 +170,12 @@ class AdvisorResult(ServerResult, frozen=True, gc=False, tag="advisor_tool_resul
 
 
 class McpResult(_Block, frozen=True, gc=False, tag="mcp_tool_result"):
-    """An MCP server's answer."""
-
     tool_use_id: str
     content: Raw | UnsetType = UNSET
     is_error: bool | None = None
 
 
 class ContainerUpload(_Block, frozen=True, gc=False, tag="container_upload"):
-    """A file for the code container."""
-
     file_id: str
 
 
@@ -225,14 +189,10 @@ class Compaction(_Block, frozen=True, gc=False, tag="compaction"):
 
 
 class ToolAddition(_Block, frozen=True, gc=False, tag="tool_addition"):
-    """A tool that becomes available."""
-
     tool: Anything
 
 
 class ToolRemoval(_Block, frozen=True, gc=False, tag="tool_removal"):
-    """A tool that is no longer available."""
-
     tool: Anything
 
 

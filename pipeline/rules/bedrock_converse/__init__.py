@@ -56,8 +56,6 @@ _UNREAD = Block(cachePoint=Anything())
 
 
 class BedrockConverse(Fold[Turns, Message]):
-    """The rule set of the target ``bedrock-converse``."""
-
     target = "bedrock-converse"
     key = "messages"
     model_key = "modelId"
@@ -66,7 +64,6 @@ class BedrockConverse(Fold[Turns, Message]):
     items = msgspec.json.Decoder(list[Message])
 
     def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
-        """Judge the parameters."""
         walk = Turns(
             family=family_of(model),
             tools=head.get("toolConfig") is not None,
@@ -86,8 +83,6 @@ class BedrockConverse(Fold[Turns, Message]):
         return walk
 
     def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
-        """Make messages of JSON values tolerantly, every misfit named by its rule."""
-
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
             if misfit == "extra":
                 walk.refuse(rules.EXTRA, spot.path)

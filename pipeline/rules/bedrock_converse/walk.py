@@ -184,7 +184,6 @@ class Turns(Walk):
             self.documents = self.documents.plus([name])
 
     def judge_end(self) -> None:
-        """Judge what only the end of the messages shows."""
         self._judge_pairs()
         if not self.index and not self.prompt:
             self.refuse(rules.NO_MESSAGES, "messages")

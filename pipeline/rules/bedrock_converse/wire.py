@@ -20,16 +20,12 @@ class Source(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class Media(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """An image, a video or a sound."""
-
     format: str
     source: Source
     error: Raw | UnsetType = UNSET
 
 
 class DocumentSource(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Where a document is."""
-
     bytes: str | None = None
     s3Location: Anything | None = None
     text: str | None = None
@@ -56,8 +52,6 @@ class ToolUse(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class InResult(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A block inside a tool result."""
-
     text: str | None = None
     json: Anything | None = None
     image: Media | None = None
@@ -67,8 +61,6 @@ class InResult(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class ToolResult(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """The answer to a call."""
-
     toolUseId: str
     content: list[InResult]
     status: str | None = None
@@ -76,22 +68,16 @@ class ToolResult(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class ReasoningText(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Reasoning in words."""
-
     text: str
     signature: str | None = None
 
 
 class Reasoning(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Reasoning, in words or for its issuer only."""
-
     reasoningText: ReasoningText | None = None
     redactedContent: str | None = None
 
 
 class Block(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A block of a message."""
-
     text: str | None = None
     toolUse: ToolUse | None = None
     toolResult: ToolResult | None = None
@@ -109,7 +95,5 @@ class Block(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class Message(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """One message."""
-
     role: str
     content: list[Block]

@@ -82,7 +82,6 @@ class Gemini(Fold[Turns, Content]):
     items = msgspec.json.Decoder(list[Content])
 
     def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
-        """Judge the parameters."""
         walk = Turns(family=rules.family_of(model))
         if not model:
             walk.refuse(NO_MODEL, "model")
@@ -99,8 +98,6 @@ class Gemini(Fold[Turns, Content]):
         return walk
 
     def read_items(self, values: Sequence[object], walk: Turns) -> list[Content | None]:
-        """Make contents of JSON values tolerantly, every misfit named by its rule."""
-
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
             above, _, name = spot.path.rpartition(".")
             if misfit == "extra":

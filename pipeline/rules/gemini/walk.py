@@ -133,7 +133,6 @@ class Turns(Walk):
         self.refuse(rule, path, n=self.index, p=at, field=snake(field))
 
     def _other(self, part: Part, at: int) -> None:
-        """Judge a part that is not plain text."""
         path = f"contents.{self.index}.parts.{at}"
         if part.mediaResolution is not UNSET:
             self.refuse(rules.MEDIA_RESOLUTION, f"{path}.mediaResolution", at=place(path))
@@ -153,7 +152,6 @@ class Turns(Walk):
             self.refuse(rules.MIME_TYPE, f"{path}.{field}.mimeType", mime=media.mimeType)
 
     def judge_end(self) -> None:
-        """Judge what only the end of the contents shows."""
         if not self.index:
             self.refuse(rules.NO_CONTENTS, "contents")
         self._judge_counts()

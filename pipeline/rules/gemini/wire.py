@@ -17,8 +17,6 @@ class Anything(Struct, frozen=True, gc=False):
 
 
 class Blob(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Inline media."""
-
     mimeType: str | None = None
     data: str | None = None
     displayName: str | None = None
@@ -33,8 +31,6 @@ class FileData(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class FunctionCall(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A call of the caller's function."""
-
     name: str | None = None
     args: Anything | None = None
     id: str | None = None

@@ -31,8 +31,6 @@ _WANTED = {
 
 
 class OpenAIChat(Fold[Turns, Message]):
-    """The rule set of the target ``openai-chat``."""
-
     target = "openai-chat"
     key = "messages"
     not_json = rules.BAD_JSON
@@ -40,7 +38,6 @@ class OpenAIChat(Fold[Turns, Message]):
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = msgspec.json.Decoder(list[Message])
 
     def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
-        """Judge the parameters and the tools."""
         thinking = head.get("thinking")
         switch = thinking.get("type") if isinstance(thinking, dict) else None
         walk = Turns(family=family_of(model), thinking=switch if isinstance(switch, str) else "")
@@ -61,13 +58,11 @@ class OpenAIChat(Fold[Turns, Message]):
         return walk
 
     def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
-        """Make messages of JSON values tolerantly."""
         misfits = _misfits(walk)
         fitted = (misfits.fit(value, Message, f"messages.{at}") for at, value in enumerate(values, walk.index))
         return [message if isinstance(message, Message) else None for message in fitted]
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
-        """Judge a body without a list of messages."""
         if "messages" in body:
             walk.refuse(rules.SHAPE, "messages", wanted="an array of objects", got=kind(body["messages"]))
         else:
@@ -97,7 +92,6 @@ def _judge_temperature(value: object, walk: Turns) -> None:
 
 
 def _judge_tools(head: dict[str, Any], walk: Turns) -> None:
-    """Judge the tools, and the parameters that need them."""
     tools = head.get("tools")
     if tools is None:
         for name in ("tool_choice", "parallel_tool_calls"):

@@ -43,13 +43,11 @@ class Turns(Walk):
     role: str = ""
 
     def fork(self) -> Self:
-        """Go on from here, with a set of its own."""
         forked = super().fork()
         forked.answered = set(self.answered)
         return forked
 
     def judge_item(self, message: Message) -> None:
-        """Judge one message."""
         content, role = message.content, message.role
         self.role = role
         if role == "tool":
@@ -143,7 +141,6 @@ class Turns(Walk):
                     judge(self, part, f"{path}.{at}")
 
     def judge_end(self) -> None:
-        """Judge the end of the messages: no call is left open, and there is a message at all."""
         if self.calls:
             self._close()
         if not self.index:
@@ -174,12 +171,10 @@ _PARTS: dict[type, Callable[[Turns, Any, str], None]] = {Image: _image, Audio: _
 
 
 def refuse_length(walk: Turns, rule: Rule, path: str, length: int, limit: int) -> None:
-    """Report a string of ``length`` characters where ``limit`` are allowed."""
     walk.refuse(rule, path, at=bracketed(path), limit=limit, length=length)
 
 
 def judge_name(walk: Turns, name: str, path: str) -> None:
-    """Judge a tool's name, in the tools or in a call."""
     if len(name) > rules.NAME_LENGTH:
         refuse_length(walk, rules.NAME_TOO_LONG, path, len(name), rules.NAME_LENGTH)
     # Most names are identifiers, which costs less to tell than the pattern.

@@ -32,8 +32,6 @@ class FileData(Struct, frozen=True, gc=False):
 
 
 class Text(Struct, frozen=True, gc=False, tag_field="type", tag="text"):
-    """Plain text."""
-
     text: str
 
 
@@ -44,14 +42,10 @@ class Image(Struct, frozen=True, gc=False, tag_field="type", tag="image_url"):
 
 
 class Audio(Struct, frozen=True, gc=False, tag_field="type", tag="input_audio"):
-    """Speech, for the models that hear."""
-
     input_audio: Anything
 
 
 class Refusal(Struct, frozen=True, gc=False, tag_field="type", tag="refusal"):
-    """The assistant's refusal."""
-
     refusal: str
 
 
@@ -60,8 +54,6 @@ class PriorAudio(Struct, frozen=True, gc=False, tag_field="type", tag="audio"):
 
 
 class File(Struct, frozen=True, gc=False, tag_field="type", tag="file"):
-    """A document."""
-
     file: FileData
 
 
@@ -80,8 +72,6 @@ class Custom(Struct, frozen=True, gc=False):
 
 
 class FunctionCall(Struct, frozen=True, gc=False, tag_field="type", tag="function"):
-    """A call of the caller's function."""
-
     id: str
     function: Function
 

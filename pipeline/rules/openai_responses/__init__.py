@@ -46,7 +46,6 @@ class OpenAIResponses(Fold[Items, Item]):
     items: ClassVar[msgspec.json.Decoder[list[Item]]] = msgspec.json.Decoder(list[Item])
 
     def judge_head(self, head: dict[str, Any], model: str | None) -> Items:
-        """Judge the parameters and the tools; no rule differs between models."""
         del model
         walk = Items(chained=any(head.get(name) is not None for name in _CHAINS), stored=head.get("store") is not False)
         if "model" not in head:
@@ -75,7 +74,6 @@ class OpenAIResponses(Fold[Items, Item]):
         return [None if isinstance(item, Hole) else item for item in fitted]  # type: ignore[misc]  # what was asked for
 
     def judge_no_list(self, walk: Items, body: dict[str, Any]) -> None:
-        """Judge a body whose input is one text, or missing."""
         given = body.get("input")
         if given is None:
             if not (walk.chained or body.get("prompt") is not None):

@@ -94,7 +94,6 @@ class Items(Walk):
     reasoning: tuple[str, int] = ("", 0)
 
     def fork(self) -> Self:
-        """Go on from here, with containers of its own."""
         forked = super().fork()
         forked.open, forked.new_answered, forked.new_ids = dict(self.open), set(), set()
         return forked
@@ -106,7 +105,6 @@ class Items(Walk):
         self.ids, self.new_ids = self.ids.plus(self.new_ids), set()
 
     def judge_item(self, item: Item) -> None:
-        """Judge one item."""
         kind = item.__class__
         if self.reasoning[0] and kind is not Reasoning:
             self._follow(item)
@@ -117,7 +115,6 @@ class Items(Walk):
             judge(self, item, f"input.{self.index}")
 
     def _follow(self, item: Item) -> None:
-        """Judge what stands behind reasoning."""
         name, at = self.reasoning
         if item.__class__ in _OUTPUTS:
             self.refuse(rules.NO_FOLLOWER, f"input.{at}", id=name)
@@ -137,7 +134,6 @@ class Items(Walk):
             self.refuse(rules.ID_PREFIX, path, at=bracketed(path), id=name, prefix=prefix)
 
     def judge_end(self) -> None:
-        """Judge the end: reasoning that leads nowhere, calls without an output."""
         name, at = self.reasoning
         if name:
             self.refuse(rules.NO_FOLLOWER, f"input.{at}", id=name)
@@ -220,7 +216,6 @@ def _client_output(walk: Items, item: Other, path: str) -> None:
 
 
 def _is_servers(item: Other) -> bool:
-    """Whether the provider itself searched for tools."""
     return item.execution == "server"
 
 
@@ -250,7 +245,6 @@ _JUDGES: dict[type, Callable[[Items, Any, str], None]] = {
 
 
 def judge_name(walk: Walk, name: str, path: str) -> None:
-    """Judge a tool's name, in the tools or in a call."""
     if not ((name.isidentifier() and name.isascii()) or legal_name(name)):
         walk.refuse(rules.NAME, path, at=bracketed(path))
     if len(name) > rules.NAME_LENGTH:

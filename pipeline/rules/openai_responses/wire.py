@@ -16,14 +16,10 @@ class _Tagged(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fi
 
 
 class _Input(_Tagged, frozen=True, gc=False, kw_only=True):
-    """What every part that comes from outside has."""
-
     prompt_cache_breakpoint: Raw | UnsetType = UNSET
 
 
 class InputText(_Input, frozen=True, gc=False, tag="input_text"):
-    """Text for the model."""
-
     text: str
 
 
@@ -36,8 +32,6 @@ class InputImage(_Input, frozen=True, gc=False, tag="input_image"):
 
 
 class InputFile(_Input, frozen=True, gc=False, tag="input_file"):
-    """A document for the model."""
-
     file_data: str | None = None
     file_id: str | None = None
     file_url: str | None = None
@@ -46,28 +40,20 @@ class InputFile(_Input, frozen=True, gc=False, tag="input_file"):
 
 
 class OutputText(_Tagged, frozen=True, gc=False, tag="output_text"):
-    """Text of the model's."""
-
     text: str
     annotations: Raw | UnsetType = UNSET
     logprobs: Raw | UnsetType = UNSET
 
 
 class Refusal(_Tagged, frozen=True, gc=False, tag="refusal"):
-    """The model's refusal."""
-
     refusal: str
 
 
 class SummaryText(_Tagged, frozen=True, gc=False, tag="summary_text"):
-    """A part of a summary."""
-
     text: str
 
 
 class Screenshot(_Tagged, frozen=True, gc=False, tag="computer_screenshot"):
-    """What a computer tool shows."""
-
     image_url: str | None = None
     file_id: str | None = None
     detail: Raw | UnsetType = UNSET
@@ -83,8 +69,6 @@ ROLES = ("assistant", "system", "developer", "user")
 
 
 class _Item(_Tagged, frozen=True, gc=False, kw_only=True):
-    """What every item has."""
-
     id: str | None = None
     status: Raw | UnsetType = UNSET
 
@@ -98,8 +82,6 @@ class Message(_Item, frozen=True, gc=False, tag="message"):
 
 
 class _Called(_Item, frozen=True, gc=False, kw_only=True):
-    """What calls of the caller's tools and their outputs have."""
-
     call_id: str
     caller: Raw | UnsetType = UNSET
 
@@ -113,8 +95,6 @@ class FunctionCall(_Called, frozen=True, gc=False, tag="function_call"):
 
 
 class FunctionOutput(_Called, frozen=True, gc=False, tag="function_call_output"):
-    """The output of a function."""
-
     output: str | list[OutputPart]
     name: str | None = None
     namespace: str | None = None
@@ -129,8 +109,6 @@ class CustomCall(_Called, frozen=True, gc=False, tag="custom_tool_call"):
 
 
 class CustomOutput(_Called, frozen=True, gc=False, tag="custom_tool_call_output"):
-    """The output of such a tool."""
-
     output: str | list[OutputPart]
 
 
@@ -206,8 +184,6 @@ class ToolSearchOutput(Other, frozen=True, gc=False, tag="tool_search_output"):
 
 
 class ConfigurationUpdate(_Item, frozen=True, gc=False, tag="configuration_update"):
-    """A setting that holds from here on."""
-
     reasoning: Raw | UnsetType = UNSET
     text: Raw | UnsetType = UNSET
 

@@ -52,8 +52,6 @@ class Sent(Struct, frozen=True, array_like=True):
 
 
 class ChatDialect:
-    """The chat for one setting."""
-
     separator = b","
     marks_left = 0
     state = Sent()
@@ -81,7 +79,6 @@ class ChatDialect:
         self._system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
 
     def encode(self, message: Message, state: Sent) -> Encoded:
-        """Write one turn."""
         return self._write(message, state, final=False)
 
     def end(self, messages: Sequence[Message], state: Sent, _settled: int, *, final: bool) -> Ending:

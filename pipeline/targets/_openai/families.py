@@ -47,7 +47,6 @@ class Chat(Struct, frozen=True):
 
 
 def chat_model(model: str | None) -> Chat:
-    """What the model of a name takes."""
     name = (model or "").lower()
     own = _OPENAI.search(name) is not None and _OPEN_WEIGHTS.search(name) is None
     return Chat(

@@ -84,7 +84,6 @@ def fitted_image(piece: Piece, image: Image, parts: Parts, book: Book) -> Piece:
 
 
 def _image_type(source: _Source) -> tuple[str, str]:
-    """The media type of an inline image, and why it cannot be sent."""
     encoded = {"type": "base64", "data": source.data, "media_type": source.media_type}
     facts = inspect(Raw(msgspec.json.encode(encoded)))
     if facts is None:
@@ -135,7 +134,6 @@ def _file_part(source: _Source, title: str, parts: Parts) -> Any:  # noqa: ANN40
 
 
 def _plain_text(source: _Source) -> str | None:
-    """The text of a document that is made of text."""
     if source.type == "text":
         return source.data
     if source.type != "content":

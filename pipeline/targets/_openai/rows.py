@@ -48,15 +48,12 @@ class ServedParts:
     """The parts that servers of open models take: text and images."""
 
     def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
-        """Plain text."""
         return _Text(text.text)
 
     def image(self, url: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
-        """An image by its URL, or as a data URL."""
         return _Image(_Url(url, detail))
 
     def uploaded_image(self, file_id: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401, ARG002  there are no uploads
-        """Nothing: images are not uploaded."""
         return None
 
     def takes(self, media_type: str) -> bool:
@@ -64,27 +61,20 @@ class ServedParts:
         return media_type == "application/pdf"
 
     def file(self, name: str, url: str) -> Any:  # noqa: ANN401, ARG002  no such part
-        """Nothing: documents are not taken."""
         return None
 
     def uploaded_file(self, file_id: str) -> Any:  # noqa: ANN401, ARG002  no such part
-        """Nothing: documents are not taken."""
         return None
 
     def linked_file(self, url: str) -> Any:  # noqa: ANN401, ARG002  no such part
-        """Nothing: documents are not taken."""
         return None
 
 
 class ChatParts(ServedParts):
-    """The parts that Chat Completions takes: documents too, unless they lie elsewhere."""
-
     def file(self, name: str, url: str) -> Any:  # noqa: ANN401  a part
-        """A document as a data URL."""
         return _File(_FileData(filename=name, file_data=url))
 
     def uploaded_file(self, file_id: str) -> Any:  # noqa: ANN401  a part
-        """A document that was uploaded before."""
         return _File(_FileData(file_id=file_id))
 
 

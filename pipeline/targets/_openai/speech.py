@@ -171,7 +171,6 @@ def content_of(blocks: Sequence[Block], parts: Parts) -> str | list[Any]:
 
 
 def parts_of(block: Block, parts: Parts) -> list[Any]:
-    """A fitted block as parts of a message or a result."""
     match block:
         case Text():
             return [parts.text(block)]
@@ -205,7 +204,6 @@ class Said:
         return only.text if isinstance(only, Text) and only.own is UNSET else self.parts
 
     def rows(self, place: str) -> list[Row]:
-        """Where the pieces stand in a message whose content is at ``place``."""
         is_text = isinstance(self.content, str)
         return [
             row(piece, place if is_text else f"{place}.{start}")
@@ -235,12 +233,10 @@ def said_by_user(pieces: Sequence[Piece], voice: Voice) -> list[Said | Piece]:
 
 
 def own_members(own: Own | UnsetType) -> dict[str, Raw]:
-    """What is its provider's own beside a block or a message."""
     return {} if own is UNSET else own.members
 
 
 def is_native_item(block: Unknown, owners: Collection[str]) -> bool:
-    """Whether a block is an item of its own, of one of the ``owners``."""
     return block.issuer is not UNSET and block.issuer.provider in owners and block.issuer.provider == RESPONSES
 
 

@@ -50,7 +50,6 @@ _SYSTEM_INSIDE_SINCE: Final = (4, 8)
 
 
 def is_thinking(setting: Setting) -> bool:
-    """Whether the model is asked to think."""
     thinking = bytes(setting.params.get("thinking", b"null"))
     return thinking != b"null" and b'"disabled"' not in thinking
 
@@ -82,8 +81,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AnthropicDialect:
-    """The Messages API for one setting."""
-
     separator = b","
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
@@ -171,7 +168,6 @@ class AnthropicDialect:
         return parts
 
     def name(self, name: str) -> str:
-        """A tool's name as this API takes it."""
         found = self._names.get(name)
         if found is None:
             found = self._names[name] = tool_name(name)
@@ -279,8 +275,6 @@ def _without_trailing_space(piece: Piece, book: Book) -> Piece:
 
 
 class Anthropic:
-    """The target ``anthropic``."""
-
     name = NAME
     text = False
     tail_rule = "ANT-25"
@@ -303,5 +297,4 @@ class Anthropic:
         )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> AnthropicDialect:
-        """Get ready for a session."""
         return AnthropicDialect(setting, system)

@@ -165,7 +165,6 @@ def _fault(piece: Piece, message: Message, model: str | None) -> str:
 
 
 def version_of(model: str | None) -> tuple[int, int] | None:
-    """The version of a Claude model, by any provider's name for it."""
     found = _VERSION.search(model or "")
     return (int(found[1]), int(found[2] or 0)) if found else None
 

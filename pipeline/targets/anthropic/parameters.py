@@ -47,7 +47,6 @@ def tool_name(name: str) -> str:
 
 
 def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
-    """The head of every request of a session."""
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Raw] = {}
     if setting.model is not None:
@@ -114,7 +113,6 @@ def _limited(value: Raw, path: str, marks: int, writer: HeadWriter) -> tuple[Raw
 
 
 def _system(writer: HeadWriter, rows: Sequence[Piece]) -> Raw | None:
-    """The system prompt, followed by the history's leading system messages."""
     given = writer.setting.system
     texts = [on_the_wire(piece.block) for piece in writer.system_rows(rows)]
     if isinstance(given, str) and not texts:

@@ -54,8 +54,6 @@ class ConverseState(Struct, frozen=True, array_like=True):
 
 
 class ConverseDialect:
-    """Converse for one setting."""
-
     separator = b","
     marks_left = 0
 
@@ -151,7 +149,6 @@ class ConverseDialect:
 
 
 def _trimmed(pieces: list[Piece], book: Book) -> list[Piece]:
-    """The pieces without whitespace at their end, as Claude wants a prefill."""
     last = pieces[-1] if pieces else None
     if last is None or not isinstance(last.block, Text) or last.block.text == last.block.text.rstrip():
         return pieces
@@ -173,8 +170,6 @@ def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
 
 
 class BedrockConverse:
-    """The target ``bedrock-converse``."""
-
     name = NAME
     text = False
     tail_rule = "BED-11"
@@ -193,5 +188,4 @@ class BedrockConverse:
         return Structure(neighbours=both) if "titan" in model else STRICT
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ConverseDialect:
-        """Get ready for a session."""
         return ConverseDialect(setting, system)

@@ -81,7 +81,6 @@ class ConverseFitting(Fitting):
         return tool_name(name)
 
     def image(self, piece: Piece, image: Image) -> Piece:
-        """PNG, JPEG, GIF and WebP (BED-16)."""
         return fit_image(piece, image, self.book, taken=lambda kind: kind in IMAGE_TYPES, most_bytes=_MOST_IMAGE_BYTES)
 
     def document(self, piece: Piece, document: Document) -> Piece:
@@ -153,12 +152,10 @@ def point_behind(block: Block) -> Raw | None:
 
 
 def is_document(block: Block) -> bool:
-    """Whether a block is a document, in the canonical form or in Converse's."""
     return isinstance(block, Document) or (isinstance(block, Unknown) and block.kind == "document")
 
 
 def written(block: Block) -> Any:  # noqa: ANN401  JSON
-    """A fitted block as Converse's JSON."""
     match block:
         case Text(text=text):
             return {"text": text}

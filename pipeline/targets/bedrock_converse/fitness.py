@@ -111,8 +111,6 @@ class _SearchResult(_Exact, frozen=True):
 
 
 class _ServerCall(_Exact, frozen=True):
-    """A call of a tool that the service runs."""
-
     tool_use_id: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,64}$")]
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     input: dict[str, Raw]
@@ -120,8 +118,6 @@ class _ServerCall(_Exact, frozen=True):
 
 
 class _ServerResult(_Exact, frozen=True):
-    """What such a tool returned, in the same turn."""
-
     tool_use_id: str
     content: list[dict[str, Raw]]
     type: str
@@ -201,7 +197,6 @@ def _whole(member: Struct) -> bool:
 
 
 def named(block: Unknown, name: str) -> Unknown:
-    """The same document under another name."""
     keys = msgspec.json.decode(block.raw, type=dict[str, dict[str, Raw]])
     keys["document"]["name"] = Raw(msgspec.json.encode(name))
     return Unknown(kind=block.kind, raw=Raw(msgspec.json.encode(keys)))

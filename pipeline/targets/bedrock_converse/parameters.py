@@ -133,7 +133,6 @@ def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
 
 
 def _unmarked(items: list[Any], path: str, writer: HeadWriter) -> list[Any]:
-    """The items without cache breakpoints."""
     kept = [item for item in items if mark_of(_encoded(item)) is None]
     if len(kept) < len(items):
         writer.note_fix("cache_mark_dropped", path)

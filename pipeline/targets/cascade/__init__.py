@@ -68,7 +68,6 @@ class CascadeHead(Struct, frozen=True):
 
 
 def prepare_head(setting: Setting, system: Sequence[Piece]) -> CascadeHead:
-    """The head of every request of a session."""
     writer = HeadWriter(_SHAPE, setting)
     params = writer.read_params()
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
@@ -109,8 +108,6 @@ class _Row(Struct, frozen=True):
 
 
 class CascadeDialect:
-    """The planner's request for one setting."""
-
     separator = b","
     marks_left = 0
 
@@ -198,13 +195,10 @@ def _written(role: str, text: str) -> bytes:
 
 
 class Cascade:
-    """The target ``cascade``."""
-
     name = NAME
     text = False
     tail_rule = "CAS-07"
     tail_rules = frozenset({"CAS-03", "CAS-07", "CAS-10", "CAS-11"})
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> CascadeDialect:
-        """Get ready for a session."""
         return CascadeDialect(setting, system)

@@ -87,27 +87,20 @@ def _said(piece: Piece, book: Book) -> Piece:
 
 
 class _TextOnly(Fitting):
-    """Blocks for a model that reads text and nothing else."""
-
     def name(self, name: str) -> str:
-        """Any name: it is written as JSON."""
         return name
 
     def image(self, piece: Piece, image: Image) -> Piece:
-        """A line of text."""
         del image
         return self.book.change("image_stubbed", piece, Text(text=IMAGE))
 
     def document(self, piece: Piece, document: Document) -> Piece:
-        """A document's text, or a line that names it."""
         return fitted_document(piece, document, ServedParts(), self.book)
 
     def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> None:
-        """Nothing."""
         del piece, unknown, inside
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
-        """Everything stays where it is, as text."""
         del part, result
         return ""
 
@@ -189,7 +182,6 @@ def call_line(name: str, arguments: Raw) -> str:
 
 
 def wrapped(call_id: str, output: str) -> str:
-    """A tool's output as the user hands it over."""
     return f'<tool_result tool_call_id="{call_id}">\n{output}\n{_CLOSING}'
 
 

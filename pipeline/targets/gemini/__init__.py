@@ -35,8 +35,6 @@ class GeminiState(Struct, frozen=True, array_like=True):
 
 
 class GeminiDialect:
-    """generateContent for one setting."""
-
     separator = b","
     marks_left = 0
 
@@ -50,7 +48,6 @@ class GeminiDialect:
         self.prefix = head.before("contents")
 
     def encode(self, message: Message, state: GeminiState) -> Encoded:
-        """Write one message."""
         book = Book(NAME)
         message = in_common_words(message, book)
         fitting = GeminiFitting(book, media_in_results=self._newer)
@@ -83,7 +80,6 @@ class GeminiDialect:
         )
 
     def end(self, messages: Sequence[Message], state: GeminiState, _settled: int, *, final: bool) -> Ending:  # noqa: ARG002  an answer to go on with is written as any
-        """Write the open messages."""
         parts: list[Encoded] = []
         for message in messages:
             parts.append(self.encode(message, state))
@@ -92,15 +88,12 @@ class GeminiDialect:
 
 
 class Gemini:
-    """The target ``gemini``."""
-
     name = NAME
     text = False
     tail_rule = "GEM-09"
     tail_rules = frozenset({"GEM-05", "GEM-09"})
 
     def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  all models have it from the API
-        """What recorded requests were accepted with."""
         return Structure(
             assistant_last="always",
             neighbours=frozenset({"user"}),
@@ -110,5 +103,4 @@ class Gemini:
         )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> GeminiDialect:
-        """Get ready for a session."""
         return GeminiDialect(setting, system)

@@ -112,8 +112,6 @@ _MOST_INLINE: Final = 20 * 1024 * 1024  # bytes of a whole request with inline d
 
 
 class GeminiFitting(Fitting):
-    """Fits blocks to Gemini."""
-
     marks = False
 
     def __init__(self, book: Book, *, media_in_results: bool) -> None:
@@ -125,7 +123,6 @@ class GeminiFitting(Fitting):
         return function_name(name)
 
     def image(self, piece: Piece, image: Image) -> Piece:
-        """PNG, JPEG, WebP, HEIC and HEIF."""
         return fit_image(piece, image, self.book, taken=_IMAGES.__contains__, most_bytes=_MOST_INLINE)
 
     def document(self, piece: Piece, document: Document) -> Piece:

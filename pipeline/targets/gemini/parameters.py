@@ -48,7 +48,6 @@ def function_name(name: str) -> str:
 
 
 def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
-    """The head of every request of a session."""
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Any] = {}
     params = writer.read_params()
@@ -84,7 +83,6 @@ def _text_of(said: PromptText) -> str | None:
 
 
 def _instruction(words: list[str], given: Raw | None) -> Any:  # noqa: ANN401  JSON
-    """The system instruction: one in the API's own shape, then the texts."""
     parts: list[Any] = [{"text": text} for text in words]
     if given is None:
         return {"parts": parts} if parts else None
@@ -96,7 +94,6 @@ def _instruction(words: list[str], given: Raw | None) -> Any:  # noqa: ANN401  J
 
 
 def _tools(writer: HeadWriter) -> tuple[list[dict[str, Any]], list[Any]]:
-    """The functions, and the API's own tools."""
     functions: list[dict[str, Any]] = []
     own: list[Any] = []
     for each in writer.declared_tools():

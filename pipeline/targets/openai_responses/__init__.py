@@ -73,7 +73,6 @@ class _Items:
 
     @property
     def place(self) -> str:
-        """Where the next item will stand."""
         return f"input.{self._count + len(self.items)}"
 
     def put(self, item: Any, *rows: Row) -> None:  # noqa: ANN401  an item, ready to encode
@@ -116,13 +115,10 @@ class _Items:
         self._said = []
 
     def after(self) -> Sent:
-        """The state behind the message."""
         return Sent(self._count + len(self.items), self.asked, self._ids[-_REMEMBERED:])
 
 
 class ResponsesDialect:
-    """The Responses API for one setting."""
-
     separator = b","
     marks_left = 0
     state = Sent()
@@ -142,7 +138,6 @@ class ResponsesDialect:
         self._system = [{"type": "message", **row} for row in first]
 
     def encode(self, message: Message, state: Sent) -> Encoded:
-        """Write one turn."""
         first = [] if state.count else self._system
         written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME))
         message = in_common_words(message, written.book)
@@ -241,8 +236,6 @@ class _ResponsesFitting(OpenAIFitting):
 
 
 class OpenAIResponses:
-    """The target ``openai-responses``."""
-
     name = NAME
     text = False
     # The API goes on after whatever comes last: what refuses an assistant's turn there is the policy.
@@ -263,5 +256,4 @@ class OpenAIResponses:
         )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ResponsesDialect:
-        """Get ready for a session."""
         return ResponsesDialect(setting, system)

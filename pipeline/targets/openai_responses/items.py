@@ -46,18 +46,13 @@ class _InputFile(Struct, frozen=True, tag_field="type", tag="input_file", omit_d
 
 
 class ResponsesParts:
-    """The parts of a user's message."""
-
     def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
-        """Plain text, with what is its own."""
         return {"type": "input_text", "text": text.text, **own_members(text.own)}
 
     def image(self, url: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
-        """An image by its URL, or as a data URL."""
         return _InputImage(image_url=url, detail=detail)
 
     def uploaded_image(self, file_id: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
-        """An image that was uploaded before."""
         return _InputImage(file_id=file_id, detail=detail)
 
     def takes(self, media_type: str) -> bool:
@@ -65,15 +60,12 @@ class ResponsesParts:
         return not media_type.startswith(("audio/", "image/", "video/"))
 
     def file(self, name: str, url: str) -> Any:  # noqa: ANN401  a part
-        """A document as a data URL."""
         return _InputFile(filename=name, file_data=url)
 
     def uploaded_file(self, file_id: str) -> Any:  # noqa: ANN401  a part
-        """A document that was uploaded before."""
         return _InputFile(file_id=file_id)
 
     def linked_file(self, url: str) -> Any:  # noqa: ANN401  a part
-        """A document that lies elsewhere."""
         return _InputFile(file_url=url)
 
 
@@ -90,7 +82,6 @@ def message_item(role: str, content: str | list[Any], beside: Mapping[str, Any])
 
 
 def output_part(text: Text) -> dict[str, Any]:
-    """A part of what the assistant says."""
     if text.refusal:
         return {"type": "refusal", "refusal": text.text}
     return {"type": "output_text", "text": text.text, **own_members(text.own)}
@@ -123,7 +114,6 @@ def result_item(own: Own | UnsetType, call_id: str, content: str | list[Any], as
 
 
 def reasoning_item(block: Block) -> dict[str, Any]:
-    """Reasoning as the item that it was."""
     if isinstance(block, Unknown):
         item = _read(block)
         return {"type": "reasoning", "summary": item.summary, "encrypted_content": item.encrypted_content or ""}
@@ -137,7 +127,6 @@ def reasoning_item(block: Block) -> dict[str, Any]:
 
 
 def fits_prefix(item: Mapping[str, Any]) -> bool:
-    """Whether an item's id begins as its type demands."""
     name = msgspec.json.decode(item["id"], type=str)
     return name.startswith(_PREFIXES.get(item["type"], ""))
 
@@ -182,12 +171,10 @@ def is_reasoning_block(block: Block) -> bool:
 
 
 def is_plain_message(piece: Piece) -> bool:
-    """Whether a piece is text of a message without an id."""
     return isinstance(piece.block, Text) and "id" not in own_members(piece.own)
 
 
 def item_id(block: Block) -> bool:
-    """Whether a block is an item with an id of its own."""
     return not isinstance(block, Unknown) and "id" in own_members(block.own)
 
 

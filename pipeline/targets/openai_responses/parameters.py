@@ -49,7 +49,6 @@ _NO: Final = Raw(b"false")
 
 
 def write_head(setting: Setting) -> WrittenHead:
-    """The head of every request of a session."""
     writer = HeadWriter(_SHAPE, setting)
     params = writer.clamped(openai_params(setting.params, "max_output_tokens", _in_own_words))
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
