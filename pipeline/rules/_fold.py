@@ -103,18 +103,12 @@ class Fold(ABC, Generic[W, Item]):
     items: ClassVar[msgspec.json.Decoder[Any]]  # of a list of Item
 
     @abstractmethod
-    def judge_head(self, head: dict[str, Any], model: str | None) -> W:
+    def begin_walk(self, head: dict[str, Any], model: str | None) -> W:
         """Judge the body without the list; ``model`` is the one that was given, or that the head names."""
 
     @abstractmethod
     def read_items(self, values: Sequence[object], walk: W) -> list[Item | None]:
         """Make items of JSON values tolerantly, and report what does not fit; None is one that could not be read."""
-
-    def judge_items(self, walk: W, items: Sequence[Item | None]) -> None:
-        walk.judge_items(items)
-
-    def judge_end(self, walk: W) -> None:
-        walk.judge_end()
 
     @abstractmethod
     def judge_no_list(self, walk: W, body: dict[str, Any]) -> None:
@@ -129,7 +123,7 @@ class Fold(ABC, Generic[W, Item]):
         del bad, text, before
         walk.refuse(self.surrogate, path)
 
-    def start(self, head: bytes, model: str | None = None) -> tuple[W, list[Violation]]:
+    def judge_head(self, head: bytes, model: str | None = None) -> tuple[W, list[Violation]]:
         """Judge a request without its items; positions assume that the list will be its last key."""
         values, bad = _read_json(head)
         if not isinstance(values, dict):
@@ -143,7 +137,7 @@ class Fold(ABC, Generic[W, Item]):
             walk.surrogate = True
         return walk, walk.found
 
-    def step(self, state: W, messages: bytes) -> tuple[W, list[Violation]]:
+    def judge_messages(self, state: W, messages: bytes) -> tuple[W, list[Violation]]:
         """Judge more items; the cost is theirs alone, however long the history."""
         if state.broken or not messages.strip():
             return state, []
@@ -154,13 +148,13 @@ class Fold(ABC, Generic[W, Item]):
             chars = len(messages) if messages.isascii() else len(messages.decode())
             items = self.items.decode(array)
         except _UNREADABLE:
-            self._step_slowly(walk, array)
+            self._judge_slowly(walk, array)
         else:
-            self.judge_items(walk, items)
+            walk.judge_items(items)
             walk.chars += chars + 1
         return walk, walk.found
 
-    def _step_slowly(self, walk: W, array: bytes) -> None:
+    def _judge_slowly(self, walk: W, array: bytes) -> None:
         values, bad = _read_json(array)
         if not isinstance(values, list):
             walk.broken = True
@@ -171,18 +165,18 @@ class Fold(ABC, Generic[W, Item]):
             return
         before = walk.index
         text = array[1:-1].decode()
-        self.judge_items(walk, self.read_items(values, walk))
+        walk.judge_items(self.read_items(values, walk))
         if bad is not None and not walk.surrogate:
             path = _json.surrogate_path({self.key: [None] * before + values})
             self.refuse_half(walk, BadJSON(bad.reason, bad.at - 1), text, path, walk.chars)
             walk.surrogate = True
         walk.chars += len(text) + 1
 
-    def finish(self, state: W) -> list[Violation]:
+    def judge_end(self, state: W) -> list[Violation]:
         if state.broken:
             return []
         walk = state.fork()
-        self.judge_end(walk)
+        walk.judge_end()
         return walk.found
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
@@ -196,8 +190,8 @@ class Fold(ABC, Generic[W, Item]):
             return self._validate_slowly(body, model)
         walk = self._walk_behind(head, model)
         walk.size = len(body)
-        self.judge_items(walk, items)
-        self.judge_end(walk)
+        walk.judge_items(items)
+        walk.judge_end()
         return walk.found
 
     def _validate_slowly(self, body: bytes, model: str | None) -> list[Violation]:
@@ -212,14 +206,14 @@ class Fold(ABC, Generic[W, Item]):
         if not isinstance(listed, list):
             self.judge_no_list(walk, values)
             return walk.found
-        self.judge_items(walk, self.read_items(listed, walk))
-        self.judge_end(walk)
+        walk.judge_items(self.read_items(listed, walk))
+        walk.judge_end()
         return walk.found
 
     def _walk_behind(self, values: dict[str, Any], model: str | None) -> W:
         head = {name: value for name, value in values.items() if name != self.key}
         named = head.get(self.model_key)
-        return self.judge_head(head, model if model is not None else named if isinstance(named, str) else None)
+        return self.begin_walk(head, model if model is not None else named if isinstance(named, str) else None)
 
     def _walk_of_no_object(self, bad: BadJSON | None, model: str | None) -> tuple[W, list[Violation]]:
         """A walk that leads nowhere, since the body is no JSON object."""

@@ -119,22 +119,22 @@ class RuleSet(Protocol[State]):
     """The rules of one target, as a fold over the messages of a request.
 
     States are values: a state may be stepped from again and again, and in different directions. The whole body gives
-    the same violations as ``start``, a ``step`` for any grouping of its messages, and ``finish``. Nothing here raises
-    for what a body holds.
+    the same violations as ``judge_head``, ``judge_messages`` for any grouping of its messages, and ``judge_end``.
+    Nothing here raises for what a body holds.
     """
 
     target: str
 
-    def start(self, head: bytes, model: str | None = None) -> tuple[State, list[Violation]]:
+    def judge_head(self, head: bytes, model: str | None = None) -> tuple[State, list[Violation]]:
         """Judge a request without its messages: ``head`` is the JSON object less that key.
 
         ``model`` selects the model-dependent rules; None takes the one that the head names.
         """
 
-    def step(self, state: State, messages: bytes) -> tuple[State, list[Violation]]:
+    def judge_messages(self, state: State, messages: bytes) -> tuple[State, list[Violation]]:
         """Judge more messages: their JSON joined by ``,``, without brackets, as in the body."""
 
-    def finish(self, state: State) -> list[Violation]:
+    def judge_end(self, state: State) -> list[Violation]:
         """Say what only the end of the request shows. The state stays usable."""
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
@@ -183,16 +183,16 @@ class Judged(Struct, frozen=True):
 
 
 class WholeBody(ABC):
-    """The fold of a target that takes one text: ``start`` gets the whole body, and earlier turns are text in it."""
+    """The fold of a target that takes one text: its head is the whole body, and earlier turns are text in it."""
 
-    def start(self, head: bytes, model: str | None = None) -> tuple[Judged, list[Violation]]:
+    def judge_head(self, head: bytes, model: str | None = None) -> tuple[Judged, list[Violation]]:
         return Judged(), self.validate(head, model)
 
-    def step(self, state: Judged, messages: bytes) -> tuple[Judged, list[Violation]]:
+    def judge_messages(self, state: Judged, messages: bytes) -> tuple[Judged, list[Violation]]:
         del messages
         return state, []
 
-    def finish(self, state: Judged) -> list[Violation]:
+    def judge_end(self, state: Judged) -> list[Violation]:
         del state
         return []
 

@@ -162,7 +162,7 @@ class Cascade(Fold[Turns, Message]):
     surrogate = SURROGATE
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = msgspec.json.Decoder(list[Message])
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
+    def begin_walk(self, head: dict[str, Any], model: str | None) -> Turns:
         walk = Turns()
         for key in _NO_SLOT:
             if key in head:

@@ -306,9 +306,9 @@ class Vllm(Fold[Turns, Message]):
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = OpenAIChat.items
     _chat: ClassVar[OpenAIChat] = OpenAIChat()
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
+    def begin_walk(self, head: dict[str, Any], model: str | None) -> Turns:
         goes_on = head.get("continue_final_message") is True
-        walk = Turns(family=template_of(model), chat=self._chat.judge_head(head, model), goes_on=goes_on)
+        walk = Turns(family=template_of(model), chat=self._chat.begin_walk(head, model), goes_on=goes_on)
         walk.share()
         return walk
 

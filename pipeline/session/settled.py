@@ -148,16 +148,16 @@ class SettledPart:
         rules = self.target.rules
         head = self.dialect.head if head is None else head
         if self._judgement is None or head != self._judged_head:
-            self._judgement, self._violations = rules.start(head, self.model)
+            self._judgement, self._violations = rules.judge_head(head, self.model)
             self._judged, self._judged_head, self._ahead = 0, head, None
         self._judge_settled(rules)
         pieces = [*self.chunks[self._judged :], *parts]
         state = self._judgement
         found: list[Violation] = []
         if pieces:
-            state, found = rules.step(state, b",".join(pieces))
+            state, found = rules.judge_messages(state, b",".join(pieces))
             self._ahead = pieces, state, found
-        return [*self._violations, *found, *rules.finish(state)]
+        return [*self._violations, *found, *rules.judge_end(state)]
 
     def _judge_settled(self, rules: RuleSet[Any]) -> None:
         """Go on towards where the settled chunks end, and stop a little before it.
@@ -173,7 +173,7 @@ class SettledPart:
             self._ahead = None
         new = self.chunks[self._judged :]
         if sum(map(len, new)) > _LITTLE:
-            self._judgement, found = rules.step(self._judgement, b",".join(new))
+            self._judgement, found = rules.judge_messages(self._judgement, b",".join(new))
             self._violations += found
             self._judged = len(self.chunks)
 

@@ -43,17 +43,17 @@ def fold(body, target):
     text = body.decode("utf-8", "surrogatepass") if hasattr(rules, "key") else ""
     head, listed, rest = text.partition(f'"{getattr(rules, "key", "")}":[')
     if not listed:
-        state, found = rules.start(body)
-        return found + rules.finish(state)
-    state, found = rules.start((head.removesuffix(",") + "}").encode("utf-8", "surrogatepass"))
+        state, found = rules.judge_head(body)
+        return found + rules.judge_end(state)
+    state, found = rules.judge_head((head.removesuffix(",") + "}").encode("utf-8", "surrogatepass"))
     decoder = json.JSONDecoder()
     at = 0
     while rest[at] != "]":
         _, end = decoder.raw_decode(rest, at)
-        state, more = rules.step(state, rest[at:end].encode("utf-8", "surrogatepass"))
+        state, more = rules.judge_messages(state, rest[at:end].encode("utf-8", "surrogatepass"))
         found += more
         at = end + (rest[end] == ",")
-    return found + rules.finish(state)
+    return found + rules.judge_end(state)
 
 
 def check(found, vector):
@@ -142,10 +142,10 @@ def test_a_long_line_is_quoted_in_part():
 )
 def test_the_fold_of_a_text_says_it_all_at_the_start(target, vector):
     rules, text = RULE_SETS[target], text_of(vector)
-    state, found = rules.start(text)
+    state, found = rules.judge_head(text)
     assert found == validate(text, target)
-    assert rules.step(state, b"{}") == (state, [])
-    assert rules.finish(state) == []
+    assert rules.judge_messages(state, b"{}") == (state, [])
+    assert rules.judge_end(state) == []
 
 
 def botocore_report(body):

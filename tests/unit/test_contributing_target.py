@@ -61,23 +61,23 @@ MODULE = textwrap.dedent(
 
         target = "house"
 
-        def start(self, head, model=None):
+        def judge_head(self, head, model=None):
             return 0, []
 
-        def step(self, state, messages):
+        def judge_messages(self, state, messages):
             found = []
             for at, message in enumerate(msgspec.json.decode(b"[%b]" % messages), start=state):
                 if message.get("role") not in ROLES:
                     found.append(ROLE.broken(f"messages.{at}.role", role=message.get("role")))
             return state + len(msgspec.json.decode(b"[%b]" % messages)), found
 
-        def finish(self, state):
+        def judge_end(self, state):
             return [] if state else [EMPTY.broken("messages")]
 
         def validate(self, body, model=None):
             messages = msgspec.json.decode(body).get("messages", [])
-            state, found = self.step(0, msgspec.json.encode(messages)[1:-1])
-            return [*found, *self.finish(state)]
+            state, found = self.judge_messages(0, msgspec.json.encode(messages)[1:-1])
+            return [*found, *self.judge_end(state)]
 
 
     TARGET = register(House(), HouseRules(), CATALOGUE.rules, shape="openai-chat")

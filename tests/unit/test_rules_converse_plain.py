@@ -6,8 +6,9 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.rules import RULE_SETS, bedrock_converse, validate
-from pipeline.rules.bedrock_converse.plain import pass_plain
+from pipeline.rules import RULE_SETS, validate
+from pipeline.rules.bedrock_converse import walk as converse
+from pipeline.rules.bedrock_converse.walk import pass_plain
 
 HEAD = {"modelId": "anthropic.claude-3-haiku", "toolConfig": {"tools": []}}
 texts = st.sampled_from(["a", "b c", "a", "", " "])
@@ -92,22 +93,22 @@ HEALTHY = [
 @example([*HEALTHY[:4], turn("user", result("t1"))], 2)
 def test_with_and_without_the_pass(listed, cut):
     body = msgspec.json.encode(HEAD | {"messages": listed})
-    with patch.object(bedrock_converse, "pass_plain", lambda walk, items: None):
+    with patch.object(converse, "pass_plain", lambda walk, items: None):
         expected = validate(body, "bedrock-converse")
     assert validate(body, "bedrock-converse") == expected
     rules = RULE_SETS["bedrock-converse"]
-    state, found = rules.start(msgspec.json.encode(HEAD))
+    state, found = rules.judge_head(msgspec.json.encode(HEAD))
     for some in (listed[:cut], listed[cut:]):
-        state, more = rules.step(state, msgspec.json.encode(some)[1:-1])
+        state, more = rules.judge_messages(state, msgspec.json.encode(some)[1:-1])
         found += more
-    found += rules.finish(state)
+    found += rules.judge_end(state)
     assert sorted(map(msgspec.json.encode, found)) == sorted(map(msgspec.json.encode, expected))
 
 
 def test_a_healthy_history_is_passed_as_far_as_pairs_go():
     rules = RULE_SETS["bedrock-converse"]
     items = rules.items.decode(msgspec.json.encode([*HEALTHY, turn("user", SAID)]))
-    walk, _ = rules.start(msgspec.json.encode(HEAD))
+    walk, _ = rules.judge_head(msgspec.json.encode(HEAD))
     pass_plain(walk, items)
     assert (walk.index, walk.role, walk.run_at, walk.calls, walk.results) == (6, "assistant", 5, (), ())
     assert "t3" in walk.ids

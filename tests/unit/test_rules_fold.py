@@ -24,15 +24,15 @@ def encode(value: object) -> bytes:
 
 def fold(target, head, groups):
     """What is found in a body whose messages come in these groups."""
-    state, found = RULE_SETS[target].start(encode(head))
+    state, found = RULE_SETS[target].judge_head(encode(head))
     state, more = step_all(target, state, groups)
-    return sort(found + more + RULE_SETS[target].finish(state))
+    return sort(found + more + RULE_SETS[target].judge_end(state))
 
 
 def step_all(target, state, groups):
     found = []
     for group in groups:
-        state, more = RULE_SETS[target].step(state, b",".join(map(encode, group)))
+        state, more = RULE_SETS[target].judge_messages(state, b",".join(map(encode, group)))
         found += more
     return state, found
 
@@ -78,13 +78,13 @@ def test_a_state_can_be_stepped_from_twice(target, data):
     _, heads, histories = BODIES[target]
     head, trunk, left, right = data.draw(heads), *(data.draw(histories) for _ in range(3))
     rules = RULE_SETS[target]
-    state, found = rules.start(encode(head))
+    state, found = rules.judge_head(encode(head))
     state, more = step_all(target, state, [trunk])
-    base, before = found + more, rules.finish(state)
+    base, before = found + more, rules.judge_end(state)
     ends = [(branch, step_all(target, state, [branch])) for branch in (left, right)]
     for branch, (end, added) in ends:
-        assert sort(base + added + rules.finish(end)) == fold(target, head, [trunk, branch])
-    assert rules.finish(state) == before
+        assert sort(base + added + rules.judge_end(end)) == fold(target, head, [trunk, branch])
+    assert rules.judge_end(state) == before
 
 
 CALLS = {
@@ -111,15 +111,15 @@ CALLS = {
 def test_a_fork_does_not_learn_its_siblings_ids(target):
     rules = RULE_SETS[target]
     head, question, call, result, twice, unanswered = CALLS[target]
-    asked, _ = rules.step(rules.start(head, "anthropic.claude-sonnet-4-5")[0], question)
-    one, found_one = rules.step(asked, call)
-    two, found_two = rules.step(asked, call)
-    again, _ = rules.step(one, result)
-    _, repeated = rules.step(again, call)
+    asked, _ = rules.judge_messages(rules.judge_head(head, "anthropic.claude-sonnet-4-5")[0], question)
+    one, found_one = rules.judge_messages(asked, call)
+    two, found_two = rules.judge_messages(asked, call)
+    again, _ = rules.judge_messages(one, result)
+    _, repeated = rules.judge_messages(again, call)
     assert found_one == found_two == []
     assert [violation.rule for violation in repeated] == [twice]
-    assert [violation.rule for violation in rules.finish(two)] == unanswered
-    assert rules.finish(asked) == []
+    assert [violation.rule for violation in rules.judge_end(two)] == unanswered
+    assert rules.judge_end(asked) == []
 
 
 @given(st.lists(st.sets(st.integers(0, 40).map(str), max_size=6), max_size=30))
@@ -136,8 +136,8 @@ def test_a_growing_set_keeps_its_earlier_versions(batches):
 @each_target
 @pytest.mark.parametrize("nothing", [b"", b" "])
 def test_no_messages_change_nothing(target, nothing):
-    state, _ = RULE_SETS[target].start(b"{}")
-    assert RULE_SETS[target].step(state, nothing) == (state, [])
+    state, _ = RULE_SETS[target].judge_head(b"{}")
+    assert RULE_SETS[target].judge_messages(state, nothing) == (state, [])
 
 
 BROKEN = [b"{", b'{"role":', b"\xff", b"]", b'{"role":"user","content":"a"},,', b"NaN", b"[" * 5000]
@@ -147,10 +147,10 @@ BROKEN = [b"{", b'{"role":', b"\xff", b"]", b'{"role":"user","content":"a"},,', 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_text_that_cannot_be_read_ends_the_fold(target, broken):
     rules = RULE_SETS[target]
-    state, found = rules.step(rules.start(b"{}")[0], broken)
+    state, found = rules.judge_messages(rules.judge_head(b"{}")[0], broken)
     assert [(violation.rule, violation.severity) for violation in found] == [(rules.not_json.id, "hard")]
-    assert rules.step(state, b'{"role":"nobody"}') == (state, [])
-    assert rules.finish(state) == []
-    ended, found = rules.start(b"[]")
+    assert rules.judge_messages(state, b'{"role":"nobody"}') == (state, [])
+    assert rules.judge_end(state) == []
+    ended, found = rules.judge_head(b"[]")
     assert [violation.rule for violation in found] == ["ANT-35" if target == "anthropic" else rules.not_json.id]
-    assert rules.finish(ended) == []
+    assert rules.judge_end(ended) == []

@@ -198,7 +198,7 @@ def test_a_refusal_is_the_policys_choice_or_a_breach(own):
     assert Kit("anthropic", {"tail": "keep"}).valid(ended).body is not None
 
     class Refused(OwnRules):
-        def finish(self, state):
+        def judge_end(self, state):
             return [RULES["ANT-01"].broken("messages")]
 
     with pytest.raises(ConformanceError, match=r"valid, own, messages: .*\[ANT-01\]"):

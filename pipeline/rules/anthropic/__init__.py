@@ -113,7 +113,7 @@ class Anthropic(Fold[Messages, Message]):
     def with_betas(self, betas: Iterable[str]) -> Anthropic:
         return Anthropic(betas)
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> Messages:
+    def begin_walk(self, head: dict[str, Any], model: str | None) -> Messages:
         thinking = head.get("thinking")
         kind = thinking.get("type") if isinstance(thinking, dict) else None
         walk = Messages(
@@ -141,14 +141,10 @@ class Anthropic(Fold[Messages, Message]):
 
         return [_read(value, f"messages.{at}", walk, report) for at, value in enumerate(values, walk.index)]
 
-    def judge_end(self, walk: Messages) -> None:
-        walk.judge_end()
-        _judge_size(walk)
-
     def judge_no_list(self, walk: Messages, body: dict[str, Any]) -> None:
         words = "Input should be a valid list" if "messages" in body else "Field required"
         walk.refuse(rules.SHAPE, "messages", words=words)
-        _judge_size(walk)
+        walk.judge_size()
 
     def refuse_text(self, walk: Messages, bad: BadJSON | None, before: int) -> None:
         if bad is None:
@@ -180,11 +176,6 @@ def _read(value: object, path: str, walk: Messages, report: Report) -> Message |
     if not isinstance(message, Message):
         return None
     return message if blocks is None else replace(message, content=blocks)
-
-
-def _judge_size(walk: Messages) -> None:
-    if walk.size > rules.REQUEST_BYTES:
-        walk.refuse(rules.TOO_LARGE, "")
 
 
 def _judge_parameters(head: dict[str, object], walk: Messages) -> None:

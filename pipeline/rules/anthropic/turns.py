@@ -231,6 +231,11 @@ class Turns(Walk):
         if self.images > rules.MANY_IMAGES:
             for path, at in self.wide:
                 self.refuse(rules.IMAGE_TOO_WIDE, path, at=at)
+        self.judge_size()
+
+    def judge_size(self) -> None:
+        if self.size > rules.REQUEST_BYTES:
+            self.refuse(rules.TOO_LARGE, "")
 
     def _final_assistant(self, last: Message) -> None:
         """Judge a request that ends with the assistant's words, for the model to go on from."""

@@ -12,7 +12,6 @@ from pipeline.rules._json import Misfit, Report, Spot, fit_with_items, without_h
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.catalogue import CATALOGUE, member, rule
 from pipeline.rules.bedrock_converse.families import family_of
-from pipeline.rules.bedrock_converse.plain import pass_plain
 from pipeline.rules.bedrock_converse.walk import LEGAL_NAME, Turns, constraint
 from pipeline.rules.bedrock_converse.wire import Anything, Block, Message
 
@@ -63,7 +62,7 @@ class BedrockConverse(Fold[Turns, Message]):
     surrogate = rules.HALF_CHARACTER
     items = msgspec.json.Decoder(list[Message])
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
+    def begin_walk(self, head: dict[str, Any], model: str | None) -> Turns:
         walk = Turns(
             family=family_of(model),
             tools=head.get("toolConfig") is not None,
@@ -94,14 +93,6 @@ class BedrockConverse(Fold[Turns, Message]):
                 walk.refuse(rules.SHAPE, spot.path, words=words)
 
         return [_read(value, f"messages.{at}", report) for at, value in enumerate(values, walk.index)]
-
-    def judge_items(self, walk: Turns, items: Sequence[Message | None]) -> None:
-        """Judge messages, the plain beginning of a request first."""
-        if walk.index:
-            walk.judge_items(items)
-        else:
-            pass_plain(walk, items)
-            walk.judge_items(items[walk.index :])
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Absent messages are none; anything but a list is a misfit."""

@@ -81,7 +81,7 @@ class Gemini(Fold[Turns, Content]):
     surrogate = rules.HALF_CHARACTER
     items = msgspec.json.Decoder(list[Content])
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
+    def begin_walk(self, head: dict[str, Any], model: str | None) -> Turns:
         walk = Turns(family=rules.family_of(model))
         if not model:
             walk.refuse(NO_MODEL, "model")

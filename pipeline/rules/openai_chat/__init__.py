@@ -37,7 +37,7 @@ class OpenAIChat(Fold[Turns, Message]):
     surrogate = rules.SURROGATE
     items: ClassVar[msgspec.json.Decoder[list[Message]]] = msgspec.json.Decoder(list[Message])
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> Turns:
+    def begin_walk(self, head: dict[str, Any], model: str | None) -> Turns:
         thinking = head.get("thinking")
         switch = thinking.get("type") if isinstance(thinking, dict) else None
         walk = Turns(family=family_of(model), thinking=switch if isinstance(switch, str) else "")

@@ -13,7 +13,7 @@ from pipeline.rules._openai import Misfits, kind, listing
 from pipeline.rules.openai_responses import catalogue as rules
 from pipeline.rules.openai_responses.catalogue import CATALOGUE
 from pipeline.rules.openai_responses.walk import Items, judge_name
-from pipeline.rules.openai_responses.wire import KINDS, PARAMETERS, PARTS, ROLES, FileSearchTool, Item, NamedTool
+from pipeline.rules.openai_responses.wire import ITEM, KINDS, PARAMETERS, PARTS, ROLES, FileSearchTool, Item, NamedTool
 
 __all__ = ["CATALOGUE", "Items", "OpenAIResponses"]
 
@@ -43,9 +43,9 @@ class OpenAIResponses(Fold[Items, Item]):
     key = "input"
     not_json = rules.BAD_JSON
     surrogate = rules.SURROGATE
-    items: ClassVar[msgspec.json.Decoder[list[Item]]] = msgspec.json.Decoder(list[Item])
+    items: ClassVar[msgspec.json.Decoder[list[Item]]] = msgspec.json.Decoder(list[ITEM])
 
-    def judge_head(self, head: dict[str, Any], model: str | None) -> Items:
+    def begin_walk(self, head: dict[str, Any], model: str | None) -> Items:
         del model
         walk = Items(chained=any(head.get(name) is not None for name in _CHAINS), stored=head.get("store") is not False)
         if "model" not in head:
@@ -70,7 +70,7 @@ class OpenAIResponses(Fold[Items, Item]):
         fitted = []
         for at, value in enumerate(values, walk.index):
             typed = {"type": "message", **value} if isinstance(value, dict) and "type" not in value else value
-            fitted.append(misfits.fit(typed, Item, f"input.{at}"))
+            fitted.append(misfits.fit(typed, ITEM, f"input.{at}"))
         return [None if isinstance(item, Hole) else item for item in fitted]  # type: ignore[misc]  # what was asked for
 
     def judge_no_list(self, walk: Items, body: dict[str, Any]) -> None:

@@ -15,9 +15,8 @@ from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.openai_responses import catalogue as rules
 from pipeline.rules.openai_responses.wire import (
     KINDS,
+    OTHERS,
     PREFIXES,
-    ComputerCall,
-    ComputerOutput,
     CustomCall,
     CustomOutput,
     FunctionCall,
@@ -26,20 +25,12 @@ from pipeline.rules.openai_responses.wire import (
     InputImage,
     InputText,
     Item,
-    LocalShellCall,
-    LocalShellOutput,
     Message,
     Other,
     OutputText,
-    PatchCall,
-    PatchOutput,
     Reasoning,
     Reference,
     Refusal,
-    ShellCall,
-    ShellOutput,
-    ToolSearchCall,
-    ToolSearchOutput,
 )
 
 _TOOLS: dict[type, str] = {
@@ -49,20 +40,15 @@ _TOOLS: dict[type, str] = {
     CustomOutput: "custom tool call",
 }
 # Calls of the provider's tools that the caller runs, and what answers them.
-_CLIENT_CALLS: dict[type, str] = {
-    ComputerCall: "computer call",
-    ShellCall: "shell call",
-    LocalShellCall: "local shell call",
-    PatchCall: "apply patch call",
-    ToolSearchCall: "tool search call",
-}
-_CLIENT_OUTPUTS: dict[type, str] = {
-    ComputerOutput: "computer call",
-    ShellOutput: "shell call",
-    LocalShellOutput: "local shell call",
-    PatchOutput: "apply patch call",
-    ToolSearchOutput: "tool search call",
-}
+_CLIENT_TOOLS = (
+    ("computer_call", "computer_call_output"),
+    ("shell_call", "shell_call_output"),
+    ("local_shell_call", "local_shell_call_output"),
+    ("apply_patch_call", "apply_patch_call_output"),
+    ("tool_search_call", "tool_search_output"),
+)
+_CLIENT_CALLS: dict[type, str] = {OTHERS[call]: call.replace("_", " ") for call, _ in _CLIENT_TOOLS}
+_CLIENT_OUTPUTS: dict[type, str] = {OTHERS[output]: call.replace("_", " ") for call, output in _CLIENT_TOOLS}
 _AUDIO_OR_VIDEO = re.compile(
     r"\.(aac|aiff?|avi|flac|m4a|mkv|mov|mp3|mp4|mpe?g|oga|ogg|opus|wav|webm|wmv)$", re.IGNORECASE
 )
@@ -210,7 +196,7 @@ def _client_call(walk: Items, item: Other, path: str) -> None:
 
 
 def _client_output(walk: Items, item: Other, path: str) -> None:
-    call = item.id if isinstance(item, LocalShellOutput) else item.call_id
+    call = item.id if item.__class__ is OTHERS["local_shell_call_output"] else item.call_id
     if call is not None and not _is_servers(item):
         _answer(walk, call, _CLIENT_OUTPUTS[item.__class__], path)
 

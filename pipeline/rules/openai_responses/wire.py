@@ -6,9 +6,9 @@ shape of a healthy request; what fails it is read again by ``shape``. Free-form 
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Union
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, defstruct
 
 
 class _Tagged(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True, kw_only=True):
@@ -159,153 +159,57 @@ class Other(_Item, frozen=True, gc=False, kw_only=True):
     tools: Raw | UnsetType = UNSET
 
 
-class FileSearchCall(Other, frozen=True, gc=False, tag="file_search_call"):
-    """File search."""
-
-
-class ComputerCall(Other, frozen=True, gc=False, tag="computer_call"):
-    """An action on a computer."""
-
-
-class ComputerOutput(Other, frozen=True, gc=False, tag="computer_call_output"):
-    """What it led to."""
-
-
-class WebSearchCall(Other, frozen=True, gc=False, tag="web_search_call"):
-    """Web search."""
-
-
-class ToolSearchCall(Other, frozen=True, gc=False, tag="tool_search_call"):
-    """A search for tools."""
-
-
-class ToolSearchOutput(Other, frozen=True, gc=False, tag="tool_search_output"):
-    """The tools that it found."""
-
-
 class ConfigurationUpdate(_Item, frozen=True, gc=False, tag="configuration_update"):
     reasoning: Raw | UnsetType = UNSET
     text: Raw | UnsetType = UNSET
 
 
-class AdditionalTools(Other, frozen=True, gc=False, tag="additional_tools"):
-    """Tools that become available."""
-
-
-class Compaction(Other, frozen=True, gc=False, tag="compaction"):
-    """The provider's summary of what came before."""
-
-
-class CompactionTrigger(Other, frozen=True, gc=False, tag="compaction_trigger"):
-    """Asks for such a summary."""
-
-
-class ImageCall(Other, frozen=True, gc=False, tag="image_generation_call"):
-    """An image that the model made."""
-
-
-class CodeCall(Other, frozen=True, gc=False, tag="code_interpreter_call"):
-    """Python code."""
-
-
-class LocalShellCall(Other, frozen=True, gc=False, tag="local_shell_call"):
-    """A shell command, for the caller to run."""
-
-
-class LocalShellOutput(Other, frozen=True, gc=False, tag="local_shell_call_output"):
-    """Its output."""
-
-
-class ShellCall(Other, frozen=True, gc=False, tag="shell_call"):
-    """Shell commands."""
-
-
-class ShellOutput(Other, frozen=True, gc=False, tag="shell_call_output"):
-    """Their output."""
-
-
-class PatchCall(Other, frozen=True, gc=False, tag="apply_patch_call"):
-    """A file edit."""
-
-
-class PatchOutput(Other, frozen=True, gc=False, tag="apply_patch_call_output"):
-    """What came of it."""
-
-
-class McpTools(Other, frozen=True, gc=False, tag="mcp_list_tools"):
-    """An MCP server's tools."""
-
-
-class McpRequest(Other, frozen=True, gc=False, tag="mcp_approval_request"):
-    """A call that waits for approval."""
-
-
-class McpResponse(Other, frozen=True, gc=False, tag="mcp_approval_response"):
-    """The approval."""
-
-
-class McpCall(Other, frozen=True, gc=False, tag="mcp_call"):
-    """A call that the provider sent to an MCP server, with its output."""
-
-
-class Program(Other, frozen=True, gc=False, tag="program"):
-    """Code that calls tools."""
-
-
-class ProgramOutput(Other, frozen=True, gc=False, tag="program_output"):
-    """Its result."""
-
-
+# What the provider's own tools leave, by type, and how the ids of such items begin, where that was recorded.
+_OTHERS = {
+    "file_search_call": "fs",
+    "computer_call": "",
+    "computer_call_output": "",
+    "web_search_call": "ws",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
+    "additional_tools": "",
+    "compaction": "cmp",
+    "compaction_trigger": "",
+    "image_generation_call": "ig",
+    "code_interpreter_call": "ci",
+    "local_shell_call": "",
+    "local_shell_call_output": "",
+    "shell_call": "",
+    "shell_call_output": "",
+    "apply_patch_call": "",
+    "apply_patch_call_output": "",
+    "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "",
+    "mcp_approval_response": "",
+    "mcp_call": "mcp",
+    "program": "",
+    "program_output": "",
+}
+OTHERS: dict[str, Any] = {
+    kind: defstruct(f"Other_{kind}", (), bases=(Other,), tag=kind, frozen=True, gc=False, kw_only=True)
+    for kind in _OTHERS
+}
 Item: TypeAlias = (
-    Message
-    | FunctionCall
-    | FunctionOutput
-    | CustomCall
-    | CustomOutput
-    | Reasoning
-    | Reference
-    | FileSearchCall
-    | ComputerCall
-    | ComputerOutput
-    | WebSearchCall
-    | ToolSearchCall
-    | ToolSearchOutput
-    | AdditionalTools
+    Message | FunctionCall | FunctionOutput | CustomCall | CustomOutput | Reasoning | Reference | Other
     | ConfigurationUpdate
-    | Compaction
-    | CompactionTrigger
-    | ImageCall
-    | CodeCall
-    | LocalShellCall
-    | LocalShellOutput
-    | ShellCall
-    | ShellOutput
-    | PatchCall
-    | PatchOutput
-    | McpTools
-    | McpRequest
-    | McpResponse
-    | McpCall
-    | Program
-    | ProgramOutput
+)  # fmt: skip
+_TYPES: tuple[type[Struct], ...] = (
+    *(Message, FunctionCall, FunctionOutput, CustomCall, CustomOutput, Reasoning, Reference),
+    *OTHERS.values(),
+    ConfigurationUpdate,
 )
-KINDS: dict[type, str] = {kind: str(kind.__struct_config__.tag) for kind in Item.__args__}
+ITEM: Any = Union[_TYPES]  # noqa: UP007  made of a table
+"""An item as it is decoded: each of the others by its own type."""
+KINDS: dict[type, str] = {kind: str(kind.__struct_config__.tag) for kind in _TYPES}
 
 # How the provider's ids of items begin, as recorded.
-PREFIXES: dict[type, str] = {
-    Message: "msg",
-    FunctionCall: "fc",
-    CustomCall: "ctc",
-    Reasoning: "rs",
-    WebSearchCall: "ws",
-    FileSearchCall: "fs",
-    ToolSearchCall: "tsc",
-    ToolSearchOutput: "tso",
-    Compaction: "cmp",
-    ImageCall: "ig",
-    McpTools: "mcpl",
-    McpCall: "mcp",
-    CodeCall: "ci",
+PREFIXES: dict[Any, str] = {Message: "msg", FunctionCall: "fc", CustomCall: "ctc", Reasoning: "rs"} | {
+    OTHERS[kind]: prefix for kind, prefix in _OTHERS.items() if prefix
 }
 
 PARAMETERS = frozenset(
