@@ -8,6 +8,7 @@ from recorded import accepted, needs_corpus
 
 from pipeline import normalize
 from pipeline.history.readers import converse, read
+from pipeline.history.readers.typed import StrictReader
 
 # Those that were accepted and need a closer look, such as a tool of the service's own.
 MOST_SLOW = 0.02
@@ -27,7 +28,7 @@ def read_all():
 
 def test_each_is_read_alike():
     fast = read_all()
-    with patch.multiple(converse, read_document=lambda *_: None, read_message=lambda *_: None):
+    with patch.multiple(StrictReader, read_list=lambda *_: None, read_message=lambda *_: None):
         slow = read_all()
     assert len(fast) > 400
     for (found, request), (expected, judged) in zip(fast, slow, strict=True):
@@ -37,6 +38,6 @@ def test_each_is_read_alike():
 
 
 def test_nearly_all_are_read_at_once():
-    bodies = documents()
-    taken = sum(converse.read_document(body, None) is not None for body in bodies)
-    assert taken >= len(bodies) * (1 - MOST_SLOW)
+    lists = [json.dumps(row["request"]["messages"]).encode() for row in accepted("bedrock-converse")]
+    taken = sum(converse.STRICT.read_list(messages) is not None for messages in lists)
+    assert taken >= len(lists) * (1 - MOST_SLOW)

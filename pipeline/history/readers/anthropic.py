@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType, structs
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.errors import InputError
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, read_input
+from pipeline.history.readers.fields import Fields, Notes, Taker, as_list, as_string, read_input, reader_of, tag_of
 from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.history.readers.typed import decode_block
+from pipeline.history.readers.typed import CANONICAL, StrictReader, decoded, is_harmless
 from pipeline.model import (
     Block,
     Document,
     Image,
     Issuer,
     RedactedThinking,
+    Role,
     Text,
     Thinking,
     ToolResult,
     ToolUse,
+    Turn,
     Unknown,
 )
 
@@ -37,6 +39,71 @@ _RESULT_BLOCKS: Final = frozenset({"text", "image", "document", "search_result",
 _ISSUER: Final = msgspec.json.Decoder(Issuer)
 # What an API response has beside its content: it tells about the response, not about the history.
 _RESPONSE_KEYS: Final = ("type", "object")
+
+
+Typed: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolUse | ToolResult
+"""The blocks that the model knows; that a block calls itself unknown is not for the wire to say."""
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """A healthy message of the canonical shape."""
+
+    role: Role
+    content: str | tuple[Typed, ...]
+    id: str | None = None
+    type: Literal["message"] = "message"
+
+
+_BLOCK: Final[msgspec.json.Decoder[Typed]] = msgspec.json.Decoder(Typed)
+# The members of each kind that are raw.
+_FREE_FORM: Final[dict[type[Struct], tuple[str, ...]]] = {
+    kind: tuple(field.name for field in structs.fields(kind) if field.type in (Raw, Raw | UnsetType))
+    for kind in (Text, Image, Document, Thinking, RedactedThinking, ToolUse, ToolResult, Unknown)
+}
+
+
+def _turn_of(message: Message, index: int) -> Turn:
+    content = message.content
+    if type(content) is tuple:
+        return Turn(role=message.role, blocks=content, index=index, id=message.id)
+    return string_turn(message.role, str(content), index, message.id)
+
+
+def string_turn(role: Role, text: str, index: int, turn_id: str | None) -> Turn:
+    """The turn of a message that is a string."""
+    paths = (f"messages.{index}.content",)
+    return Turn(role=role, blocks=(Text(text=text),), index=index, id=turn_id, paths=paths)
+
+
+def is_sound(block: Block) -> bool:
+    """Whether a block that was decoded as it stands can stay: its free-form JSON is of the right type and flat.
+
+    Members that readers alone give a block, of what only one provider has, must not come from the input.
+    """
+    if isinstance(block, Unknown) or block.own is not UNSET or (isinstance(block, Text) and block.structured):
+        return False
+    if isinstance(block, ToolUse) and not (starts_with(block.input, b"{") or block.incomplete):
+        return False
+    if isinstance(block, ToolResult) and isinstance(block.content, list) and not all(map(is_sound, block.content)):
+        return False
+    return is_flat(block)
+
+
+def is_flat(block: Block) -> bool:
+    """Whether the free-form JSON in a block is UTF-8, and can be no deeper than allowed."""
+    if (
+        not isinstance(block, Unknown)
+        and block.own is not UNSET
+        and not all(map(is_harmless, block.own.members.values()))
+    ):
+        return False
+    if isinstance(block, ToolResult) and isinstance(block.content, list) and not all(map(is_flat, block.content)):
+        return False
+    raw = (getattr(block, name) for name in _FREE_FORM[type(block)])
+    return all(value is UNSET or is_harmless(value) for value in raw)
+
+
+STRICT: Final = StrictReader(CANONICAL, Message, _turn_of, lambda _: False, is_sound)
 
 
 def read(fields: Fields, notes: Notes) -> list[Placed]:
@@ -90,8 +157,8 @@ def _plain(value: Raw, path: str, notes: Notes) -> Text:
 
 def read_block(value: Raw, path: str, notes: Notes) -> list[Placed]:
     """One block of a message of which nothing is known: most are healthy, and take one typed decode."""
-    typed = decode_block(value)
-    return [(typed, path)] if typed is not None else mend_block(value, path, notes)
+    block = decoded(_BLOCK, value)
+    return [(block, path)] if block is not None and is_sound(block) else mend_block(value, path, notes)
 
 
 def mend_block(value: Raw, path: str, notes: Notes) -> list[Placed]:
@@ -160,42 +227,6 @@ def _issuer(fields: Fields, name: str) -> Issuer | None:
         raise InputError("wrong_type", f"not an issuer: {error}", path=fields.at(name)) from None
 
 
-# How a member is taken, by its type or, before that, by its name.
-_TAKEN: Final[dict[object, Callable[[Fields, str], object]]] = {
-    str: Fields.take_text,
-    bool: Fields.take_flag,
-    Raw: Fields.take,
-    Raw | UnsetType: Fields.take,
-    str | UnsetType | None: Fields.take_string,
-    Issuer | UnsetType: _issuer,
-    "input": _call_input,
-    "content": _content,
-}
-# What only readers give a block.
-_NOT_TAKEN: Final = ("own", "structured")
-
-
-def _reader_of(kind: type[Block]) -> Callable[[Fields], Block | None]:
-    """What reads blocks of a kind, member by member as they are declared; None where a raw member is missing."""
-    members = [
-        (field.name, _TAKEN.get(field.name) or _TAKEN[field.type], field.required)
-        for field in structs.fields(kind)
-        if field.name not in _NOT_TAKEN
-    ]
-
-    def read_one(fields: Fields) -> Block | None:
-        found: dict[str, Any] = {}
-        for name, taken, required in members:
-            value = taken(fields, name)
-            if value is not None:
-                found[name] = value
-            elif required:
-                return None
-        return kind(**found)
-
-    return read_one
-
-
 def result_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> str | list[Inner] | UnsetType:
     """A tool result's content: a string as it is, blocks as blocks, other JSON as its text.
 
@@ -233,7 +264,8 @@ def _holds_blocks(value: Raw, path: str) -> bool:
     )
 
 
-_READERS: Final = {
-    str(kind.__struct_config__.tag): _reader_of(kind)
-    for kind in (Text, Image, Document, Thinking, RedactedThinking, ToolUse, ToolResult)
+_SPECIAL: Final[dict[str, Taker]] = {"input": _call_input, "content": _content, "issuer": _issuer}
+# What only readers give a block is not read.
+_READERS: Final[dict[str, Callable[[Fields], Any]]] = {
+    tag_of(kind): reader_of(kind, _SPECIAL, ("own", "structured")) for kind in _FREE_FORM if kind is not Unknown
 }

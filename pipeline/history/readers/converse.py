@@ -7,25 +7,17 @@ not mended by that: its functions return None, and the message is read tolerantl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
-from pipeline.history.healthy import healthy_stretches
-from pipeline.history.readers.anthropic import INNER, Inner, Placed, mend_fields, read_content
+from pipeline.history.readers.anthropic import INNER, Inner, Placed, is_flat, mend_fields, read_content, string_turn
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.history.readers.typed import (
-    Healthy,
-    WholeDocument,
-    decoded,
-    is_harmless,
-    messages_of,
-    string_blocks,
-)
+from pipeline.history.readers.typed import StrictReader, decoded, is_harmless
 from pipeline.model import (
     Block,
     Document,
@@ -231,9 +223,6 @@ _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
 }
 
 
-_SHAPES: Final = (None, "bedrock-converse")
-
-
 class _ToolUse(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
     tool_use_id: str
     name: str
@@ -289,51 +278,32 @@ class _Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc
     id: str | None = None
 
 
-_DOCUMENT: Final = msgspec.json.Decoder(WholeDocument[_Message])
-_LIST: Final = msgspec.json.Decoder(tuple[_Message, ...])
-_MESSAGE: Final = msgspec.json.Decoder(_Message)
 _IMAGE: Final = msgspec.json.Decoder(_ImageMember)
 
 
-def read_document(text: bytes, shape: str | None) -> Healthy | None:
-    """A document or list of which every message is healthy and has Converse's shape, or None."""
-    found = messages_of(_LIST, _DOCUMENT, text) if shape in _SHAPES else None
-    if found is None:
-        return None
-    messages, keys = found
-    turns = _turns(messages)
-    if turns is None:
-        return None
-    shown = any(type(message.content) is tuple and message.content for message in messages)
-    return Healthy(turns, keys, "bedrock-converse" if shown else "anthropic", healthy_stretches(turns))
+def _turn_of(message: _Message, index: int) -> Turn | None:
+    """The turn of a healthy message."""
+    content = message.content
+    if isinstance(content, str):
+        return string_turn(message.role, content, index, message.id)
+    made: list[Block] = []
+    for member in content:
+        # Equal to one with this member alone: the quickest way to see that it is alone.
+        text = member.text
+        block = Text(text=text) if type(text) is str and member == _Member(text) else _block(member)
+        if block is None:
+            return None
+        made.append(block)
+    return Turn(role=message.role, blocks=tuple(made), index=index, id=message.id)
 
 
-def read_message(value: Raw | bytes, index: int, shape: str | None) -> Healthy | None:
-    """One message if it is healthy and has Converse's shape, or None."""
-    message = decoded(_MESSAGE, value) if shape in _SHAPES else None
-    turns = None if message is None else _turns((message,), index)
-    return None if turns is None else Healthy(turns, {}, "bedrock-converse")
-
-
-def _turns(messages: Sequence[_Message], first: int = 0) -> list[Turn] | None:
-    """The turns of these messages, numbered from ``first``, or None where any needs mending."""
-    turns: list[Turn] = []
-    for index, message in enumerate(messages, first):
-        content = message.content
-        if isinstance(content, str):
-            blocks, paths = string_blocks(content, index)
-            turns.append(Turn(role=message.role, blocks=blocks, index=index, id=message.id, paths=paths))
-            continue
-        made: list[Block] = []
-        for member in content:
-            # Equal to one with this member alone: the quickest way to see that it is alone.
-            text = member.text
-            block = Text(text=text) if type(text) is str and member == _Member(text) else _block(member)
-            if block is None:
-                return None
-            made.append(block)
-        turns.append(Turn(role=message.role, blocks=tuple(made), index=index, id=message.id))
-    return turns
+STRICT: Final = StrictReader(
+    "bedrock-converse",
+    _Message,
+    _turn_of,
+    lambda message: type(message.content) is tuple and bool(message.content),
+    is_flat,
+)
 
 
 def _block(member: _Member) -> Block | None:

@@ -6,11 +6,12 @@ A tool call's input is read in whichever form it was written, and a call that ca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, TypeVar, get_args
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import Raw, Struct, structs
 
 from pipeline import fixes
 from pipeline.errors import InputError
@@ -76,6 +77,7 @@ def _call_at(path: str, called: dict[str, str]) -> str:
 
 
 _T = TypeVar("_T")
+_S = TypeVar("_S", bound=Struct)
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LIST: Final = msgspec.json.Decoder(list[Raw])
@@ -227,6 +229,69 @@ class Fields:
             if data not in (b"null", b'""', b"[]", b"{}"):
                 self.notes.add_fix("field_dropped", self.at(key), f"{key}: {kind_of(value)}", before=data)
         self._rest.clear()
+
+
+Taker: TypeAlias = Callable[[Fields, str], object]
+"""Takes the member of a name; None where it is not there."""
+
+
+def reader_of(
+    kind: type[_S], special: Mapping[str, Taker] = MappingProxyType({}), without: Collection[str] = ()
+) -> Callable[[Fields], _S | None]:
+    """What makes a struct of fields, member by member as it is declared; None where one that has to be is missing.
+
+    A member is known by its name in JSON and by its name in the struct. A text that is missing is empty.
+
+    Args:
+        kind: the struct.
+        special: how members of these names are taken.
+        without: the members that are not read.
+    """
+    members = [
+        (field.name, field.encode_name, special.get(field.name) or _taker(field.type), field.required)
+        for field in structs.fields(kind)
+        if field.name not in without
+    ]
+
+    def read_one(fields: Fields) -> _S | None:
+        found: dict[str, Any] = {}
+        for name, written, taken, required in members:
+            value = taken(fields, written if written in fields else name)
+            if value is not None:
+                found[name] = value
+            elif required:
+                return None
+        return kind(**found)
+
+    return read_one
+
+
+def tag_of(kind: type[Struct]) -> str:
+    """The type that a declared block names in JSON."""
+    return str(kind.__struct_config__.tag)
+
+
+def _taker(declared: Any) -> Taker:  # noqa: ANN401  a type, or a union of types
+    """How a member is taken that is declared so; one that may be an object stays where it is if it is none."""
+    kinds = get_args(declared) or (declared,)
+    nested = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Struct)), None)
+    if nested is None:
+        if declared is str:
+            return Fields.take_text
+        return Fields.take_string if str in kinds else Fields.take_flag if bool in kinds else Fields.take
+    read_nested = reader_of(nested)
+
+    def taken(fields: Fields, name: str) -> object:
+        value = fields.peek(name)
+        if value is None or not starts_with(value, b"{"):
+            return fields.take_string(name) if value is not None and str in kinds and starts_with(value, b'"') else None
+        inner = Fields(value, fields.at(name), fields.notes)
+        fields.ignore(name)
+        found = read_nested(inner)
+        inner.drop_rest()
+        return found
+
+    return taken
 
 
 EMPTY_OBJECT: Final = Raw(b"{}")

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.ids import made_id
-from pipeline.history.readers.anthropic import INNER, Inner, Placed, read_content
+from pipeline.history.native import as_json
+from pipeline.history.readers.anthropic import INNER, Inner, Placed, is_flat, read_content
 from pipeline.history.readers.fields import (
     EMPTY_OBJECT,
     Fields,
@@ -25,15 +26,19 @@ from pipeline.history.readers.fields import (
     as_object,
     as_string,
     read_input,
+    reader_of,
     unknown_role,
 )
 from pipeline.history.readers.rawjson import compact, starts_with
+from pipeline.history.readers.typed import StrictReader
 from pipeline.model import Block, Document, Image, Issuer, Role, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 
 ISSUER: Final = Issuer(provider="gemini")
 UNSIGNED: Final = Issuer(provider="skip_thought_signature_validator")
 """Who wrote a call that has the documented placeholder for a signature: some model that signs nothing."""
 
+# A string's plain runs and escapes in turn, so that no character is looked at twice.
+_TEXT_SAID: Final = re.compile(rb'\{\s*"(result|error)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*\}')
 _UNDERSCORE: Final = re.compile("_([a-z])")
 SIGNATURE: Final = "thoughtSignature"
 _ROLES: Final[dict[str, Role]] = {"model": "assistant", "user": "user", "function": "user"}
@@ -72,6 +77,91 @@ def read(fields: Fields, index: int) -> Turn:
     return Turn(role=role, blocks=blocks, index=index, paths=paths, root="contents", ids_made=parts.ids_made)
 
 
+class _Call(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    id: str | None = None
+    name: str | None = None
+    args: Raw | UnsetType = UNSET
+
+
+class _Response(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    id: str | None = None
+    name: str | None = None
+    response: Raw | UnsetType = UNSET
+    parts: Raw | UnsetType = UNSET
+
+
+class _Blob(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
+    mime_type: str | None = None
+    data: str | None = None
+
+
+class _Part(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
+    """A part that the canonical form has a block for: a union, so that one member is set."""
+
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: _Call | None = None
+    function_response: _Response | None = None
+    inline_data: _Blob | None = None
+
+
+class _Content(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    parts: tuple[_Part, ...]
+    role: str | None = None
+
+
+_read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response), reader_of(_Blob)
+
+
+def _turn_of(content: _Content, index: int) -> Turn | None:
+    """The turn of a healthy content."""
+    role = _ROLES.get(content.role or "user")
+    parts, notes = _Parts(), Notes()
+    placed: list[Placed] = []
+    for at, part in enumerate(content.parts):
+        path = f"contents.{index}.parts.{at}"
+        call, response, blob, text = part.function_call, part.function_response, part.inline_data, part.text
+        block: Block | None = None
+        if (call is None) + (response is None) + (blob is None) + (text is None) != 3:
+            return None
+        if text is not None:
+            block = _words(text, is_thought=bool(part.thought))
+        elif call is not None:
+            block = parts.call(call, path, notes)
+        elif response is not None and response.parts is UNSET:
+            block = parts.response(response, path, notes)
+        elif blob is not None:
+            block = _media(blob)
+        if block is None:
+            return None
+        placed += _sealed(block, part.thought_signature or "", path)
+    if role is None or notes.fixes:
+        return None
+    blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
+    return Turn(role=role, blocks=blocks, index=index, paths=paths, root="contents", ids_made=parts.ids_made)
+
+
+STRICT: Final = StrictReader("gemini", _Content, _turn_of, lambda _: True, is_flat)
+
+
+def _words(text: str, *, is_thought: bool) -> Text | Thinking:
+    return Thinking(thinking=text, issuer=ISSUER) if is_thought else Text(text=text)
+
+
+def _sealed(block: Block, signature: str, path: str) -> list[Placed]:
+    """A part's block, behind the signature that stands on it; one without words is its signature alone."""
+    if isinstance(block, ToolUse) and signature == UNSIGNED.provider:
+        return [(structs.replace(block, issuer=UNSIGNED), path)]
+    if not signature:
+        return [(block, path)]
+    seal = Thinking(thinking="", signature=signature, issuer=ISSUER)
+    words = block.text if isinstance(block, Text) else block.thinking if isinstance(block, Thinking) else None
+    if words is not None and not words.strip():
+        return [(seal, path)]
+    return [(seal, f"{path}.{SIGNATURE}"), (block, path)]
+
+
 class _Parts:
     """The parts of one content. ``ids_made`` tells whether a call or a response came without an id."""
 
@@ -85,8 +175,6 @@ class _Parts:
         thought = fields.take_flag("thought")
         signature = fields.take_string(SIGNATURE) or fields.take_string("thought_signature") or ""
         block = self._block(fields, thought=thought)
-        if isinstance(block, ToolUse) and signature == UNSIGNED.provider:
-            block, signature = msgspec.structs.replace(block, issuer=UNSIGNED), ""
         sealed = thought and signature and isinstance(block, Text)
         if block is None or sealed or (fields.names() and isinstance(block, (Image, Document))):
             # What the model has no block for, such as a seal on no words at all, or has members beside its own such as
@@ -95,62 +183,51 @@ class _Parts:
             return [(Unknown(kind=kind, raw=_spelt_alike(value, path), issuer=ISSUER), path)]
         fields.drop_rest()
         notes.fixes += attempt.fixes
-        if not signature:
-            return [(block, path)]
-        if isinstance(block, (Text, Thinking)) and not _words(block):
-            return [(Thinking(thinking="", signature=signature, issuer=ISSUER), path)]
-        return [(Thinking(thinking="", signature=signature, issuer=ISSUER), f"{path}.{SIGNATURE}"), (block, path)]
+        return _sealed(block, signature, path)
 
     def _block(self, fields: Fields, *, thought: bool) -> Block | None:
         name = next((name for name in fields.names() if name == "text" or name in _MEMBERS), None)
         if name is None:
             return Text(text="") if not fields.names() else None
         if name == "text":
-            text = fields.take_text("text")
-            return Thinking(thinking=text, issuer=ISSUER) if thought else Text(text=text)
-        member = _MEMBERS[name]
+            return _words(fields.take_text("text"), is_thought=thought)
         value = fields.peek(name)
         if value is None or not starts_with(value, b"{"):
             return None
         inner = Fields(value, fields.at(name), fields.notes)
-        if member == "functionCall":
+        block: Block | None = None
+        match _MEMBERS[name]:
+            case "functionCall" if call := _read_call(inner):
+                block = self.call(call, inner.path, inner.notes)
+            case "functionResponse" if response := _read_response(inner):
+                block = self.response(response, inner.path, inner.notes)
+            case "inlineData" if (blob := _read_blob(inner)) and not inner.names():
+                block = _media(blob)
+        if block is not None:
             fields.ignore(name)
-            return self._call(inner)
-        if member == "functionResponse":
-            fields.ignore(name)
-            return self._response(inner)
-        media = _media(inner) if member == "inlineData" else None
-        if media is not None:
-            fields.ignore(name)
-        return media
+            inner.drop_rest()
+        return block
 
-    def _call(self, fields: Fields) -> ToolUse:
-        name = fields.take_text("name")
-        call_id = self._id(fields, name)
+    def call(self, call: _Call, path: str, notes: Notes) -> ToolUse:
+        name, call_input, incomplete = call.name or "", EMPTY_OBJECT, False
         # A function without parameters is called without arguments.
-        given = fields.take("args")
-        call_input, incomplete = (
-            (EMPTY_OBJECT, False) if given is None else read_input(given, fields.at("args"), fields.notes)
-        )
-        fields.drop_rest()
-        return ToolUse(id=call_id, name=name, input=call_input, incomplete=incomplete)
+        if call.args is not UNSET and not starts_with(call.args, b"n"):
+            call_input, incomplete = read_input(call.args, f"{path}.args", notes)
+        return ToolUse(id=self._id(call.id, name), name=name, input=call_input, incomplete=incomplete)
 
-    def _response(self, fields: Fields) -> ToolResult:
-        call_id = self._id(fields, fields.take_text("name"))
-        value, parts = fields.take("response"), fields.take("parts")
-        text, is_error, as_given = _said(value)
+    def response(self, response: _Response, path: str, notes: Notes) -> ToolResult:
+        call_id = self._id(response.id, response.name or "")
+        text, is_error, as_given = _said(response.response)
         content: str | list[Inner] = text
-        if parts is not None:
-            path = fields.at("parts")
+        if response.parts is not UNSET:
+            path = f"{path}.parts"
             content = [Text(text=text)] if text else []
-            for at, item in enumerate(as_list(parts, path)):
-                read = self.read(item, f"{path}.{at}", fields.notes)
+            for at, item in enumerate(as_list(response.parts, path)):
+                read = self.read(item, f"{path}.{at}", notes)
                 content += [block for block, _ in read if isinstance(block, INNER)]
-        fields.drop_rest()
         return ToolResult(tool_use_id=call_id, content=content, is_error=is_error, issuer=ISSUER if as_given else UNSET)
 
-    def _id(self, fields: Fields, name: str) -> str:
-        call_id = fields.take_string("id")
+    def _id(self, call_id: str | None, name: str) -> str:
         if call_id:
             return call_id
         self.ids_made = True
@@ -172,33 +249,25 @@ def _camel(name: str) -> str:
     return _UNDERSCORE.sub(lambda found: found[1].upper(), name)
 
 
-def _words(block: Text | Thinking) -> str:
-    return (block.text if isinstance(block, Text) else block.thinking).strip()
-
-
-def _said(response: Raw | None) -> tuple[str, bool, bool]:
+def _said(response: Raw | UnsetType) -> tuple[str, bool, bool]:
     """A response's text, whether it is an error's, and whether the text is the JSON of the object as it was given.
 
     A text in an object of one member, ``result`` or ``error``, is how text is said here.
     """
-    if response is None:
+    if response is UNSET or starts_with(response, b"n"):
         return "", False, False
-    if starts_with(response, b"{"):
-        keys = as_object(response, "")
-        if len(keys) == 1:
-            key, value = next(iter(keys.items()))
-            if key in ("result", "error") and starts_with(value, b'"'):
-                return as_string(value, ""), key == "error", False
+    said = _TEXT_SAID.fullmatch(bytes(response))
+    if said is not None:
+        return as_string(said[2], ""), said[1] == b"error", False
     return compact(bytes(response)).decode(), False, True
 
 
-def _media(fields: Fields) -> Image | Document | None:
+def _media(blob: _Blob) -> Image | Document | None:
     """Inline images, and documents of text and PDF; other data has no canonical form."""
-    media_type = fields.take_string("mimeType") or fields.take_string("mime_type") or ""
-    data = fields.take_string("data")
-    if data is None or fields.names():
+    media_type = blob.mime_type or ""
+    if blob.data is None:
         return None
-    source = Raw(msgspec.json.encode({"type": "base64", "media_type": media_type, "data": data}))
+    source = as_json({"type": "base64", "media_type": media_type, "data": blob.data})
     if media_type.startswith("image/"):
         return Image(source=source)
     return Document(source=source) if media_type.startswith("text/") or media_type == "application/pdf" else None

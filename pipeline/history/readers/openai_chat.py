@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.history.clean import url_source
 from pipeline.history.ids import NAMELESS, made_id
-from pipeline.history.native import CHAT, RESPONSES, as_json
+from pipeline.history.native import CHAT, as_json
 from pipeline.history.readers.anthropic import (
     Placed,
-    kind_named,
-    mend_fields,
+    is_flat,
     read_content,
-    read_known,
     result_content,
 )
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, derived_id, read_input
-from pipeline.history.readers.rawjson import starts_with
-from pipeline.model import Block, Document, Image, Issuer, Own, Role, Text, Thinking, ToolResult, ToolUse
-
-ISSUER: Final = Issuer(provider=CHAT)
+from pipeline.history.readers.fields import (
+    Fields,
+    Notes,
+    arguments_object,
+    as_list,
+    as_string,
+    derived_id,
+    read_input,
+)
+from pipeline.history.readers.parts import ISSUER, ChatPart, blocks_of, has_parts, inner_of, own_of, read_part, unless
+from pipeline.history.readers.rawjson import MAX_NESTING, may_nest_too_deeply, starts_with
+from pipeline.history.readers.typed import StrictReader
+from pipeline.model import Own, Role, Text, Thinking, ToolResult, ToolUse, Turn
 
 _ASSISTANT: Final = Raw(b'"assistant"')
 _DEVELOPER: Final = Raw(b'"developer"')
@@ -40,9 +45,114 @@ MESSAGE_KEYS: Final = frozenset(
         "reasoning_content",
         "tool_name",
         "name",
+        "annotations",
     }
 )
 """Keys by which a message is known for this shape."""
+
+
+class _Function(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    name: str
+    arguments: str
+
+
+class _Call(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
+    id: str
+    function: _Function
+    type: Literal["function"] = "function"
+    index: int = 0
+
+
+class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """A healthy message. ``name`` says for a tool's row what its call says already."""
+
+    role: Literal["user", "assistant", "system", "developer", "tool"]
+    content: str | tuple[ChatPart, ...] | None = None
+    id: str | None = None
+    tool_calls: tuple[_Call, ...] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    annotations: Raw | UnsetType = UNSET
+
+
+def _turn_of(row: _Row, index: int) -> Turn | None:
+    """The turn of a healthy message."""
+    if row.role == "tool":
+        return _result_turn(row, index)
+    role: Role = "system" if row.role == "developer" else row.role
+    content, calls, place = row.content, row.tool_calls, f"messages.{index}"
+    is_assistant = role == "assistant"
+    if row.tool_call_id is not None or ((calls or row.annotations is not UNSET) and not is_assistant):
+        return None
+    empty = content if calls and not content else None
+    own: Own | UnsetType = UNSET
+    if row.name is not None or row.role == "developer" or empty is not None or row.annotations is not UNSET:
+        own = own_of(
+            CHAT,
+            annotations=unless(b"[]", row.annotations),
+            name=row.name,
+            role="developer" if row.role == "developer" else None,
+            content=None if empty is None else Raw(b'""' if empty == "" else b"[]"),
+        )
+    placed = _reasoning({"reasoning_content": row.reasoning_content, "reasoning": row.reasoning}, place)
+    if isinstance(content, tuple):
+        said = blocks_of(content)
+        if said is None:
+            return None
+        if not (calls or placed or row.refusal):
+            return Turn(role=role, blocks=tuple(said), index=index, id=row.id, own=own)
+        placed += [(block, f"{place}.content.{at}") for at, block in enumerate(said)]
+    elif content or (content is not None and not calls):
+        placed.append((Text(text=content), f"{place}.content"))
+    if row.refusal:
+        placed.append((Text(text=row.refusal, refusal=True), f"{place}.refusal"))
+    for at, call in enumerate(calls or ()):
+        call_input = input_of(call.function.arguments)
+        if call_input is None:
+            return None
+        block = ToolUse(id=call.id, name=call.function.name, input=call_input)
+        placed.append((block, f"{place}.tool_calls.{at}"))
+    blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
+    return Turn(role=role, blocks=blocks, index=index, id=row.id, paths=paths or None, own=own)
+
+
+def _result_turn(row: _Row, index: int) -> Turn | None:
+    if not row.tool_call_id or row.tool_calls is not None or _says_more(row):
+        return None
+    content = UNSET if row.content is None else inner_of(row.content)
+    if content is None:
+        return None
+    result = ToolResult(tool_use_id=row.tool_call_id, content=content)
+    paths = (f"messages.{index}.content",)
+    own = UNSET if row.name is None else own_of(CHAT, name=row.name)
+    return Turn(role="user", blocks=(result,), index=index, id=row.id, paths=paths, own=own)
+
+
+def input_of(arguments: str) -> Raw | None:
+    """The input in the arguments of a healthy call, or None."""
+    if len(arguments) > MAX_NESTING and may_nest_too_deeply(arguments.encode("utf-8", "replace")):
+        return None
+    return arguments_object(arguments)
+
+
+def _says_more(row: _Row) -> bool:
+    texts = (row.reasoning_content, row.reasoning, row.refusal)
+    return row.annotations is not UNSET or any(text is not None for text in texts)
+
+
+def _is_telling(row: _Row) -> bool:
+    """Whether a message has anything that the canonical shape has not."""
+    if row.role in ("tool", "developer") or row.tool_calls is not None:
+        return True
+    if row.name is not None or _says_more(row):
+        return True
+    return has_parts(row.content)
+
+
+STRICT: Final = StrictReader("openai-chat", _Row, _turn_of, _is_telling, is_flat)
 
 
 def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Placed]:
@@ -56,7 +166,8 @@ def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Pla
     if call_id is not None and role != "assistant":
         return [_result(fields, call_id, notes)]
     calls = _calls(fields, notes)
-    placed = _reasoning(fields)
+    texts = {key: as_string(value, fields.at(key)) for key in _REASONING if (value := _string(fields, key)) is not None}
+    placed = _reasoning(texts, fields.path)
     content = fields.take("content")
     if not (calls and content is not None and bytes(content) == b'""'):
         placed += read_content(content, fields.at("content"), notes, read_part)
@@ -71,29 +182,15 @@ def own_of_message(fields: Fields, role: Raw | None) -> Own | UnsetType:
 
     An empty content is among it where it makes no block: some say so that there is no text beside the calls.
     """
-    names = ("annotations", "audio") if role == _ASSISTANT else ()
-    members = {name: value for name in names if (value := fields.take(name)) is not None and bytes(value) != b"[]"}
+    beside = ("annotations", "audio") if role == _ASSISTANT else ()
+    members = {key: unless(b"[]", fields.take(key)) for key in beside}
     if (name := fields.peek("name")) is not None and starts_with(name, b'"') and role != _FUNCTION:
         members["name"] = name
         if role != _TOOL:
             fields.ignore("name")
-    if role == _DEVELOPER:
-        members["role"] = role
     content = fields.peek("content")
-    if "tool_calls" in fields and content is not None and bytes(content) in (b'""', b"[]"):
-        members["content"] = content
-    return Own(CHAT, members) if members else UNSET
-
-
-def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
-    """One content part. A type that OpenAI shares with the canonical shape is read there."""
-    return read_fields(Fields(value, path, notes), value)
-
-
-def read_fields(fields: Fields, value: Raw) -> list[Placed]:
-    """The same of a part that has been taken apart; ``value`` is the whole of it."""
-    reader = _PARTS.get(kind_named(fields))
-    return read_known(reader, fields, value) if reader else mend_fields(fields, value)
+    is_empty = "tool_calls" in fields and content is not None and bytes(content) in (b'""', b"[]")
+    return own_of(CHAT, **members, role=role if role == _DEVELOPER else None, content=content if is_empty else None)
 
 
 def _answered_call(fields: Fields, *, is_tool: bool) -> str | None:
@@ -118,17 +215,17 @@ def _result(fields: Fields, call_id: str, notes: Notes) -> Placed:
     return ToolResult(tool_use_id=call_id, content=content, is_error=is_error), path
 
 
-def _reasoning(fields: Fields) -> list[Placed]:
+def _string(fields: Fields, key: str) -> Raw | None:
+    value = fields.peek(key)
+    return fields.take(key) if value is not None and starts_with(value, b'"') else None
+
+
+def _reasoning(texts: Mapping[str, str | None], path: str) -> list[Placed]:
     """Reasoning text, which some write under one name, some under another, some under both."""
     placed: list[Placed] = []
-    for key in ("reasoning_content", "reasoning"):
-        value = fields.peek(key)
-        if value is None or not starts_with(value, b'"'):
-            continue
-        text = as_string(value, fields.at(key))
+    for key, text in texts.items():
         if text and (not placed or placed[0][0] != Thinking(thinking=text, issuer=ISSUER)):
-            placed.append((Thinking(thinking=text, issuer=ISSUER), fields.at(key)))
-        fields.ignore(key)
+            placed.append((Thinking(thinking=text, issuer=ISSUER), f"{path}.{key}"))
     return placed
 
 
@@ -152,11 +249,9 @@ def _call(fields: Fields) -> Placed:
     function, custom = fields.take_object("function"), fields.take_object("custom")
     inner = function or custom or fields
     name = inner.take_text("name")
-    own: Own | UnsetType = UNSET
     if custom is not None:
         # A custom tool takes free text.
         call_input, incomplete = as_json({"input": custom.take_text("input")}), False
-        own = Own(CHAT, kind="custom")
     else:
         key = next((key for key in ("arguments", "args", "input") if key in inner), "arguments")
         call_input, incomplete = read_input(inner.take(key), inner.at(key), fields.notes, encoded=True)
@@ -170,91 +265,9 @@ def _call(fields: Fields) -> Placed:
         name=name,
         input=call_input,
         incomplete=incomplete,
-        cache_control=UNSET if cache_control is None else cache_control,
-        own=own,
+        cache_control=cache_control or UNSET,
+        own=own_of(CHAT, "" if custom is None else "custom"),
     ), path
 
 
-def _text(fields: Fields) -> Text:
-    names = ("annotations", "logprobs", "prompt_cache_breakpoint")
-    members = {name: value for name in names if (value := fields.take(name)) is not None and bytes(value) != b"[]"}
-    return Text(text=fields.take_text("text"), own=Own(RESPONSES, members) if members else UNSET)
-
-
-def _refusal(fields: Fields) -> Text:
-    return Text(text=fields.take_text("refusal"), refusal=True)
-
-
-def _thinking(fields: Fields) -> Thinking:
-    """Mistral's thinking is a list of text parts; the canonical kind is a string, and may be signed."""
-    value = fields.take("thinking")
-    fields.ignore("closed")
-    if value is None or not starts_with(value, b"["):
-        text = "" if value is None else as_string(value, fields.at("thinking"))
-        signature = fields.take_string("signature")
-        return Thinking(thinking=text, signature=UNSET if signature is None else signature)
-    parts = [Fields(item, fields.at("thinking"), fields.notes) for item in as_list(value, fields.at("thinking"))]
-    return Thinking(thinking="".join(part.take_text("text") for part in parts), issuer=ISSUER)
-
-
-def _image(fields: Fields, provider: str = CHAT) -> Image | None:
-    """``image_url`` is an object with a url, or in newer APIs the url itself; a file's id is a source too."""
-    cache_control = fields.take("cache_control")
-    value = fields.peek("image_url")
-    source: dict[str, str] | None = None
-    detail = fields.take("detail")
-    if value is not None and starts_with(value, b'"'):
-        source = url_source(as_string(value, fields.at("image_url")))
-        fields.ignore("image_url")
-    elif value is not None and starts_with(value, b"{"):
-        inner = Fields(value, fields.at("image_url"), fields.notes)
-        source = url_source(inner.take_string("url") or "")
-        fields.ignore("image_url")
-        detail = inner.take("detail") or detail
-        inner.drop_rest()
-    elif (file_id := fields.take_string("file_id")) is not None:
-        source = {"type": "file", "file_id": file_id}
-    if source is None:
-        return None
-    return Image(
-        source=as_json(source),
-        cache_control=UNSET if cache_control is None else cache_control,
-        own=UNSET if detail is None or bytes(detail) == b'"auto"' else Own(provider, {"detail": detail}),
-    )
-
-
-def _input_image(fields: Fields) -> Image | None:
-    return _image(fields, RESPONSES)
-
-
-def screenshot(value: Raw) -> Image | None:
-    """A computer tool's output as an image."""
-    return _input_image(Fields(value, "", Notes())) if starts_with(value, b"{") else None
-
-
-def _file(fields: Fields) -> Document | None:
-    value = fields.peek("file")
-    if value is None or not starts_with(value, b"{"):
-        return None
-    inner = Fields(value, fields.at("file"), fields.notes)
-    file_id, file_data = inner.take_string("file_id"), inner.take_string("file_data")
-    source = url_source(file_data or "") or (None if file_id is None else {"type": "file", "file_id": file_id})
-    if source is None:
-        return None
-    title = inner.take_string("filename")
-    fields.ignore("file")
-    inner.drop_rest()
-    return Document(source=as_json(source), title=UNSET if title is None else title)
-
-
-_PARTS: Final[dict[str, Callable[[Fields], Block | None]]] = {
-    "input_text": _text,
-    "output_text": _text,
-    "refusal": _refusal,
-    "image_url": _image,
-    "input_image": _input_image,
-    "file": _file,
-    "thinking": _thinking,
-}
-PART_KINDS: Final = frozenset(_PARTS) - {"thinking"} | {"input_audio"}
-"""Types of content parts by which a message is known for this shape."""
+_REASONING: Final = ("reasoning_content", "reasoning")

@@ -7,26 +7,38 @@ keeps and are the turns' ids here; calls and results belong together by their ``
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Literal, TypeAlias
 
-from msgspec import UNSET, Raw, UnsetType
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.history.clean import url_source
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
-from pipeline.history.readers import openai_chat
-from pipeline.history.readers.anthropic import Placed, kind_named, read_content, read_known, result_content
+from pipeline.history.readers.anthropic import Placed, is_flat, kind_named, read_content, result_content
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, derived_id, read_input
+from pipeline.history.readers.openai_chat import input_of
+from pipeline.history.readers.parts import (
+    InputFile,
+    ResponsesPart,
+    blocks_of,
+    has_parts,
+    inner_of,
+    own_of,
+    read_part_of_item,
+    screenshot,
+)
 from pipeline.history.readers.rawjson import starts_with
+from pipeline.history.readers.typed import StrictReader, decoded
 from pipeline.model import (
     Block,
-    Document,
     Issuer,
     Own,
     RedactedThinking,
     Role,
+    Text,
     Thinking,
     ToolResult,
     ToolUse,
+    Turn,
     Unknown,
 )
 
@@ -43,6 +55,146 @@ _BESIDE: Final = ("status", "namespace", "caller", "phase")
 def is_item(kind: str) -> bool:
     """Whether a type is one of an item's, and of no other shape's message."""
     return kind in _KNOWN
+
+
+class _Beside(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", gc=False):
+    """What any item may have beside the canonical form."""
+
+    id: str | None = None
+    status: Raw | UnsetType = UNSET
+    namespace: Raw | UnsetType = UNSET
+    caller: Raw | UnsetType = UNSET
+    phase: Raw | UnsetType = UNSET
+
+
+_Content: TypeAlias = str | tuple[ResponsesPart, ...]
+
+
+class _Message(_Beside, frozen=True, tag="message", gc=False):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: _Content
+
+
+class _PlainMessage(_Message, frozen=True, tag=False, gc=False):
+    """A message that does not say that it is one."""
+
+
+class _Call(_Beside, frozen=True, tag="function_call", gc=False):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class _CustomCall(_Beside, frozen=True, tag="custom_tool_call", gc=False):
+    call_id: str
+    name: str
+    input: str
+
+
+class _Output(_Beside, frozen=True, tag="function_call_output", gc=False):
+    call_id: str
+    output: _Content
+    name: str | None = None
+
+
+class _CustomOutput(_Output, frozen=True, tag="custom_tool_call_output", gc=False):
+    pass
+
+
+class _Said(Struct, frozen=True, gc=False):
+    text: str = ""
+
+
+class _Reasoning(_Beside, frozen=True, tag="reasoning", gc=False):
+    summary: Raw | UnsetType = UNSET
+    encrypted_content: str | None = None
+
+
+_Item: TypeAlias = _Message | _Call | _CustomCall | _Output | _CustomOutput | _Reasoning
+_SUMMARY: Final = msgspec.json.Decoder(list[_Said])
+
+
+def _turn_of(item: _Item, index: int) -> Turn | None:
+    """The turn of a healthy item."""
+    path = f"input.{index}"
+    if isinstance(item, _Message):
+        return _message_turn(item, index)
+    block = _block(item)
+    if block is None:
+        return None
+    role: Role = "user" if isinstance(block, ToolResult) else "assistant"
+    return Turn(role=role, blocks=(block,), index=index, id=item.id, paths=(path,), root="input")
+
+
+def _message_turn(item: _Message, index: int) -> Turn | None:
+    role: Role = "system" if item.role == "developer" else item.role
+    own = _own_of(item, role="developer" if item.role == "developer" else None)
+    content, path = item.content, f"input.{index}.content"
+    if isinstance(content, str):
+        blocks: list[Any] | None = [Text(text=content)]
+        paths: tuple[str, ...] = (path,)
+    else:
+        blocks = blocks_of(content)
+        paths = tuple(f"{path}.{at}" for at in range(len(content)))
+    if blocks is None:
+        return None
+    return Turn(role=role, blocks=tuple(blocks), index=index, id=item.id, paths=paths, root="input", own=own)
+
+
+def _block(item: _Item) -> Block | None:
+    """The block of a healthy item that is no message, or None."""
+    match item:
+        case _Call():
+            given = input_of(item.arguments)
+            return None if given is None else ToolUse(id=item.call_id, name=item.name, input=given, own=_own_of(item))
+        case _CustomCall():
+            own = _own_of(item, "custom_tool_call")
+            return ToolUse(id=item.call_id, name=item.name, input=as_json({"input": item.input}), own=own)
+        case _Output():
+            kind = "custom_tool_call_output" if isinstance(item, _CustomOutput) else ""
+            content = inner_of(item.output)
+            own = _own_of(item, kind, name=item.name)
+            return None if content is None else ToolResult(tool_use_id=item.call_id, content=content, own=own)
+        case _Reasoning():
+            said = [] if item.summary is UNSET else decoded(_SUMMARY, item.summary)
+            return (
+                None
+                if said is None
+                else _thought(
+                    [each.text for each in said],
+                    item.encrypted_content,
+                    _own_of(item, "reasoning", summary=item.summary, encrypted_content=item.encrypted_content),
+                )
+            )
+        case _:
+            return None
+
+
+def _thought(texts: list[str], signature: str | None, own: Own | UnsetType) -> Thinking | RedactedThinking:
+    """Reasoning, of which the encrypted content is the signature."""
+    texts = [text for text in texts if text]
+    if signature and not texts:
+        return RedactedThinking(data=signature, issuer=ISSUER, own=own)
+    return Thinking(thinking="\n\n".join(texts), signature=signature or UNSET, issuer=ISSUER, own=own)
+
+
+def _own_of(item: _Beside, kind: str = "", **members: Raw | str | UnsetType | None) -> Own | UnsetType:
+    beside = {name: getattr(item, name) for name in _BESIDE}
+    return own_of(RESPONSES, kind, id=item.id, **members, **beside)
+
+
+def _is_telling(item: _Item) -> bool:
+    """Whether an item can be of no other shape."""
+    if not isinstance(item, _Message):
+        return True
+    if not isinstance(item, _PlainMessage):
+        return item.status is not UNSET or has_parts(item.content)
+    others = [part for part in item.content if not isinstance(part, InputFile)]
+    return len(others) < len(item.content) and not has_parts(tuple(others))
+
+
+STRICT: Final[StrictReader[Any]] = StrictReader("openai-responses", _Item, _turn_of, _is_telling, is_flat)
+PLAIN: Final[StrictReader[Any]] = StrictReader("openai-responses", _PlainMessage, _message_turn, _is_telling, is_flat)
 
 
 def read_item(fields: Fields, value: Raw, item_id: Raw | None) -> tuple[Role, list[Placed]] | None:
@@ -80,7 +232,7 @@ def read_message(fields: Fields, notes: Notes) -> list[Placed]:
         InputError: a field of the wrong type.
     """
     fields.ignore("type")
-    return read_content(fields.take("content"), fields.at("content"), notes, read_part)
+    return read_content(fields.take("content"), fields.at("content"), notes, read_part_of_item)
 
 
 def own_of_message(fields: Fields, role: Raw | None, item_id: Raw | None) -> Own | UnsetType:
@@ -92,23 +244,13 @@ def own_of_message(fields: Fields, role: Raw | None, item_id: Raw | None) -> Own
     return _own(fields, "id", "role")
 
 
-def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
-    """One content part; most are those of the chat shape."""
-    fields = Fields(value, path, notes)
-    return (
-        read_known(_file, fields, value)
-        if kind_named(fields) == "input_file"
-        else openai_chat.read_fields(fields, value)
-    )
-
-
 def _own(fields: Fields, *names: str, kind: str = "") -> Own | UnsetType:
     """What is left of these members, and of those that any item may have."""
     members = {name: value for name in (*names, *_BESIDE) if (value := fields.take(name)) is not None}
     return Own(RESPONSES, members, kind) if members or kind else UNSET
 
 
-def _call(fields: Fields) -> tuple[Role, Block]:
+def _read_call(fields: Fields) -> tuple[Role, Block]:
     name = fields.take_text("name")
     arguments = fields.take("arguments")
     call_input, incomplete = read_input(arguments, fields.at("arguments"), fields.notes, encoded=True)
@@ -135,7 +277,7 @@ def _call_id(fields: Fields, name: str) -> str:
 
 def _output(fields: Fields, kind: str = "") -> tuple[Role, Block]:
     call_id = fields.take_text("call_id")
-    content = result_content(fields.take("output"), fields.at("output"), fields.notes, read_part)
+    content = result_content(fields.take("output"), fields.at("output"), fields.notes, read_part_of_item)
     return "user", ToolResult(tool_use_id=call_id, content=content, own=_own(fields, "id", "name", kind=kind))
 
 
@@ -168,7 +310,7 @@ def _result_of(known: NativeType, fields: Fields) -> ToolResult | None:
     members = fields.take_rest()
     found = members.get("output") or as_json({name: value for name, value in members.items() if name != "id"})
     own = Own(RESPONSES, members, known.kind)
-    shown = openai_chat.screenshot(found) if known.kind == "computer_call_output" else None
+    shown = screenshot(found) if known.kind == "computer_call_output" else None
     if shown is not None:
         return ToolResult(tool_use_id=call_id, content=[shown], own=own)
     text = as_string(found, fields.path) if starts_with(found, b'"') else bytes(found).decode()
@@ -183,10 +325,7 @@ def _reasoning(fields: Fields) -> tuple[Role, Block]:
     if not (signature or texts):
         texts = _texts(fields, "content")
     own = _own(fields, "id", "summary", "content", "encrypted_content", kind="reasoning")
-    if signature and not texts:
-        return "assistant", RedactedThinking(data=signature, issuer=ISSUER, own=own)
-    thinking = "\n\n".join(texts)
-    return "assistant", Thinking(thinking=thinking, signature=signature or UNSET, issuer=ISSUER, own=own)
+    return "assistant", _thought(texts, signature, own)
 
 
 def _texts(fields: Fields, key: str) -> list[str]:
@@ -197,24 +336,8 @@ def _texts(fields: Fields, key: str) -> list[str]:
     return [text for part in parts if (text := part.take_text("text"))]
 
 
-def _file(fields: Fields) -> Document | None:
-    """A file: its data, where it lies, or the id of an upload."""
-    data = url_source(fields.take_string("file_data") or "")
-    url = fields.take_string("file_url")
-    uploaded = fields.take_string("file_id")
-    source: dict[str, str] | None = data
-    if source is None and url:
-        source = {"type": "url", "url": url}
-    if source is None and uploaded:
-        source = {"type": "file", "file_id": uploaded}
-    if source is None:
-        return None
-    title = fields.take_string("filename")
-    return Document(source=as_json(source), title=UNSET if title is None else title)
-
-
 _ITEMS: Final[dict[str, Callable[[Fields], tuple[Role, Block]]]] = {
-    "function_call": _call,
+    "function_call": _read_call,
     "custom_tool_call": _custom_call,
     "function_call_output": _output,
     "custom_tool_call_output": _custom_output,

@@ -12,8 +12,7 @@ from msgspec import Raw, Struct
 from pipeline.errors import InputError, UnknownTargetError, expected_one_of
 from pipeline.fixes import Fix
 from pipeline.history.healthy import Stretch, healthy_stretches
-from pipeline.history.readers import claude_code, converse, typed
-from pipeline.history.readers.detect import Shape, is_transcript, is_transcript_line, shape_of_head, shape_of_message
+from pipeline.history.readers import anthropic, claude_code, converse, gemini, openai_chat, openai_responses
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, with_ids
 from pipeline.history.readers.head import Head, read_head
 from pipeline.history.readers.rawjson import (
@@ -27,14 +26,19 @@ from pipeline.history.readers.rawjson import (
     wrong_type,
 )
 from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
-from pipeline.history.readers.tolerant import ROOTS, read_tolerantly
-from pipeline.history.readers.typed import Healthy
+from pipeline.history.readers.tolerant import (
+    ROOTS,
+    is_transcript,
+    is_transcript_line,
+    read_tolerantly,
+    shape_of_head,
+    shape_of_message,
+)
+from pipeline.history.readers.typed import CANONICAL, Healthy, Shape, StrictReader, decoded
 from pipeline.model import Conversation, Turn
 
 SHAPES: Final[tuple[str, ...]] = get_args(Shape)
 """The shapes that ``source`` may name, besides ``auto``."""
-
-_CANONICAL: Final[Shape] = "anthropic"
 
 
 class ReadResult(Struct, frozen=True, kw_only=True):
@@ -52,10 +56,31 @@ class ReadResult(Struct, frozen=True, kw_only=True):
 
 
 _SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
+_ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
+_STRICT: Final[dict[str | None, list[StrictReader[Any]]]] = {
+    "anthropic": [anthropic.STRICT],
+    "claude-code": [anthropic.STRICT],
+    "openai-chat": [openai_chat.STRICT],
+    "bedrock-converse": [converse.STRICT],
+    "openai-responses": [openai_responses.STRICT, openai_responses.PLAIN],
+    "gemini": [gemini.STRICT],
+}
+_IN_MESSAGES: Final[list[StrictReader[Any]]] = [anthropic.STRICT, openai_chat.STRICT, converse.STRICT]
+# The usual keys beside ``messages``.
+_USUAL_KEYS: Final = (
+    "system tools model params max_tokens max_completion_tokens temperature top_p top_k stop stop_sequences stream "
+    "stream_options thinking tool_choice parallel_tool_calls response_format metadata cache_control modelId toolConfig "
+    "inferenceConfig additionalModelRequestFields additionalModelResponseFieldPaths guardrailConfig outputConfig "
+    "performanceConfig promptVariables requestMetadata serviceTier"
+)
+_USUAL: Final = dict.fromkeys(_USUAL_KEYS.split())
 _ANY: Final = msgspec.json.Decoder(Raw)
-# What only messages have that no typed reader takes, as it is written: names of members, and types of blocks.
-_OF_OTHERS: Final = re.compile(
-    rb'"(?:parts|call_id|encrypted_content|refusal|reasoning_content|input_text|input_image|output_text)"'
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+# What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
+_OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file)"|"type"\s*:\s*"message"')
+_OF_ROWS: Final = re.compile(
+    rb'"(?:tool_calls|tool_call_id|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
+    rb'input_text|input_image|output_text)"'
 )
 _BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 
@@ -182,16 +207,26 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
 
 def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
     """A document or list of which every message is healthy, or None."""
-    if shape in ROOTS:
-        return None
-    healthy = typed.read_document(text, shape) or converse.read_document(text, shape)
+    keys: dict[str, Raw] = {}
+    value: bytes | Raw = text
+    listed: Shape | None = None
+    if not text.startswith(b"["):
+        keys = decoded(_OBJECT, text) or {}
+        root = next((root for root in _ROOTS if root in keys), "")
+        if not root:
+            return None
+        value, listed = keys.pop(root), _SHAPES_BY_ROOT.get(root)
+    readers = _STRICT[shape or listed][:1] if shape or listed else _IN_MESSAGES
+    healthy = next((healthy for reader in readers if (healthy := reader.read_list(value)) is not None), None)
     if healthy is None:
         return None
     notes = Notes()
-    keys = {key: Raw(to_utf8(bytes(value))) for key, value in healthy.keys.items()}
-    head = read_head(keys, notes)
-    found: Shape = shape_of_head(keys) if healthy.shape == _CANONICAL else healthy.shape
-    return _result(healthy.turns, head, notes, shape or found, stretches=healthy.stretches)
+    if listed is None and keys.keys() <= _USUAL.keys():
+        # In one order, in which they then stand in a body.
+        keys = {key: keys[key] for key in _USUAL if key in keys}
+    head = read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, notes)
+    found = shape_of_head(keys) if healthy.shape == CANONICAL else healthy.shape
+    return _result(healthy.turns, head, notes, shape or listed or found, stretches=healthy.stretches)
 
 
 def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:
@@ -205,7 +240,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
             return _read_transcript(text)
     elif starts_with(text, b"{"):
         keys = as_object(text, "")
-        root = next((root for root in ("messages", *_SHAPES_BY_ROOT) if root in keys), "")
+        root = next((root for root in _ROOTS if root in keys), "")
         if root:
             items = _listed(keys.pop(root), root)
             listed = _SHAPES_BY_ROOT.get(root)
@@ -221,13 +256,13 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
         keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
     listed = shape or listed or _shape_of_list(items)
     turns: list[Turn] = []
-    found: Shape = _CANONICAL
+    found: Shape = CANONICAL
     for index, item in enumerate(items):
         turn, its_shape = _read_one(item, index, shape, mask, notes, listed=listed)
         turns.append(turn)
-        found = its_shape if found == _CANONICAL else found
+        found = its_shape if found == CANONICAL else found
     head = read_head(keys, notes)
-    return _result(turns, head, notes, shape or listed or (found if found != _CANONICAL else shape_of_head(keys)))
+    return _result(turns, head, notes, shape or listed or (found if found != CANONICAL else shape_of_head(keys)))
 
 
 def _listed(value: Raw, root: str) -> list[Raw]:
@@ -272,12 +307,27 @@ def _mended_message(text: bytes, index: int, shape: Shape | None) -> tuple[list[
 
 
 def _healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | None:
-    """One message that is healthy, or None. Where no shape was named, the message's keys choose which is tried."""
-    if shape in ROOTS or (shape is None and _OF_OTHERS.search(item)):
-        return None
-    if shape == "bedrock-converse" or (shape is None and _BLOCKS.search(item) and b'"type"' not in bytes(item)):
-        return converse.read_message(item, index, shape)
-    return typed.read_message(item, index, shape)
+    """One message that is healthy, or None. Where no shape was named, what is written in it chooses which is tried."""
+    readers = _STRICT[shape] if shape else _likely_readers(item)
+    for reader in readers:
+        healthy = reader.read_message(item, index)
+        # A message that any shape may have is no item of Responses, where nobody says so.
+        if healthy is not None and (shape or reader not in _STRICT["openai-responses"] or healthy.shape != CANONICAL):
+            return healthy
+    return None
+
+
+def _likely_readers(item: Raw | bytes) -> list[StrictReader[Any]]:
+    data = bytes(item)
+    if b'"parts"' in data:
+        return [gemini.STRICT]
+    if b'"type"' not in data and _BLOCKS.search(data):
+        return [converse.STRICT]
+    if _OF_ITEMS.search(data):
+        return _STRICT["openai-responses"]
+    if _OF_ROWS.search(data) or (b'"name"' in data and b'"input"' not in data):
+        return [openai_chat.STRICT]
+    return [anthropic.STRICT]
 
 
 def _notes(mask: Mask | None) -> Notes:

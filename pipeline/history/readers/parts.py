@@ -1,0 +1,236 @@
+"""The content parts of OpenAI's two shapes: each is declared, and read strictly or tolerantly by its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from pipeline.history.clean import url_source
+from pipeline.history.native import CHAT, RESPONSES, as_json
+from pipeline.history.readers.anthropic import (
+    INNER,
+    Inner,
+    Placed,
+    Typed,
+    is_sound,
+    kind_named,
+    mend_fields,
+    read_known,
+)
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, reader_of, tag_of
+from pipeline.history.readers.rawjson import starts_with
+from pipeline.model import Block, Document, Image, Issuer, Own, Text, Thinking
+
+ISSUER: Final = Issuer(provider=CHAT)
+
+
+class _Part(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", kw_only=True, gc=False):
+    """A content part that the canonical shape has in another form."""
+
+
+class _InputText(_Part, frozen=True, tag="input_text", gc=False):
+    text: str
+    annotations: Raw | UnsetType = UNSET
+    logprobs: Raw | UnsetType = UNSET
+    prompt_cache_breakpoint: Raw | UnsetType = UNSET
+
+
+class _OutputText(_InputText, frozen=True, tag="output_text", gc=False):
+    pass
+
+
+class _Refusal(_Part, frozen=True, tag="refusal", gc=False):
+    refusal: str
+
+
+class _Address(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    url: str | None = None
+    detail: Raw | UnsetType = UNSET
+
+
+class _ImageUrl(_Part, frozen=True, tag="image_url", gc=False):
+    image_url: str | _Address | None = None
+    file_id: str | None = None
+    detail: Raw | UnsetType = UNSET
+    cache_control: Raw | UnsetType = UNSET
+
+
+class _InputImage(_ImageUrl, frozen=True, tag="input_image", gc=False):
+    pass
+
+
+class _Upload(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+class _File(_Part, frozen=True, tag="file", gc=False):
+    file: _Upload
+
+
+class InputFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="input_file", gc=False):
+    """A file, which only Responses has in this form."""
+
+    file_data: str | None = None
+    file_url: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+ChatPart: TypeAlias = Typed | _InputText | _OutputText | _Refusal | _ImageUrl | _InputImage | _File
+ResponsesPart: TypeAlias = ChatPart | InputFile
+
+
+def own_of(provider: str, kind: str = "", /, **members: Raw | str | UnsetType | None) -> Own | UnsetType:
+    """What only one provider has: those of these members that there are, as they were written or as strings."""
+    found = {
+        name: value if isinstance(value, Raw) else Raw(msgspec.json.encode(value))
+        for name, value in members.items()
+        if value is not None and value is not UNSET and not (isinstance(value, Raw) and starts_with(value, b"n"))
+    }
+    return Own(provider, found, kind) if found or kind else UNSET
+
+
+def unless(empty: bytes, value: Raw | UnsetType | None) -> Raw | None:
+    """A member that is there, and is neither null nor the value that says that there is none."""
+    return None if value is None or value is UNSET or bytes(value) in (b"null", empty) else value
+
+
+def _text(part: _InputText) -> Text:
+    if part.annotations is part.logprobs is part.prompt_cache_breakpoint is UNSET:
+        return Text(text=part.text)
+    own = own_of(
+        RESPONSES,
+        annotations=unless(b"[]", part.annotations),
+        logprobs=unless(b"[]", part.logprobs),
+        prompt_cache_breakpoint=unless(b"[]", part.prompt_cache_breakpoint),
+    )
+    return Text(text=part.text, own=own)
+
+
+def _refusal(part: _Refusal) -> Text:
+    return Text(text=part.refusal, refusal=True)
+
+
+def _image(part: _ImageUrl) -> Image | None:
+    """``image_url`` is an object with a url, or in newer APIs the url itself; a file's id is a source too."""
+    given = part.image_url
+    address, inner = (given.url or "", given.detail) if isinstance(given, _Address) else (given, UNSET)
+    detail = unless(b'"auto"', inner) or unless(b'"auto"', part.detail)
+    source: dict[str, str] | None = None
+    if address is not None:
+        source = url_source(address)
+    elif part.file_id is not None:
+        source = {"type": "file", "file_id": part.file_id}
+    if source is None:
+        return None
+    provider = RESPONSES if isinstance(part, _InputImage) else CHAT
+    own = own_of(provider, detail=detail)
+    return Image(source=as_json(source), cache_control=unless(b"", part.cache_control) or UNSET, own=own)
+
+
+def _file(part: _File) -> Document | None:
+    upload = part.file
+    return _document(url_source(upload.file_data or ""), upload.file_id, upload.filename)
+
+
+def _input_file(part: InputFile) -> Document | None:
+    source: dict[str, str] | None = url_source(part.file_data or "")
+    if source is None and part.file_url:
+        source = {"type": "url", "url": part.file_url}
+    return _document(source, part.file_id, part.filename)
+
+
+def _document(source: dict[str, str] | None, file_id: str | None, title: str | None) -> Document | None:
+    """A document of a source, or of an upload's id; None where there is neither."""
+    if source is None and file_id:
+        source = {"type": "file", "file_id": file_id}
+    return None if source is None else Document(source=as_json(source), title=UNSET if title is None else title)
+
+
+# How a part becomes a block; None where it is nothing that the model knows.
+_BLOCK_OF: Final[dict[type[Struct], Callable[[Any], Block | None]]] = {
+    _InputText: _text,
+    _OutputText: _text,
+    _Refusal: _refusal,
+    _ImageUrl: _image,
+    _InputImage: _image,
+    _File: _file,
+    InputFile: _input_file,
+}
+
+
+def blocks_of(parts: Iterable[Any]) -> list[Any] | None:
+    """The blocks of healthy parts, or None where any needs mending."""
+    blocks: list[Any] = []
+    for part in parts:
+        converted = _BLOCK_OF.get(type(part))
+        block = part if converted is None else converted(part)
+        if block is None or (block is part and not is_sound(block)):
+            return None
+        blocks.append(block)
+    return blocks
+
+
+def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
+    """A healthy result's content, or None."""
+    if isinstance(content, str):
+        return content
+    blocks = blocks_of(content)
+    return blocks if blocks is not None and all(isinstance(block, INNER) for block in blocks) else None
+
+
+def has_parts(content: object) -> bool:
+    """Whether a healthy content has parts that only chat or Responses has."""
+    return isinstance(content, tuple) and any(type(part) in _BLOCK_OF for part in content)
+
+
+def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
+    """One content part of chat, tolerantly. A type that OpenAI shares with the canonical shape is read there."""
+    return _read(value, path, notes, "input_file")
+
+
+def read_part_of_item(value: Raw, path: str, notes: Notes) -> list[Placed]:
+    """One content part of Responses, tolerantly."""
+    return _read(value, path, notes)
+
+
+def _read(value: Raw, path: str, notes: Notes, other: str = "") -> list[Placed]:
+    fields = Fields(value, path, notes)
+    kind = kind_named(fields)
+    reader = _READERS.get(kind) if kind != other else None
+    return read_known(reader, fields, value) if reader else mend_fields(fields, value)
+
+
+def screenshot(value: Raw) -> Image | None:
+    """A computer tool's output as an image."""
+    block = _READERS["input_image"](Fields(value, "", Notes())) if starts_with(value, b"{") else None
+    return block if isinstance(block, Image) else None
+
+
+def _thinking(fields: Fields) -> Thinking:
+    """Mistral's thinking is a list of text parts; the canonical kind is a string, and may be signed."""
+    value = fields.take("thinking")
+    fields.ignore("closed")
+    if value is None or not starts_with(value, b"["):
+        text = "" if value is None else as_string(value, fields.at("thinking"))
+        signature = fields.take_string("signature")
+        return Thinking(thinking=text, signature=UNSET if signature is None else signature)
+    parts = [Fields(item, fields.at("thinking"), fields.notes) for item in as_list(value, fields.at("thinking"))]
+    return Thinking(thinking="".join(part.take_text("text") for part in parts), issuer=ISSUER)
+
+
+def _reader(kind: type[Struct], block_of: Callable[[Any], Block | None]) -> Callable[[Fields], Block | None]:
+    read_one = reader_of(kind)
+    return lambda fields: None if (part := read_one(fields)) is None else block_of(part)
+
+
+_READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
+    tag_of(kind): _reader(kind, block_of) for kind, block_of in _BLOCK_OF.items()
+} | {"thinking": _thinking}
+PART_KINDS: Final = frozenset(_READERS) - {"thinking", "input_file"} | {"input_audio"}
+"""Types of content parts by which a message is known for chat."""
