@@ -94,6 +94,7 @@ STAGE_LEVELS: dict[str, str] = {
 # Why a record of an input became a dead letter.
 DEAD_LETTER_CODES = (
     "bad_framing",
+    "bad_log",
     "bad_policy",
     "bad_record",
     "bad_snapshot",

@@ -79,7 +79,6 @@ Dataref: TypeAlias = Annotated[
     Meta(
         description="The value's key in the configured object store, where it is too large for the topic; the value is "
         "then null. Digests of the session and of the value, never a URL or a path.",
-        pattern="^[0-9a-f]{64}/[0-9a-f]{64}$",
     ),
 ]
 

@@ -135,6 +135,14 @@ class HistoryRestored(_TurnRecord, frozen=True, tag="history.restored"):
     """A history that replaces what there was. It triggers no request."""
 
     messages: _Messages
+    log: Annotated[
+        Raw | UnsetType,
+        Meta(
+            description="The session's log as `reknit export` wrote it. It says more than messages can, and is read in "
+            "their place.",
+            extra_json_schema={"type": "object"},
+        ),
+    ] = UNSET
     id: _Id | UnsetType = UNSET
 
 

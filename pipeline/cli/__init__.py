@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pipeline.cli.dead_letters:dead_letters_group",
         "List, show, count, retry and drop records that could not be processed.",
     ),
+    "export": ("pipeline.cli.backup:export_command", "Print a session as a document that restores it."),
+    "import": ("pipeline.cli.backup:import_command", "Restore sessions from what `export` printed."),
+    "forget": ("pipeline.cli.forget:forget_command", "Have a session forgotten, and say what still holds it."),
+    "objects": ("pipeline.cli.forget:objects_group", "Delete large values that no record names any more."),
     "config": ("pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),
     "topics": ("pipeline.cli.topics:topics", "List, create and compare topics; print their schemas."),
 }

@@ -19,7 +19,7 @@ from pipeline.model import Policy, Role, Turn
 from pipeline.registry import Target, target_named
 from pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from pipeline.session.request import Normalized
-from pipeline.session.state import LogEntry
+from pipeline.session.state import LogEntry, decode_whole_log, encode_whole_log
 from pipeline.session.working import WorkingHistory, entries_before
 from pipeline.targets import Setting
 
@@ -193,6 +193,32 @@ class Session:
         if not least <= count <= self.count:
             raise InputError("unknown_message", f"no message {to!r} to go back to; the history has {self.count}")
         self._work = self._work.again(entries_before(entries, count), count, dict.fromkeys(self.targets, "rewound"))
+
+    # The log, as another session takes it up.
+
+    @property
+    def setting(self) -> Setting:
+        """What stands beside the messages in every request."""
+        return self._work.setting
+
+    @property
+    def turns(self) -> list[Turn]:
+        """What was read of the messages, oldest first."""
+        return [entry for entry in self._work.archive.entries() if isinstance(entry, Turn)]
+
+    def log(self) -> bytes:
+        """The log as JSON: what was read of each message, and the fixes that reading took."""
+        return encode_whole_log(self.count, list(self._work.archive.entries()))
+
+    def replace_by_log(self, log: bytes) -> list[Fix]:
+        """Put the history of a log in the place of what there was; the fixes that are certain.
+
+        Raises:
+            InputError: it is no log; the session is as it was.
+        """
+        count, entries = decode_whole_log(log)
+        self._work = self._work.again(entries, count, dict.fromkeys(self.targets, "replaced"))
+        return self._work.fixes
 
     # State.
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.errors import InternalError
+from pipeline.errors import InputError, InternalError
 from pipeline.fixes import Fix
 from pipeline.history.exchanges import Exchange
 from pipeline.history.ids import IdWriter, SettledCall
@@ -36,6 +36,13 @@ class Logged(Struct, frozen=True, omit_defaults=True):
 
 
 LogEntry: TypeAlias = Turn | list[Fix]
+
+
+class WholeLog(Struct, frozen=True, forbid_unknown_fields=True):
+    """A log that leaves its session: how many messages came in, and its entries."""
+
+    messages: int
+    entries: list[Logged]
 
 
 class Mended(Struct, array_like=True):
@@ -183,18 +190,46 @@ _encode_json = msgspec.json.Encoder().encode
 _HEAD = msgspec.msgpack.Decoder(Head)
 _SEGMENT = msgspec.msgpack.Decoder(Segment)
 _LOG = msgspec.json.Decoder(list[Logged])
+_WHOLE_LOG = msgspec.json.Decoder(WholeLog)
 _HISTORY = msgspec.json.Decoder(HistoryState)
 _SETTING = msgspec.json.Decoder(SavedSetting)
 
 
 def encode_log(log: list[LogEntry]) -> bytes:
     """A log as JSON."""
-    return _encode_json([Logged(turn=entry) if isinstance(entry, Turn) else Logged(fixes=entry) for entry in log])
+    return _encode_json(_logged(log))
+
+
+def _logged(log: list[LogEntry]) -> list[Logged]:
+    return [Logged(turn=entry) if isinstance(entry, Turn) else Logged(fixes=entry) for entry in log]
 
 
 def decode_log(log: bytes) -> list[LogEntry]:
     """A log from its JSON."""
     return [entry.fixes if entry.turn is None else entry.turn for entry in _LOG.decode(log)]
+
+
+def encode_whole_log(count: int, log: list[LogEntry]) -> bytes:
+    return _encode_json(WholeLog(count, _logged(log)))
+
+
+def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry]]:
+    """How many messages came in, and the entries.
+
+    Raises:
+        InputError: it is no log.
+    """
+    try:
+        found = _WHOLE_LOG.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError("bad_log", f"the log cannot be read: {error}", path="log") from error
+    turns = [entry.turn for entry in found.entries if entry.turn is not None]
+    places = [turn.index for turn in turns]
+    if places != sorted(places) or not all(0 <= place < found.messages for place in places):
+        raise InputError("bad_log", "the log's turns are not in order", path="log")
+    if any(turn.paths is not None and len(turn.paths) != len(turn.blocks) for turn in turns):
+        raise InputError("bad_log", "a turn of the log names other blocks than it has", path="log")
+    return found.messages, [entry.fixes if entry.turn is None else entry.turn for entry in found.entries]
 
 
 def encode_head(head: Head) -> bytes:

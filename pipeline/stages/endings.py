@@ -25,8 +25,8 @@ from pipeline.errors import ReknitError
 
 Why: TypeAlias = Literal["expired", "forgotten"]
 
-_DEADLINE, _MARKER, _TIME = b"d", b"x", b"t"
-KINDS = frozenset({_DEADLINE, _MARKER, _TIME})
+DEADLINE, _MARKER, _TIME = b"d", b"x", b"t"
+KINDS = frozenset({DEADLINE, _MARKER, _TIME})
 
 # Sessions that one record frees at most: where thousands expire together, the next records free the others.
 _FREED_AT_ONCE = 64
@@ -107,9 +107,9 @@ class Endings:
         if kind == _TIME:
             self._now = self._saved_now = int(value or 0)
         elif value is None:
-            (self._deadlines.times if kind == _DEADLINE else self._markers_end.times).pop(rest, None)
+            (self._deadlines.times if kind == DEADLINE else self._markers_end.times).pop(rest, None)
             self._markers.pop(rest, None)
-        elif kind == _DEADLINE:
+        elif kind == DEADLINE:
             self._deadlines.set_time(rest, int(value))
         else:
             self._put_marker(rest, msgspec.msgpack.decode(value, type=_Marker))
@@ -125,7 +125,7 @@ class Endings:
             self._changes[_MARKER + digest] = None
         expired = self._deadlines.take_passed(self._now, _FREED_AT_ONCE)
         for key in expired:
-            self._changes[_DEADLINE + key] = None
+            self._changes[DEADLINE + key] = None
             self.end(key, "expired")
         return expired
 
@@ -145,12 +145,12 @@ class Endings:
             return
         deadline = self._now + seconds * 1000
         self._deadlines.set_time(key, deadline)
-        self._changes[_DEADLINE + key] = b"%d" % deadline
+        self._changes[DEADLINE + key] = b"%d" % deadline
 
     def stop_clock(self, key: bytes) -> None:
         """The session expires no more."""
         if self._deadlines.times.pop(key, None) is not None:
-            self._changes[_DEADLINE + key] = None
+            self._changes[DEADLINE + key] = None
 
     def end(self, key: bytes, why: Why) -> None:
         """The session is over."""

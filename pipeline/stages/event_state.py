@@ -149,5 +149,10 @@ class EventStates:
         return changes
 
 
+def session_of(key: bytes) -> bytes:
+    """The session that a changelog key is of; empty for one that is of none, or names only its digest."""
+    return key[1:] if key[:1] == _SESSION else key[5:] if key[:1] == _WAITING else b""
+
+
 def _waiting_key(number: int, session: bytes) -> bytes:
     return _WAITING + number.to_bytes(4, "big") + session

@@ -24,6 +24,7 @@ from msgspec import UNSET
 
 from pipeline.errors import InputError, InternalError
 from pipeline.session import Session
+from pipeline.stages.endings import DEADLINE
 from pipeline.stages.parked import Parked
 from topics.records import TurnAppended, TurnRecord
 
@@ -273,7 +274,7 @@ def _parked_changes(key: bytes, entry: TurnState, *, was_parked: bool) -> dict[b
 
 def session_of(key: bytes) -> bytes:
     """The session that a changelog record belongs to, by the record's key."""
-    begins = {_HEAD: 1, _PARKED: 1, _SEGMENT: 5, _WAITING: 9, _ID: 5 + int.from_bytes(key[1:5], "big")}
+    begins = {_HEAD: 1, _PARKED: 1, DEADLINE: 1, _SEGMENT: 5, _WAITING: 9, _ID: 5 + int.from_bytes(key[1:5], "big")}
     return key[begins.get(key[:1], len(key)) :]
 
 

@@ -290,7 +290,8 @@ class TurnsStage:
                 session.configure(**self._defaults.changes(event, session.policy))
                 entry.count_turn()
             case HistoryRestored():
-                fixes = session.replace(bytes(event.messages))
+                given, log = bytes(event.messages), event.log
+                fixes = session.replace(given) if log is UNSET else session.replace_by_log(bytes(log))
                 entry.count_turn()
                 entry.quarantined = False
                 entry.told.clear()

@@ -1,0 +1,241 @@
+"""``reknit forget`` and ``reknit objects``: what is removed, and what still holds something of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime, timedelta
+
+import click
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from msgspec import Struct
+
+from pipeline.cli import Group
+from pipeline.cli.broker import connected, read_partitions, reader, run_with_broker
+from pipeline.cli.config import broker_options, configured, wait_option
+from pipeline.cli.output import Exit, fail, say, write_json
+from pipeline.client.producers import Turns
+from pipeline.config import Config
+from pipeline.errors import InputError, ReknitError
+from pipeline.kafka import connection, explained
+from pipeline.objects import Objects, open_objects
+from pipeline.stages import event_state, turn_state
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    EVENTS_STATE,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    TOPICS,
+    TURNS_STATE,
+    qualified,
+)
+from topics.headers import find_dataref
+from topics.plan import Found
+from topics.records import SessionForgotten
+
+_LOOK_AGAIN_SECONDS = 0.2
+# Topics whose records may name objects.
+_NAMING = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, DEAD_LETTERS)
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """A topic that still holds records of the session, under its name on the broker, and until when at the latest."""
+
+    topic: str
+    records: int
+    until: datetime | None
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What became of a session that is to be forgotten.
+
+    ``record`` is the place of the record that has it forgotten, ``done`` whether a worker has gone past it. ``held`` is
+    what retention and compaction have yet to remove, topics of replays included; ``objects`` what is left in the store.
+    """
+
+    session: str
+    record: str
+    done: bool
+    held: list[Held]
+    objects: int
+
+
+@click.command("forget")
+@broker_options
+@wait_option
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for the worker."
+)
+@click.argument("session")
+def forget_command(session: str, timeout: float, config_file: str | None, **options: str | None) -> None:
+    """Have a session forgotten, and print a receipt: one JSON line.
+
+    The worker removes the session from its state, its state's topics and the object store; later records of it become
+    dead letters without their value. The receipt names every topic of the cluster that still holds records of it, and
+    until when. Ends with 75 where no worker has done it in time: it will, once one runs.
+    """
+    config = configured(config_file, **options)
+    receipt = run_with_broker(config, lambda: _forget(config, session, timeout))
+    write_json(receipt)
+    if not receipt.done:
+        say(f"reknit: no worker has come to it within {timeout:g} s; the record waits in {receipt.record}")
+        raise SystemExit(int(Exit.DOWN))
+
+
+async def _forget(config: Config, session: str, seconds: float) -> Receipt:
+    objects = open_objects(config)
+    async with Turns(config) as turns:
+        place = await turns.write(session, SessionForgotten())
+    done = await _is_past(config, place.partition, place.offset, seconds)
+    held = await _held(config, session.encode())
+    left = 0 if objects is None else len([key async for key, _ in objects.every(session.encode())])
+    record = f"{place.topic}/{place.partition}/{place.offset}"
+    return Receipt(session=session, record=record, done=done, held=held, objects=left)
+
+
+async def _is_past(config: Config, partition: int, offset: int, seconds: float) -> bool:
+    """Whether the workers' group has committed what lies behind a turn, within so many seconds."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + seconds
+    place = TopicPartition(qualified(AGENT_TURNS, config.prefix), partition)
+    client = AIOKafkaAdminClient(**connection(config))
+    try:
+        await client.start()
+        while True:
+            found = await client.list_consumer_group_offsets(f"{config.prefix}reknit", partitions=[place])
+            if found[place].offset > offset:
+                return True
+            if clock() >= end:
+                return False
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    except KafkaError as error:
+        raise await explained(config, error) from error
+    finally:
+        await client.close()
+
+
+async def _held(config: Config, key: bytes) -> list[Held]:
+    """The topics of the contract, under whatever prefix, that hold records of a session."""
+    async with reader(config) as consumer:
+        contract = tuple(topic.name for topic in TOPICS)
+        names = sorted(name for name in await consumer.topics() if name.endswith(contract) and _is_ours(name, config))
+        places = [place for name in names for place in await _partitions(consumer, name)]
+        counted: dict[str, int] = {}
+        latest: dict[str, int] = {}
+        async for record in read_partitions(consumer, places):
+            if _is_of(record, key):
+                counted[record.topic] = counted.get(record.topic, 0) + 1
+                latest[record.topic] = max(latest.get(record.topic, 0), record.timestamp)
+    async with connected(config) as topics:
+        described = await topics.describe(counted.keys())
+    return [
+        Held(topic=name, records=counted[name], until=_until(described[name], latest[name])) for name in sorted(counted)
+    ]
+
+
+def _is_ours(name: str, config: Config) -> bool:
+    """Whether a topic is this pipeline's, or one of its replays'."""
+    prefix = next(name.removesuffix(topic.name) for topic in TOPICS if name.endswith(topic.name))
+    return prefix == config.prefix or "replay." in prefix
+
+
+async def _partitions(consumer: AIOKafkaConsumer, name: str) -> list[TopicPartition]:
+    # The consumer learns a topic's partitions only once it has something to do with one of them.
+    first = TopicPartition(name, 0)
+    consumer.assign([first])
+    await consumer.end_offsets([first])
+    return [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or {0})]
+
+
+def _is_of(record: ConsumerRecord, key: bytes) -> bool:
+    state = next((find for name, find in _SESSION_OF.items() if record.topic.endswith(name)), bytes)
+    return record.key is not None and state(record.key) == key
+
+
+def _until(topic: Found, latest_ms: int) -> datetime | None:
+    """When the last of the records is gone at the latest; None where a topic keeps its records for ever."""
+    kept = {name: int(topic.settings.get(name, -1)) for name in _TIMES}
+    if "compact" in topic.settings.get("cleanup.policy", ""):
+        # A tombstone, which has the session's id, outlives what it removes.
+        more = [kept["max.compaction.lag.ms"], kept["delete.retention.ms"], kept["segment.ms"]]
+    else:
+        more = [kept["retention.ms"], kept["segment.ms"]]
+    if min(more) < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(latest_ms / 1000, UTC) + timedelta(milliseconds=sum(more))
+    except OverflowError:
+        return None
+
+
+_SESSION_OF = {TURNS_STATE: turn_state.session_of, EVENTS_STATE: event_state.session_of}
+_TIMES = ("retention.ms", "segment.ms", "max.compaction.lag.ms", "delete.retention.ms")
+
+
+# Objects that no record names.
+
+
+@click.group("objects", cls=Group)
+def objects_group() -> None:
+    """What lies in the object store."""
+
+
+@objects_group.command("collect")
+@broker_options
+@wait_option
+@click.option(
+    "--older",
+    type=click.FloatRange(min=0),
+    default=3600.0,
+    show_default=True,
+    help="Seconds; younger objects stay, since one is written before the record that names it.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def collect_command(older: float, dry_run: bool, config_file: str | None, **options: str | None) -> None:
+    """Delete the objects that no record names any more: one JSON line a key.
+
+    Run it now and then, by cron or the like; a worker does not, since all records that may name an object have to be
+    read for it.
+    """
+    config = configured(config_file, **options)
+    try:
+        objects = open_objects(config)
+    except ReknitError as error:
+        fail(error)
+    if objects is None:
+        fail(InputError("no_object_store", "there is no object store: set objects.url", path="objects.url"))
+    kept, gone = run_with_broker(config, lambda: _collect(config, objects, older, dry_run=dry_run))
+    for key in gone:
+        write_json({"object": key, "deleted": not dry_run})
+    say(f"reknit: {len(gone)} objects {'would go' if dry_run else 'deleted'}, {kept} stay")
+
+
+async def _collect(config: Config, objects: Objects, older: float, *, dry_run: bool) -> tuple[int, list[str]]:
+    before = time.time() - older
+    old = {key async for key, written in objects.every() if written.timestamp() <= before}
+    async with reader(config) as consumer:
+        there = await consumer.topics()
+        names = [name for name in (qualified(topic, config.prefix) for topic in _NAMING) if name in there]
+        places = [place for name in names for place in await _partitions(consumer, name)]
+        named = {key async for key in _named(read_partitions(consumer, places))}
+    # One that was written again meanwhile is about to be named.
+    young = {key async for key, written in objects.every() if written.timestamp() > before}
+    gone = sorted(old - named - young)
+    if not dry_run:
+        await objects.delete(gone)
+    return len(old) - len(gone), gone
+
+
+async def _named(records: AsyncIterator[ConsumerRecord]) -> AsyncIterator[str]:
+    async for record in records:
+        if key := find_dataref(_headers(record)):
+            yield key
+
+
+def _headers(record: ConsumerRecord) -> Iterable[tuple[str, bytes]]:
+    headers: Iterable[tuple[str, bytes]] = record.headers
+    return headers

@@ -1,0 +1,78 @@
+"""A session as a document that restores it elsewhere: what people and ``reknit normalize`` read, and the exact log.
+
+Messages cannot say all that a reader made of them (whose an item is, which ids were made up), so the log goes with
+them, and it is what an import reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
+
+from pipeline.model import Block, Turn, Unknown
+from pipeline.session.session import Session
+from topics.records import HistoryRestored, PolicyChange, SessionOpened
+
+
+class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A history and what stands beside it, as ``reknit normalize`` takes it."""
+
+    messages: list[Raw]
+    model: str | None = None
+    system: Raw | UnsetType = UNSET
+    tools: list[Raw] = []
+    params: dict[str, Raw] = {}
+
+
+class Export(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One session: its id, its history, whom it is for, and the log that restores it byte for byte."""
+
+    session: str
+    document: Document
+    targets: tuple[str, ...]
+    policy: PolicyChange
+    log: Raw
+
+
+def export(name: str, session: Session) -> Export:
+    setting = session.setting
+    system: Raw | UnsetType = UNSET if setting.system is None else _raw(setting.system)
+    document = Document(
+        messages=[_raw(_message(turn)) for turn in session.turns],
+        model=setting.model,
+        system=system,
+        tools=[tool.raw if isinstance(tool.raw, Raw) else _raw(tool) for tool in setting.tools],
+        params=setting.params,
+    )
+    policy = PolicyChange(**structs.asdict(session.policy))
+    return Export(session=name, document=document, targets=session.targets, policy=policy, log=Raw(session.log()))
+
+
+def restoring(found: Export) -> tuple[SessionOpened, HistoryRestored]:
+    """The records that make the session again, where they are written to ``agent.turns``."""
+    given = found.document
+    opened = SessionOpened(
+        targets=found.targets,
+        model=given.model,
+        # Null would be the other worker's default.
+        system=_raw([]) if given.system is UNSET else given.system,
+        tools=_raw(given.tools),
+        params=given.params,
+        policy=found.policy,
+    )
+    return opened, HistoryRestored(messages=_raw(given.messages), log=found.log)
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    named = {} if turn.id is None else {"id": turn.id}
+    return {"role": turn.role, **named, "content": [_block(block) for block in turn.blocks]}
+
+
+def _block(block: Block) -> Block | Raw:
+    return block.raw if isinstance(block, Unknown) else block
+
+
+def _raw(value: object) -> Raw:
+    return value if isinstance(value, Raw) else Raw(msgspec.json.encode(value))

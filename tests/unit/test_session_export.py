@@ -1,0 +1,110 @@
+"""A session that is exported and imported elsewhere asks for the same bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from build import said, user
+from hypothesis import given
+
+from pipeline import Session, normalize
+from pipeline.errors import InputError
+from pipeline.registry import TARGETS
+from pipeline.session.export import Export, export, restoring
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.turns import TurnsStage
+from pipeline.testing.strategies import perturbed_histories
+from topics import DEAD_LETTERS, PROVIDER_REQUESTS
+
+CONFORMANCE = Path(__file__).parents[1] / "conformance"
+FOREIGN = [
+    json.loads(line)
+    for name in ("harmless_openai", "harmless_anthropic_converse")
+    for line in (CONFORMANCE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+]
+WANTED = {"type": "request.wanted"}
+DEFAULTS = Defaults(model="m", params={"max_tokens": msgspec.Raw(b"9")})
+
+
+def asked(events: list, defaults: Defaults = DEFAULTS) -> tuple[list[bytes], list[tuple[str, str]], TurnsStage]:
+    """The bodies that records lead to, why others did not, and the stage behind them."""
+    stage = TurnsStage(defaults)
+    records = [
+        Record(partition=0, offset=at, key=b"s", value=msgspec.json.encode(event)) for at, event in enumerate(events)
+    ]
+    found = stage.process(records)
+    letters = [dict(output.headers) for output in found.outputs if output.topic == DEAD_LETTERS]
+    why = [(str(each["reknit.error.code"]), str(each["reknit.error.message"])) for each in letters]
+    return [output.value for output in found.outputs if output.topic == PROVIDER_REQUESTS], why, stage
+
+
+def again(stage: TurnsStage) -> list:
+    """The records that an export of the session leads to, by way of its line."""
+    line = msgspec.json.encode(export("s", stage._states.find(b"s").session))
+    return [*restoring(msgspec.json.decode(line, type=Export)), WANTED]
+
+
+def check(opened: dict, messages: object) -> None:
+    events = [{"type": "session.opened", **opened}, {"type": "history.restored", "messages": messages}, WANTED]
+    bodies, why, stage = asked(events)
+    elsewhere = Defaults(targets=("vllm",), model="another", system="Other words.")
+    found, other, _ = asked(again(stage), elsewhere)
+    assert (found, other) == (bodies, why)
+
+
+@given(perturbed_histories())
+def test_any_history_asks_every_target_for_the_same_bytes(messages):
+    check({"targets": list(TARGETS), "system": "Be brief."}, messages)
+
+
+@pytest.mark.parametrize("vector", FOREIGN, ids=[vector["name"] for vector in FOREIGN])
+def test_what_only_one_provider_has_comes_back_for_it(vector):
+    given = vector.get("history", vector)
+    messages = given.get("messages") or given.get("input") or given.get("contents")
+    beside = {name: given[name] for name in ("model", "system", "tools", "params") if name in given}
+    to = vector["to"]
+    check({"targets": to if isinstance(to, list) else [to], **beside}, messages)
+
+
+def test_a_document_is_what_normalize_takes():
+    history = [user("hi"), said("yes?"), user("go")]
+    _, _, stage = asked(
+        [{"type": "session.opened", "system": "Be brief."}, {"type": "history.restored", "messages": history}]
+    )
+    found = export("s", stage._states.find(b"s").session)
+    document = json.loads(msgspec.json.encode(found.document))
+    assert document == {"messages": history, "model": "m", "system": "Be brief.", "params": {"max_tokens": 9}}
+    assert json.loads(normalize(document).body)["messages"] == history
+
+
+def test_what_reading_took_is_told_again():
+    odd = {"role": "user", "content": [{"type": "text", "text": "hi", "colour": "red"}]}
+    session, copy = Session(), Session()
+    told = session.append(odd)
+    assert (copy.replace_by_log(session.log()), copy.log(), copy.count) == (told, session.log(), 1)
+    assert told != []
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        b"[]",
+        b"{",
+        b'{"messages": 1, "entries": [{"turn": {"role": "nobody", "blocks": [], "index": 0}}]}',
+        b'{"messages": 1, "entries": [{"turn": {"role": "user", "blocks": [], "index": 1}}]}',
+        b'{"messages": 1, "entries": [{"turn": {"role": "user", "blocks": [], "index": -1}}]}',
+        b'{"messages": 1, "entries": [{"turn": {"role": "user", "blocks": [], "index": 0, "paths": ["x"]}}]}',
+        b'{"messages": 1, "entries": [], "more": 1}',
+    ],
+)
+def test_what_is_no_log_is_refused_and_changes_nothing(log):
+    session = Session()
+    session.append(user("hi"))
+    before = session.head()
+    with pytest.raises(InputError) as error:
+        session.replace_by_log(log)
+    assert (error.value.code, error.value.path, session.head()) == ("bad_log", "log", before)
