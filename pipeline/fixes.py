@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 Fate: TypeAlias = Literal["moved", "rewritten", "flattened", "dropped", "synthesised"]
 
@@ -22,6 +22,7 @@ class FixCode(Struct, frozen=True, kw_only=True):
     """One kind of mend. ``code`` is also the metric label and the anchor in the docs.
 
     ``spared`` says why nothing is lost by what is ``dropped`` and yet ``lossless``; every such code has it, no other.
+    ``always`` says why a policy cannot have the mend only observed (``mend.CODE=observe``), ``""`` where it can.
     """
 
     code: str
@@ -29,6 +30,7 @@ class FixCode(Struct, frozen=True, kw_only=True):
     fate: Fate
     lossless: bool
     spared: str = ""
+    always: str = ""
     # The provider's refusal that this mend avoids, and where it was seen.
     error: str = ""
     source: str = ""
@@ -50,6 +52,7 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
         after: digest of what is there now.
         id: where the mended block is a tool call or a result, or stands in one, the call's id in the input; where it
             came without, the one that reading gave it.
+        observed: by policy (``mend.CODE=observe``) the mend was not made; the body is as it was without it.
     """
 
     code: str
@@ -60,6 +63,7 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
     before: str = ""
     after: str = ""
     id: str = ""
+    observed: bool = False
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -320,6 +324,38 @@ _SPEECH = (
          source="dwgx/WindsurfAPI: results that the model repeats"),
 )  # fmt: skip
 
+# Mends that a policy cannot have observed only, by the reason.
+_ALWAYS: Mapping[str, tuple[str, ...]] = {
+    "the message could not be read without it": tuple(entry.code for entry in _READING),
+    "reading makes an object of the text in which most shapes hold a call's input": ("input_parsed",),
+    "it is made while a stream is read": tuple(entry.code for entry in _SPEECH),
+    "an option of its own decides about it": ("tools_stripped", "reasoning_stripped"),
+    "the history has no place for what was there": (
+        "block_moved", "call_incomplete", "call_incomplete_text", "result_moved", "system_block_as_text",
+        "system_media_dropped", "turn_empty",
+    ),
+    "nobody could tell otherwise which result answers which call": (
+        "call_repeated", "id_rewritten", "placeholder_dropped", "result_duplicate", "result_repeated",
+    ),
+    "what a history calls and what a request declares must have one name": ("call_unnamed", "tool_name_rewritten"),
+    "nobody can read the data as they are": ("media_data_mended",),
+    "the target has no place for what was there": (
+        "cache_mark_dropped", "cache_point_dropped", "cache_point_joined", "caller_dropped", "citations_dropped",
+        "document_as_text", "document_notes_dropped", "document_stubbed", "image_stubbed", "native_dropped",
+        "nul_replaced", "reasoning_joined", "signature_joined", "thinking_dropped", "tool_as_function", "tool_foreign",
+        "turn_stubbed", "unknown_dropped",
+    ),
+    "a request has room for so many breakpoints, and the newest have it": ("cache_control_dropped",),
+    "without it words of a tool or a model could make a program act": ("words_neutralised", "wrapper_broken"),
+    "it changes nothing, and only says what was not understood": ("environment_missed",),
+}  # fmt: skip
+_WHY_ALWAYS = {code: reason for reason, codes in _ALWAYS.items() for code in codes}
+
 FIXES: Mapping[str, FixCode] = MappingProxyType(
-    {entry.code: entry for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH)}
+    {
+        entry.code: structs.replace(entry, always=_WHY_ALWAYS.get(entry.code, ""))
+        for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH)
+    }
 )
+OBSERVABLE: frozenset[str] = frozenset(code for code, entry in FIXES.items() if not entry.always)
+"""The codes that a policy may name in ``mend.CODE``."""

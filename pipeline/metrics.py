@@ -23,7 +23,7 @@ from prometheus_client import (
 )
 
 from pipeline._version import __version__
-from pipeline.fixes import FIXES
+from pipeline.fixes import FIXES, OBSERVABLE
 from pipeline.rules import RULES
 from pipeline.stages.base import Result
 from pipeline.stages.registry import WRITTEN
@@ -47,6 +47,10 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "reknit_fixes_lossy_total": (
         "Fixes that lost content or added what nobody said, by code and target.",
+        ("code", "target"),
+    ),
+    "reknit_fixes_observed_total": (
+        "Mends that a policy only observes and that were not made, by code and target.",
         ("code", "target"),
     ),
     "reknit_requests_total": (
@@ -132,7 +136,7 @@ DEAD_LETTER_CODES = (
     "wrong_type",
 )
 # Why a request does not begin with the settled part of the one before it.
-PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled")
+PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled", "mended")
 _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 
 
@@ -194,6 +198,7 @@ class Metrics:
         bounded: dict[str, Iterator[tuple[str, ...]]] = {
             "reknit_fixes_total": product(FIXES, whose),
             "reknit_fixes_lossy_total": product(lossy, whose),
+            "reknit_fixes_observed_total": product(OBSERVABLE, targets),
             "reknit_requests_total": product(targets, ("clean", "mended", "rejected")),
             "reknit_sessions_ended_total": product(("closed", "expired", "forgotten")),
             "reknit_prefix_kept_bytes_total": product(targets),

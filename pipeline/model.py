@@ -166,6 +166,9 @@ class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):
     raw: Raw | UnsetType = UNSET
 
 
+Mend: TypeAlias = Literal["on", "observe"]
+
+
 class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """How histories are mended where there is a choice (DESIGN section 3)."""
 
@@ -206,6 +209,22 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
             "its state is freed; longer than any answer takes. 0: never.",
         ),
     ] = 0
+    mend: Annotated[
+        dict[str, Mend | dict[str, Mend]],
+        Meta(
+            description="Single mends by the code of their fix, or by target and code: each is made (`on`), or only "
+            "recorded (`observe`) as long as the target takes the request without it."
+        ),
+    ] = {}
+
+    def observed(self, target: str) -> frozenset[str]:
+        """The codes of the mends that are only observed in requests for a target; what is said of it alone wins."""
+        if not self.mend:
+            return frozenset()
+        of_all = {code: how for code, how in self.mend.items() if isinstance(how, str)}
+        its_own = self.mend.get(target)
+        chosen = of_all | its_own if isinstance(its_own, dict) else of_all
+        return frozenset(code for code, how in chosen.items() if how == "observe")
 
 
 class Structure(Struct, frozen=True, kw_only=True):
@@ -227,6 +246,7 @@ class Structure(Struct, frozen=True, kw_only=True):
         reasoning_alone: an assistant's message may be nothing but reasoning.
         calls_elsewhere: a result may answer a call that stands with the provider: any result, or one behind a
             reference to an item.
+        observed: the codes of the mends that are not made, because a policy only observes them.
     """
 
     assistant_first: bool = False
@@ -243,6 +263,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     system_blocks: frozenset[str] = frozenset()
     reasoning_alone: bool = False
     calls_elsewhere: Literal["never", "referred", "always"] = "never"
+    observed: frozenset[str] = frozenset()
 
 
 STRICT = Structure()

@@ -57,6 +57,9 @@ RECORDED = "recorded"
 REKNIT = "reknit"
 
 
+Mend: TypeAlias = Literal["on", "observe"]
+
+
 class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the session's histories are mended where there is a choice.
 
@@ -90,6 +93,14 @@ class PolicyChange(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     expires_after: Annotated[
         Count | UnsetType,
         Meta(description="Seconds without a record of the session's own after which it is over; 0: never."),
+    ] = UNSET
+    mend: Annotated[
+        dict[str, Mend | dict[str, Mend]] | UnsetType,
+        Meta(
+            description="Single mends by the code of their fix, or by target and code: each is made (on), or only "
+            "recorded (observe) as long as the target takes the request without it. A code that is absent stays as it "
+            "is."
+        ),
     ] = UNSET
 
 
@@ -260,3 +271,6 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "a result; otherwise empty."
         ),
     ] = ""
+    observed: Annotated[
+        bool, Meta(description="True where a policy only observes the mend, and it was not made for this request.")
+    ] = False

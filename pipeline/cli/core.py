@@ -37,7 +37,10 @@ LINES = click.option("--lines", is_flag=True, help="One document a line, in and 
 # What options say of those that there are.
 TARGET_NAMES = ", ".join(sorted(TARGETS))
 SOURCE_NAMES = ", ".join(sorted(SOURCES))
-_POLICIES = "; ".join(f"{name}={' or '.join(words) or 'VALUE'}" for name, words in POLICY_OPTIONS.items())
+_POLICIES = "; ".join(
+    [f"{name}={' or '.join(words) or 'VALUE'}" for name, words in POLICY_OPTIONS.items() if name != "mend"]
+    + ["mend.CODE or mend.TARGET.CODE=on or observe"]
+)
 
 
 @click.command("normalize")
@@ -100,11 +103,11 @@ def _outcome(done: Normalized, *, quiet: bool) -> Exit:
     if not quiet:
         for violation in done.violations:
             say(f"{violation.severity}: {violation.path}: {violation.message} [{violation.rule}]")
-        for code, count in Counter(fix.code for fix in done.fixes).items():
-            say(f"mended: {code} x{count}")
+        for (code, observed), count in Counter((fix.code, fix.observed) for fix in done.fixes).items():
+            say(f"{'observed' if observed else 'mended'}: {code} x{count}")
     if done.body is None:
         return Exit.REJECTED
-    return Exit.MENDED if done.fixes else Exit.CLEAN
+    return Exit.MENDED if done.fix_count else Exit.CLEAN
 
 
 def _embedded(done: Normalized, target: str) -> msgspec.Raw | str | None:
@@ -126,7 +129,9 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise PolicyError("policy_syntax", f"--policy takes NAME=VALUE, not {pair!r}")
-        policy[name.strip().replace("-", "_")] = value.strip()
+        # A target's name has dashes of its own.
+        inside, dot, option = name.strip().rpartition(".")
+        policy[inside + dot + option.replace("-", "_")] = value.strip()
     return policy
 
 

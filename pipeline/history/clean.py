@@ -50,6 +50,20 @@ _ROLES: dict[type, Speaker] = {
 }
 
 
+def structure_under(policy: Policy, structure: Structure) -> Structure:
+    """What a history may be like for a target under a policy."""
+    if policy.strip_tools:
+        # The filter joins neighbours, blank ones too, and begins with the user, whatever the target.
+        return structs.replace(
+            structure, neighbours=frozenset(), blank=frozenset(), assistant_first=False, observed=frozenset()
+        )
+    if structure.observed:
+        # What the policy does not do about a call without a result cannot be observed.
+        other = "call_unanswered" if policy.missing_result == "synthesise" else "result_synthesised"
+        return structs.replace(structure, observed=structure.observed - {other})
+    return structure
+
+
 def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed: set[int]) -> list[Stretch]:
     """The turn's pieces in stretches of one role; what goes is in the book, a turn that loses blocks in ``changed``."""
     if not turn.blocks:
@@ -96,7 +110,7 @@ def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool
     pieces = []
     for at, block in enumerate(turn.blocks):
         piece = Piece(block, turn.index, block_path(turn, at), system=True)
-        if is_blank(piece):
+        if is_blank(piece) and book.makes("blank_dropped"):
             book.drop("blank_dropped", piece)
         elif structure.system_inside and not leading and isinstance(block, Text):
             pieces.append(_unrefused(piece, book) if block.refusal else piece)
@@ -121,7 +135,7 @@ def system_pieces(turn: Turn, structure: Structure, book: Book, *, leading: bool
 def _text(piece: Piece, speaker: Speaker, _policy: Policy, book: Book) -> Piece | None:
     block = piece.block
     assert isinstance(block, Text)  # noqa: S101  the table dispatches on the type
-    if block.text and not block.text.isspace():
+    if (block.text and not block.text.isspace()) or not book.makes("blank_dropped"):
         # Only the model refuses.
         return piece if not block.refusal or speaker == "assistant" else _unrefused(piece, book)
     book.drop("blank_dropped", piece)
@@ -133,7 +147,7 @@ def _unrefused(piece: Piece, book: Book) -> Piece:
 
 
 def _reasoning(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Piece | None:
-    if speaker == "user":
+    if speaker == "user" and book.makes("thinking_misplaced"):
         book.drop("thinking_misplaced", piece)
         return None
     if policy.reasoning == "strip":

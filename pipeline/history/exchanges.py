@@ -15,6 +15,9 @@ from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.pieces import Piece
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
+# What is done about a call without a result.
+_ANSWERING = frozenset({"result_synthesised", "call_unanswered"})
+
 
 class Call(Struct, omit_defaults=True):
     """A tool call: its place among the assistant's pieces, its id in the input, and its result's place, if any."""
@@ -184,7 +187,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     def lacking(self, structure: Structure) -> list[Call]:
         """The calls that may not be without a result, and are."""
-        if structure.unanswered and not self.results:
+        if (structure.unanswered and not self.results) or not structure.observed.isdisjoint(_ANSWERING):
             return []
         return [call for call in self.calls if call.result < 0]
 

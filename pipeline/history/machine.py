@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from pipeline.fixes import Fix
-from pipeline.history.clean import clean, system_pieces
+from pipeline.history.clean import clean, structure_under, system_pieces
 from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_paused_by, is_reasoning
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import NAMELESS, IdTable, IdWriter, SettledCall, made_id
@@ -49,10 +49,7 @@ class History:
         self, policy: Policy | None = None, structure: Structure = STRICT, id_writers: Sequence[IdWriter] = ()
     ) -> None:
         self.policy = policy or Policy()
-        if self.policy.strip_tools:
-            # The filter joins neighbours, blank ones too, and begins with the user, whatever the target.
-            structure = structs.replace(structure, neighbours=frozenset(), blank=frozenset(), assistant_first=False)
-        self.structure = structure
+        self.structure = structure_under(self.policy, structure)
         self.ids = IdTable(id_writers, again=structure.ids_again)
         self.exchanges: list[Exchange] = []
         self.system: list[Piece] = []
@@ -62,7 +59,7 @@ class History:
         # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
         self.cut: set[str] = set()
         self.referred = False  # to an item that stands with the provider, and may be a call
-        self._book = Book()
+        self._book = Book(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
 
@@ -127,7 +124,7 @@ class History:
     def take_settled(self) -> tuple[list[Message], list[Fix], list[Entry], list[SettledCall]]:
         """What has become certain since the last time: messages, fixes, ledger entries of blocks that went, calls."""
         taken = self._settled, self._book.fixes, self._book.gone, self._calls
-        self._settled, self._book, self._calls = [], Book(), []
+        self._settled, self._book, self._calls = [], Book(observed=self.structure.observed), []
         return taken
 
     # What comes in.
@@ -152,7 +149,7 @@ class History:
             self.ids.begin_turn()
         exchange = self.exchanges[-1]
         if exchange.assistant and not continues(exchange.assistant[-1], turn, pieces):
-            if self._is_apart(exchange, pieces):
+            if self._is_apart(exchange, pieces) or not self._book.makes("turns_merged"):
                 exchange.assistant_starts.append(Start(turn.index))
             else:
                 self._book.note_fix("turns_merged", turn.place)
@@ -288,20 +285,19 @@ class History:
             self._book.drop("placeholder_dropped", earlier)
 
     def _second(self, piece: Piece, earlier: Piece, *, real: bool) -> None:
-        if not real:
-            self._book.drop("placeholder_dropped", piece)
-        elif same_content(piece, earlier):
-            self._book.drop("result_repeated", piece)
-        else:
-            self._book.drop("result_duplicate", piece)
+        same = "result_repeated" if same_content(piece, earlier) else "result_duplicate"
+        self._book.drop(same if real else "placeholder_dropped", piece)
 
     def _orphan(self, piece: Piece, result: ToolResult) -> list[Piece]:
         answered = self.ids.answered(result.tool_use_id)
         if answered is None and self.structure.calls_elsewhere in {"always", "referred" if self.referred else ""}:
             return [piece]
         code = "result_duplicate" if answered else "result_orphan" if answered is None else "result_late"
-        if self.policy.orphan_result == "text" and not answered:
-            return orphan_pieces(piece, result, f"{code}_text", self._book)
+        code += "_text" if self.policy.orphan_result == "text" and not answered else ""
+        if not self._book.makes(code):
+            return [piece]
+        if code.endswith("_text"):
+            return orphan_pieces(piece, result, code, self._book)
         self._book.drop(code, piece)
         return []
 
@@ -324,7 +320,8 @@ class History:
             del self.exchanges[0]
 
     def _firm(self, exchange: Exchange) -> bool:
-        stay = self.structure.unanswered or self.policy.missing_result == "synthesise"
+        goes = self.policy.missing_result == "drop" and self._book.makes("call_unanswered")
+        stay = self.structure.unanswered or not goes
         return self.structure.reasoning_alone or exchange.firm(unanswered_stay=stay)
 
     def _seal(self, exchange: Exchange) -> bool:
@@ -353,7 +350,8 @@ class History:
             return self._drop_calls(exchange, missing)
         if missing:
             # The assistant's own messages stand between what is settled and its results.
-            before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), Book()))
+            spare = Book(observed=self.structure.observed)
+            before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), spare))
             number, first = place_of_result(exchange, len(exchange.results))
             for at, call in enumerate(missing, first):
                 call.result = len(exchange.results)

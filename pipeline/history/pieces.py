@@ -7,6 +7,7 @@ the gravest of what happened to it, and the ledger is made from the pieces that 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
@@ -143,12 +144,21 @@ def message_of(turn: Turn) -> Message:
 
 
 class Book:
-    """The fixes of one stretch of work, and the ledger's entries of what did not survive it."""
+    """The fixes of one stretch of work, and the ledger's entries of what did not survive it.
 
-    def __init__(self, target: str = "") -> None:
+    ``observed`` are the codes of the mends that are not made: whoever asks to ``change`` a block for one gets it back
+    as it came; who leaves blocks out, moves or adds them asks ``makes`` before.
+    """
+
+    def __init__(self, target: str = "", observed: Collection[str] = ()) -> None:
         self.target = target
+        self.observed = observed
         self.fixes: list[Fix] = []
         self.gone: list[Entry] = []
+
+    def makes(self, code: str) -> bool:
+        """Whether a mend is made, and not only observed."""
+        return code not in self.observed
 
     def note_fix(self, code: str, path: str, detail: str = "", tool_id: str = "") -> None:
         """Record a fix that concerns a whole message, or something that was synthesised."""
@@ -167,6 +177,8 @@ class Book:
 
     def change(self, code: str, piece: Piece, after: Block | None = None, detail: str = "") -> Piece:
         """Record that a block was moved, or that ``after`` takes its place; the piece to go on with."""
+        if code in self.observed:
+            return piece
         self._add(code, piece, after, detail)
         if after is not None:
             piece = structs.replace(piece, block=after, came_as=piece.tool_id)

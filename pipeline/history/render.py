@@ -77,7 +77,7 @@ def result_for(exchange: Exchange, call: Call, place: str, book: Book) -> Piece:
 
 def render_open(end: OpenEnd, tail: str) -> Rendered:
     """The open exchanges as messages, as if nothing more came."""
-    book = Book()
+    book = Book(observed=end.structure.observed)
     changed = set(end.changed)
     messages: list[Message] = []
     for exchange in end.exchanges:
@@ -161,7 +161,8 @@ def _assistant(
     for said, identity in _messages(
         pieces, exchange.assistant_starts, exchange.assistant_id, book, flat=structure.flat
     ):
-        ordered = said if structure.flat else _reordered(said, changed, book)
+        stay = structure.flat or not book.makes("call_moved")
+        ordered = said if stay else _reordered(said, changed, book)
         messages.append(_message("assistant", ordered, identity, changed))
     return messages
 
@@ -190,7 +191,7 @@ def _messages(
 
 def _without_blanks(pieces: list[Piece], book: Book) -> list[Piece]:
     """The pieces of a message less texts that say nothing, which may be all of a message and stand beside nothing."""
-    if len(pieces) == 1 or not any(map(is_blank, pieces)):
+    if len(pieces) == 1 or not any(map(is_blank, pieces)) or not book.makes("blank_dropped"):
         return pieces
     beside = Counter(piece.turn for piece in pieces)
     kept = [piece for piece in pieces if not is_blank(piece) or _is_item(piece, beside)] or pieces[:1]

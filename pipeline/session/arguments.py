@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Raw
 
 from pipeline.errors import InputError, PolicyError, expected_one_of
+from pipeline.fixes import FIXES, OBSERVABLE
 from pipeline.history.readers import read_setting
-from pipeline.model import Policy, Tool
+from pipeline.model import Mend, Policy, Tool
+from pipeline.registry import TARGETS
 from pipeline.targets import Setting
 
 GivenPolicy: TypeAlias = Policy | Mapping[str, Any] | None
 GivenSystem: TypeAlias = str | Raw | Sequence[Any] | None
 GivenTools: TypeAlias = Iterable[Tool | Mapping[str, Any]]
 # A policy's options, each with the words that it takes; none where it takes a number or a truth.
+_MENDS: Final = get_args(Mend)
 POLICY_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
     name: get_args(kind) if get_origin(kind) is Literal else () for name, kind in get_type_hints(Policy).items()
 }
@@ -25,22 +28,61 @@ POLICY_OPTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
 def policy_from(given: GivenPolicy) -> Policy:
     """A policy; of a mapping, text such as ``"true"`` or ``"8"`` is understood as what the field takes.
 
+    A single mend stands under ``mend``, or under a name with dots (``mend.CODE``, ``mend.TARGET.CODE``).
+
     Raises:
-        PolicyError: no such option, or no such value of one.
+        PolicyError: no such option, no such value of one, or a mend that is always made.
     """
     if given is None:
         return Policy()
     if isinstance(given, Policy):
+        check_mends(given.mend)
         return given
+    options: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in POLICY_OPTIONS:
+        option, *inner = str(name).split(".")
+        if option not in POLICY_OPTIONS or (inner and (option != "mend" or len(inner) > 2)):
             raise PolicyError("policy", expected_one_of(POLICY_OPTIONS, str(name)), path="policy")
-        if POLICY_OPTIONS[name] and value not in POLICY_OPTIONS[name]:
-            raise PolicyError("policy", expected_one_of(POLICY_OPTIONS[name], str(value)), path=f"policy.{name}")
+        if POLICY_OPTIONS[option] and value not in POLICY_OPTIONS[option]:
+            raise PolicyError("policy", expected_one_of(POLICY_OPTIONS[option], str(value)), path=f"policy.{option}")
+        change = value
+        for each in reversed(inner):
+            change = {each: change}
+        options[option] = with_mends(options.get(option, {}), change) if inner else value
+    check_mends(options.get("mend", {}))
     try:
-        return msgspec.convert(dict(given), Policy, strict=False)
+        return msgspec.convert(options, Policy, strict=False)
     except msgspec.ValidationError as error:
         raise PolicyError("policy", str(error)) from None
+
+
+def with_mends(mends: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy says of single mends, changed code by code; what the change does not name stays as it is."""
+    both = dict(mends)
+    for name, how in change.items():
+        before = both.get(name)
+        both[name] = {**before, **how} if isinstance(before, Mapping) and isinstance(how, Mapping) else how
+    return both
+
+
+def check_mends(mends: Any, path: str = "policy.mend", targets: Container[str] = TARGETS) -> None:  # noqa: ANN401  whatever a caller gives
+    """Make sure that a policy names single mends that need not be made.
+
+    Raises:
+        PolicyError: no such mend or target, or a mend that is always made, and why.
+    """
+    if not isinstance(mends, Mapping):
+        raise PolicyError("policy", "expected an object of codes, or of targets with such an object each", path=path)
+    for name, how in mends.items():
+        place = f"{path}.{name}"
+        if name in targets and isinstance(how, Mapping):
+            check_mends(how, place, targets=())
+        elif name not in OBSERVABLE:
+            why = FIXES[name].always if name in FIXES else ""
+            said = f"{name} is always made: {why}" if why else expected_one_of(OBSERVABLE, str(name))
+            raise PolicyError("policy", said, path=place)
+        elif how not in _MENDS:
+            raise PolicyError("policy", expected_one_of(_MENDS, str(how)), path=place)
 
 
 def setting_from(

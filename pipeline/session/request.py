@@ -7,11 +7,13 @@ many entries, with the open end rendered and encoded for it alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, islice
+from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pipeline.fixes import FIXES, Fix, make
 from pipeline.history.machine import History
@@ -141,8 +143,10 @@ class Normalized:
         violations: what the target's rules say of the body; with a ``hard`` one among them there is no body.
         prefix_bytes: how many bytes of the body the session's next request starts with.
         reset: why the settled part is not the last request's any more, ``""`` where it is.
-        prefix_reset: why the body does not start with the last request's settled part: for ``reset``, or the fix for
-            which this one request has another head; ``""`` where it does.
+        prefix_reset: why the body does not start with the last request's settled part: for ``reset``, the fix for
+            which this one request has another head, or ``mended``; ``""`` where it does.
+        watched: what mends that the policy observes come to: those that were not made, each ``observed``; or, where
+            the request had to be ``mended`` after all, what was mended more for that.
     """
 
     def __init__(
@@ -161,6 +165,8 @@ class Normalized:
         self.prefix_bytes = prefix_bytes
         self.reset = reset
         self.prefix_reset = prefix_reset
+        self.watched: list[Fix] = []
+        self._told_by = account
         self._is_text = target.text
         self._body, self._account = body, account
 
@@ -189,14 +195,19 @@ class Normalized:
         """The digest of the body, in hex, whether or not the target would refuse it."""
         return self._body.sha256
 
-    @cached_property
+    @property
     def fixes(self) -> list[Fix]:
-        """Every mend that this body stands on: the settled ones, then those of the open end."""
+        """Every mend that this body stands on: the settled ones, then those of the open end; then the observed ones."""
+        observed = [fix for fix in self.watched if fix.observed]
+        return [*self._made, *observed] if observed else self._made
+
+    @cached_property
+    def _made(self) -> list[Fix]:
         return [*self._account.shared_fixes, *self._account.own_fixes(), *self.open_fixes]
 
     def own_fixes(self, first: int = 0) -> list[Fix]:
-        """The target's own mends of the settled part, from the one with this number on."""
-        return self._account.own_fixes(first)
+        """The target's own mends of the settled part, from the one with this number on; ``watched`` ones apart."""
+        return self._told_by.own_fixes(first)
 
     @cached_property
     def open_fixes(self) -> list[Fix]:
@@ -205,12 +216,12 @@ class Normalized:
 
     @property
     def own_fix_count(self) -> int:
-        """How many of the target's own mends are settled."""
-        return self._account.own_fix_count
+        """How many of the target's own mends are settled; ``watched`` ones apart."""
+        return self._told_by.own_fix_count
 
     @property
     def fix_count(self) -> int:
-        """How many mends the body stands on; without listing them."""
+        """How many mends the body stands on; without listing them, and without the observed ones."""
         return self._account.fix_count + self._account.own_fix_count + len(self.open_fixes)
 
     @cached_property
@@ -225,6 +236,23 @@ class Normalized:
     def ledger(self) -> list[Entry]:
         """What became of every block: those in the system slot, those in the output, then those that are in neither."""
         return self._account.ledger
+
+    def observing(self, fixes: Sequence[Fix]) -> Normalized:
+        """This request, of which these mends are observed."""
+        self.watched = [structs.replace(fix, observed=True, target=self.target) for fix in fixes]
+        return self
+
+    def mended_after_all(self, tried: Normalized, fixes: Sequence[Fix]) -> Normalized:
+        """This request, sent because the one that was ``tried`` without the observed mends will not do.
+
+        The session goes on without them, so nothing of this one is a prefix of the next, unless both are the same.
+        """
+        same = tried.sha256 == self.sha256
+        self.watched = list(fixes)
+        self._told_by = tried._told_by
+        self.prefix_bytes = tried.prefix_bytes if same else 0
+        self.prefix_reset = tried.prefix_reset if same else self.reset or MENDED
+        return self
 
     def __repr__(self) -> str:
         state = "rejected" if self.rejected else "accepted"
@@ -262,6 +290,42 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
     return Normalized(
         target, body, account, violations, prefix_bytes=prefix_bytes, reset=reset, prefix_reset=reset or ending.reset
     )
+
+
+MENDED: Final = "mended"
+"""Why a request does not start as the last one did: the mends that the policy only observes had to be made."""
+
+
+def choose_request(tried: Normalized, made: Normalized, observed: Collection[str]) -> Normalized:
+    """Of two requests, without the ``observed`` mends and with all of them, the one to send.
+
+    It is the one without them, if the target takes it and it is only that: what was mended in it was mended in the
+    other too, and no mend was left out in one place and made in another.
+    """
+    more = _beyond(made.fixes, tried.fixes)
+    spared = [fix for fix in more if fix.code in observed]
+    if not spared:
+        return tried
+    codes = {fix.code for fix in spared}
+    instead = _beyond(tried.fixes, made.fixes) or [fix for fix in tried.fixes if fix.code in codes]
+    if tried.rejected or instead or tried.sha256 == made.sha256:
+        return made.mended_after_all(tried, more)
+    return tried.observing(spared)
+
+
+def _beyond(fixes: Sequence[Fix], others: Sequence[Fix]) -> list[Fix]:
+    """The fixes that are not among others; what was added stands in another place where something else stayed."""
+    known = Counter(map(_wherever, others))
+    beyond = []
+    for fix in fixes:
+        known[_wherever(fix)] -= 1
+        if known[_wherever(fix)] < 0:
+            beyond.append(fix)
+    return beyond
+
+
+def _wherever(fix: Fix) -> Fix:
+    return structs.replace(fix, path="") if FIXES[fix.code].fate == "synthesised" else fix
 
 
 def _tail(tail: str, target: Target) -> str:

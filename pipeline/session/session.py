@@ -117,7 +117,7 @@ class Session:
             UnknownTargetError: not one of the session's targets.
         """
         name = self.targets[0] if target is None else target
-        if name not in self._work.parts:
+        if name not in self.targets:
             raise UnknownTargetError("unknown_target", f"the session has {', '.join(self.targets)}, not {name!r}")
         return self._work.request(name)
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct, structs
 from pipeline.errors import InputError
 from pipeline.model import Policy
 from pipeline.session import Session
+from pipeline.session.arguments import with_mends
 from pipeline.streams.cascade.speech import Speech
 from pipeline.text import MARKER, SOURCE_ROOTS
 from topics.declarations import DAY_MS, MARKER_DAYS
@@ -92,6 +93,8 @@ class Defaults(Struct, frozen=True, kw_only=True):
 
 def _changed(policy: Policy, change: PolicyChange) -> Policy:
     given = {name: value for name, value in structs.asdict(change).items() if value is not UNSET}
+    if "mend" in given:
+        given["mend"] = with_mends(policy.mend, given["mend"])
     return structs.replace(policy, **given)
 
 

@@ -102,11 +102,15 @@ class FixPublisher(Struct):
             request_id=request_id,
             source=source,
             id=fix.id,
+            observed=fix.observed,
         )
         self.numbered += 1
         self.result.outputs.append(
             Output(HISTORY_FIXES, self.record.key, msgspec.json.encode(told), passed_on(self.record))
         )
+        if fix.observed:
+            self.tally["reknit_fixes_observed_total", fix.code, fix.target] += 1
+            return
         self.tally["reknit_fixes_total", fix.code, fix.target] += 1
         if not fix.lossless:
             self.tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1

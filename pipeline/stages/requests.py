@@ -67,7 +67,7 @@ class Publisher:
         for target in self._entry.session.targets:
             done = self._entry.session.request(target)
             self._request(done, reason)
-            still_open.update(map(_identity, done.open_fixes))
+            still_open.update(map(_identity, (*done.open_fixes, *done.watched)))
         self._entry.told &= still_open
 
     def _request(self, done: Normalized, reason: Reason) -> None:
@@ -139,7 +139,8 @@ class Publisher:
         """Tell what the request stands on and no record told yet; ``known`` of the target's settled fixes were."""
         for fix in done.own_fixes(known):
             self._tell_once(fix, request_id, remember=False)
-        for fix in done.open_fixes:
+        # Whether a mend that is watched was made can change with each request, settled or not.
+        for fix in (*done.open_fixes, *done.watched):
             self._tell_once(fix, request_id, remember=True)
 
     def _tell_once(self, fix: Fix, request_id: str, *, remember: bool) -> None:
@@ -162,4 +163,5 @@ def _refused(done: Normalized) -> Violation | None:
 
 def _identity(fix: Fix) -> str:
     """The same for one mend, whether it is told with a request or once it is certain."""
-    return f"{fix.code} {fix.path} {fix.target} {fix.before} {fix.after}"
+    observed = " observed" if fix.observed else ""
+    return f"{fix.code} {fix.path} {fix.target} {fix.before} {fix.after}{observed}"

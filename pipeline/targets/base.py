@@ -7,14 +7,15 @@ settled is encoded once and kept, the open end anew for each request. A body is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Entry, Message, Piece
-from pipeline.model import STRICT, Block, Issuer, Structure, Text, Tool, Turn, Unknown
+from pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
 
 Row: TypeAlias = tuple[str, ...]
 """Where an output block comes from: input path, fate, code; then, where a turn is written as several messages or as
@@ -31,12 +32,16 @@ STUB: Final = "[Nothing of this turn can be shown to this model.]"
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """What stands beside the messages: system prompt, tools, model and the other parameters of a request."""
+    """What stands beside the messages: system prompt, tools, model and the other parameters of a request.
+
+    ``observed`` are the codes of the mends that are not made (``mend.CODE=observe``).
+    """
 
     system: str | Raw | None = None
     tools: tuple[Tool, ...] = ()
     model: str | None = None
     params: dict[str, Raw] = {}
+    observed: frozenset[str] = frozenset()
 
 
 def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:
@@ -155,7 +160,29 @@ def structure_of(writer: Writer, setting: Setting) -> Structure:
     A writer that knows says it by a method ``structure``; where nothing is known, all of it is mended.
     """
     known: Callable[[Setting], Structure] | None = getattr(writer, "structure", None)
-    return STRICT if known is None else known(setting)
+    structure = STRICT if known is None else known(setting)
+    return without_mends(structure, setting.observed) if setting.observed else structure
+
+
+_SPEAKERS: Final[frozenset[Role]] = frozenset({"user", "assistant"})
+# What a history may be like where a mend is not made.
+_TAKEN_WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "turns_merged": {"neighbours": _SPEAKERS, "calls_apart": True},
+        "leading_dropped": {"assistant_first": True},
+        "tail_continued": {"assistant_last": "always"},
+        "blank_dropped": {"blank": _SPEAKERS},
+        "blank_in_result": {"blank_results": True},
+        "reasoning_alone": {"reasoning_alone": True},
+        "system_inlined": {"system_inside": True},
+    }
+)
+
+
+def without_mends(structure: Structure, observed: frozenset[str]) -> Structure:
+    """The structure of a history in which the ``observed`` mends are not made."""
+    facts = {name: fact for code in observed for name, fact in _TAKEN_WITHOUT.get(code, {}).items()}
+    return structs.replace(structure, observed=observed, **facts)
 
 
 def images_of(writers: Iterable[Writer], model: str | None) -> list[Callable[[str], str]]:

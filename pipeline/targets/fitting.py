@@ -85,7 +85,7 @@ class Fitting(ABC):
     def fit_message(self, pieces: Sequence[Piece], unfit: Mapping[int, str] = _ALL_FIT) -> list[Piece]:
         """All pieces of a message, fitted; those at the places in ``unfit`` go, by the fix of that code."""
         for at, piece in enumerate(pieces):
-            if at in unfit:
+            if at in unfit and self.book.makes(unfit[at]):
                 self.book.drop(unfit[at], piece)
                 self.dropped.add(piece.turn)
             else:
@@ -142,6 +142,7 @@ class Fitting(ABC):
         for at, part in enumerate(result.content):
             inner = self.bared(part_of_result(piece, part, at))
             code = "" if isinstance(inner.block, Text) else self.moves(part, result)  # type: ignore[arg-type]  # no text
+            code = code if self.book.makes(code) else ""
             shown = self._shown(inner, None if code else result)
             if shown is None:
                 kind = part.kind if isinstance(part, Unknown) else ""

@@ -245,6 +245,10 @@ class HeadWriter:
         self.setting = setting
         self.fixes: list[Fix] = []
 
+    def makes(self, code: str) -> bool:
+        """Whether a mend is made, and not only observed."""
+        return code not in self.setting.observed
+
     def note_fix(self, code: str, path: str, *, before: object = None, after: object = None, detail: str = "") -> None:
         self.fixes.append(make(code, path, before=before, after=after, target=self.shape.target, detail=detail))
 
@@ -259,6 +263,8 @@ class HeadWriter:
 
     def clamped(self, params: Params) -> Params:
         """The parameters with each number inside the target's bounds."""
+        if not self.makes("parameter_clamped"):
+            return params
         values = dict(params.values)
         for name, (least, most) in self.shape.bounds.items():
             if name not in values:
@@ -279,14 +285,16 @@ class HeadWriter:
         What stands ``elsewhere`` in a request is passed over; each other one that the target does not have is a fix.
         """
         places = self.shape.places if places is None else places
+        others = [name for name in params.values if name not in places and name not in self.shape.elsewhere]
+        if not self.makes("param_dropped"):
+            places = {**places, **{name: params.places.get(name, name) for name in others}}
         body: dict[str, Any] = {}
         for name in places:
             if name in params.values:
                 group, _, own = places[name].rpartition(".")
                 (body.setdefault(group, {}) if group else body).setdefault(own, params.values[name])
-        for name in params.values:
-            if name not in places and name not in self.shape.elsewhere:
-                self._drop_param(params, name)
+        for name in others if self.makes("param_dropped") else ():
+            self._drop_param(params, name)
         return body
 
     def _drop_param(self, params: Params, name: str) -> None:
@@ -307,7 +315,7 @@ class HeadWriter:
                 self.note_fix("tool_foreign", path, before=given or tool)
                 continue
             name = tool.name if own else self.shape.tool_name(tool.name)
-            if name in seen:
+            if name in seen and self.makes("tool_repeated"):
                 self.note_fix("tool_repeated", path, before=given or tool)
                 continue
             if not own or "name" in given:
@@ -320,7 +328,7 @@ class HeadWriter:
             self.note_fix("tool_as_function", path, before=given, detail="custom")
         if name != tool.name:
             self.note_fix("tool_name_rewritten", path, detail=f"{tool.name} -> {name}")
-        if _GEMINI_TYPE(schema):
+        if _GEMINI_TYPE(schema) and self.makes("schema_types_mapped"):
             schema = Raw(msgspec.json.encode(json_schema(msgspec.json.decode(schema))))
             if schema != tool.input_schema:
                 self.note_fix("schema_types_mapped", path, before=tool.input_schema, after=schema)

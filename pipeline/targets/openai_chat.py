@@ -56,6 +56,7 @@ class OpenAIChat:
             passed=_SPEECH if model.hears else frozenset(),
             refusals=True,
             owners=_OWN,
+            observed=setting.observed,
         )
         head = write_chat_head(setting, NAME, PARAMETERS, model)
         return ChatDialect(voice, head, setting, system, model=model, template=Template(one_system=False))

@@ -34,6 +34,9 @@ _SERVED: Final = PARAMETERS | {
 _OWN: Final = frozenset({NAME, "openai-chat"})
 _MEDIA: Final = frozenset({"input_audio", "audio_url", "video_url"})
 
+# What the mends are for that one of a template's wishes takes.
+_ASKED: Final = {"assistant_inserted": "answer_first", "calls_serialised": "single_call", "calls_as_text": "plain"}
+
 
 class Vllm:
     name = NAME
@@ -55,6 +58,8 @@ class Vllm:
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:
         family = template(setting.model)
+        # What a template asks for, a policy may want to see refused.
+        family = structs.replace(family, **{name: False for code, name in _ASKED.items() if code in setting.observed})
         voice = Voice(
             target=NAME,
             parts=ServedParts(),
@@ -64,6 +69,7 @@ class Vllm:
             passed=_MEDIA,
             plain=family.plain,
             owners=_OWN,
+            observed=setting.observed,
         )
         # The server takes functions alone.
         model = structs.replace(chat_model(setting.model), other_tools=False)

@@ -261,7 +261,7 @@ def test_recover_ends_with_2_where_it_understood_nothing(given, code):
         (("recover", "--from", "claude"), "got 'claude'; did you mean claude-cli?"),
         (("ingest", "events", "--session", "s", "--source", "gemin"), "got 'gemin'; did you mean gemini?"),
         (("send", "--exec", "cat", "--target", "vlm"), "got 'vlm'; did you mean vllm?"),
-        (("normalize", "--policy", "tial=keep"), "policy: expected one of incomplete_call, missing_result, "),
+        (("normalize", "--policy", "tial=keep"), "policy: expected one of incomplete_call, mend, missing_result, "),
         (("normalize", "--policy", "tial=keep"), "got 'tial'; did you mean tail?"),
         (("normalize", "--policy", "tail=kep"), "policy.tail: expected one of auto, continue, keep, prefill, "),
         (("explain", "result_move"), "did you mean result_moved"),

@@ -63,7 +63,9 @@ def test_every_policy_is_shown_on_every_target_with_every_value():
         "strip_tools": (True,),
     }
     emulated = {"cascade"}  # tools emulated in text have vectors of their own
-    assert values.keys() | {"record_assistant", "open_exchanges", "expires_after"} == set(Policy.__struct_fields__)
+    assert values.keys() | {"record_assistant", "open_exchanges", "expires_after", "mend"} == set(
+        Policy.__struct_fields__
+    )
     wanted = {(target, name, value) for target in TARGETS for name, given in values.items() for value in given}
     assert {row for row in wanted if row[0] not in emulated} == {row for row in shown if row[0] not in emulated}
 

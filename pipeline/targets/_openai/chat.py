@@ -93,7 +93,7 @@ class ChatDialect:
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
     def _write(self, message: Message, state: Sent, *, final: bool) -> Encoded:
-        book = Book(self._voice.target)
+        book = Book(self._voice.target, self._voice.observed)
         message = in_common_words(message, book)
         rows: list[Row] = []
         first = [] if state.count else self._system

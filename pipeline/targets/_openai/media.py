@@ -74,7 +74,7 @@ def fitted_image(piece: Piece, image: Image, parts: Parts, book: Book) -> Piece:
         fault = "" if image_part(image, parts) is not None else "it cannot be taken from where it is"
     else:
         media_type, fault = _image_type(source)
-        if not fault and media_type != source.media_type:
+        if not fault and media_type != source.media_type and book.makes("image_type_corrected"):
             typed = Raw(msgspec.json.encode(structs.replace(source, media_type=media_type)))
             piece = book.change("image_type_corrected", piece, Image(source=typed), detail=media_type)
             return structs.replace(piece, block=structs.replace(image, source=typed))

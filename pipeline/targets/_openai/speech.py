@@ -45,7 +45,7 @@ class Voice(Struct, frozen=True, kw_only=True):
     ``providers`` are the issuers whose readable reasoning goes back (none where the model takes none), ``passed`` the
     unknown blocks of a user's that are parts as they are; ``plain`` writes calls and results as text.
     ``refusals``: a refusal stands in a field of its own. ``owners`` are the providers whose own is written again;
-    ``shows_results``: results hold media.
+    ``shows_results``: results hold media. ``observed`` are the codes of the mends that are not made.
     """
 
     target: str
@@ -58,6 +58,7 @@ class Voice(Struct, frozen=True, kw_only=True):
     refusals: bool = False
     owners: frozenset[str] = frozenset()
     shows_results: bool = False
+    observed: frozenset[str] = frozenset()
 
 
 class OpenAIFitting(Fitting):

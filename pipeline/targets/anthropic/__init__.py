@@ -85,6 +85,7 @@ class AnthropicDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.model = setting.model
+        self._observed = setting.observed
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
@@ -149,6 +150,8 @@ class AnthropicDialect:
 
     def _must_not_think(self, messages: Sequence[Message], state: ImageCount) -> bool:
         """Whether the model goes on with a tool loop whose first answer lacks the thinking that it must begin with."""
+        if "thinking_disabled" in self._observed:
+            return False
         if not self._thinks_first or not messages or not (state.answered or messages[-1].role == "assistant"):
             return False
         return state.loop == "lost" or (state.loop == "bare" and refuses_bare_loop(self.model))
@@ -187,10 +190,10 @@ class AnthropicDialect:
     def _project(
         self, came: Message, state: ImageCount, *, prefill: bool = False, thinks: bool | None = None
     ) -> Encoded:
-        book = Book(NAME)
+        book = Book(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
         opened = left_open(message.pieces, state.opened) if message.role == "assistant" else state.opened
-        unfit = unfit_reasoning(message, self.model)
+        unfit = unfit_reasoning(message, self.model, self._observed)
         if prefill and not (self._thinks if thinks is None else thinks):
             # An answer that the model is to go on with holds no reasoning, unless thinking is on (ANT-23b).
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
@@ -253,7 +256,7 @@ def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block,
 
 def _taken(message: Message, book: Book, opened: Sequence[str], *, paused: bool) -> Message:
     """The message without the blocks that this API has no place for; a turn that loses one is changed."""
-    codes = untaken(message, opened, paused=paused)
+    codes = {at: code for at, code in untaken(message, opened, paused=paused).items() if book.makes(code)}
     if not codes:
         return message
     for at, code in sorted(codes.items()):

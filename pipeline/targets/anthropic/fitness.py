@@ -129,18 +129,21 @@ _LOOPS_THINK: Final = ((3, 7), (4, 0))
 _OTHER_TYPES: Final = ((3, 0), (3, 5))
 
 
-def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
-    """The pieces of a message that cannot go back, each with the code of the fix that says why."""
+def unfit_reasoning(message: Message, model: str | None, observed: Collection[str] = ()) -> dict[int, str]:
+    """The pieces of a message that cannot go back, each with the code of the fix that says why.
+
+    Those that only a mend among the ``observed`` ones would leave out stay.
+    """
     pieces = message.pieces
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
     if not reasoning:
         return {}
-    unfit = {at: code for at in reasoning if (code := _fault(pieces[at], message, model))}
-    last = len(pieces) - 1
+    unfit = {at: code for at in reasoning if (code := _fault(pieces[at], message, model)) and code not in observed}
+    last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
     while last >= 0 and (last in unfit or last in reasoning):
         unfit.setdefault(last, "thinking_trailing")
         last -= 1
-    broken = {pieces[at].turn for at in unfit}
+    broken = {pieces[at].turn for at in unfit} if "thinking_of_changed_turn" not in observed else ()
     for at in reasoning:
         if pieces[at].turn in broken:
             unfit.setdefault(at, "thinking_of_changed_turn")

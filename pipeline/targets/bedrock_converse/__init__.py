@@ -59,8 +59,10 @@ class ConverseDialect:
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.state = ConverseState()
+        self._observed = setting.observed
         self._model = (setting.model or "").lower()
         self._results_alone = any(name in self._model for name in _RESULTS_ALONE)
+        self._results_alone = self._results_alone and "assistant_inserted" not in self._observed
         head = write_head(setting, system)
         self.fixes = head.fixes
         self._before = _encode(head.keys)
@@ -74,7 +76,7 @@ class ConverseDialect:
         return self._write(message, state, final=False)
 
     def _write(self, message: Message, state: ConverseState, *, final: bool, points: Container[str] = ()) -> Encoded:
-        book = Book(NAME)
+        book = Book(NAME, self._observed)
         fitting = ConverseFitting(book, self._model, state.documents, points)
         halves = unpaired_halves(message, self._model) if "nova" in self._model else set()
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
@@ -117,7 +119,7 @@ class ConverseDialect:
             last = final and at == len(messages) - 1 and message.role == "assistant"
             parts.append(self._write(message, state, final=last, points=points))
             state = parts[-1].state
-        if self._tools or not state.tools:
+        if self._tools or not state.tools or "tools_stubbed" in self._observed:
             return Ending(parts=parts, suffix=self._suffix(self._tools), last=state.count - 1)
         tools = stub_tools(state.tools)
         fix = make("tools_stubbed", "toolConfig", target=NAME, detail=", ".join(state.tools))
@@ -163,6 +165,8 @@ def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:
         return [stub_for(message, book), *pieces]
     document = next((piece for piece in said if is_document(piece.block)), None)
     if document is None or any(isinstance(piece.block, Text) for piece in said):
+        return pieces
+    if not book.makes("document_text_added"):
         return pieces
     book.note_fix("document_text_added", document.path, tool_id=document.tool_id)
     added = Piece(Text(text=_BESIDE_DOCUMENT), -1, "", fate="synthesised", code="document_text_added")

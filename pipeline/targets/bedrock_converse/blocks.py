@@ -200,7 +200,7 @@ def _document(document: Document) -> dict[str, Any]:
     data = _source(document)
     extras = {"context": document.context, "citations": document.citations}
     return {
-        "name": document.title,
+        **({"name": document.title} if document.title else {}),
         "format": _FORMATS[data.media_type],
         "source": {"bytes": data.data},
     } | {key: value for key, value in extras.items() if value is not UNSET and value is not None}

@@ -226,18 +226,21 @@ def fit_reasoning(message: Message, model: str, book: Book) -> list[Piece]:
     reasoning = [at for at, piece in enumerate(pieces) if isinstance(piece.block, (Thinking, RedactedThinking))]
     if not reasoning:
         return pieces
-    unfit = {at: code for at in reasoning if (code := _fault_in(message, pieces[at], model))}
-    broken = {pieces[at].turn for at in unfit}
+    unfit = {at: code for at in reasoning if (code := _fault_in(message, pieces[at], model)) and book.makes(code)}
+    broken = {pieces[at].turn for at in unfit} if book.makes("thinking_of_changed_turn") else ()
     for at in reasoning:
         if pieces[at].turn in broken:
             unfit.setdefault(at, "thinking_of_changed_turn")
     for at, code in sorted(unfit.items()):
         book.drop(code, pieces[at])
     kept = [at for at in reasoning if at not in unfit]
-    if all(at in unfit or at in kept or _is_marker(piece) for at, piece in enumerate(pieces)):
+    alone = all(at in unfit or at in kept or _is_marker(piece) for at, piece in enumerate(pieces))
+    if alone and book.makes("thinking_trailing"):
         for at in kept:
             book.drop("thinking_trailing", pieces[at])
         kept = []
+    if not book.makes("thinking_moved"):
+        return [piece for at, piece in enumerate(pieces) if at in kept or at not in reasoning]
     rest = [at for at in range(len(pieces)) if at not in reasoning]
     first = [book.change("thinking_moved", pieces[at]) if rest and rest[0] < at else pieces[at] for at in kept]
     return [*first, *(pieces[at] for at in rest)]

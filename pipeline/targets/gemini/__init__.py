@@ -41,6 +41,7 @@ class GeminiDialect:
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.state = GeminiState()
         self._model = setting.model
+        self._observed = setting.observed
         self._newer = wants_signatures(setting.model)
         head = write_head(setting, system)
         self.fixes = head.fixes
@@ -48,11 +49,11 @@ class GeminiDialect:
         self.prefix = head.before("contents")
 
     def encode(self, message: Message, state: GeminiState) -> Encoded:
-        book = Book(NAME)
+        book = Book(NAME, self._observed)
         message = in_common_words(message, book)
         fitting = GeminiFitting(book, media_in_results=self._newer)
         pieces = fitting.fit_message(message.pieces, unfit_reasoning(message, self._model))
-        if all(isinstance(piece.block, Thinking) for piece in pieces):
+        if all(isinstance(piece.block, Thinking) for piece in pieces) and (not pieces or book.makes("reasoning_alone")):
             for piece in pieces:
                 book.drop("reasoning_alone", piece)
             pieces = [stub_for(message, book)]
@@ -66,7 +67,7 @@ class GeminiDialect:
         else:
             pieces = in_order(pieces, calls, book)
         parts = signed(pieces, state.count, book, placeholders=self._newer)
-        role = "model" if message.role == "assistant" else "user"
+        role = "model" if message.role == "assistant" else message.role
         shown = [written(part, calls, unnamed, always=self._newer) for part in parts]
         return Encoded(
             data=_encode({"role": role, "parts": shown}),

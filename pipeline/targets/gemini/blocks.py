@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Raw, Struct, structs
 
 from pipeline.history.ids import made_id
 from pipeline.history.pieces import Book, Piece
-from pipeline.model import Document, Image, Issuer, Text, Thinking, ToolResult, ToolUse, Unknown
+from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.fitting import Fitting
 from pipeline.targets.gemini.parameters import NAME, function_name
 from pipeline.targets.gemini.signatures import Signed
@@ -143,6 +143,13 @@ class GeminiFitting(Fitting):
             return None
         return piece if own_part(unknown) else None
 
+    def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:
+        """There is no part for what only another provider can read."""
+        if isinstance(reasoning, Thinking):
+            return piece
+        self.book.drop("thinking_foreign", piece)
+        return None
+
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  in every result
         """A response is an object of JSON; media stand in it for the models that read them there, else follow it."""
         return "" if isinstance(part, Unknown) or self._media_in_results else "result_media_moved"
@@ -188,7 +195,8 @@ def _shown(part: Signed, calls: Mapping[str, str], unnamed: Container[str], *, a
             named = {} if call.id in unnamed else {"id": call.id}
             return {"functionCall": {**named, "name": call.name, "args": call.input}}
         case ToolResult() as result:
-            name = calls[result.tool_use_id]
+            # One that answers no call has nobody's name, which the API refuses.
+            name = calls.get(result.tool_use_id, "")
             is_named = result.tool_use_id not in unnamed and shows_id(part.piece, name, always=always)
             named = {"id": result.tool_use_id} if is_named else {}
             content = result.content if isinstance(result.content, list) else ()

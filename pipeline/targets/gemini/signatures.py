@@ -77,7 +77,7 @@ def signed(pieces: list[Piece], content: int, book: Book, *, placeholders: bool)
         if isinstance(block, ToolUse):
             if not signature and block.issuer == UNSIGNED:
                 signature = PLACEHOLDER
-            elif placeholders and not called and not signature:
+            elif placeholders and not called and not signature and book.makes("signature_skipped"):
                 signature, piece = PLACEHOLDER, book.change("signature_skipped", piece)
             called = True
         if waiting is not None and waiting.silent:

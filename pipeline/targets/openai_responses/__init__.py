@@ -84,7 +84,7 @@ class _Items:
         if "id" not in item or item["type"] in {"mcp_approval_request", "local_shell_call_output"}:
             return piece
         name = msgspec.json.decode(item["id"], type=str)
-        if stays and fits_prefix(item) and name not in self._ids:
+        if (stays and fits_prefix(item) and name not in self._ids) or not self.book.makes("item_id_dropped"):
             self._ids.append(name)
             return piece
         del item["id"]
@@ -131,7 +131,13 @@ class ResponsesDialect:
         self._stored = bytes(setting.params.get("store", b"")) != b"false"
         # The structure repair leaves no id that is longer than the 64 characters of a call_id (RSP-08).
         self._voice = Voice(
-            target=NAME, parts=ResponsesParts(), call_id=str, refusals=True, owners=OWN, shows_results=True
+            target=NAME,
+            parts=ResponsesParts(),
+            call_id=str,
+            refusals=True,
+            owners=OWN,
+            shows_results=True,
+            observed=setting.observed,
         )
         system = system_rows(system, NAME, self.fixes, OWN)
         first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
@@ -139,7 +145,7 @@ class ResponsesDialect:
 
     def encode(self, message: Message, state: Sent) -> Encoded:
         first = [] if state.count else self._system
-        written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME))
+        written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME, self._voice.observed))
         message = in_common_words(message, written.book)
         {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
         if not written.items:

@@ -1,0 +1,215 @@
+"""A machine at work: what of a history it has settled, in the bytes of each target that takes the same structure.
+
+A target has one lane, and a second one where a policy only observes some mends: there they are not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from pipeline.fixes import Fix
+from pipeline.history.healthy import Stretch
+from pipeline.history.ids import IdWriter, SettledCall
+from pipeline.history.machine import History
+from pipeline.model import Policy, Structure, Turn
+from pipeline.registry import Target
+from pipeline.session.settled import SettledPart, SettledSlice, Shared
+from pipeline.session.state import Head, Mended, Slice
+from pipeline.targets import Setting
+from pipeline.targets.base import HealthyTurns, images_of, structure_of
+
+_Fact = TypeVar("_Fact")
+
+
+class Lane(Struct, frozen=True):
+    """How one target's requests are written: with all mends, or without those that a policy only observes.
+
+    ``tried`` says that the target has a lane of the second kind too, whose requests are sent where they can be.
+    """
+
+    target: Target
+    observed: frozenset[str] = frozenset()
+    tried: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the lane is called in a session's state."""
+        return f"{self.target.name} unmended" if self.observed else self.target.name
+
+    def setting(self, setting: Setting) -> Setting:
+        """A session's setting, for the lane."""
+        return structs.replace(setting, observed=self.observed) if self.observed else setting
+
+
+class Mending:
+    """One machine, what it has settled, and the parts of the lanes whose models take the same structure."""
+
+    def __init__(self, lanes: Sequence[Lane], setting: Setting, history: History) -> None:
+        self.lanes = tuple(lanes)
+        # Of a target that observes mends, each request says which of them were made.
+        self.tells = not all(lane.tried for lane in lanes)
+        self.setting = lanes[0].setting(setting)
+        self.history = history
+        self.shared = Shared()
+        self.calls: list[SettledCall] = []
+        self.settled_bytes = 0
+        self._open_parts()
+        self.mark_packed(Slice())
+
+    @property
+    def parts(self) -> dict[str, SettledPart]:
+        """What is settled for each lane; with another head once there are more leading system messages."""
+        if len(self.history.system) != self._system_rows:
+            self._reopen_parts()
+        return self._parts
+
+    @property
+    def makes_all(self) -> bool:
+        """Whether all mends are made."""
+        return not self.setting.observed
+
+    @property
+    def names(self) -> list[str]:
+        """The lanes' names."""
+        return [lane.name for lane in self.lanes]
+
+    def begin_history(self, turns: Sequence[Turn], stretches: Iterable[Stretch]) -> None:
+        """Take the first turns: those of stretches that are known to be healthy in one go, the rest one by one."""
+        at = 0
+        for stretch in stretches:
+            self.take_turns(turns[at : stretch.start])
+            at, pairs = stretch.start, 0
+            if not stretch.holds(self.history.policy):
+                continue
+            while not (stretch.opens or self.history.rests) and at < stretch.start + stretch.turns:
+                # An earlier call still waits for its result, say.
+                pairs += 1
+                behind = stretch.start + stretch.counted[pairs][0]
+                self.take_turns(turns[at:behind])
+                at = behind
+            left = stretch.without(pairs)
+            if left.turns and self.history.ids.admits(left.ids):
+                self._skip(turns[at : at + left.turns], left)
+                at += left.turns
+        self.take_turns(turns[at:])
+
+    def take_turns(self, turns: Iterable[Turn]) -> list[Fix]:
+        """Take more turns; the fixes that are now certain."""
+        certain: list[Fix] = []
+        history = self.history
+        for turn in turns:
+            certain += history.append(turn)
+            self._settle_messages()
+        return certain
+
+    def _skip(self, turns: Sequence[Turn], stretch: Stretch) -> None:
+        """Take the turns of a healthy stretch."""
+        self.history.skip(stretch)
+        self._settle_messages()
+        messages = stretch.messages(turns)
+        self.shared.ids += [message.id for message in messages]
+        healthy = HealthyTurns(messages, stretch.names, frozenset(stretch.special))
+        for part in self.parts.values():
+            self.settled_bytes += part.settle_healthy(healthy)
+
+    def _settle_messages(self) -> None:
+        """Write for every target what the machine has settled."""
+        shared = self.shared
+        messages, fixes, gone, calls = self.history.take_settled()
+        shared.fixes += fixes
+        shared.gone += gone
+        self.calls += calls
+        if not messages:
+            return
+        parts = self.parts.values()
+        for message in messages:
+            shared.ids.append(message.id)
+            for part in parts:
+                self.settled_bytes += part.settle_message(message)
+
+    def regain(self, slices: Sequence[Slice], saved: Head) -> None:
+        """Take back what was saved, after the machine's history."""
+        for gained in slices:
+            mended = gained.mended(self.names[0])
+            self.shared.ids += mended.ids
+            self.shared.fixes += mended.fixes
+            self.shared.gone += mended.gone
+            for name, part in self.parts.items():
+                part.regain(gained.tracks.get(name, SettledSlice()))
+        for name, part in self.parts.items():
+            part.resume(saved.tracks[name])
+        self.mark_packed(saved.gained)
+        self.calls = saved.gained.mended(self.names[0]).calls
+
+    def mark_packed(self, behind: Slice) -> None:
+        """Remember up to where segments hold what there is; ``behind`` is what none of them holds yet."""
+        shared, mended = self.shared, behind.mended(self.names[0])
+        self._packed_shared = (
+            len(shared.ids) - len(mended.ids),
+            len(shared.fixes) - len(mended.fixes),
+            len(shared.gone) - len(mended.gone),
+        )
+        self.calls = []
+        self._mark_parts_packed(behind)
+
+    def _mark_parts_packed(self, behind: Slice) -> None:
+        tracks = {name: behind.tracks.get(name, SettledSlice()) for name in self.parts}
+        self._packed_parts = {name: part.size(tracks[name]) for name, part in self.parts.items()}
+        self.settled_bytes = sum(len(chunk) for track in tracks.values() for chunk in track.chunks)
+
+    @property
+    def settled(self) -> int:
+        """How many messages have settled since the last segment."""
+        return len(self.shared.ids) - self._packed_shared[0]
+
+    def gained(self) -> Mended:
+        """What the machine has settled since the last segment."""
+        ids, fixes, gone = self._packed_shared
+        shared = self.shared
+        return Mended(self.names, shared.ids[ids:], shared.fixes[fixes:], shared.gone[gone:], self.calls)
+
+    def tracks(self) -> dict[str, SettledSlice]:
+        """What each lane's part has gained since the last segment."""
+        return {name: part.since(self._packed_parts[name]) for name, part in self.parts.items()}
+
+    def _open_parts(self) -> None:
+        system = self.history.system
+        self.shared.system = system
+        self._system_rows = len(system)
+        self._parts = {lane.name: SettledPart(lane.target, self.setting, system) for lane in self.lanes}
+
+    def _reopen_parts(self) -> None:
+        """Give the targets another head, for a leading system message; nothing has been settled yet."""
+        resets = {name: part.reset for name, part in self._parts.items()}
+        self._open_parts()
+        for name, part in self.parts.items():
+            part.reset = resets[name]
+        self._mark_parts_packed(Slice())
+
+
+def lanes_of(targets: Iterable[Target], policy: Policy) -> list[Lane]:
+    """The lanes of a session's targets, first those with all mends."""
+    named = [(target, policy.observed(target.name)) for target in targets]
+    lanes = [Lane(target, tried=bool(observed)) for target, observed in named]
+    return [*lanes, *(Lane(target, observed) for target, observed in named if observed)]
+
+
+def structure_for(lane: Lane, setting: Setting) -> Structure:
+    """What the history may be like in a lane; lanes that observe other mends have another one."""
+    return structure_of(lane.target.writer, lane.setting(setting))
+
+
+def alike_lanes(lanes: Iterable[Lane], fact: Callable[[Lane], _Fact]) -> list[tuple[_Fact, list[Lane]]]:
+    """The lanes of which something is alike, together, in the order of their first ones."""
+    found: dict[_Fact, list[Lane]] = {}
+    for lane in lanes:
+        found.setdefault(fact(lane), []).append(lane)
+    return list(found.items())
+
+
+def ids_written(lanes: Iterable[Lane], setting: Setting) -> list[IdWriter]:
+    """How the lanes' targets write ids, each way once."""
+    return images_of((lane.target.writer for lane in lanes), setting.model)
