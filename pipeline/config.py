@@ -63,6 +63,17 @@ class SessionDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tools: Annotated[tuple[Raw, ...], Meta(description="The tools, as JSON in any shape that Reknit reads.")] = ()
 
 
+class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a worker keeps the state of its sessions."""
+
+    memory_mib: Annotated[
+        int, Meta(ge=1, description="Memory for sessions at work; those that were quiet for longest are compressed.")
+    ] = 512
+    format: Annotated[
+        Literal[1, 2], Meta(description="1 lets workers of 0.1 run beside this one; 2 writes only what is new.")
+    ] = 2
+
+
 class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is changed in the words of planners that speak text only (source ``cascade``)."""
 
@@ -111,8 +122,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state_dir: Annotated[str, Meta(min_length=1, description="For what one worker writes locally.")] = ".reknit"
 
     batch_records: Annotated[
-        int,
-        Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one."),
+        int, Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one.")
     ] = 8_000
     batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one transaction holds at most.")] = 32 * _MIB
     transaction_seconds: Annotated[
@@ -132,10 +142,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 60.0
     session_seconds: Annotated[
-        float,
-        Meta(
-            gt=0, description="How long a dead worker's partitions wait for a new owner; brokers allow 6 s and longer."
-        ),
+        float, Meta(gt=0, description="How long a dead worker's partitions wait for a new owner; brokers want 6 s.")
     ] = 10.0
     heartbeat_seconds: Annotated[float, Meta(gt=0, description="How often a worker shows that it lives.")] = 2.0
     rebalance_seconds: Annotated[
@@ -145,8 +152,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float, Meta(ge=0, description="Seconds to wait for a broker that does not answer yet, before the end with 75.")
     ] = 0.0
     stop_seconds: Annotated[
-        float,
-        Meta(gt=0, description="From SIGTERM to the end at most; orchestrators kill after 30 s by default."),
+        float, Meta(gt=0, description="From SIGTERM to the end at most; orchestrators kill after 30 s by default.")
     ] = 20.0
 
     on_dead_letter: Annotated[
@@ -166,6 +172,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session: SessionDefaults = SessionDefaults()
     objects: ObjectSettings = ObjectSettings()
     text: TextSettings = TextSettings()
+    state: StateSettings = StateSettings()
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="The least that is logged.")

@@ -92,6 +92,10 @@ STAGE_HISTOGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
 STAGE_LEVELS: dict[str, str] = {
     "reknit_sessions_parked": "Sessions that are parked behind a record that could not be processed.",
     "reknit_turns_waiting": "Records that wait in parked sessions.",
+    "reknit_sessions_live": "Sessions that are objects in memory; each side of a session counts.",
+    "reknit_sessions_live_bytes": "Memory that they take, as estimated by their state.",
+    "reknit_sessions_stored": "Sessions whose records are kept in memory.",
+    "reknit_sessions_stored_bytes": "What the kept records of sessions take.",
 }
 
 
@@ -187,6 +191,9 @@ class Metrics:
         self._owned = self._gauge("reknit_partitions", "Source partitions that this worker has.", "topic")
         self._silent = self._gauge("reknit_broker_silent_seconds", "Seconds since a broker answered last.")
         self._every = self._gauge("reknit_source_partitions", "Partitions that the source topic has.", "topic")
+        self._evicted = self._counter(
+            "reknit_sessions_evicted_total", "Sessions that became records only, for want of memory.", "topic"
+        )
         self._gauge("reknit_build_info", "Always 1; the version is a label.", "version").labels(__version__).set(1)
 
         self._begin_at_zero(targets)
@@ -298,9 +305,13 @@ class Metrics:
         """Set how many partitions of a source topic this worker has, and how many there are."""
         self._owned.labels(topic).set(count)
         self._every.labels(topic).set(every)
-        counters = (self._consumed, self._batches, self._restored, self._poison, self._expired)
+        counters = (self._consumed, self._batches, self._restored, self._poison, self._expired, self._evicted)
         for metric in (*counters, self._process, self._write, self._latency, self._restore):
             metric.labels(topic)
+
+    def on_evicted(self, topic: str, sessions: int) -> None:
+        """Count sessions that became records only."""
+        self._evicted.labels(topic).inc(sessions)
 
     def watch_broker(self, silent_seconds: Callable[[], float]) -> None:
         """Show, whenever metrics are read, how long ago a broker answered last."""

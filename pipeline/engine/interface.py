@@ -82,6 +82,18 @@ Delivery = Literal["exactly-once", "at-least-once"]
 StageFactory = Callable[[int], Stage]
 
 
+class StateConfig(Protocol):
+    """How state is kept."""
+
+    @property
+    def memory_mib(self) -> int:
+        """How much memory the sessions at work may take in this worker."""
+
+    @property
+    def format(self) -> int:
+        """The format in which state is written, one of ``STATE_FORMATS``."""
+
+
 class EngineConfig(Cluster, Protocol):
     """The part of the configuration that the engine reads."""
 
@@ -92,6 +104,10 @@ class EngineConfig(Cluster, Protocol):
     @property
     def state_dir(self) -> object:
         """A directory for what one worker may write locally (anything that ``pathlib.Path`` takes)."""
+
+    @property
+    def state(self) -> StateConfig:
+        """How state is kept."""
 
     @property
     def metrics_port(self) -> int:
@@ -160,6 +176,9 @@ class Metrics(Protocol):
     def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
         """Observe that a partition's state was read back."""
 
+    def on_evicted(self, topic: str, sessions: int) -> None:
+        """Count sessions at work that became records only, for want of memory."""
+
     def on_poison(self, topic: str, partition: int) -> None:
         """Count a record that a stage raised for; it is in the dead letters."""
 
@@ -195,6 +214,9 @@ class NoMetrics:
         """Do nothing."""
 
     def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
+        """Do nothing."""
+
+    def on_evicted(self, topic: str, sessions: int) -> None:
         """Do nothing."""
 
     def on_poison(self, topic: str, partition: int) -> None:

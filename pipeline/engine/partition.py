@@ -19,8 +19,8 @@ from aiokafka.errors import KafkaError
 from pipeline.engine.contiguity import Backlog, Span
 from pipeline.engine.dead_letters import buried, log_letters, output_size, size_letter, walk
 from pipeline.engine.interface import EngineError, PartitionLostError
-from pipeline.engine.restore import restore
 from pipeline.engine.runtime import log, where
+from pipeline.engine.state import PartitionState
 from pipeline.engine.writer import Batch, Writer
 from pipeline.kafka import REFUSALS
 from pipeline.objects import with_objects
@@ -81,9 +81,9 @@ class Partition:
         self._on_room = on_room
         self._on_opened = on_opened
         self._on_position = on_position
-        self._stage = runtime.stages[topic](number)
+        self._kept = PartitionState(runtime, topic, number)
         self._new_writer = writer
-        self._writer = writer(self._stage)
+        self._writer = writer(self._kept.stage)
         self._is_ours = is_ours
         # Failures that a new opening may mend: the last one, and the first since the last commit.
         self._failed_at = self._failing_since = float("-inf")
@@ -182,7 +182,7 @@ class Partition:
             self._runtime.fail(error)
         finally:
             self.state = State.CLOSED
-            self._runtime.metrics.on_levels(*self._place, {})
+            self._kept.close()
             await self._writer.close()
 
     async def _work_until_closed(self) -> None:
@@ -226,8 +226,7 @@ class Partition:
                 return
             if ours:
                 break
-        self._stage = self._runtime.stages[self.topic](self.number)
-        self._writer = self._new_writer(self._stage)
+        self._writer = self._new_writer(self._kept.stage)
 
     def _note_failure(self, error: Exception) -> None:
         now, patience = time.monotonic(), self._tuning.stall_seconds
@@ -246,29 +245,12 @@ class Partition:
                 await self._writer.open()
         except TimeoutError:
             raise self._stuck("taking the partition over", self._tuning.start_seconds) from None
-        self.next = await self._restore() or 0
-        self._runtime.metrics.on_levels(*self._place, self._stage.levels())
+        self.next = await self._kept.read() or 0
         await self._on_opened(self.next)
         self._backlog.clear(self.next)
         self.state = State.WORKING
         self._on_position(self.next)
         self._on_room()
-
-    async def _restore(self) -> int | None:
-        runtime = self._runtime
-        async with runtime.restores:
-            restored = await restore(
-                runtime.connection,
-                runtime.prefix + self._stage.state_topic,
-                self.number,
-                self._stage.restore,
-                committed_only=runtime.exactly_once,
-                patience=self._tuning.start_seconds,
-            )
-        runtime.metrics.on_restored(*self._place, restored.records, restored.seconds)
-        told = (*self._place, restored.records, restored.seconds)
-        log.info("%s partition %d: %d records of state restored in %.1f s", *told)
-        return restored.position
 
     async def _work(self) -> None:
         records, position = self._backlog.take_batch(self.next, self._tuning.batch_records, self._tuning.batch_bytes)
@@ -281,7 +263,7 @@ class Partition:
             part = await with_objects(records[at : at + self._slice_length()], self._runtime.objects)
             before = time.perf_counter()
             try:
-                made = self._stage.process(part)
+                made = self._kept.stage.process(part)
             except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or it wants to stop
                 if not isinstance(error, StoppedError):
                     log.error("the stage of %s raised in partition %d: %s", *self._place, where(error))
@@ -335,7 +317,7 @@ class Partition:
         processed = time.monotonic()
         try:
             async with asyncio.timeout(self._tuning.batch_seconds):
-                await self._writer.write(Batch(result.outputs, result.changes, position))
+                await self._writer.write(Batch(result.outputs, result.changes, position, self._kept.format))
         except TimeoutError:
             raise self._stuck("a commit", self._tuning.batch_seconds) from None
         self.next = position
@@ -345,12 +327,12 @@ class Partition:
         now = time.monotonic()
         metrics = self._runtime.metrics
         metrics.on_commit(*self._place, result, records)
-        metrics.on_levels(*self._place, self._stage.levels())
         log_letters(result.outputs)
         metrics.on_batch(*self._place, processed - started, now - processed)
         if records:
             metrics.on_latency(self.topic, max(0.0, time.time() - self._oldest_ms / 1000))
         metrics.on_lag(*self._place, max(0, self._backlog.limit - position))
+        self._kept.committed(result.changes)
 
     # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a bug.
 
@@ -363,7 +345,7 @@ class Partition:
         rest = list(part)
         await self._rebuild()
         while rest:
-            results, error = walk(self._stage, rest)
+            results, error = walk(self._kept.stage, rest)
             batch = Result()
             for made, record in zip(results, rest, strict=False):
                 self._add_result(batch, made, [record])
@@ -377,7 +359,7 @@ class Partition:
 
     async def _bury(self, record: Record) -> None:
         self._runtime.metrics.on_poison(*self._place)
-        made, error = buried(self._stage, record)
+        made, error = buried(self._kept.stage, record)
         self._add_result(batch := Result(), made, [record])
         await self._commit(batch, record.offset + 1, 1, time.monotonic())
         if error is not None:
@@ -386,8 +368,7 @@ class Partition:
     async def _rebuild(self) -> None:
         deadline = time.monotonic() + self._tuning.start_seconds
         while True:
-            self._stage = self._runtime.stages[self.topic](self.number)
-            position = await self._restore() or 0
+            position = await self._kept.read() or 0
             # A commit returns before its markers are written, so a reader may not see the last one yet.
             if position >= self.next:
                 return

@@ -17,9 +17,22 @@ from msgspec import Struct
 from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
 from pipeline.engine.runtime import where
 from pipeline.kafka import REFUSALS, refusal
+from pipeline.stages.base import STATE_FORMATS
 
 # No stage key begins with a zero byte: session ids are text.
 POSITION = b"\0position"
+
+
+def position_value(position: int, state_format: int) -> bytes:
+    """The value under ``POSITION``. Builds that read format 1 alone cannot read another one's, and say so."""
+    return b"%d" % position if state_format == 1 else b"%d %d" % (position, state_format)
+
+
+def read_position(value: bytes) -> tuple[int, int]:
+    """The next source offset, and the format of the state beside it."""
+    position, _, state_format = value.partition(b" ")
+    return int(position), int(state_format or 1)
+
 
 # A poll that only passes a marker returns nothing, so it must not wait long.
 _POLL_MS = 50
@@ -27,9 +40,10 @@ _FETCH_BYTES = 8 << 20
 
 
 class Restored(Struct, frozen=True):
-    """What a changelog held: the next source offset (None where nothing was ever committed) and its size."""
+    """What a changelog held: the next source offset (None where nothing was ever committed), its format and size."""
 
     position: int | None
+    state_format: int
     records: int
     seconds: float
 
@@ -46,7 +60,8 @@ async def restore(
     """Give every record of the changelog to ``apply``, oldest first; None as a value deletes the key.
 
     Raises:
-        EngineError: ``state_unreadable`` (``apply`` raised: the state was written by something else).
+        EngineError: ``state_unreadable`` (``apply`` raised: the state was written by something else), ``state_newer``
+            (it has a format that came later).
         PartitionLostError: ``stuck`` (no progress for ``patience`` seconds).
         NotAuthorizedError: the changelog must not be read.
     """
@@ -65,12 +80,12 @@ async def restore(
         await reader.start()
         reader.assign([changelog])
         end = (await reader.end_offsets([changelog]))[changelog]
-        position, count = await _read_to(reader, changelog, end, apply, patience)
+        position, state_format, count = await _read_to(reader, changelog, end, apply, patience)
     except REFUSALS as error:
         raise NotAuthorizedError("not_authorized", refusal(type(error)(topic), "Read")) from error
     finally:
         await reader.stop()
-    return Restored(position, count, time.monotonic() - started)
+    return Restored(position, state_format, count, time.monotonic() - started)
 
 
 async def _read_to(
@@ -79,8 +94,9 @@ async def _read_to(
     end: int,
     apply: Callable[[bytes, bytes | None], None],
     patience: float,
-) -> tuple[int | None, int]:
+) -> tuple[int | None, int, int]:
     source_position: int | None = None
+    state_format = 1
     count, reached, moved_at = 0, -1, time.monotonic()
     while (at := await asyncio.wait_for(reader.position(changelog), patience)) < end:
         if at > reached:
@@ -94,7 +110,7 @@ async def _read_to(
         try:
             for record in records:
                 if record.key == POSITION:
-                    source_position = int(record.value)
+                    source_position, state_format = read_position(record.value)
                 else:
                     apply(record.key, record.value)
         except Exception as error:
@@ -104,4 +120,10 @@ async def _read_to(
                 "Was it written by a newer version, or by something else?",
             ) from error
         await asyncio.sleep(0)  # other partitions work meanwhile
-    return source_position, count
+    if state_format not in STATE_FORMATS:
+        raise EngineError(
+            "state_newer",
+            f"{changelog} holds state of format {state_format}, which a newer version of Reknit wrote; this one reads "
+            f"up to {STATE_FORMATS[-1]}. Run the newer version.",
+        )
+    return source_position, state_format, count

@@ -57,6 +57,8 @@ class Runtime:
         self.exactly_once = config.delivery == "exactly-once"
         self.state_dir = Path(str(config.state_dir))
         self.metrics_port = config.metrics_port
+        self.state = config.state
+        self.open_partitions = 0
         self.group = f"{config.prefix}reknit"
         self.stages = dict(stages)
         self.metrics = metrics
@@ -67,6 +69,11 @@ class Runtime:
         metrics.watch_broker(lambda: self.silent_seconds)
         self.failure: ReknitError | None = None
         self.failed = asyncio.Event()
+
+    @property
+    def room(self) -> int:
+        """The bytes of memory that the sessions of one partition may take: all open ones share it evenly."""
+        return self.state.memory_mib * 1024 * 1024 // max(1, self.open_partitions)
 
     def contract_name(self, topic: str) -> str:
         """Return a broker's topic name without this pipeline's prefix."""

@@ -20,11 +20,11 @@ from faust.types import TP
 from msgspec import Struct, structs
 
 from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
-from pipeline.engine.restore import POSITION
+from pipeline.engine.restore import POSITION, position_value
 from pipeline.engine.runtime import log
 from pipeline.kafka import REFUSALS, refusal
 from pipeline.objects import Objects
-from pipeline.stages.base import Headers, Output, Stage
+from pipeline.stages.base import STATE_FORMATS, Headers, Output, Stage
 from topics import PROVIDER_REQUESTS
 from topics import headers as names
 
@@ -49,11 +49,17 @@ _STOP_SECONDS = 2.0
 
 
 class Batch(Struct, frozen=True):
-    """What one commit makes durable. Topics are contract names; ``position`` is the next source offset."""
+    """What one commit makes durable: ``position`` is the next source offset. Topics are contract names."""
 
     outputs: Sequence[Output]
     changes: dict[bytes, bytes | None]
     position: int
+    state_format: int = STATE_FORMATS[0]
+
+    def state(self) -> list[Row]:
+        """The records of the changelog."""
+        changes: list[Row] = [(key, value, ()) for key, value in self.changes.items()]
+        return [*changes, (POSITION, position_value(self.position, self.state_format), ())]
 
 
 class Writer(Protocol):
@@ -188,10 +194,10 @@ class ExactlyOnceWriter:
 
     async def _write(self, batch: Batch) -> None:
         producer = self._producer
-        state = [(key, value, ()) for key, value in batch.changes.items()]
-        state.append((POSITION, b"%d" % batch.position, ()))
         await producer.begin_transaction()
-        await side_by_side(self._sender.send_outputs(batch.outputs), self._sender.send(self._state_topic, state))
+        await side_by_side(
+            self._sender.send_outputs(batch.outputs), self._sender.send(self._state_topic, batch.state())
+        )
         await producer.commit_transaction()
 
     async def close(self) -> None:
@@ -239,9 +245,7 @@ class AtLeastOnceWriter:
         deadline = time.monotonic() + self._session_seconds
         await self._sender.send_outputs(batch.outputs)
         _still_ours(deadline)
-        state = [(key, value, ()) for key, value in batch.changes.items()]
-        state.append((POSITION, b"%d" % batch.position, ()))
-        await self._sender.send(self._state_topic, state)
+        await self._sender.send(self._state_topic, batch.state())
         _still_ours(deadline)
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ What cannot be processed becomes a dead letter: the record unchanged, with heade
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -81,11 +81,48 @@ def stopped(record: Record, topic: str, error: ReknitError) -> StoppedError:
     )
 
 
+# Formats of state: with 1 a session's head is always written whole, with 2 also as what has changed of it. A build
+# reads both. A partition goes on with the greater of what it was written in and what the configuration names.
+STATE_FORMATS = (1, 2)
+
+# Instead of a session's id: what a stage remembers of a partition as a whole.
+NO_SESSION = b""
+
+
+class Store(Protocol):
+    """The changelog records of a partition as they are committed, by session.
+
+    What is put under ``NO_SESSION`` need not be there again: a stage that has read the whole changelog remembers it.
+    """
+
+    def put(self, session: bytes, key: bytes, value: bytes | None) -> None:
+        """Keep one record of a session; None deletes it."""
+
+    def read(self, session: bytes) -> Mapping[bytes, bytes]:
+        """All records of a session, none where it is not known."""
+
+
+class Live(Struct, frozen=True):
+    """How many sessions a stage has at work, the memory that they take, and how many it let go with the last commit."""
+
+    sessions: int = 0
+    memory_bytes: int = 0
+    evicted: int = 0
+
+
 class Stage(Protocol):
     """Source records of one partition to output records and state."""
 
     topic: str  # the source, by its contract name
     state_topic: str  # the changelog, by its contract name
+
+    def keep_in(self, store: Store) -> None:
+        """Use this store, which may hold records already."""
+        del store
+
+    def use_format(self, state_format: int) -> None:
+        """Write this format of state."""
+        del state_format
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record, oldest first; None deletes the key."""
@@ -96,6 +133,11 @@ class Stage(Protocol):
         Raises:
             StoppedError: by policy the worker ends at such a record.
         """
+
+    def committed(self, changes: Mapping[bytes, bytes | None], room: int) -> Live:
+        """These changes of ``process`` are durable now; ``room`` is how much memory the sessions at work may take."""
+        del changes, room
+        return Live()
 
     def refuse(self, record: Record, error: ReknitError) -> Result:
         """Put a record into the dead letters that the engine found cannot be processed; raises as ``process``."""

@@ -1,17 +1,23 @@
 """What the stream side keeps of a session, and how it lies in the changelog.
 
-Two kinds of changelog records, told apart by their key's first byte:
+Three kinds of changelog records, told apart by their key's first byte:
 
-- ``e`` + session: the recovery and the policy, once for each batch that touched the session
+- ``e`` + session: the recovery and the policy (the head), once for each batch that touched the session
+- ``c`` + number + session: what has changed of a large head (``heads``)
 - ``w`` + number + session: a finished turn that waits for the policy, written once
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
-from msgspec import structs
+from msgspec import field, structs
 
 from pipeline.errors import InputError, InternalError
+from pipeline.stages.endings import Endings
+from pipeline.stages.heads import CHANGE, WrittenHead
+from pipeline.stages.kept import Kept
 from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
 
@@ -35,6 +41,8 @@ class EventState(msgspec.Struct, kw_only=True):
     waiting: dict[int, bytes] = {}
     numbered: int = 0
     written: set[int] = set()
+    head: WrittenHead = field(default_factory=WrittenHead)
+    memory_bytes: int = 0
 
     def keep_waiting(self, turn: bytes) -> None:
         """Keep a finished turn until the policy is known."""
@@ -58,40 +66,23 @@ class _Saved(msgspec.Struct, array_like=True):
     tools: tuple[str, ...] | None = None
 
 
-class EventStates:
+def session_of(key: bytes) -> bytes:
+    """The session that a changelog key is of; empty for one that is of none, or names only its digest."""
+    return key[1:] if key[:1] == _SESSION else key[5:] if key[:1] in {_WAITING, CHANGE} else b""
+
+
+class EventStates(Kept[EventState]):
     """The sessions of one partition; ``speech`` is what holds for a planner's text where a session says nothing."""
 
-    def __init__(self, speech: Speech | None = None) -> None:
+    head_kind = _SESSION
+    session_of = staticmethod(session_of)
+
+    def __init__(self, speech: Speech | None = None, endings: Endings | None = None) -> None:
+        super().__init__(endings)
         self._speech = speech or Speech()
-        self._saved: dict[bytes, bytes] = {}
-        self._waiting: dict[bytes, dict[int, bytes]] = {}
-        self._entries: dict[bytes, EventState] = {}
-        self._closed: dict[bytes, set[bytes]] = {}
-
-    def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one changelog record, oldest first; a session is decoded when it is next heard of."""
-        if key[:1] == _SESSION:
-            if value is None:
-                self._saved.pop(key[1:], None)
-            else:
-                self._saved[key[1:]] = value
-        elif key[:1] == _WAITING:
-            turns = self._waiting.setdefault(key[5:], {})
-            if value is None:
-                turns.pop(int.from_bytes(key[1:5], "big"), None)
-            else:
-                turns[int.from_bytes(key[1:5], "big")] = value
-
-    def find(self, key: bytes) -> EventState | None:
-        """The session of a key, if it was heard of before."""
-        entry = self._entries.get(key)
-        if entry is None and key in self._saved:
-            entry = self._entries[key] = self._load(key)
-        return entry
 
     def begin_session(self, key: bytes, recovery: Recovery) -> EventState:
-        """Begin a session."""
-        entry = self._entries[key] = EventState(recovery=recovery)
+        entry = self._begin(key, EventState(recovery=recovery))
         self.speak(entry)
         return entry
 
@@ -102,56 +93,45 @@ class EventStates:
         tools = speech.tools if entry.tools is None else entry.tools
         entry.recovery.speak(structs.replace(speech, model=model, tools=tools))
 
-    def forget_session(self, key: bytes) -> None:
-        """Forget a session; its changelog records are deleted with the batch."""
-        entry, saved = self._entries.pop(key, None), self._saved.pop(key, None)
-        waiting = self._waiting.pop(key, {}).keys() | (set() if entry is None else entry.written)
-        gone = self._closed.setdefault(key, set())
-        if entry is not None or saved is not None:
-            gone.add(_SESSION + key)
-        gone.update(_waiting_key(number, key) for number in waiting)
-
-    def _load(self, key: bytes) -> EventState:
+    def _read(self, session: bytes, records: Mapping[bytes, bytes]) -> EventState:
+        numbered: dict[bytes, dict[int, bytes]] = {CHANGE: {}, _WAITING: {}}
+        for key, value in records.items():
+            if key[:1] in numbered:
+                numbered[key[:1]][int.from_bytes(key[1:5], "big")] = value
         try:
-            saved = msgspec.msgpack.decode(self._saved[key], type=_Saved)
+            head, whole = WrittenHead.read(records[_SESSION + session], numbered[CHANGE])
+            saved = msgspec.msgpack.decode(whole, type=_Saved)
             recovery = Recovery.restore(saved.recovery)
         except (msgspec.DecodeError, InputError) as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
-        del self._saved[key]  # not before: what cannot be read must not pass for a session that is new
-        waiting = self._waiting.pop(key, {})
         entry = EventState(
             recovery=recovery,
             records=saved.records,
             model=saved.model,
             tools=saved.tools,
-            waiting=waiting,
+            waiting=numbered[_WAITING],
             numbered=saved.numbered,
-            written=set(waiting),
+            written=set(numbered[_WAITING]),
+            head=head,
         )
+        _weigh(entry, whole)
         self.speak(entry)
         return entry
 
-    def changes(self, keys: list[bytes]) -> dict[bytes, bytes | None]:
-        """The changelog records of the sessions that a batch touched, deletions first."""
-        changes: dict[bytes, bytes | None] = {}
-        for gone in self._closed.values():
-            changes |= dict.fromkeys(sorted(gone), None)
-        self._closed.clear()
-        for key in keys:
-            entry = self._entries.get(key)
-            if entry is None:
-                continue  # closed
-            saved = _Saved(entry.recovery.snapshot(), entry.records, entry.numbered, entry.model, entry.tools)
-            changes[_SESSION + key] = msgspec.msgpack.encode(saved)
-            for number in sorted(entry.written ^ entry.waiting.keys()):
-                changes[_waiting_key(number, key)] = entry.waiting.get(number)
-            entry.written = set(entry.waiting)
+    def _written(self, session: bytes, entry: EventState) -> dict[bytes, bytes | None]:
+        saved = _Saved(entry.recovery.snapshot(), entry.records, entry.numbered, entry.model, entry.tools)
+        head = msgspec.msgpack.encode(saved)
+        changes = entry.head.write(_SESSION + session, session, head, self.format)
+        for number in sorted(entry.written ^ entry.waiting.keys()):
+            changes[_waiting_key(number, session)] = entry.waiting.get(number)
+        entry.written = set(entry.waiting)
+        _weigh(entry, head)
         return changes
 
 
-def session_of(key: bytes) -> bytes:
-    """The session that a changelog key is of; empty for one that is of none, or names only its digest."""
-    return key[1:] if key[:1] == _SESSION else key[5:] if key[:1] == _WAITING else b""
+def _weigh(entry: EventState, head: bytes) -> None:
+    """Note its memory: measured in the middle of messages of 20 and of 500 deltas."""
+    entry.memory_bytes = 4 * 1024 + 8 * len(head) + sum(map(len, entry.waiting.values()))
 
 
 def _waiting_key(number: int, session: bytes) -> bytes:

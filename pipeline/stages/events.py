@@ -13,8 +13,9 @@ import msgspec
 from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.stages.base import Headers, Output, Record, Result, dead_letter, stopped
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.endings import KINDS, EndedError, Endings, Why
+from pipeline.stages.endings import EndedError, Endings, Why
 from pipeline.stages.event_state import EventState, EventStates
+from pipeline.stages.kept import KeepsSessions
 from pipeline.stages.records import publish_stream_fixes, without_value
 from pipeline.streams import SOURCES, FinishedTurn, Recovery
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
@@ -40,20 +41,17 @@ _ENDS = frozenset({names.CLOSED, names.EXPIRED, names.FORGOTTEN})
 _Shown: TypeAlias = dict[bytes, list[tuple[Headers, list[Item]]]]
 
 
-class EventsStage:
+class EventsStage(KeepsSessions):
     """The stream side of the sessions of one partition."""
 
     topic = PROVIDER_EVENTS
     state_topic = EVENTS_STATE
+    _states: EventStates
 
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
-        self._states = EventStates(self._defaults.speech())
         self._endings = Endings(self._defaults.marker_ms)
-
-    def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one changelog record; a session is decoded when it is next heard of."""
-        (self._endings if key[:1] in KINDS else self._states).restore(key, value)
+        self._states = EventStates(self._defaults.speech(), self._endings)
 
     def process(self, records: Sequence[Record]) -> Result:
         """Feed records to their sessions. What cannot be used becomes a dead letter, and the session goes on."""
@@ -74,7 +72,7 @@ class EventsStage:
         for key, groups in items.items():
             for headers, found in groups:
                 result.outputs.extend([Output(SESSION_ITEMS, key, encode(item), headers) for item in joined(found)])
-        result.changes = self._states.changes(list(items)) | self._endings.changes()
+        result.changes = self._states.changes(items) | self._endings.changes()
         result.tally = dict(tally)
         return result
 

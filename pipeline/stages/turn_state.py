@@ -3,9 +3,10 @@
 Producers deliver at least once, so part of it is what came under which id: a record that comes again is ignored,
 unless it says something else.
 
-Five kinds of changelog records, told apart by their key's first byte:
+Six kinds of changelog records, told apart by their key's first byte:
 
-- ``h`` + session: the head, once for each batch that touched the session; small, whatever the history's length
+- ``h`` + session: the head, once for each batch that touched the session; small where what was said settles
+- ``c`` + number + session: what has changed of a large head (``heads``)
 - ``s`` + number + session: a settled segment, written once
 - ``i`` + length + record id + session: what came under an id, written once
 - ``p`` + session: what the session is parked for
@@ -15,21 +16,23 @@ Five kinds of changelog records, told apart by their key's first byte:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, field
 
 from pipeline.errors import InputError, InternalError
 from pipeline.session import Session
-from pipeline.stages.endings import DEADLINE
+from pipeline.stages.endings import DEADLINE, Endings
+from pipeline.stages.heads import CHANGE, WrittenHead
+from pipeline.stages.kept import Kept
 from pipeline.stages.parked import Parked
 from topics.records import TurnAppended, TurnRecord
 
 _HEAD, _SEGMENT, _ID, _PARKED, _WAITING = b"h", b"s", b"i", b"p", b"w"
-Key = TypeVar("Key", int, str)
+# Where the session begins in their keys.
+_SESSION_AT = {_HEAD: 1, DEADLINE: 1, CHANGE: 5, _SEGMENT: 5, _PARKED: 1, _WAITING: 9}
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True):
@@ -57,7 +60,7 @@ class TurnState(msgspec.Struct, kw_only=True):
     ``first`` is the offset with which this life of the session began, None where an earlier version did not note it;
     ``wanted`` counts the requests that were asked for since the last turn. ``told`` are the identities of fixes that
     were published with a request and are not yet certain. ``waiting`` are records behind the one that the session is
-    parked for, by their offsets.
+    parked for, by their offsets. ``segments`` are the sizes of those that are written, by number.
     """
 
     session: Session
@@ -68,13 +71,15 @@ class TurnState(msgspec.Struct, kw_only=True):
     told: set[str] = set()
     quarantined: bool = False
     ids: dict[str, SeenId] = {}
-    segments: set[int] = set()
+    segments: dict[int, int] = {}
     new_ids: set[str] = set()
     gone_ids: set[str] = set()
     parked: Parked | None = None
     waiting: dict[int, bytes] = {}
     new_waiting: set[int] = set()
     gone_waiting: set[int] = set()
+    head: WrittenHead = field(default_factory=WrittenHead)
+    memory_bytes: int = 0
 
     def stop_waiting(self) -> dict[int, bytes]:
         """Take out what the session is parked for; the records that waited behind it."""
@@ -98,26 +103,30 @@ class _Head(msgspec.Struct, array_like=True):
     wanted: int = 0
 
 
-class _Saved(msgspec.Struct):
-    """A session's changelog records, undecoded until it is next heard of."""
-
-    head: bytes = b""
-    segments: dict[int, bytes] = {}
-    ids: dict[str, bytes] = {}
-    parked: bytes = b""
-    waiting: dict[int, bytes] = {}
+def session_of(key: bytes) -> bytes:
+    """The session that a changelog record belongs to, by the record's key."""
+    kind = key[:1]
+    if kind == _ID:
+        return key[5 + int.from_bytes(key[1:5], "big") :]
+    return key[_SESSION_AT.get(kind, len(key)) :]
 
 
-class TurnStates:
+class TurnStates(Kept[TurnState]):
     """The sessions of one partition; ``fresh`` makes one that nobody has heard of yet."""
 
-    def __init__(self, fresh: Callable[[], Session]) -> None:
+    head_kind = _HEAD
+    session_of = staticmethod(session_of)
+    known_keys = frozenset({_PARKED, _WAITING})
+
+    def __init__(self, fresh: Callable[[], Session], endings: Endings | None = None) -> None:
+        super().__init__(endings)
         self._fresh = fresh
-        self._saved: dict[bytes, _Saved] = {}
-        self._entries: dict[bytes, TurnState] = {}
-        self._closed: dict[bytes, set[bytes]] = {}
         # The changelog's keys of what is parked and of what waits.
         self._standing: dict[bytes, set[bytes]] = {_PARKED: set(), _WAITING: set()}
+
+    def _note_key(self, key: bytes, *, stands: bool) -> None:
+        standing = self._standing[key[:1]]
+        (standing.add if stands else standing.discard)(key)
 
     @property
     def parked(self) -> int:
@@ -131,133 +140,82 @@ class TurnStates:
 
     def is_parked(self, key: bytes) -> bool:
         """Whether a session is parked; it need not be readable."""
-        entry = self._entries.get(key)
+        entry = self._live.get(key)
         return _PARKED + key in self._standing[_PARKED] if entry is None else entry.parked is not None
-
-    def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one changelog record, oldest first."""
-        self._note_standing(key, value)
-        kind, rest = key[:1], key[1:]
-        if kind == _HEAD:
-            self._saved.setdefault(rest, _Saved()).head = value or b""
-        elif kind == _SEGMENT:
-            _put(self._saved.setdefault(rest[4:], _Saved()).segments, int.from_bytes(rest[:4], "big"), value)
-        elif kind == _ID:
-            end = 4 + int.from_bytes(rest[:4], "big")
-            _put(self._saved.setdefault(rest[end:], _Saved()).ids, rest[4:end].decode(), value)
-        elif kind == _PARKED:
-            self._saved.setdefault(rest, _Saved()).parked = value or b""
-        elif kind == _WAITING:
-            _put(self._saved.setdefault(rest[8:], _Saved()).waiting, int.from_bytes(rest[:8], "big"), value)
-
-    def _note_standing(self, key: bytes, value: bytes | None) -> None:
-        standing = self._standing.get(key[:1])
-        if standing is not None:
-            (standing.discard if value is None else standing.add)(key)
-
-    def find(self, key: bytes) -> TurnState | None:
-        """The session of a key, if it was heard of before and not closed since."""
-        entry = self._entries.get(key)
-        if entry is None and key in self._saved:
-            entry = self._load(key)
-            if entry is not None:
-                self._entries[key] = entry
-        return entry
 
     def get(self, key: bytes, offset: int) -> TurnState:
         """The session of a key; one that nobody has heard of yet begins with the record at ``offset``."""
-        entry = self.find(key)
-        if entry is None:
-            entry = self._entries[key] = TurnState(session=self._fresh(), first=offset)
-        return entry
+        return self.find(key) or self._begin(key, TurnState(session=self._fresh(), first=offset))
 
     def forget_unborn(self, key: bytes | None) -> None:
         """After a record that could not be used: a session that it would have begun begins with a later one."""
-        entry = self._entries.get(key or b"")
+        entry = self._live.get(key or b"")
         if key and entry is not None and not entry.turn and not (entry.wanted or entry.quarantined or entry.parked):
-            del self._entries[key]
+            del self._live[key]
 
-    def _load(self, key: bytes) -> TurnState | None:
-        saved = self._saved[key]
-        if not saved.head:
-            del self._saved[key]
-            return None  # closed: what is left are deletions
+    def _read(self, session: bytes, records: Mapping[bytes, bytes]) -> TurnState:
+        segments, changes, ids, waiting = {}, {}, {}, {}
         try:
-            head = msgspec.msgpack.decode(saved.head, type=_Head)
-            ids = {name: msgspec.msgpack.decode(value, type=SeenId) for name, value in saved.ids.items()}
-            parked = msgspec.msgpack.decode(saved.parked, type=Parked) if saved.parked else None
+            for key, value in records.items():
+                kind, number = key[:1], int.from_bytes(key[1:5], "big")
+                if kind == _SEGMENT:
+                    segments[number] = value
+                elif kind == CHANGE:
+                    changes[number] = value
+                elif kind == _ID:
+                    ids[key[5 : 5 + number].decode()] = msgspec.msgpack.decode(value, type=SeenId)
+                elif kind == _WAITING:
+                    waiting[int.from_bytes(key[1:9], "big")] = value
+            written, saved = WrittenHead.read(records[_HEAD + session], changes)
+            head = msgspec.msgpack.decode(saved, type=_Head)
+            parked = records.get(_PARKED + session)
+            entry = TurnState(
+                session=Session.load(head.session, [segments[number] for number in sorted(segments)]),
+                first=head.first,
+                turn=head.turn,
+                wanted=head.wanted,
+                sent=head.sent,
+                told=set(head.told),
+                quarantined=head.quarantined,
+                ids=ids,
+                segments={number: len(segment) for number, segment in segments.items()},
+                parked=None if parked is None else msgspec.msgpack.decode(parked, type=Parked),
+                waiting=waiting,
+                head=written,
+            )
         except msgspec.DecodeError as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
-        session = Session.load(head.session, [saved.segments[number] for number in sorted(saved.segments)])
-        del self._saved[key]  # not before: what cannot be read must not pass for a session that is new
-        return TurnState(
-            session=session,
-            first=head.first,
-            turn=head.turn,
-            wanted=head.wanted,
-            sent=head.sent,
-            told=set(head.told),
-            quarantined=head.quarantined,
-            ids=ids,
-            segments=set(saved.segments),
-            parked=parked,
-            waiting=saved.waiting,
-        )
+        _weigh(entry, saved)
+        return entry
 
-    def forget_session(self, key: bytes) -> None:
-        """Forget a session, one that cannot be read too; its changelog records are deleted with the batch.
-
-        A session that begins anew in the same batch and is closed again leaves none of either behind.
-        """
-        entry, saved = self._entries.pop(key, None), self._saved.pop(key, None)
-        gone = self._closed.setdefault(key, set())
-        if entry is not None:
-            gone.add(_HEAD + key)
-            gone.update(_segment_key(number, key) for number in entry.segments)
-            gone.update(_id_key(name, key) for name in entry.ids.keys() | entry.gone_ids)
-            gone.update(_waiting_key(offset, key) for offset in entry.waiting.keys() | entry.gone_waiting)
-        if saved is not None:
-            gone.add(_HEAD + key)
-            gone.update(_segment_key(number, key) for number in saved.segments)
-            gone.update(_id_key(name, key) for name in saved.ids)
-            gone.update(_waiting_key(offset, key) for offset in saved.waiting)
-        gone |= {_PARKED + key} & self._standing[_PARKED]
-        for each in gone:
-            self._note_standing(each, None)
-
-    def changes(self, touched: set[bytes]) -> dict[bytes, bytes | None]:
-        """The changelog records of the sessions that a batch touched, deletions first, always in the same order."""
+    def _written(self, session: bytes, entry: TurnState) -> dict[bytes, bytes | None]:
         changes: dict[bytes, bytes | None] = {}
-        for gone in self._closed.values():
-            changes |= dict.fromkeys(sorted(gone), None)
-        self._closed.clear()
-        for key in sorted(touched & self._entries.keys()):
-            entry = self._entries[key]
-            changes |= _changes_of(key, entry)
-            changes |= _parked_changes(key, entry, was_parked=_PARKED + key in self._standing[_PARKED])
-        for key, value in changes.items():
-            self._note_standing(key, value)
-        return changes
+        for number, segment in entry.session.take_segments():
+            changes[_segment_key(number, session)] = segment
+            entry.segments[number] = len(segment)
+        # A session that starts anew leaves the segments of its former history behind.
+        for number in sorted(entry.segments.keys() - set(entry.session.segments)):
+            changes[_segment_key(number, session)] = None
+            del entry.segments[number]
+        changes |= dict.fromkeys((_id_key(name, session) for name in sorted(entry.gone_ids - entry.ids.keys())), None)
+        for name in sorted(entry.new_ids & entry.ids.keys()):
+            changes[_id_key(name, session)] = msgspec.msgpack.encode(entry.ids[name])
+        entry.new_ids, entry.gone_ids = set(), set()
+        head = msgspec.msgpack.encode(_saved(entry))
+        changes |= entry.head.write(_HEAD + session, session, head, self.format)
+        _weigh(entry, head)
+        return changes | _parked_changes(session, entry, was_parked=_PARKED + session in self._standing[_PARKED])
 
 
-def _changes_of(key: bytes, entry: TurnState) -> dict[bytes, bytes | None]:
-    changes: dict[bytes, bytes | None] = {}
-    for number, segment in entry.session.take_segments():
-        changes[_segment_key(number, key)] = segment
-        entry.segments.add(number)
-    # A session that starts anew leaves the segments of its former history behind.
-    gone = entry.segments.difference(entry.session.segments)
-    entry.segments -= gone
-    changes |= dict.fromkeys((_segment_key(number, key) for number in sorted(gone)), None)
-    changes |= dict.fromkeys((_id_key(name, key) for name in sorted(entry.gone_ids - entry.ids.keys())), None)
-    for name in sorted(entry.new_ids & entry.ids.keys()):
-        changes[_id_key(name, key)] = msgspec.msgpack.encode(entry.ids[name])
-    entry.new_ids, entry.gone_ids = set(), set()
-    head = _Head(
-        entry.session.head(), entry.turn, entry.sent, sorted(entry.told), entry.quarantined, entry.first, entry.wanted
-    )
-    changes[_HEAD + key] = msgspec.msgpack.encode(head)
-    return changes
+def _weigh(entry: TurnState, head: bytes) -> None:
+    """Note its memory: measured with 8 to 400 turns of 250 bytes, with and without calls, and with 200 open calls."""
+    waiting = sum(map(len, entry.waiting.values()))
+    entry.memory_bytes = 8 * 1024 + 4 * len(head) + 2 * sum(entry.segments.values()) + waiting
+
+
+def _saved(entry: TurnState) -> _Head:
+    head = entry.session.head()
+    return _Head(head, entry.turn, entry.sent, sorted(entry.told), entry.quarantined, entry.first, entry.wanted)
 
 
 def _parked_changes(key: bytes, entry: TurnState, *, was_parked: bool) -> dict[bytes, bytes | None]:
@@ -272,12 +230,6 @@ def _parked_changes(key: bytes, entry: TurnState, *, was_parked: bool) -> dict[b
     return changes
 
 
-def session_of(key: bytes) -> bytes:
-    """The session that a changelog record belongs to, by the record's key."""
-    begins = {_HEAD: 1, _PARKED: 1, DEADLINE: 1, _SEGMENT: 5, _WAITING: 9, _ID: 5 + int.from_bytes(key[1:5], "big")}
-    return key[begins.get(key[:1], len(key)) :]
-
-
 def _segment_key(number: int, session: bytes) -> bytes:
     return _SEGMENT + number.to_bytes(4, "big") + session
 
@@ -289,13 +241,6 @@ def _id_key(name: str, session: bytes) -> bytes:
 
 def _waiting_key(offset: int, session: bytes) -> bytes:
     return _WAITING + offset.to_bytes(8, "big") + session
-
-
-def _put(records: dict[Key, bytes], key: Key, value: bytes | None) -> None:
-    if value is None:
-        records.pop(key, None)
-    else:
-        records[key] = value
 
 
 # The place of a record that is no message: it stays known whatever becomes of the history.

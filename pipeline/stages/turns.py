@@ -17,7 +17,8 @@ from pipeline.registry import target_named
 from pipeline.session import Session
 from pipeline.stages.base import Output, Record, Result, dead_letter, place_of, stopped
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.endings import KINDS, EndedError, Endings
+from pipeline.stages.endings import EndedError, Endings
+from pipeline.stages.kept import KeepsSessions
 from pipeline.stages.parked import Parked, ParkedFullError, in_order, packed, unpacked
 from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
@@ -62,20 +63,17 @@ class _Batch(Struct):
         self.tally["reknit_turns_total", str(type(event).__struct_config__.tag), outcome] += 1
 
 
-class TurnsStage:
+class TurnsStage(KeepsSessions):
     """The history side of the sessions of one partition."""
 
     topic = AGENT_TURNS
     state_topic = TURNS_STATE
+    _states: TurnStates
 
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
-        self._states = TurnStates(self._defaults.session)
         self._endings = Endings(self._defaults.marker_ms)
-
-    def restore(self, key: bytes, value: bytes | None) -> None:
-        """Take one changelog record; a session is decoded when it is next heard of."""
-        (self._endings if key[:1] in KINDS else self._states).restore(key, value)
+        self._states = TurnStates(self._defaults.session, self._endings)
 
     def levels(self) -> dict[str, int]:
         return {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}
@@ -99,7 +97,7 @@ class TurnsStage:
         return self._finished(batch)
 
     def _finished(self, batch: _Batch) -> Result:
-        batch.result.changes = self._states.changes(batch.touched) | self._endings.changes()
+        batch.result.changes = self._states.changes(sorted(batch.touched)) | self._endings.changes()
         batch.result.tally = dict(batch.tally)
         return batch.result
 

@@ -153,7 +153,7 @@ def quix(places):
             )
             result = stages[number].process([record])
             for name, change in result.changes.items():
-                state.set_bytes(name.hex(), change)
+                state.delete(name.hex()) if change is None else state.set_bytes(name.hex(), change)
             return [output.value for output in result.outputs]
 
         app.dataframe(source).apply(recover, expand=True, stateful=True, metadata=True).to_topic(items)

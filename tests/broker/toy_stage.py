@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from pipeline.errors import ReknitError
-from pipeline.stages.base import Output, Record, Result, dead_letter
+from pipeline.stages.base import Output, Record, Result, Stage, dead_letter
 
 SOURCES = ("toy.first.v1", "toy.second.v1")
 OUT = "toy.out.v1"
@@ -14,7 +14,7 @@ HUGE = b"huge:"
 SLOW = b"slow:"
 
 
-class ToyStage:
+class ToyStage(Stage):
     """Counts records per key; each output says source, offset and the key's count so far."""
 
     def __init__(self, topic: str, partition: int) -> None:

@@ -18,6 +18,7 @@ import toy_stage
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError
 
+from pipeline.config import StateSettings
 from pipeline.engine import Tuning, run_worker, writer
 from pipeline.errors import BrokerDownError, ReknitError
 from pipeline.kafka import KafkaSettings
@@ -54,7 +55,9 @@ def main() -> int:
         fail_at(point)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     tuning = Tuning(**options.pop("tuning", {}))
-    config = SimpleNamespace(kafka=msgspec.convert(options.pop("kafka", {}), KafkaSettings), **options)
+    config = SimpleNamespace(
+        kafka=msgspec.convert(options.pop("kafka", {}), KafkaSettings), state=StateSettings(), **options
+    )
     stages = {topic: partial(toy_stage.ToyStage, topic) for topic in toy_stage.SOURCES}
     try:
         return run_worker(config, stages, outputs=[toy_stage.OUT], tuning=tuning)

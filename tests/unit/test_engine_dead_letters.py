@@ -6,7 +6,7 @@ import pytest
 
 from pipeline._version import __version__
 from pipeline.engine.dead_letters import buried, output_size, size_letter, walk
-from pipeline.stages.base import Output, Record, Result, StoppedError
+from pipeline.stages.base import Output, Record, Result, Stage, StoppedError
 from topics import DEAD_LETTERS
 
 VERSION = __version__.encode()
@@ -60,7 +60,7 @@ def test_a_size_is_never_less_than_the_bytes_in_a_batch():
         assert len(builder.build()) <= output_size(output)
 
 
-class Fussy:
+class Fussy(Stage):
     topic = "in.v1"
     state_topic = "state.v1"
 

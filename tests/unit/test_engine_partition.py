@@ -8,14 +8,16 @@ from types import SimpleNamespace
 import pytest
 from aiokafka.errors import KafkaConnectionError, TransactionalIdAuthorizationFailed
 
+from pipeline.config import StateSettings
 from pipeline.engine import partition as module
+from pipeline.engine import state as state_module
 from pipeline.engine.contiguity import Hole, Span
 from pipeline.engine.interface import NoMetrics, PartitionLostError, StartupError, Tuning
 from pipeline.engine.partition import Partition, State
 from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
 from pipeline.kafka import KafkaSettings
-from pipeline.stages.base import Output, Record, Result, StoppedError, dead_letter
+from pipeline.stages.base import Output, Record, Result, Stage, StoppedError, dead_letter
 
 
 def fetched(offset, value=b"v", key=b"k"):
@@ -30,7 +32,7 @@ def span(start, *records, end=None):
 LETTER = (("reknit_dead_letters_total", "in.v1", "internal"), 1)
 
 
-class Counting:
+class Counting(Stage):
     topic = "in.v1"
     state_topic = "state.v1"
     made = 0
@@ -106,7 +108,7 @@ class Broker:
     async def restore(self, connection, topic, number, apply, *, committed_only, patience):
         for key, value in self.state.items():
             apply(key, value)
-        return Restored(self.position, len(self.state), 0.0)
+        return Restored(self.position, 1, len(self.state), 0.0)
 
     async def is_ours(self, position):
         return self.ours.pop(0) if self.ours else True
@@ -143,7 +145,7 @@ def config(**more):
         "partitions": 1,
         "delivery": "exactly-once",
     }
-    return SimpleNamespace(**values | {"state_dir": "/nowhere", "metrics_port": 0} | more)
+    return SimpleNamespace(**values | {"state_dir": "/nowhere", "metrics_port": 0, "state": StateSettings()} | more)
 
 
 @pytest.fixture
@@ -155,7 +157,7 @@ async def make(monkeypatch):
     async def build(*, state=None, position=None, metrics=None, **tuning):
         broker = Broker()
         broker.state, broker.position = state or {}, position
-        monkeypatch.setattr(module, "restore", broker.restore)
+        monkeypatch.setattr(state_module, "restore", broker.restore)
         runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning))
         told = broker.positions.append
         actor = Partition(
@@ -292,7 +294,8 @@ async def test_what_a_partition_holds_is_told_once_it_is_read_and_after_each_bat
     actor.offer(span(7, fetched(7)))
     await until(lambda: actor.next == 8)
     await actor.close()
-    assert runtime.metrics.levels == [{"count": 5}, {"count": 6}, {}]
+    assert [levels.get("count") for levels in runtime.metrics.levels] == [5, 6, None]
+    assert runtime.metrics.levels[-1] == {}
 
 
 async def test_a_hole_is_not_taken(make):

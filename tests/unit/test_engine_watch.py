@@ -13,6 +13,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from prometheus_client import CollectorRegistry, Counter
 
+from pipeline.config import StateSettings
 from pipeline.engine import watchdog
 from pipeline.engine import writer as writers
 from pipeline.engine.health import Health, listen
@@ -32,6 +33,7 @@ CONFIG = SimpleNamespace(
     delivery="at-least-once",
     state_dir="/nowhere",
     metrics_port=0,
+    state=StateSettings(),
 )
 
 

@@ -1,0 +1,166 @@
+"""What a stage keeps: heads as what changed of them, sessions at work within a bound, and formats of state."""
+
+import json
+import random
+
+import pytest
+from build import answered, called, said, user
+
+from pipeline.engine.cold import PackedRecords
+from pipeline.stages.base import Record
+from pipeline.stages.events import EventsStage
+from pipeline.stages.heads import SMALL_BYTES, WrittenHead
+from pipeline.stages.turns import TurnsStage
+
+ROOM = 1 << 40
+
+
+def turn(message):
+    return json.dumps({"type": "turn.appended", "message": message}).encode()
+
+
+def settling(count):
+    return [turn((said if at % 2 else user)(f"line {at} " + "x" * 200)) for at in range(count)]
+
+
+def with_calls_open(count):
+    calls = called(*(f"c{at}" for at in range(count)))
+    return [turn(user("go")), turn(calls), *(turn(answered(f"c{at}")) for at in range(count - 1))]
+
+
+def event(at, **fields):
+    return json.dumps({"type": "stream_event", "session_id": "s", "uuid": f"u{at}", "event": fields}).encode()
+
+
+def deltas(count):
+    begun = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
+    text = {"type": "text", "text": ""}
+    return [
+        event("a", type="message_start", message=begun | {"usage": {"input_tokens": 1, "output_tokens": 1}}),
+        event("b", type="content_block_start", index=0, content_block=text),
+        *(
+            event(at, type="content_block_delta", index=0, delta={"type": "text_delta", "text": f"word{at} and more "})
+            for at in range(count)
+        ),
+    ]
+
+
+def processed(stage, values, keys=(b"session",), room=ROOM, state=None):
+    """What comes out record by record, and the changelog behind it; each commit leaves so much room."""
+    outputs, state = [], {} if state is None else state
+    for offset, value in enumerate(values):
+        key = keys[offset % len(keys)]
+        made = stage.process([Record(partition=0, offset=offset, key=key, value=value, timestamp=1)])
+        outputs += made.outputs
+        state |= made.changes
+        stage.committed(made.changes, room)
+    return outputs, {key: value for key, value in state.items() if value is not None}
+
+
+def written_bytes(stage, values):
+    """What each record writes to the changelog, with its key."""
+    sizes = []
+    for offset, value in enumerate(values):
+        made = stage.process([Record(partition=0, offset=offset, key=b"session", value=value, timestamp=1)])
+        sizes.append(sum(len(key) + len(change or b"") for key, change in made.changes.items()))
+        stage.committed(made.changes, ROOM)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("stage", "values", "sizes"),
+    [
+        (TurnsStage, settling, (10, 100, 400)),
+        (TurnsStage, with_calls_open, (10, 100, 600)),
+        (EventsStage, deltas, (10, 100, 3_000)),
+    ],
+)
+def test_what_a_record_writes_does_not_grow_with_what_came_before(stage, values, sizes):
+    means = [sum(written) / len(written) for written in (written_bytes(stage(), values(size)) for size in sizes)]
+    assert max(means) < SMALL_BYTES
+
+
+def edited(head, chance):
+    at = chance.randrange(len(head))
+    match chance.randrange(4):
+        case 0:
+            return head[:at] + chance.randbytes(chance.randrange(1, 900)) + head[at:]
+        case 1:
+            return head[:at] + head[at + chance.randrange(1, 600) :]
+        case 2:
+            return bytes([head[0] ^ 1]) + head[1:] + chance.randbytes(9)
+    return head
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_head_is_read_as_it_was_written_last_however_it_changed(seed):
+    chance = random.Random(seed)  # noqa: S311  the same edits in every run
+    head, written, state, kinds = chance.randbytes(2 * SMALL_BYTES), WrittenHead(), {}, set()
+    for _ in range(200):
+        head = edited(head, chance) or chance.randbytes(100)
+        changes = written.write(b"hs", b"s", head, 2)
+        kinds |= {(key[:1], value is None) for key, value in changes.items()}
+        state |= changes
+        state = {key: value for key, value in state.items() if value is not None}
+        of_head = {int.from_bytes(key[1:5], "big"): value for key, value in state.items() if key[:1] == b"c"}
+        again, found = WrittenHead.read(state[b"hs"], of_head)
+        assert found == head
+        if chance.randrange(3) == 0:
+            written = again
+    assert kinds >= {(b"c", False), (b"c", True), (b"h", False)}
+
+
+def test_a_head_of_format_1_is_always_whole():
+    head, written = b"x" * 3 * SMALL_BYTES, WrittenHead()
+    for more in range(3):
+        assert written.write(b"hs", b"s", head + b"%d" % more, 1) == {b"hs": head + b"%d" % more}
+
+
+def test_changes_of_an_earlier_head_that_were_left_are_not_taken():
+    first, second = (bytes([byte]) * 2 * SMALL_BYTES for byte in b"ab")
+    written = WrittenHead()
+    state = written.write(b"hs", b"s", first, 2) | written.write(b"hs", b"s", first + b"c", 2)
+    whole = written.write(b"hs", b"s", second, 1)
+    changes = {0: state[b"c\0\0\0\0s"]}
+    assert whole == {b"c\0\0\0\0s": None, b"hs": second}
+    again, found = WrittenHead.read(second, changes)
+    assert found == second
+    assert again.write(b"hs", b"s", first, 1) == {b"c\0\0\0\0s": None, b"hs": first}
+
+
+@pytest.mark.parametrize(
+    ("stage", "values"),
+    [(TurnsStage, settling(120)), (TurnsStage, with_calls_open(120)), (EventsStage, deltas(600))],
+)
+def test_sessions_without_room_go_on_as_with_it(stage, values):
+    keys = (b"one", b"two", b"three")
+    calm = [value for value in values for _ in keys]
+    outputs, state = processed(stage(), calm, keys)
+    for loose_bytes in (ROOM, 1):
+        tight, store = stage(), PackedRecords(loose_bytes)
+        tight.keep_in(store)
+        assert processed(tight, calm, keys, room=0) == (outputs, state)
+        assert {name: value for key in keys for name, value in store.read(key).items()} == state
+        assert tight.committed({}, 0).sessions == 0
+
+
+def test_sessions_that_were_quiet_for_longest_go_first():
+    stage = TurnsStage()
+    stage.keep_in(store := PackedRecords(1))
+    keys = (b"one", b"two", b"three")
+    processed(stage, settling(3), keys)
+    room = stage.committed({}, ROOM).memory_bytes - 1
+    assert stage.committed({}, room).evicted == 1
+    assert store.sessions == 3
+    assert [key for key in keys if key in stage._states._live] == [b"two", b"three"]
+
+
+def test_what_a_session_wrote_is_deleted_with_it_live_or_not():
+    closed = json.dumps({"type": "session.closed"}).encode()
+    for room in (0, ROOM):
+        stage = TurnsStage()
+        stage.keep_in(store := PackedRecords(1))
+        _, state = processed(stage, [*with_calls_open(60), closed], room=room)
+        assert state == {}
+        assert store.read(b"session") == {}
+        assert store.sessions == 0
