@@ -264,7 +264,7 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
     target = settled.target
     tail = _tail(history.policy.tail, target)
     rendered = history.open_messages(tail)
-    ending = settled.dialect.end(rendered.messages, settled.state, len(settled.chunks), final=rendered.final)
+    ending = settled.dialect.encode_ending(rendered.messages, settled.state, len(settled.chunks), final=rendered.final)
     body = Body(settled, ending)
     # Until a turn has been taken, a system message may still come and change the head.
     steady = bool(history.exchanges) and ending.prefix is None

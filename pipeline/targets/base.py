@@ -7,6 +7,7 @@ settled is encoded once and kept, the open end anew for each request. A body is
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias
@@ -53,6 +54,15 @@ def is_issued_by(block: Block, providers: Collection[str], model: str | None) ->
     if not isinstance(issuer, Issuer) or issuer.provider not in providers:
         return False
     return not issuer.model or not model or issuer.model.startswith(model) or model.startswith(issuer.model)
+
+
+def without_trailing_space(pieces: list[Piece], book: Book) -> list[Piece]:
+    """The pieces of a prefill, which must not end in whitespace once everything is gone that cannot stay behind it."""
+    last = pieces[-1].block if pieces else None
+    if not isinstance(last, Text) or last.text == last.text.rstrip():
+        return pieces
+    trimmed = structs.replace(last, text=last.text.rstrip())
+    return [*pieces[:-1], book.change("prefill_trimmed", pieces[-1], trimmed)]
 
 
 def stub_for(message: Message, book: Book) -> Piece:
@@ -107,11 +117,45 @@ class Dialect(Protocol):
     def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
         """Write a message for good. A message that this target shows nothing of has empty ``data``."""
 
-    def end(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the target's own
+    def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the target's own
         """Write the open messages, the last ones of a request that has ``settled`` messages before them.
 
         ``final`` says that an assistant turn at the end stays the last one (a prefill).
         """
+
+
+class ListDialect(ABC):
+    """A dialect whose messages are the items of a list, at the end of the body."""
+
+    separator = b","
+    marks_left = 0
+
+    @abstractmethod
+    def encode_message(self, message: Message, state: Any, *, final: bool) -> Encoded:  # noqa: ANN401  the target's own
+        """Write a message; one of the assistant's that is ``final`` is an answer which the model goes on with."""
+
+    def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
+        return self.encode_message(message, state, final=False)
+
+    def encode_open(
+        self,
+        messages: Sequence[Message],
+        state: Any,  # noqa: ANN401  the target's own
+        *,
+        final: bool,
+        write: Callable[..., Encoded] | None = None,
+    ) -> list[Encoded]:
+        """The open messages, each behind the one before it, as ``write`` does it, else like any other message."""
+        write = write or self.encode_message
+        parts: list[Encoded] = []
+        for at, message in enumerate(messages):
+            prefill = final and at == len(messages) - 1 and message.role == "assistant"
+            parts.append(write(message, state, final=prefill))
+            state = parts[-1].state
+        return parts
+
+    def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401, ARG002  the target's own; most bodies do not depend on it
+        return Ending(parts=self.encode_open(messages, state, final=final), suffix=b"]}")
 
 
 class HealthyTurns(Struct, frozen=True):

@@ -17,8 +17,8 @@ from msgspec import structs
 
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
-from pipeline.model import Document, Image, Text, ToolResult, Unknown, on_the_wire
-from pipeline.targets.base import STUB, Encoded, Ending, Setting
+from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, Unknown, on_the_wire
+from pipeline.targets.base import Encoded, Ending, Setting, row, stub_for
 from pipeline.targets.fitting import bared, in_common_words, system_rows
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (
@@ -72,7 +72,7 @@ class ClaudeCliDialect:
         message = quiet(_fitted(message, book), _GUARD, book)
         return _encoded(_escaped(BETWEEN.join(sections(message))), message, book)
 
-    def end(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  this target has no prefill
+    def encode_ending(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  this target has no prefill
         """Write the last turns: all but the final one are history, that one is the current input."""
         if not messages:
             # The envelope of nothing, which the rules refuse.
@@ -115,11 +115,7 @@ def _alone(message: Message, book: Book) -> Encoded:
 
 def _stubbed_if_empty(fitted: Message, given: Message, book: Book) -> Message:
     """The message, or a line of text where nothing of the given one can be shown."""
-    if fitted.pieces:
-        return fitted
-    book.note_fix("turn_stubbed", given.pieces[0].path)
-    stub = Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
-    return structs.replace(fitted, pieces=[stub])
+    return fitted if fitted.pieces else structs.replace(fitted, pieces=[stub_for(given, book)])
 
 
 def _fitted(message: Message, book: Book) -> Message:
@@ -130,7 +126,7 @@ def _fitted(message: Message, book: Book) -> Message:
         if is_shown(piece) and not (isinstance(block, Document) and not has_source(block)):
             pieces.append(_with_losses_named(piece, book))
             continue
-        if _is_reasoning(piece):
+        if isinstance(block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
         else:
             book.drop_unknown(piece)
@@ -172,12 +168,7 @@ def _written(block: Any) -> str:  # noqa: ANN401  any block
 
 
 def _encoded(data: str, message: Message, book: Book) -> Encoded:
-    rows = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
-    return Encoded(data=data.encode(), rows=rows, fixes=book.fixes, gone=book.gone)
-
-
-def _is_reasoning(piece: Piece) -> bool:
-    return piece.block.__struct_config__.tag in {"thinking", "redacted_thinking"}
+    return Encoded(data=data.encode(), rows=list(map(row, message.pieces)), fixes=book.fixes, gone=book.gone)
 
 
 def _escaped(text: str) -> str:

@@ -16,7 +16,7 @@ from msgspec import structs
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting
+from pipeline.targets.base import Encoded, Ending, Setting, row, stub_for
 from pipeline.targets.fitting import bared, in_common_words, system_rows
 from pipeline.text.flatten import (
     BETWEEN,
@@ -64,7 +64,7 @@ class CopilotCliDialect:
         message = quiet(_shown(message, book), _GUARD, book)
         return _encoded(message, book, sections)
 
-    def end(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  this target has no prefill
+    def encode_ending(self, messages: Sequence[Message], _state: None, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  this target has no prefill
         """Write the last turns: all but the final one are history, that one is the current input."""
         if not messages:
             return Ending(parts=(), suffix=b"", prefix=b"")
@@ -72,9 +72,7 @@ class CopilotCliDialect:
         book = Book(NAME)
         message = _shown(messages[-1], book)
         if not message.pieces:
-            book.note_fix("turn_stubbed", messages[-1].pieces[0].path)
-            stub = Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
-            message = structs.replace(message, pieces=[stub])
+            message = structs.replace(message, pieces=[stub_for(messages[-1], book)])
         alone = not (settled or self._system or any(part.data for part in parts))
         message = quiet(message, _GUARD, book, message.pieces if alone else said_now(message))
         last = _encoded(message, book, _alone if alone else _current)
@@ -93,9 +91,8 @@ def _encoded(message: Message, book: Book, layout: Callable[[Message], list[str]
     """A message in the sections that the layout makes of it, with nothing in it that no prompt can hold."""
     pieces = [_printable(_without_media(piece, book), book) for piece in message.pieces]
     message = with_pieces(message, pieces)
-    rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
     data = BETWEEN.join(layout(message)).encode()
-    return Encoded(data=data, rows=rows, fixes=book.fixes, gone=book.gone)
+    return Encoded(data=data, rows=list(map(row, message.pieces)), fixes=book.fixes, gone=book.gone)
 
 
 def _current(message: Message) -> list[str]:

@@ -28,7 +28,7 @@ from pipeline.targets._openai.speech import (
     system_message,
     system_messages,
 )
-from pipeline.targets.base import Encoded, Ending, Row, Setting, row, stub_for
+from pipeline.targets.base import Encoded, Ending, ListDialect, Row, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words, system_rows
 from pipeline.targets.head import WrittenHead, prompt_as_text
 
@@ -44,17 +44,15 @@ class Waiting(Struct, frozen=True, array_like=True):
     arguments: str = ""
 
 
-class Sent(Struct, frozen=True, array_like=True):
+class ChatProgress(Struct, frozen=True, array_like=True):
     """How many messages have been written, and the calls of the last one, if it may show only one at a time."""
 
     count: int = 0
     waiting: list[Waiting] = []
 
 
-class ChatDialect:
-    separator = b","
-    marks_left = 0
-    state = Sent()
+class ChatDialect(ListDialect):
+    state = ChatProgress()
 
     def __init__(
         self,
@@ -78,21 +76,17 @@ class ChatDialect:
         system = system_rows(system, voice.target, self.fixes, owners)
         self._system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
 
-    def encode(self, message: Message, state: Sent) -> Encoded:
-        return self._write(message, state, final=False)
-
-    def end(self, messages: Sequence[Message], state: Sent, _settled: int, *, final: bool) -> Ending:
-        """Write the open turns; a system prompt stays where there is nothing else."""
-        parts: list[Encoded] = []
-        for at, message in enumerate(messages):
-            parts.append(self._write(message, state, final=final and at == len(messages) - 1))
-            state = parts[-1].state
+    def encode_ending(self, messages: Sequence[Message], state: ChatProgress, settled: int, *, final: bool) -> Ending:
+        """The open turns; a system prompt stays where there is nothing else."""
+        del settled
+        parts = self.encode_open(messages, state, final=final)
+        state = parts[-1].state if parts else state
         if not state.count and self._system:
-            state = Sent(len(self._system))
+            state = ChatProgress(len(self._system))
             parts.append(Encoded(data=b",".join(map(encode, self._system)), state=state))
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
-    def _write(self, message: Message, state: Sent, *, final: bool) -> Encoded:
+    def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
         book = Book(self._voice.target, self._voice.observed)
         message = in_common_words(message, book)
         rows: list[Row] = []
@@ -105,7 +99,7 @@ class ChatDialect:
         else:
             written, waiting = self._user(message, state, count, book, rows), []
         data = b",".join(map(encode, [*first, *written]))
-        after = Sent(count + len(written), waiting)
+        after = ChatProgress(count + len(written), waiting)
         return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
 
     def _assistant(
@@ -150,7 +144,7 @@ class ChatDialect:
         rows += [row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(message.pieces)]
         return written
 
-    def _user(self, message: Message, state: Sent, count: int, book: Book, rows: list[Row]) -> list[Any]:
+    def _user(self, message: Message, state: ChatProgress, count: int, book: Book, rows: list[Row]) -> list[Any]:
         pieces = OpenAIFitting(self._voice, book, "user").fit_message(message.pieces) or [stub_for(message, book)]
         results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
         said = said_by_user([piece for piece in pieces if not isinstance(piece.block, ToolResult)], self._voice)

@@ -34,7 +34,16 @@ from pipeline.targets.anthropic.fitness import (
     version_of,
 )
 from pipeline.targets.anthropic.parameters import tool_name, write_head
-from pipeline.targets.base import Encoded, Ending, HealthyTurns, Row, Setting, stub_for
+from pipeline.targets.base import (
+    Encoded,
+    Ending,
+    HealthyTurns,
+    ListDialect,
+    Setting,
+    row,
+    stub_for,
+    without_trailing_space,
+)
 from pipeline.targets.fitting import in_common_words
 from pipeline.targets.head import before_list
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked
@@ -54,7 +63,7 @@ def is_thinking(setting: Setting) -> bool:
     return thinking != b"null" and b'"disabled"' not in thinking
 
 
-class ImageCount(Struct, frozen=True, array_like=True):
+class AnthropicProgress(Struct, frozen=True, array_like=True):
     """How many images the messages so far hold, whether one of them is large (ANT-30b), and what is still open."""
 
     images: int = 0
@@ -80,16 +89,14 @@ class _HealthyMessage(Struct, frozen=True, gc=False):
 _encode = msgspec.json.Encoder().encode
 
 
-class AnthropicDialect:
-    separator = b","
-
+class AnthropicDialect(ListDialect):
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         self.model = setting.model
         self._observed = setting.observed
         self._thinks = is_thinking(setting)
         # Adaptive thinking asks for none in a tool loop (recorded).
         self._thinks_first = b'"enabled"' in bytes(setting.params.get("thinking", b""))
-        self.state = ImageCount()
+        self.state = AnthropicProgress()
         head = write_head(setting, system)
         self.head = head.data
         self.fixes = head.fixes
@@ -97,18 +104,20 @@ class AnthropicDialect:
         self.prefix = head.before("messages")
         self._names: dict[str, str] = {}
 
-    def encode(self, message: Message, state: ImageCount) -> Encoded:
+    def encode_message(self, message: Message, state: AnthropicProgress, *, final: bool) -> Encoded:
         """Write one message; where nothing speaks against it, as it is."""
+        if final:
+            return self._project(message, state, prefill=True)
         for piece in message.pieces:
             if not self._plain(piece):
                 return self._project(message, state)
         blocks = [piece.block for piece in message.pieces]
-        rows = [(piece.path, piece.fate, piece.code) for piece in message.pieces]
+        rows = list(map(row, message.pieces))
         if self._thinks_first:
             state = _loop_behind(state, message.role, blocks, lost=bool(message.changed))
         return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
 
-    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ImageCount) -> tuple[Encoded, int] | None:
+    def encode_healthy(self, healthy: HealthyTurns, start: int, state: AnthropicProgress) -> tuple[Encoded, int] | None:
         """Write healthy messages as they are, if their tools' names can stay."""
         if any(self.name(name) != name for name in healthy.names):
             return None
@@ -130,25 +139,24 @@ class AnthropicDialect:
                 state = _loop_behind(state, turn.role, turn.blocks, lost=False)
         return Encoded(data=_encode(messages)[1:-1], state=state), start + len(messages)
 
-    def end(self, messages: Sequence[Message], state: ImageCount, _settled: int, *, final: bool) -> Ending:
+    def encode_ending(
+        self, messages: Sequence[Message], state: AnthropicProgress, settled: int, *, final: bool
+    ) -> Ending:
         """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""
-        parts: list[Encoded] = []
-        for at, message in enumerate(messages):
-            before = state
-            prefill = final and at == len(messages) - 1 and message.role == "assistant"
-            parts.append(self._project(message, state, prefill=True) if prefill else self.encode(message, state))
-            state = parts[-1].state
-        if not self._must_not_think(messages, state):
+        del settled
+        parts = self.encode_open(messages, state, final=final)
+        states = [state, *(part.state for part in parts)]
+        if not self._must_not_think(messages, states[-1]):
             return Ending(parts=self._with_newest_marks(parts), suffix=b"]}")
         if messages[-1].role == "assistant":
-            parts[-1] = self._project(messages[-1], before, prefill=True, thinks=False)
+            parts[-1] = self._project(messages[-1], states[-2], prefill=True, thinks=False)
         head = msgspec.json.decode(self.head, type=dict[str, Raw])
         fix = make("thinking_disabled", "params.thinking", before=head.pop("thinking"), target=NAME)
-        parts = [*self._with_newest_marks(parts), Encoded(data=b"", state=state, fixes=[fix])]
+        parts = [*self._with_newest_marks(parts), Encoded(data=b"", state=states[-1], fixes=[fix])]
         bare = _encode(head)
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(bare, "messages"), head=bare, reset=fix.code)
 
-    def _must_not_think(self, messages: Sequence[Message], state: ImageCount) -> bool:
+    def _must_not_think(self, messages: Sequence[Message], state: AnthropicProgress) -> bool:
         """Whether the model goes on with a tool loop whose first answer lacks the thinking that it must begin with."""
         if "thinking_disabled" in self._observed:
             return False
@@ -188,7 +196,7 @@ class AnthropicDialect:
         return (type(block) is Text or type(block) is ToolResult) and stays(block)
 
     def _project(
-        self, came: Message, state: ImageCount, *, prefill: bool = False, thinks: bool | None = None
+        self, came: Message, state: AnthropicProgress, *, prefill: bool = False, thinks: bool | None = None
     ) -> Encoded:
         book = Book(NAME, self._observed)
         message = _taken(in_common_words(came, book), book, state.opened, paused=prefill)
@@ -201,11 +209,11 @@ class AnthropicDialect:
         other_type = takes_other_type(self.model)
         work = AnthropicFitting(self.name, book, state.images, large=state.large, other_type=other_type)
         work.fit_message(message.pieces, unfit)
-        if prefill and work.out:
-            work.out[-1] = _without_trailing_space(work.out[-1], book)
+        if prefill:
+            work.out = without_trailing_space(work.out, book)
         if not work.out:
             work.out.append(stub_for(came, book))
-        rows: list[Row] = [(piece.path, piece.fate, piece.code) for piece in work.out]
+        rows = list(map(row, work.out))
         blocks = [on_the_wire(piece.block) for piece in work.out]
         behind = structs.replace(state, images=work.images, large=work.large, opened=opened)
         if self._thinks_first:
@@ -228,7 +236,7 @@ class AnthropicDialect:
         )
 
 
-def _loop_behind(state: ImageCount, role: str, blocks: Sequence[Block], *, lost: bool) -> ImageCount:
+def _loop_behind(state: AnthropicProgress, role: str, blocks: Sequence[Block], *, lost: bool) -> AnthropicProgress:
     """The state behind a message of these blocks, as far as it tells where a tool loop began; ``lost`` is a mend."""
     first = blocks[0] if blocks else None
     if role == "user":
@@ -267,14 +275,6 @@ def _taken(message: Message, book: Book, opened: Sequence[str], *, paused: bool)
         pieces=[piece for at, piece in enumerate(message.pieces) if at not in codes],
         changed=message.changed | {message.pieces[at].turn for at in codes},
     )
-
-
-def _without_trailing_space(piece: Piece, book: Book) -> Piece:
-    """The last piece of a prefill, once everything that cannot stay behind it is gone."""
-    text = piece.block
-    if not isinstance(text, Text) or text.text == text.text.rstrip():
-        return piece
-    return book.change("prefill_trimmed", piece, msgspec.structs.replace(text, text=text.text.rstrip()))
 
 
 class Anthropic:

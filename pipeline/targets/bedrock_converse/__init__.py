@@ -9,6 +9,7 @@ the service; its prompt cache starts with the tools and begins anew when one is 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,7 +20,16 @@ from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import STRICT, Role, Structure, Text, ToolResult, ToolUse, Unknown
 from pipeline.targets.anthropic import NO_PREFILL_SINCE, is_thinking
 from pipeline.targets.anthropic.fitness import version_of
-from pipeline.targets.base import Encoded, Ending, HealthyTurns, Setting, stub_for
+from pipeline.targets.base import (
+    Encoded,
+    Ending,
+    HealthyTurns,
+    ListDialect,
+    Setting,
+    row,
+    stub_for,
+    without_trailing_space,
+)
 from pipeline.targets.bedrock_converse.blocks import (
     ConverseFitting,
     is_document,
@@ -45,7 +55,7 @@ _PREFILL_SINCE: Final = (3, 5)
 _encode = msgspec.json.Encoder().encode
 
 
-class ConverseState(Struct, frozen=True, array_like=True):
+class ConverseProgress(Struct, frozen=True, array_like=True):
     """How many messages there are, the names of their documents, and the tools called where nobody declared any."""
 
     count: int = 0
@@ -53,12 +63,9 @@ class ConverseState(Struct, frozen=True, array_like=True):
     tools: tuple[str, ...] = ()
 
 
-class ConverseDialect:
-    separator = b","
-    marks_left = 0
-
+class ConverseDialect(ListDialect):
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
-        self.state = ConverseState()
+        self.state = ConverseProgress()
         self._observed = setting.observed
         self._model = (setting.model or "").lower()
         self._results_alone = any(name in self._model for name in _RESULTS_ALONE)
@@ -71,11 +78,11 @@ class ConverseDialect:
         self.head = self._whole_head(head.tools)
         self.prefix = before_list(self._before, "messages")
 
-    def encode(self, message: Message, state: ConverseState) -> Encoded:
+    def encode_message(self, message: Message, state: ConverseProgress, *, final: bool) -> Encoded:
         """Write one message; what it says for good sets no breakpoints, since only the newest are worth one."""
-        return self._write(message, state, final=False)
+        return self._write(message, state, final=final)
 
-    def _write(self, message: Message, state: ConverseState, *, final: bool, points: Container[str] = ()) -> Encoded:
+    def _write(self, message: Message, state: ConverseProgress, *, final: bool, points: Container[str] = ()) -> Encoded:
         book = Book(NAME, self._observed)
         fitting = ConverseFitting(book, self._model, state.documents, points)
         halves = unpaired_halves(message, self._model) if "nova" in self._model else set()
@@ -83,7 +90,7 @@ class ConverseDialect:
         fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
         pieces = fit_reasoning(fitted, self._model, book)
         if final:
-            pieces = _trimmed(pieces, book)
+            pieces = without_trailing_space(pieces, book)
         turns = self._turns(message, _worded(message, pieces, book), state.count, book)
         tools = state.tools
         if not self._tools:
@@ -93,9 +100,9 @@ class ConverseDialect:
             data=b",".join(
                 _encode({"role": role, "content": [written(p.block) for p in pieces]}) for role, pieces in turns
             ),
-            state=ConverseState(state.count + len(turns), fitting.titles, tools),
+            state=ConverseProgress(state.count + len(turns), fitting.titles, tools),
             rows=[
-                (piece.path, piece.fate, piece.code, f"messages.{number}.content.{at}")
+                row(piece, f"messages.{number}.content.{at}")
                 for number, (_, pieces) in enumerate(turns, state.count)
                 for at, piece in enumerate(pieces)
             ],
@@ -103,7 +110,7 @@ class ConverseDialect:
             gone=book.gone,
         )
 
-    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseState) -> tuple[Encoded, int] | None:
+    def encode_healthy(self, healthy: HealthyTurns, start: int, state: ConverseProgress) -> tuple[Encoded, int] | None:
         """Write healthy messages, if their tools' names can stay and nothing is put between or into them."""
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in healthy.names):
             return None
@@ -111,14 +118,14 @@ class ConverseDialect:
         behind = structs.replace(state, count=state.count + count)
         return (Encoded(data=data, state=behind), start + count) if count else None
 
-    def end(self, messages: Sequence[Message], state: ConverseState, _settled: int, *, final: bool) -> Ending:
+    def encode_ending(
+        self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool
+    ) -> Ending:
         """Write the open messages and, behind them, the tools; an answer to go on with ends in no whitespace."""
-        parts: list[Encoded] = []
-        points = self._newest_points(messages)
-        for at, message in enumerate(messages):
-            last = final and at == len(messages) - 1 and message.role == "assistant"
-            parts.append(self._write(message, state, final=last, points=points))
-            state = parts[-1].state
+        del settled
+        write = partial(self._write, points=self._newest_points(messages))
+        parts = self.encode_open(messages, state, final=final, write=write)
+        state = parts[-1].state if parts else state
         if self._tools or not state.tools or "tools_stubbed" in self._observed:
             return Ending(parts=parts, suffix=self._suffix(self._tools), last=state.count - 1)
         tools = stub_tools(state.tools)
@@ -148,14 +155,6 @@ class ConverseDialect:
         if not tools:
             return self._before
         return self._before[:-1] + (b"," if len(self._before) > 2 else b"") + b'"toolConfig":%b}' % tools
-
-
-def _trimmed(pieces: list[Piece], book: Book) -> list[Piece]:
-    last = pieces[-1] if pieces else None
-    if last is None or not isinstance(last.block, Text) or last.block.text == last.block.text.rstrip():
-        return pieces
-    trimmed = structs.replace(last.block, text=last.block.text.rstrip())
-    return [*pieces[:-1], book.change("prefill_trimmed", last, trimmed)]
 
 
 def _worded(message: Message, pieces: list[Piece], book: Book) -> list[Piece]:

@@ -87,7 +87,7 @@ def _told(tool: Declared, writer: HeadWriter) -> Tool:
     return tool.tool
 
 
-class Heard(Struct, frozen=True, array_like=True):
+class CascadeProgress(Struct, frozen=True, array_like=True):
     """What the turns so far leave behind.
 
     Attributes:
@@ -115,13 +115,13 @@ class CascadeDialect:
         self._head = prepare_head(setting, system)
         self._redactor = Redactor()
         self.fixes: list[Fix] = self._head.fixes
-        self.state = self._heard(self._head.prompt, "system", Heard())
+        self.state = self._heard(self._head.prompt, "system", CascadeProgress())
         self._lines = environment_lines(self.state.facts)
         self.head = self._head.written(self._lines)
         self.prefix = before_list(self.head, "messages")
         self._latest = (self._lines, self.head)
 
-    def encode(self, message: Message, state: Heard) -> Encoded:
+    def encode(self, message: Message, state: CascadeProgress) -> Encoded:
         """Write a turn: an assistant's together with the user's before it, a user's not yet."""
         book = Book(NAME)
         text, rows = write_turn(message, book)
@@ -133,8 +133,16 @@ class CascadeDialect:
             state = structs.replace(state, held=None)
         return Encoded(data=b",".join(written), state=state, rows=rows, fixes=book.fixes, gone=book.gone)
 
-    def end(self, messages: Sequence[Message], state: Heard, settled: int, *, final: bool) -> Ending:  # noqa: ARG002  written as any other
+    def encode_ending(
+        self,
+        messages: Sequence[Message],
+        state: CascadeProgress,
+        settled: int,
+        *,
+        final: bool,
+    ) -> Ending:
         """Write the open turns, with the fallback on the latest one of the user's, be it a settled one."""
+        del settled, final
         latest = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
         parts: list[Encoded] = []
         for at, message in enumerate(messages):
@@ -151,7 +159,7 @@ class CascadeDialect:
         head = self._head_with(lines)
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(head, "messages"), head=head)
 
-    def _announced(self, state: Heard) -> Heard:
+    def _announced(self, state: CascadeProgress) -> CascadeProgress:
         """The held turn with the fallback before it, unless it is results: those the model takes up by itself."""
         if state.held is None or not self._head.line or passes_for_result(state.held):
             return state
@@ -159,13 +167,13 @@ class CascadeDialect:
 
     # The environment.
 
-    def _listened(self, message: Message, state: Heard) -> Heard:
+    def _listened(self, message: Message, state: CascadeProgress) -> CascadeProgress:
         """What the user's words add; a result that became text is not the user's."""
         said = [piece for piece in message.pieces if isinstance(piece.block, Text) and piece.fate != "flattened"]
         text = "\n".join(piece.block.text for piece in said if isinstance(piece.block, Text))
         return self._heard(text, said[0].path, state) if said else state
 
-    def _heard(self, text: str, path: str, state: Heard) -> Heard:
+    def _heard(self, text: str, path: str, state: CascadeProgress) -> CascadeProgress:
         if not self._head.tools or not text or WORKING_DIRECTORY in state.facts:
             return state
         found = environment_facts(text, self._redactor)
@@ -176,7 +184,7 @@ class CascadeDialect:
             missed = (nearest_phrase(text) or next(iter(found), ""), path)
         return structs.replace(state, facts=facts, missed=missed)
 
-    def _unheard(self, state: Heard) -> list[Fix]:
+    def _unheard(self, state: CascadeProgress) -> list[Fix]:
         """The record that an environment seems to be there and was not understood."""
         phrase, path = state.missed
         if WORKING_DIRECTORY in state.facts or not phrase:

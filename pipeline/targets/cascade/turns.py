@@ -24,7 +24,7 @@ from pipeline.model import (
 )
 from pipeline.targets._openai.media import fitted_document
 from pipeline.targets._openai.rows import ServedParts
-from pipeline.targets.base import STUB, Row
+from pipeline.targets.base import Row, row, stub_for
 from pipeline.targets.fitting import Fitting, in_common_words
 from pipeline.text.call_json import read_tagged
 from pipeline.text.flatten import IMAGE
@@ -62,13 +62,10 @@ def write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
             book.drop("thinking_dropped", piece)
         else:
             fitting.add_piece(_quiet(piece, message.role, book))
-    pieces = fitting.out
-    if not pieces:
-        book.note_fix("turn_stubbed", message.pieces[0].path)
-        pieces = [Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")]
+    pieces = fitting.out or [stub_for(message, book)]
     pieces = _guarded(pieces, book) if message.role == "user" else [_said(piece, book) for piece in pieces]
     text = "\n".join(map(_shown, pieces))
-    return text, [(piece.path, piece.fate, piece.code) for piece in pieces]
+    return text, list(map(row, pieces))
 
 
 def _quiet(piece: Piece, role: str, book: Book) -> Piece:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Structure, Thinking, ToolUse
-from pipeline.targets.base import Encoded, Ending, Setting, stub_for
+from pipeline.targets.base import Encoded, ListDialect, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words
 from pipeline.targets.gemini.blocks import GeminiFitting, in_order, shows_id, written
 from pipeline.targets.gemini.parameters import NAME, write_head
@@ -23,7 +23,7 @@ from pipeline.targets.gemini.signatures import signed, unfit_reasoning, wants_si
 _encode = msgspec.json.Encoder().encode
 
 
-class GeminiState(Struct, frozen=True, array_like=True):
+class GeminiProgress(Struct, frozen=True, array_like=True):
     """How many contents there are, and the calls of the last one: the function's name by the call's id.
 
     ``unnamed`` are the ids of those calls that were written without their id.
@@ -34,12 +34,9 @@ class GeminiState(Struct, frozen=True, array_like=True):
     unnamed: frozenset[str] = frozenset()
 
 
-class GeminiDialect:
-    separator = b","
-    marks_left = 0
-
+class GeminiDialect(ListDialect):
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
-        self.state = GeminiState()
+        self.state = GeminiProgress()
         self._model = setting.model
         self._observed = setting.observed
         self._newer = wants_signatures(setting.model)
@@ -48,7 +45,7 @@ class GeminiDialect:
         self.head = head.data
         self.prefix = head.before("contents")
 
-    def encode(self, message: Message, state: GeminiState) -> Encoded:
+    def encode_message(self, message: Message, state: GeminiProgress, *, final: bool) -> Encoded:  # noqa: ARG002  an answer to go on with is written as any
         book = Book(NAME, self._observed)
         message = in_common_words(message, book)
         fitting = GeminiFitting(book, media_in_results=self._newer)
@@ -71,21 +68,11 @@ class GeminiDialect:
         shown = [written(part, calls, unnamed, always=self._newer) for part in parts]
         return Encoded(
             data=_encode({"role": role, "parts": shown}),
-            state=GeminiState(state.count + 1, calls, unnamed),
-            rows=[
-                (part.piece.path, part.piece.fate, part.piece.code, f"contents.{state.count}.parts.{at}")
-                for at, part in enumerate(parts)
-            ],
+            state=GeminiProgress(state.count + 1, calls, unnamed),
+            rows=[row(part.piece, f"contents.{state.count}.parts.{at}") for at, part in enumerate(parts)],
             fixes=book.fixes,
             gone=book.gone,
         )
-
-    def end(self, messages: Sequence[Message], state: GeminiState, _settled: int, *, final: bool) -> Ending:  # noqa: ARG002  an answer to go on with is written as any
-        parts: list[Encoded] = []
-        for message in messages:
-            parts.append(self.encode(message, state))
-            state = parts[-1].state
-        return Ending(parts=parts, suffix=b"]}")
 
 
 class Gemini:

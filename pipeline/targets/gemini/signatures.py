@@ -22,11 +22,10 @@ _VERSION: Final = re.compile(r"gemini-(?:[a-z]+-)*(\d+)")
 
 
 class Signed(Struct, frozen=True):
-    """A piece to write, and the signature that goes on its part; ``thought`` marks reasoning."""
+    """A piece to write, and the signature that goes on its part."""
 
     piece: Piece
     signature: str = ""
-    thought: bool = False
 
 
 def wants_signatures(model: str | None) -> bool:
@@ -71,7 +70,7 @@ def signed(pieces: list[Piece], content: int, book: Book, *, placeholders: bool)
             if block.signature:
                 waiting = _Waiting(block.signature, piece, len(out), silent=not block.thinking.strip())
             if block.thinking.strip():
-                out.append(Signed(piece, thought=True))
+                out.append(Signed(piece))
             continue
         signature = "" if waiting is None else waiting.signature
         if isinstance(block, ToolUse):
@@ -82,7 +81,7 @@ def signed(pieces: list[Piece], content: int, book: Book, *, placeholders: bool)
             called = True
         if waiting is not None and waiting.silent:
             book.gone.append(_joined(waiting.piece, f"contents.{content}.parts.{len(out)}", book, kept=stands_here))
-        out.append(Signed(piece, signature, isinstance(block, Thinking)))
+        out.append(Signed(piece, signature))
         waiting = None
     if waiting is not None:
         _stay(waiting, out)
@@ -100,7 +99,7 @@ class _Waiting(Struct, frozen=True):
 
 def _stay(waiting: _Waiting, out: list[Signed]) -> None:
     """Leave a signature with the reasoning that it came on."""
-    part = Signed(waiting.piece, waiting.signature, thought=True)
+    part = Signed(waiting.piece, waiting.signature)
     if waiting.silent:
         out.insert(waiting.at, part)
     else:

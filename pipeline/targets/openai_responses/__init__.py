@@ -26,7 +26,7 @@ from pipeline.targets._openai.speech import (
     system_message,
     system_messages,
 )
-from pipeline.targets.base import STUB, Encoded, Ending, Row, Setting, row, stub_for
+from pipeline.targets.base import STUB, Encoded, Ending, ListDialect, Row, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words, system_rows
 from pipeline.targets.openai_responses.items import (
     OWN,
@@ -48,7 +48,7 @@ _REMEMBERED = 64
 _SYSTEM = ("system", "developer")
 
 
-class Sent(Struct, frozen=True, array_like=True):
+class ResponsesProgress(Struct, frozen=True, array_like=True):
     """How many items have been written, the types of calls that wait for an answer of their own type, the last ids."""
 
     count: int = 0
@@ -59,7 +59,7 @@ class Sent(Struct, frozen=True, array_like=True):
 class _Items:
     """The items of one message, each with the places of its pieces, from the one with the number ``count`` on."""
 
-    def __init__(self, state: Sent, book: Book) -> None:
+    def __init__(self, state: ResponsesProgress, book: Book) -> None:
         self.book = book
         self.asked = dict(state.asked)
         self.items: list[Any] = []
@@ -114,14 +114,12 @@ class _Items:
         self.put(item, *rows)
         self._said = []
 
-    def after(self) -> Sent:
-        return Sent(self._count + len(self.items), self.asked, self._ids[-_REMEMBERED:])
+    def after(self) -> ResponsesProgress:
+        return ResponsesProgress(self._count + len(self.items), self.asked, self._ids[-_REMEMBERED:])
 
 
-class ResponsesDialect:
-    separator = b","
-    marks_left = 0
-    state = Sent()
+class ResponsesDialect(ListDialect):
+    state = ResponsesProgress()
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
         head = write_head(setting)
@@ -143,7 +141,7 @@ class ResponsesDialect:
         first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
         self._system = [{"type": "message", **row} for row in first]
 
-    def encode(self, message: Message, state: Sent) -> Encoded:
+    def encode_message(self, message: Message, state: ResponsesProgress, *, final: bool) -> Encoded:  # noqa: ARG002  the API goes on with an answer as with anything else
         first = [] if state.count else self._system
         written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME, self._voice.observed))
         message = in_common_words(message, written.book)
@@ -156,14 +154,15 @@ class ResponsesDialect:
         book = written.book
         return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, gone=book.gone)
 
-    def end(self, messages: Sequence[Message], state: Sent, _settled: int, *, final: bool) -> Ending:  # noqa: ARG002  the API goes on with an answer as with anything else
-        """Write the open turns; system messages stay where there is nothing else."""
-        parts: list[Encoded] = []
-        for message in messages:
-            parts.append(self.encode(message, state))
-            state = parts[-1].state
+    def encode_ending(
+        self, messages: Sequence[Message], state: ResponsesProgress, settled: int, *, final: bool
+    ) -> Ending:
+        """The open turns; system messages stay where there is nothing else."""
+        del settled
+        parts = self.encode_open(messages, state, final=final)
+        state = parts[-1].state if parts else state
         if not state.count and self._system:
-            state = Sent(len(self._system))
+            state = ResponsesProgress(len(self._system))
             parts.append(Encoded(data=b",".join(map(encode, self._system)), state=state))
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
