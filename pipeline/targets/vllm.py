@@ -16,7 +16,7 @@ from pipeline.model import Role, Structure
 from pipeline.targets._openai.chat import ChatDialect
 from pipeline.targets._openai.families import chat_model, template
 from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
-from pipeline.targets._openai.rows import ServedParts
+from pipeline.targets._openai.parts import ServedParts
 from pipeline.targets._openai.speech import Voice
 from pipeline.targets.base import Setting
 from pipeline.targets.names import nine, shortened

@@ -25,7 +25,7 @@ MODULE = textwrap.dedent(
     from pipeline.targets._openai.chat import ChatDialect
     from pipeline.targets._openai.families import Template, chat_model
     from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
-    from pipeline.targets._openai.rows import ChatParts
+    from pipeline.targets._openai.parts import ChatParts
     from pipeline.targets._openai.speech import Voice
 
     CATALOGUE = Catalogue("house")

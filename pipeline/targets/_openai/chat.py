@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, Thinking, ToolResult, ToolUse
 from pipeline.targets._openai.families import Chat, Template
-from pipeline.targets._openai.rows import call, custom_call, encode
+from pipeline.targets._openai.parts import call, custom_call, encode
 from pipeline.targets._openai.speech import (
     OpenAIFitting,
     Said,

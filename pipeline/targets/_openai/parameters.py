@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.model import Tool
 from pipeline.targets._openai.families import Chat
-from pipeline.targets._openai.rows import encode
+from pipeline.targets._openai.parts import encode
 from pipeline.targets.base import Setting
 from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, sort_params
 from pipeline.targets.names import legal_name

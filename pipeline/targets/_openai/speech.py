@@ -24,8 +24,8 @@ from pipeline.model import (
     ToolUse,
     Unknown,
 )
-from pipeline.targets._openai.media import Parts, document_parts, fitted_document, fitted_image, image_part
 from pipeline.targets._openai.parameters import tool_name
+from pipeline.targets._openai.parts import Parts, document_parts, fitted_document, fitted_image, image_part
 from pipeline.targets.base import Row, is_issued_by, row
 from pipeline.targets.fitting import Fitting, bare
 from pipeline.text.flatten import shown

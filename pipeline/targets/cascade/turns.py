@@ -22,8 +22,7 @@ from pipeline.model import (
     ToolUse,
     Unknown,
 )
-from pipeline.targets._openai.media import fitted_document
-from pipeline.targets._openai.rows import ServedParts
+from pipeline.targets._openai.parts import ServedParts, fitted_document
 from pipeline.targets.base import Row, row, stub_for
 from pipeline.targets.fitting import Fitting, in_common_words
 from pipeline.text.call_json import read_tagged

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, structs
 
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets._openai.rows import encode
+from pipeline.targets._openai.parts import encode
 from pipeline.targets._openai.speech import (
     OpenAIFitting,
     Said,

@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.history.native import RESPONSES, answer_to, native_type
 from pipeline.history.pieces import Message, Piece, code_for_unknown
 from pipeline.model import Block, Own, RedactedThinking, Text, Thinking, ToolUse, Unknown
-from pipeline.targets._openai.rows import encode
+from pipeline.targets._openai.parts import Parts, encode
 from pipeline.targets._openai.speech import is_native_item, own_members
 from pipeline.targets.base import is_issued_by
 
@@ -45,7 +45,7 @@ class _InputFile(Struct, frozen=True, tag_field="type", tag="input_file", omit_d
     file_url: str | UnsetType = UNSET
 
 
-class ResponsesParts:
+class ResponsesParts(Parts):
     def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
         return {"type": "input_text", "text": text.text, **own_members(text.own)}
 

@@ -18,7 +18,7 @@ from pipeline.targets._openai.parameters import (
     write_choice,
     write_tools,
 )
-from pipeline.targets._openai.rows import encode
+from pipeline.targets._openai.parts import encode
 from pipeline.targets.base import Setting
 from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, prompt_as_text
 from pipeline.targets.openai_responses.items import FunctionTool

@@ -1,4 +1,4 @@
-"""Images and documents as the parts of a user's message.
+"""Calls and parts of messages in OpenAI's words; images and documents as such parts.
 
 What a provider refuses is replaced by a line of text that says so. A document of plain text becomes text, under its
 title; its context, where it has one, goes before it.
@@ -7,7 +7,8 @@ title; its context, where it has one, goes before it.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
@@ -20,29 +21,33 @@ _LINKS: Final = ("https://", "http://")
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,(.+)", re.DOTALL)
 
 
-class Parts(Protocol):
-    """How an API writes the parts of a user's message. None is for what it has no part for."""
+class Parts(ABC):
+    """How an API writes the parts of a user's message; None where it has no such part."""
 
+    @abstractmethod
     def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
-        """Plain text."""
+        """Words of a message or a result."""
 
+    @abstractmethod
     def image(self, url: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
         """An image by its URL, or as a data URL."""
 
-    def uploaded_image(self, file_id: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
-        """An image that was uploaded before."""
+    def uploaded_image(self, file_id: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401, ARG002  no such part
+        return None
 
     def takes(self, media_type: str) -> bool:
         """Whether a document of this type may be part of the request."""
+        return media_type == "application/pdf"
 
-    def file(self, name: str, url: str) -> Any:  # noqa: ANN401  a part
+    def file(self, name: str, url: str) -> Any:  # noqa: ANN401, ARG002  no such part
         """A document as a data URL."""
+        return None
 
-    def uploaded_file(self, file_id: str) -> Any:  # noqa: ANN401  a part
-        """A document that was uploaded before."""
+    def uploaded_file(self, file_id: str) -> Any:  # noqa: ANN401, ARG002  no such part
+        return None
 
-    def linked_file(self, url: str) -> Any:  # noqa: ANN401  a part
-        """A document that lies elsewhere."""
+    def linked_file(self, url: str) -> Any:  # noqa: ANN401, ARG002  no such part
+        return None
 
 
 class _Source(Struct, frozen=True):
@@ -153,3 +158,58 @@ def _read(source: Raw) -> _Source:
         return _Source()
     data = _DATA_URL.fullmatch(found.url)
     return _Source(type="base64", media_type=data[1], data=data[2]) if data else found
+
+
+def call(call_id: str, name: str, arguments: Raw) -> dict[str, Any]:
+    """A call of a function; its arguments are the JSON text of an object."""
+    function = {"name": name, "arguments": bytes(arguments).decode().strip()}
+    return {"type": "function", "id": call_id, "function": function}
+
+
+def custom_call(call_id: str, name: str, given: Raw) -> dict[str, Any]:
+    """A call of a tool that takes free text."""
+    return {"type": "custom", "id": call_id, "custom": {"name": name, **msgspec.json.decode(given)}}
+
+
+class _Text(Struct, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class _Url(Struct, frozen=True):
+    url: str
+    detail: Raw | UnsetType = UNSET
+
+
+class _Image(Struct, frozen=True, tag_field="type", tag="image_url"):
+    image_url: _Url
+
+
+class _FileData(Struct, frozen=True, omit_defaults=True):
+    filename: str | UnsetType = UNSET
+    file_data: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+
+
+class _File(Struct, frozen=True, tag_field="type", tag="file"):
+    file: _FileData
+
+
+class ServedParts(Parts):
+    """The parts that servers of open models take: text and images."""
+
+    def text(self, text: Text) -> Any:  # noqa: ANN401  a part, ready to encode
+        return _Text(text.text)
+
+    def image(self, url: str, detail: Raw | UnsetType = UNSET) -> Any:  # noqa: ANN401  a part
+        return _Image(_Url(url, detail))
+
+
+class ChatParts(ServedParts):
+    def file(self, name: str, url: str) -> Any:  # noqa: ANN401  a part
+        return _File(_FileData(filename=name, file_data=url))
+
+    def uploaded_file(self, file_id: str) -> Any:  # noqa: ANN401  a part
+        return _File(_FileData(file_id=file_id))
+
+
+encode = msgspec.json.Encoder().encode
