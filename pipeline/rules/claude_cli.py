@@ -20,52 +20,35 @@ _MEASURED = "measured on CLI 1.0.128 to 2.1.330"
 
 # fmt: off
 # One paragraph a rule.
-ROLE = rule(
-    "CLI-01", "hard", "Error: Expected message role 'user', got '{role}'",
+ROLE = rule("CLI-01", "hard", "Error: Expected message role 'user', got '{role}'",
     summary="The message's role is user.",
-    repair="flatten earlier turns into the user's", source="tinyhumansai/openhuman#5711, #5816",
-)
-LINE = rule(
-    "CLI-02", "hard", "Error parsing streaming input line: {line}: {reason}",
+    repair="flatten earlier turns into the user's", source="tinyhumansai/openhuman#5711, #5816")
+LINE = rule("CLI-02", "hard", "Error parsing streaming input line: {line}: {reason}",
     summary="One JSON object on one line, ended by its only newline.",
-    repair="write it on one line", source="public source files",
-)
-THINKING = rule(
-    "CLI-03", "soft", "{at}: `{kind}` blocks can only be in `assistant` messages",
+    repair="write it on one line", source="public source files")
+THINKING = rule("CLI-03", "soft", "{at}: `{kind}` blocks can only be in `assistant` messages",
     summary="No thinking: the line is the user's.",
-    repair="drop it", source="the API's own refusal",
-)
+    repair="drop it", source="the API's own refusal")
 BLOCK = rule(
     "CLI-04", "hard", "{at}: a `{kind}` block does not reach the model: content holds text, image and document blocks",
     summary="Content is text, images and documents; a tool result is sent as an orphan or dropped.",
-    repair="flatten it to text", source=_MEASURED,
-)
-EMPTY = rule(
-    "CLI-05", "hard", "{at}: the model would be told (no content)",
+    repair="flatten it to text", source=_MEASURED)
+EMPTY = rule("CLI-05", "hard", "{at}: the model would be told (no content)",
     summary="Content is not empty.",
-    repair="send no line", source=_MEASURED,
-)
-KIND = rule(
-    "CLI-06", "hard", "Error: Expected message type 'user' or 'control', got '{kind}'",
+    repair="send no line", source=_MEASURED)
+KIND = rule("CLI-06", "hard", "Error: Expected message type 'user' or 'control', got '{kind}'",
     summary="The envelope's type is user; later versions put another one before the waiting line.",
-    repair="send one user envelope", source=_MEASURED,
-)
-SHAPE = rule(
-    "CLI-07", "hard", "{at}: {words}",
+    repair="send one user envelope", source=_MEASURED)
+SHAPE = rule("CLI-07", "hard", "{at}: {words}",
     summary="The envelope has a message, the message a content, blocks their fields.",
-    repair="depends on the field", source=_MEASURED,
-)
-EXTRA = rule(
-    "CLI-08", "soft", "{at}: ignored by the CLI",
+    repair="depends on the field", source=_MEASURED)
+EXTRA = rule("CLI-08", "soft", "{at}: ignored by the CLI",
     summary="Only keys that the CLI reads (a list of messages beside the message is ignored).",
-    repair="drop the key", source=_MEASURED,
-)
-COMMAND = rule(
-    "CLI-09", "soft", "{at}: `{word}` is taken as a command, no request is made",
+    repair="drop the key", source=_MEASURED)
+COMMAND = rule("CLI-09", "soft", "{at}: `{word}` is taken as a command, no request is made",
     summary="No text begins with a slash and a word: such a turn is a command, and never reaches the model. Versions "
     "up to 2.1.259 take any word so, later ones their own commands.",
-    repair="the user's own words are left; put something before the slash", source=_MEASURED,
-)
+    repair="the user's own words are left; put something before the slash", source=_MEASURED)
 # fmt: on
 
 # A path is none: a command's name ends with the text, or in white space.

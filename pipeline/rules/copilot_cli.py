@@ -16,32 +16,23 @@ ARGUMENT_BYTES = 131_072
 
 # fmt: off
 # One paragraph a rule.
-ENCODING = rule(
-    "COP-01", "hard", "the prompt is not valid UTF-8 at byte {byte}",
+ENCODING = rule("COP-01", "hard", "the prompt is not valid UTF-8 at byte {byte}",
     summary="The prompt is UTF-8 text.",
-    repair="encode it again", source="ours: the prompt is text",
-)
-BLANK = rule(
-    "COP-02", "hard", "the prompt is blank",
+    repair="encode it again", source="ours: the prompt is text")
+BLANK = rule("COP-02", "hard", "the prompt is blank",
     summary="The prompt says something.",
-    repair="send no prompt", source="ours: nothing to ask",
-)
-NUL = rule(
-    "COP-03", "hard", "the prompt holds a NUL character at byte {byte}, where an argument would end",
+    repair="send no prompt", source="ours: nothing to ask")
+NUL = rule("COP-03", "hard", "the prompt holds a NUL character at byte {byte}, where an argument would end",
     summary="The prompt holds no NUL, which no argument of a program can.",
-    repair="drop the character", source="execve(2)",
-)
-SIZE = rule(
-    "COP-04", "soft", "Argument list too long: {size} bytes, {most} fit in one argument",
+    repair="drop the character", source="execve(2)")
+SIZE = rule("COP-04", "soft", "Argument list too long: {size} bytes, {most} fit in one argument",
     summary="The prompt fits in one argument on Linux; a longer one must come another way, such as standard input.",
-    repair="shorten the history, or hand it over by standard input", source="execve(2)",
-)
+    repair="shorten the history, or hand it over by standard input", source="execve(2)")
 ENDS_WITH_ASSISTANT = rule(
     "COP-05", "hard", "The last message is the assistant's, so that the prompt would ask for nothing.",
     summary="Under the policy tail=reject, a history does not end with the assistant.",
     repair="append a user turn, or choose another policy", source="ours: a prompt is what the user says",
-    unchecked="a prompt does not show whose words are its last",
-)
+    unchecked="a prompt does not show whose words are its last")
 # fmt: on
 
 

@@ -95,73 +95,49 @@ rule = CATALOGUE.rule
 
 # fmt: off
 # One paragraph a rule.
-ALTERNATE = rule(
-    "VLM-01", "model", "Conversation roles must alternate user/assistant/user/assistant/...",
+ALTERNATE = rule("VLM-01", "model", "Conversation roles must alternate user/assistant/user/assistant/...",
     summary="After a leading system message, every message is the user's or the assistant's, in turn.",
     repair="merge neighbours, prepend a user turn, write calls as text",
-    source="run-llama/llama_index#11731; unslothai/unsloth#334; withcatai/node-llama-cpp#263", fact="loose_order",
-)
-ALTERNATE_TURNS = rule(
-    "VLM-02", "model",
+    source="run-llama/llama_index#11731; unslothai/unsloth#334; withcatai/node-llama-cpp#263", fact="loose_order")
+ALTERNATE_TURNS = rule("VLM-02", "model",
     "After the optional system message, conversation roles must alternate user and assistant roles except for tool "
     "calls and results.",
     summary="As VLM-01, calls and results left out (Devstral, Mistral 7B).",
-    repair="merge neighbours", source="mistralai/mistral-vibe#1006; eclipse-theia/theia#17104", fact="neighbours",
-)
-SYSTEM_FIRST = rule(
-    "VLM-03", "model", "System message must be at the beginning.",
+    repair="merge neighbours", source="mistralai/mistral-vibe#1006; eclipse-theia/theia#17104", fact="neighbours")
+SYSTEM_FIRST = rule("VLM-03", "model", "System message must be at the beginning.",
     summary="Only the first message is a system message (Qwen 3.5 and 3.6).",
-    repair="hoist it", source="vllm-project/vllm#41114; ggml-org/llama.cpp#20733", fact="later_system",
-)
-NO_USER = rule(
-    "VLM-04", "model", "No user query found in messages.",
+    repair="hoist it", source="vllm-project/vllm#41114; ggml-org/llama.cpp#20733", fact="later_system")
+NO_USER = rule("VLM-04", "model", "No user query found in messages.",
     summary="There is a user message (Qwen 3.5 and 3.6).",
-    repair="append one", source="public source files", fact="no_user",
-)
-SINGLE_CALL = rule(
-    "VLM-05", "model", "This model only supports single tool-calls at once!",
+    repair="append one", source="public source files", fact="no_user")
+SINGLE_CALL = rule("VLM-05", "model", "This model only supports single tool-calls at once!",
     summary="A message has one call (Llama 3; servers with templates of their own were recorded to take several).",
-    repair="write parallel calls as consecutive turns", source="public source files", fact="parallel",
-)
-NINE = rule(
-    "VLM-06", "model", "Tool call id was {id} but must be a-z, A-Z, 0-9, with a length of 9.",
+    repair="write parallel calls as consecutive turns", source="public source files", fact="parallel")
+NINE = rule("VLM-06", "model", "Tool call id was {id} but must be a-z, A-Z, 0-9, with a length of 9.",
     summary="Ids of calls are nine letters and digits (Mistral; recordings have their ids removed).",
     repair="digest it, on both sides",
     source="editor-code-assistant/eca#233; karthink/gptel#1203; vllm-project/vllm#9019; jundot/omlx#1997",
-    fact="any_id",
-)
-COUNTS = rule(
-    "VLM-07", "model", "Not the same number of function calls and responses",
+    fact="any_id")
+COUNTS = rule("VLM-07", "model", "Not the same number of function calls and responses",
     summary="As many results as calls follow a message with calls (Mistral).",
-    repair="drop the surplus, make error results", source="mistralai/client-ts#106", fact="any_count",
-)
-AFTER_TOOL = rule(
-    "VLM-08", "model", "Unexpected role 'user' after role 'tool'",
+    repair="drop the surplus, make error results", source="mistralai/client-ts#106", fact="any_count")
+AFTER_TOOL = rule("VLM-08", "model", "Unexpected role 'user' after role 'tool'",
     summary="The assistant speaks between results and the user (Mistral 7B; mistral-small recorded to take it).",
     repair="insert an assistant stub", source="BerriAI/litellm#6323; nicholasgriffintn/ai-platform#414",
-    fact="user_after_tool",
-)
-SYSTEM_INSIDE = rule(
-    "VLM-08b", "model", "Unexpected role 'system' after role 'assistant'",
+    fact="user_after_tool")
+SYSTEM_INSIDE = rule("VLM-08b", "model", "Unexpected role 'system' after role 'assistant'",
     summary="No system message follows the assistant's (Mistral).",
-    repair="hoist it, or make it user text", source="recorded on mistral-small", fact="system_inside",
-)
-LAST_ASSISTANT = rule(
-    "VLM-09", "model",
+    repair="hoist it, or make it user text", source="recorded on mistral-small", fact="system_inside")
+LAST_ASSISTANT = rule("VLM-09", "model",
     "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
     summary="The last message is the user's or a result, or a prefix (Mistral, code 3230; prefix recorded accepted).",
-    repair="append a user turn, or set prefix", source="public source files", fact="prefill",
-)
-CONTROL = rule(
-    "VLM-10", "model", "unexpected tokens remaining in message header",
+    repair="append a user turn, or set prefix", source="public source files", fact="prefill")
+CONTROL = rule("VLM-10", "model", "unexpected tokens remaining in message header",
     summary="Names of tools hold no control token (gpt-oss).",
-    repair="clean the name", source="vllm-project/vllm#23567", fact="control_tokens",
-)
-ARGUMENTS = rule(
-    "VLM-11", "model", "Can only get item pairs from a mapping",
+    repair="clean the name", source="vllm-project/vllm#23567", fact="control_tokens")
+ARGUMENTS = rule("VLM-11", "model", "Can only get item pairs from a mapping",
     summary="A call's arguments decode to an object.",
-    repair="wrap them", source="public source files", fact="any_arguments",
-)
+    repair="wrap them", source="public source files", fact="any_arguments")
 # fmt: on
 
 

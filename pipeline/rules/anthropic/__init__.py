@@ -22,54 +22,36 @@ __all__ = ["CATALOGUE", "Anthropic"]
 
 # fmt: off
 # One paragraph a rule.
-TOOL_NAME = rule(
-    "ANT-13b", "hard", "{at}: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'",
+TOOL_NAME = rule("ANT-13b", "hard", "{at}: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'",
     summary="A tool's name is 1 to 128 letters, digits, _ and -.",
     repair="rewrite it in tools and history together",
-    source="home-assistant/core#147760; modelcontextprotocol/modelcontextprotocol#1345",
-)
-TOOL_NAME_LENGTH = rule(
-    "ANT-13c", "hard", "{at}: String should have at most 128 characters",
+    source="home-assistant/core#147760; modelcontextprotocol/modelcontextprotocol#1345")
+TOOL_NAME_LENGTH = rule("ANT-13c", "hard", "{at}: String should have at most 128 characters",
     summary="A tool's name has at most 128 characters.",
-    repair="shorten with a digest", source="anthropics/claude-code#96152",
-)
-SAME_TOOL = rule(
-    "ANT-13d", "hard", "tools: Tool names must be unique.",
+    repair="shorten with a digest", source="anthropics/claude-code#96152")
+SAME_TOOL = rule("ANT-13d", "hard", "tools: Tool names must be unique.",
     summary="Names of tools are unique.",
-    repair="rename or drop", source="danny-avila/LibreChat#13162",
-)
-TOOL_SCHEMA = rule(
-    "ANT-36", "hard", "{at}: {words}",
+    repair="rename or drop", source="danny-avila/LibreChat#13162")
+TOOL_SCHEMA = rule("ANT-36", "hard", "{at}: {words}",
     summary="A tool's input schema is an object of type object.",
-    repair="wrap it", source="recorded",
-)
-NO_MODEL = rule(
-    "ANT-37", "soft", "model: Field required",
+    repair="wrap it", source="recorded")
+NO_MODEL = rule("ANT-37", "soft", "model: Field required",
     summary="A request names its model (the sender may add it).",
-    repair="set the model", source="the API's own schema", by_sender=True,
-)
-NO_MAX_TOKENS = rule(
-    "ANT-37b", "soft", "max_tokens: Field required",
+    repair="set the model", source="the API's own schema", by_sender=True)
+NO_MAX_TOKENS = rule("ANT-37b", "soft", "max_tokens: Field required",
     summary="A request has max_tokens (the sender may add it; counting tokens needs none).",
-    repair="set max_tokens", source="the API's own schema", by_sender=True,
-)
-BUDGET = rule(
-    "ANT-38", "hard",
+    repair="set max_tokens", source="the API's own schema", by_sender=True)
+BUDGET = rule("ANT-38", "hard",
     "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our documentation at "
     "https://docs.claude.com/en/docs/build-with-claude/extended-thinking#max-tokens-and-context-window-size",
     summary="The thinking budget is less than max_tokens (unless a beta header interleaves thinking; see --beta).",
-    repair="raise max_tokens", source="recorded",
-)
-TEMPERATURE = rule(
-    "ANT-39", "hard", "temperature: range: 0..1",
+    repair="raise max_tokens", source="recorded")
+TEMPERATURE = rule("ANT-39", "hard", "temperature: range: 0..1",
     summary="Temperature lies between 0 and 1.",
-    repair="clamp it", source="recorded",
-)
-FORCED_THINKING = rule(
-    "ANT-40", "hard", "Thinking may not be enabled when tool_choice forces tool use.",
+    repair="clamp it", source="recorded")
+FORCED_THINKING = rule("ANT-40", "hard", "Thinking may not be enabled when tool_choice forces tool use.",
     summary="With thinking enabled, tool_choice is auto or none.",
-    repair="drop tool_choice", source="the API's documentation",
-)
+    repair="drop tool_choice", source="the API's documentation")
 # fmt: on
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}").fullmatch

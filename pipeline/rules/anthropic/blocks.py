@@ -35,34 +35,24 @@ IMAGE_BYTES = 5_242_880  # base64 text of one image: the provider counts that, n
 
 # fmt: off
 # One paragraph a rule.
-IMAGE_TOO_BIG = rule(
-    "ANT-30", "hard", f"{{at}}: image exceeds 5 MB maximum: {{bytes}} bytes > {IMAGE_BYTES} bytes",
+IMAGE_TOO_BIG = rule("ANT-30", "hard", f"{{at}}: image exceeds 5 MB maximum: {{bytes}} bytes > {IMAGE_BYTES} bytes",
     summary="The base64 text of an image has at most 5 MiB.",
-    repair="replace it by a stub", source="anthropics/claude-code#2939, #11181; earendil-works/pi#824",
-)
-IMAGE_BROKEN = rule(
-    "ANT-30c", "hard", "Could not process image",
+    repair="replace it by a stub", source="anthropics/claude-code#2939, #11181; earendil-works/pi#824")
+IMAGE_BROKEN = rule("ANT-30c", "hard", "Could not process image",
     summary="An image is base64 and complete, as far as its header tells.",
-    repair="replace it by a stub", source="anthropics/claude-code#4083",
-)
-IMAGE_UNKNOWN = rule(
-    "ANT-30d", "soft", "Could not process image",
+    repair="replace it by a stub", source="anthropics/claude-code#4083")
+IMAGE_UNKNOWN = rule("ANT-30d", "soft", "Could not process image",
     summary="An image's first bytes are those of a format that we know.",
-    repair="replace it by a stub", source="anthropics/claude-code#4083",
-)
-MEDIA_TYPE = rule(
-    "ANT-31", "hard", "{at}: Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'",
+    repair="replace it by a stub", source="anthropics/claude-code#4083")
+MEDIA_TYPE = rule("ANT-31", "hard", "{at}: Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'",
     summary="The four media types.",
-    repair="sniff the bytes, or replace by a stub", source="the API's own schema",
-)
-MEDIA_MISMATCH = rule(
-    "ANT-31b", "model",
+    repair="sniff the bytes, or replace by a stub", source="the API's own schema")
+MEDIA_MISMATCH = rule("ANT-31b", "model",
     "{at}: The image was specified using the {declared} media type, but the image appears to be a "
     "{found} image",
     summary="The declared media type is the image's own (Claude 3.5 did not look; recorded).",
     repair="sniff the bytes", source="vybestack/llxprt-code#2130",
-    fact="other_media_type",
-)
+    fact="other_media_type")
 # fmt: on
 
 _MEDIA_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})

@@ -23,20 +23,15 @@ NO_MODEL = rule(
     "BED-26", "soft", "1 validation error detected: Value null at 'modelId' failed to satisfy constraint: Member must "
     "not be null",
     summary="Somebody names the model: the body, or the URL that the sender makes.",
-    repair="set the model", source="the service's own URL", by_sender=True,
-)
-RANGE = rule(
-    "BED-34", "hard",
+    repair="set the model", source="the service's own URL", by_sender=True)
+RANGE = rule("BED-34", "hard",
     "1 validation error detected: Value '{value}' at '{at}' failed to satisfy constraint: Member must have value "
     "{bound}",
     summary="maxTokens is at least 1; temperature and topP lie between 0 and 1.",
-    repair="clamp it", source="the service's own model",
-)
-EMPTY_STRING = rule(
-    "BED-35", "hard", rules.CONSTRAINT.message,
+    repair="clamp it", source="the service's own model")
+EMPTY_STRING = rule("BED-35", "hard", rules.CONSTRAINT.message,
     summary="No system text and no description of a tool is empty.",
-    repair="drop it", source="the service's own model",
-)
+    repair="drop it", source="the service's own model")
 # fmt: on
 
 _PARAMETERS = frozenset(

@@ -18,33 +18,24 @@ __all__ = ["CATALOGUE", "Gemini"]
 
 # fmt: off
 # One paragraph a rule.
-SAME_FUNCTION = rule(
-    "GEM-18", "hard", "Duplicate function declaration found: {name}",
+SAME_FUNCTION = rule("GEM-18", "hard", "Duplicate function declaration found: {name}",
     summary="Names of declared functions are unique.",
-    repair="rename or drop", source="recorded",
-)
+    repair="rename or drop", source="recorded")
 JSON_WITH_FUNCTIONS = rule(
     "GEM-19", "model", "Function calling with a response mime type: 'application/json' is unsupported",
     summary="A JSON response type goes with no functions (Gemini 2; 3 takes both, recorded).",
     repair="drop the response type", source="recorded",
-    fact="json_with_functions",
-)
-ADDITIONAL = rule(
-    "GEM-20", "soft",
+    fact="json_with_functions")
+ADDITIONAL = rule("GEM-20", "soft",
     "Invalid JSON payload received. Unknown name \"additionalProperties\" at '{at}': Cannot find field.",
     summary="Schemas under `parameters` hold no additionalProperties (recorded on AI Studio).",
-    repair="send the schema as parametersJsonSchema", source="recorded",
-)
-UNKNOWN_PARAMETER = rule(
-    "GEM-21", "soft", 'Invalid JSON payload received. Unknown name "{name}": Cannot find field.',
+    repair="send the schema as parametersJsonSchema", source="recorded")
+UNKNOWN_PARAMETER = rule("GEM-21", "soft", 'Invalid JSON payload received. Unknown name "{name}": Cannot find field.',
     summary="Parameters are those of the API's schema.",
-    repair="drop the parameter", source="recorded",
-)
-NO_MODEL = rule(
-    "GEM-22", "soft", "model is not specified",
+    repair="drop the parameter", source="recorded")
+NO_MODEL = rule("GEM-22", "soft", "model is not specified",
     summary="Somebody names the model: the body, or the URL that the sender makes.",
-    repair="set the model", source="the API's own URL", by_sender=True,
-)
+    repair="set the model", source="the API's own URL", by_sender=True)
 # fmt: on
 
 _PARAMETERS = frozenset(

@@ -59,163 +59,112 @@ _NAME = (
 
 # Contents and their order
 
-CALL_PLACE = rule(
-    "GEM-01", "hard",
+CALL_PLACE = rule("GEM-01", "hard",
     "Please ensure that function call turn comes immediately after a user turn or after a function response turn.",
     summary="A turn with calls follows a user's turn; it is never the first.",
-    repair="prepend a user turn", source="google-gemini/gemini-cli#26486, #11814, #26956; lobehub/lobehub#10049",
-)
-CALL_BESIDE = rule(
-    "GEM-01b", "soft", CALL_PLACE.message,
+    repair="prepend a user turn", source="google-gemini/gemini-cli#26486, #11814, #26956; lobehub/lobehub#10049")
+CALL_BESIDE = rule("GEM-01b", "soft", CALL_PLACE.message,
     summary="A turn with calls does not follow another turn of the model's (never recorded, refused or taken).",
-    repair="merge the model's turns", source="google-gemini/gemini-cli#26486; lbjlaq/Antigravity-Manager#3396",
-)
-RESPONSE_PLACE = rule(
-    "GEM-02", "hard",
+    repair="merge the model's turns", source="google-gemini/gemini-cli#26486; lbjlaq/Antigravity-Manager#3396")
+RESPONSE_PLACE = rule("GEM-02", "hard",
     "Please ensure that function response turn comes immediately after a function call turn.",
     summary="Responses follow the turn with their calls (neighbouring user turns count as one: recorded 4 times).",
     repair="move or drop the response",
-    source="langchain-ai/langchain#27799; GoogleCloudPlatform/generative-ai#368",
-)
-COUNT = rule(
-    "GEM-03", "hard",
+    source="langchain-ai/langchain#27799; GoogleCloudPlatform/generative-ai#368")
+COUNT = rule("GEM-03", "hard",
     "Please ensure that the number of function response parts is equal to the number of function call parts of the "
     "function call turn.",
     summary="A turn's calls have as many responses (neighbouring user turns count as one).",
-    repair="group, drop or make responses", source="google-gemini/gemini-cli#4217, #16415, #14590, #5443",
-)
-UNANSWERED = rule(
-    "GEM-03b", "soft", COUNT.message,
+    repair="group, drop or make responses", source="google-gemini/gemini-cli#4217, #16415, #14590, #5443")
+UNANSWERED = rule("GEM-03b", "soft", COUNT.message,
     summary="Calls have responses at all (recorded accepted 6 times without, on 2.0 and 2.5).",
-    repair="make responses", source="google-gemini/gemini-cli#4217",
-)
-NO_CONTENTS = rule(
-    "GEM-05", "hard", "* GenerateContentRequest.contents: contents is not specified",
+    repair="make responses", source="google-gemini/gemini-cli#4217")
+NO_CONTENTS = rule("GEM-05", "hard", "* GenerateContentRequest.contents: contents is not specified",
     summary="There are contents (no recorded request goes without).",
-    repair="insert a user turn", source="known; the recordings hold no breach",
-)
-NO_PARTS = rule(
-    "GEM-06", "hard", "* GenerateContentRequest.contents[{n}].parts: contents.parts must not be empty.",
+    repair="insert a user turn", source="known; the recordings hold no breach")
+NO_PARTS = rule("GEM-06", "hard", "* GenerateContentRequest.contents[{n}].parts: contents.parts must not be empty.",
     summary="A content has parts.",
     repair="drop the turn and merge its neighbours",
-    source="vercel/ai#3775; coze-dev/coze-studio#46; genkit-ai/genkit#3690",
-)
-NO_DATA = rule(
-    "GEM-06b", "hard",
+    source="vercel/ai#3775; coze-dev/coze-studio#46; genkit-ai/genkit#3690")
+NO_DATA = rule("GEM-06b", "hard",
     "* GenerateContentRequest.contents[{n}].parts[{p}].data: required oneof field 'data' must have one initialized "
     "field",
     summary="A part is not empty.",
-    repair="drop the part", source="router-for-me/CLIProxyAPI#1292",
-)
-ONLY_NOTES = rule(
-    "GEM-06c", "soft", NO_DATA.message,
+    repair="drop the part", source="router-for-me/CLIProxyAPI#1292")
+ONLY_NOTES = rule("GEM-06c", "soft", NO_DATA.message,
     summary="A part holds data, not only a signature or video metadata (recorded accepted twice).",
-    repair="drop the part", source="router-for-me/CLIProxyAPI#1292",
-)
-ROLE = rule(
-    "GEM-07", "hard", "Please use a valid role: user, model.",
+    repair="drop the part", source="router-for-me/CLIProxyAPI#1292")
+ROLE = rule("GEM-07", "hard", "Please use a valid role: user, model.",
     summary="Roles are user and model; none is the user's.",
-    repair="map the role", source="songquanpeng/one-api#1385",
-)
-FUNCTION_ROLE = rule(
-    "GEM-07b", "soft", ROLE.message,
+    repair="map the role", source="songquanpeng/one-api#1385")
+FUNCTION_ROLE = rule("GEM-07b", "soft", ROLE.message,
     summary="Responses are the user's (role function was recorded accepted).",
-    repair="map the role", source="songquanpeng/one-api#1385",
-)
-LAST_MODEL = rule(
-    "GEM-09", "soft",
+    repair="map the role", source="songquanpeng/one-api#1385")
+LAST_MODEL = rule("GEM-09", "soft",
     "Please ensure that single turn requests end with a user role or the role field is empty.",
     summary="The last turn is the user's (recorded accepted otherwise once).",
-    repair="append a user turn", source="microsoft/semantic-kernel#13288; crewAIInc/crewAI#6973",
-)
+    repair="append a user turn", source="microsoft/semantic-kernel#13288; crewAIInc/crewAI#6973")
 
 # Calls and responses
 
-SIGNATURE = rule(
-    "GEM-04", "model", _SIGNATURE,
+SIGNATURE = rule("GEM-04", "model", _SIGNATURE,
     summary="In the current turn, the first call of each step carries its signature (Gemini 3; all 189 recorded do).",
     repair="keep it, or send the documented placeholder",
     source="lbjlaq/Antigravity-Manager#3202; nanbingxyz/5ire#405; langgenius/dify-official-plugins#2088",
-    fact="unsigned_calls",
-)
-rule(
-    "GEM-04b", "hard",
+    fact="unsigned_calls")
+rule("GEM-04b", "hard",
     "Unable to submit request because function call `{name}` in the {position}. content block is missing a "
     "`thought_signature`.",
     summary="GEM-04, in Vertex's words.",
     repair="as GEM-04", source="Wei-Shaw/claude-relay-service#967; GewoonJaap/gemini-cli-openai#156",
-    unchecked="Vertex's wording of GEM-04",
-)
-rule(
-    "GEM-04c", "hard", "Corrupted thought signature.",
+    unchecked="Vertex's wording of GEM-04")
+rule("GEM-04c", "hard", "Corrupted thought signature.",
     summary="A signature is the issuer's, unchanged.",
     repair="send the documented placeholder", source="alphaXiv/agents#61",
-    unchecked="only its issuer can read a signature",
-)
+    unchecked="only its issuer can read a signature")
 NO_NAME = rule(
     "GEM-08", "hard", "* GenerateContentRequest.contents[{n}].parts[{p}].{field}.name: Name cannot be empty.",
     summary="A response and a call name their function.",
-    repair="look the name up by the id", source="public source files",
-)
-FUNCTION_NAME = rule(
-    "GEM-10", "hard", _NAME,
+    repair="look the name up by the id", source="public source files")
+FUNCTION_NAME = rule("GEM-10", "hard", _NAME,
     summary="A declared function's name starts with a letter or _ and has 1 to 64 letters, digits, _ . : and -.",
-    repair="rewrite it", source="kaitranntt/ccs#25; google-gemini/gemini-cli#7869, #2966",
-)
-CALL_NAME = rule(
-    "GEM-10b", "soft", _NAME,
+    repair="rewrite it", source="kaitranntt/ccs#25; google-gemini/gemini-cli#7869, #2966")
+CALL_NAME = rule("GEM-10b", "soft", _NAME,
     summary="Calls and responses use such names too (the reports are about declarations).",
-    repair="rewrite it", source="kaitranntt/ccs#25",
-)
-rule(
-    "GEM-11", "hard", "Unknown name \"id\" at '{at}': Cannot find field.",
+    repair="rewrite it", source="kaitranntt/ccs#25")
+rule("GEM-11", "hard", "Unknown name \"id\" at '{at}': Cannot find field.",
     summary="Some surfaces know no ids of calls.",
     repair="drop the id", source="known; recorded accepted 1,377 times on AI Studio and Vertex",
-    unchecked="a body does not show its surface, and both recorded ones take ids",
-)
-STRUCT = rule(
-    "GEM-13", "hard", "Invalid value at '{at}' (type.googleapis.com/google.protobuf.Struct)",
+    unchecked="a body does not show its surface, and both recorded ones take ids")
+STRUCT = rule("GEM-13", "hard", "Invalid value at '{at}' (type.googleapis.com/google.protobuf.Struct)",
     summary="A call's args and a response's response are objects (all recorded are).",
-    repair="wrap it in an object", source="known; the recordings hold no breach",
-)
+    repair="wrap it in an object", source="known; the recordings hold no breach")
 
 # What a part may hold
 
-MIME_TYPE = rule(
-    "GEM-12", "soft", "Unsupported MIME type: {mime}",
+MIME_TYPE = rule("GEM-12", "soft", "Unsupported MIME type: {mime}",
     summary="Media are of the documented types (the recordings hold no other).",
-    repair="replace it by text", source="known; the API's documentation",
-)
-EMPTY_TEXT = rule(
-    "GEM-14", "soft",
+    repair="replace it by text", source="known; the API's documentation")
+EMPTY_TEXT = rule("GEM-14", "soft",
     "Unable to submit request because it has an empty text parameter. Add a value to the parameter and try again.",
     summary="No text is empty (Vertex; AI Studio was recorded to take it 6 times).",
     repair="drop the part",
-    source="google-gemini/deprecated-generative-ai-python#697; zuisong/gemini-openai-proxy#86",
-)
+    source="google-gemini/deprecated-generative-ai-python#697; zuisong/gemini-openai-proxy#86")
 UNKNOWN_NAME = rule(
     "GEM-15", "hard", "Invalid JSON payload received. Unknown name \"{name}\" at '{at}': Cannot find field.",
     summary="Contents and parts hold known fields only.",
-    repair="drop the field", source="recorded, for other fields",
-)
+    repair="drop the field", source="recorded, for other fields")
 MEDIA_RESOLUTION = rule(
     "GEM-15b", "soft", "Invalid JSON payload received. Unknown name \"mediaResolution\" at '{at}': Cannot find field.",
     summary="AI Studio's v1beta knows no mediaResolution of a part (recorded twice); v1alpha and Vertex do.",
-    repair="drop the field", source="recorded",
-)
-SHAPE = rule(
-    "GEM-16", "hard", "Invalid value at '{at}' ({kind})",
+    repair="drop the field", source="recorded")
+SHAPE = rule("GEM-16", "hard", "Invalid value at '{at}' ({kind})",
     summary="Every field is of its type.",
-    repair="depends on the field", source="the API's own schema",
-)
-BAD_JSON = rule(
-    "GEM-17", "hard", "Invalid JSON payload received.",
+    repair="depends on the field", source="the API's own schema")
+BAD_JSON = rule("GEM-17", "hard", "Invalid JSON payload received.",
     summary="The body is a JSON object.",
-    repair="encode it again", source="the API's own front end",
-)
-HALF_CHARACTER = rule(
-    "GEM-17b", "soft", "Invalid JSON payload received. Half a surrogate pair at '{at}'.",
+    repair="encode it again", source="the API's own front end")
+HALF_CHARACTER = rule("GEM-17b", "soft", "Invalid JSON payload received. Half a surrogate pair at '{at}'.",
     summary="Text holds no half of a surrogate pair, which UTF-8 cannot carry.",
-    repair="replace it by U+FFFD", source="ours; the API's own words are not recorded",
-)
+    repair="replace it by U+FFFD", source="ours; the API's own words are not recorded")
 # fmt: on

@@ -76,153 +76,102 @@ rule = CATALOGUE.rule
 
 # Calls and results
 
-UNANSWERED = rule(
-    "OAI-01", "hard", _UNANSWERED + " The following tool_call_ids did not have response messages: {ids}",
+UNANSWERED = rule("OAI-01", "hard", _UNANSWERED + " The following tool_call_ids did not have response messages: {ids}",
     summary="Every call is answered by a tool message directly after it.",
     repair="move the result back, or make an error result",
-    source="BerriAI/litellm#10083; QwenLM/qwen-code#606; MoonshotAI/kimi-cli#2405; never recorded accepted",
-)
-SAME_ID = rule(
-    "OAI-01b", "hard", "Duplicate value for 'tool_call_id' of {id} in message[{index}]",
+    source="BerriAI/litellm#10083; QwenLM/qwen-code#606; MoonshotAI/kimi-cli#2405; never recorded accepted")
+SAME_ID = rule("OAI-01b", "hard", "Duplicate value for 'tool_call_id' of {id} in message[{index}]",
     summary="A turn's calls have different ids, and each has one tool message; later turns may use an id again.",
-    repair="keep one, or give the others new ids", source="public source files",
-)
-rule(
-    "OAI-01c", "hard", _UNANSWERED + " (insufficient tool messages following tool_calls message)",
+    repair="keep one, or give the others new ids", source="public source files")
+rule("OAI-01c", "hard", _UNANSWERED + " (insufficient tool messages following tool_calls message)",
     summary="OAI-01, at DeepSeek.",
     repair="as OAI-01", source="agno-agi/agno#3105; smallmain/vscode-unify-chat-provider#248",
-    unchecked="another wording of OAI-01",
-)
-ORPHAN = rule(
-    "OAI-02", "hard",
+    unchecked="another wording of OAI-01")
+ORPHAN = rule("OAI-02", "hard",
     "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.",
     summary="A tool message follows a message with calls.",
     repair="move it to its call, or drop it",
-    source="miurla/morphic#136; dimagi/open-chat-studio#1659; never recorded accepted",
-)
+    source="miurla/morphic#136; dimagi/open-chat-studio#1659; never recorded accepted")
 STRANGER = rule(
     "OAI-02b", "hard", "Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of previous message.",
     summary="A tool message names a call of the message that it follows.",
-    repair="move it to its call, or drop it", source="dapr/dapr-agents#145",
-)
-ID_TOO_LONG = rule(
-    "OAI-03", "hard", TOO_LONG,
+    repair="move it to its call, or drop it", source="dapr/dapr-agents#145")
+ID_TOO_LONG = rule("OAI-03", "hard", TOO_LONG,
     summary=f"Ids of calls have at most {ID_LENGTH} characters.",
-    repair="shorten both sides with a digest", source="openclaw/openclaw#875; vercel/ai#8132; microsoft/autogen#6377",
-)
-NAME = rule(
-    "OAI-04", "hard", PATTERN,
+    repair="shorten both sides with a digest", source="openclaw/openclaw#875; vercel/ai#8132; microsoft/autogen#6377")
+NAME = rule("OAI-04", "hard", PATTERN,
     summary="Names of tools are letters, digits, _ and -.",
-    repair="rewrite it in tools and history together", source="mcp-use/mcp-use#90; nanbingxyz/5ire#33",
-)
-NAME_TOO_LONG = rule(
-    "OAI-04b", "hard", TOO_LONG,
+    repair="rewrite it in tools and history together", source="mcp-use/mcp-use#90; nanbingxyz/5ire#33")
+NAME_TOO_LONG = rule("OAI-04b", "hard", TOO_LONG,
     summary=f"Names of tools have at most {NAME_LENGTH} characters.",
-    repair="shorten with a digest", source="home-assistant/core#121325",
-)
-NO_CALLS = rule(
-    "OAI-07", "hard", EMPTY_ARRAY,
+    repair="shorten with a digest", source="home-assistant/core#121325")
+NO_CALLS = rule("OAI-07", "hard", EMPTY_ARRAY,
     summary="An assistant message without calls has no tool_calls.",
-    repair="delete the key", source="the API's documentation",
-)
-ARGUMENTS = rule(
-    "OAI-09", "hard", "Invalid type for '{at}': expected {wanted}, but got {got} instead.",
+    repair="delete the key", source="the API's documentation")
+ARGUMENTS = rule("OAI-09", "hard", "Invalid type for '{at}': expected {wanted}, but got {got} instead.",
     summary="A call's arguments are a string of JSON.",
-    repair="write the object as JSON text", source="the API's documentation",
-)
-ARGUMENTS_JSON = rule(
-    "OAI-09b", "soft", "{at}: the arguments are not the JSON text of an object",
+    repair="write the object as JSON text", source="the API's documentation")
+ARGUMENTS_JSON = rule("OAI-09b", "soft", "{at}: the arguments are not the JSON text of an object",
     summary="A call's arguments decode to an object (recorded accepted otherwise; chat templates fail, VLM-11).",
-    repair="wrap them", source="public source files",
-)
-rule(
-    "MMX-01", "model", "tool call result does not follow tool call",
+    repair="wrap them", source="public source files")
+rule("MMX-01", "model", "tool call result does not follow tool call",
     summary="OAI-01 and OAI-02, at MiniMax (code 2013).",
     repair="as OAI-02", source="imzodev/openaidy#487", families=("minimax",),
-    unchecked="another wording of OAI-02",
-)
+    unchecked="another wording of OAI-02")
 
 # Messages and their parts
 
-NO_CONTENT = rule(
-    "OAI-05", "hard", "Invalid value for 'content': expected a string, got null.",
+NO_CONTENT = rule("OAI-05", "hard", "Invalid value for 'content': expected a string, got null.",
     summary="A message has content, an assistant's with calls excepted.",
-    repair="make it an empty string, or drop the message", source="the API's documentation; never recorded accepted",
-)
-NO_PARTS = rule(
-    "OAI-05b", "soft", EMPTY_ARRAY,
+    repair="make it an empty string, or drop the message", source="the API's documentation; never recorded accepted")
+NO_PARTS = rule("OAI-05b", "soft", EMPTY_ARRAY,
     summary="A list of parts is not empty (the assistant's may be; recorded).",
-    repair="drop the message", source="the API's documentation",
-)
-NO_MESSAGES = rule(
-    "OAI-06", "hard", EMPTY_ARRAY,
+    repair="drop the message", source="the API's documentation")
+NO_MESSAGES = rule("OAI-06", "hard", EMPTY_ARRAY,
     summary="The list of messages is not empty.",
-    repair="insert a user turn", source="recorded",
-)
-ROLE = rule(
-    "OAI-08", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
+    repair="insert a user turn", source="recorded")
+ROLE = rule("OAI-08", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
     summary="Roles are system, developer, user, assistant, tool and function.",
-    repair="map the role", source="the API's documentation",
-)
-IMAGE_ROLE = rule(
-    "OAI-10", "hard",
+    repair="map the role", source="the API's documentation")
+IMAGE_ROLE = rule("OAI-10", "hard",
     "Invalid '{at}'. Image URLs are only allowed for messages with role 'user', but this message with role '{role}' "
     "contains an image URL.",
     summary="Images are the user's.",
     repair="put a user message with the image behind all tool messages",
-    source="recorded; OpenHands/OpenHands#7700; openai/openai-node#1030",
-)
-TOO_MANY_TOOLS = rule(
-    "OAI-11", "hard",
+    source="recorded; OpenHands/OpenHands#7700; openai/openai-node#1030")
+TOO_MANY_TOOLS = rule("OAI-11", "hard",
     "Invalid '{at}': array too long. Expected an array with maximum length {limit}, but got an array with length "
     "{length} instead.",
     summary=f"A request has at most {TOOLS} tools.",
-    repair="select", source="public source files",
-)
-NO_TOOLS = rule(
-    "OAI-11b", "hard", EMPTY_ARRAY,
+    repair="select", source="public source files")
+NO_TOOLS = rule("OAI-11b", "hard", EMPTY_ARRAY,
     summary="A request without tools has no key tools.",
-    repair="delete the key", source="the API's documentation; never recorded accepted",
-)
-CHOICE = rule(
-    "OAI-11c", "hard", "Invalid value for '{name}': '{name}' is only allowed when 'tools' are specified.",
+    repair="delete the key", source="the API's documentation; never recorded accepted")
+CHOICE = rule("OAI-11c", "hard", "Invalid value for '{name}': '{name}' is only allowed when 'tools' are specified.",
     summary="tool_choice and parallel_tool_calls need tools.",
-    repair="delete the key", source="the API's documentation; never recorded accepted",
-)
-IMAGE_TYPE = rule(
-    "OAI-12", "hard",
+    repair="delete the key", source="the API's documentation; never recorded accepted")
+IMAGE_TYPE = rule("OAI-12", "hard",
     "You uploaded an unsupported image. Please make sure your image has of one the following formats: "
     "['png', 'jpeg', 'gif', 'webp'].",
     summary="Images are png, jpeg, gif or webp.",
-    repair="replace it by a stub", source="marketing-factory/ai-filemetadata#18",
-)
-SHAPE = rule(
-    "OAI-13", "hard", "Invalid type for '{at}': expected {wanted}, but got {got} instead.",
+    repair="replace it by a stub", source="marketing-factory/ai-filemetadata#18")
+SHAPE = rule("OAI-13", "hard", "Invalid type for '{at}': expected {wanted}, but got {got} instead.",
     summary="Every value has its type.",
-    repair="depends on the field", source="recorded",
-)
-MISSING = rule(
-    "OAI-13b", "hard", "Missing required parameter: '{at}'.",
+    repair="depends on the field", source="recorded")
+MISSING = rule("OAI-13b", "hard", "Missing required parameter: '{at}'.",
     summary="Every required field is there.",
-    repair="depends on the field", source="recorded",
-)
-KIND = rule(
-    "OAI-14", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
+    repair="depends on the field", source="recorded")
+KIND = rule("OAI-14", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
     summary="Parts and calls are of a known type.",
-    repair="drop it, or convert it", source="recorded",
-)
-AUDIO = rule(
-    "OAI-15", "model", "Invalid '{at}'. Content blocks are expected to be either text or image_url type.",
+    repair="drop it, or convert it", source="recorded")
+AUDIO = rule("OAI-15", "model", "Invalid '{at}'. Content blocks are expected to be either text or image_url type.",
     summary="Speech goes to models that hear.",
     repair="replace it by a stub", source="recorded on gpt-5-mini and gpt-4.1-mini; accepted on gpt-audio",
-    fact="audio",
-)
-SYSTEM = rule(
-    "OAI-16", "model", "Unsupported value: '{at}' does not support '{role}' with this model.",
+    fact="audio")
+SYSTEM = rule("OAI-16", "model", "Unsupported value: '{at}' does not support '{role}' with this model.",
     summary="o1-mini and o1-preview take no message of the system's or the developer's.",
     repair="make it user text", source="recorded on o1-mini",
-    fact="system",
-)
+    fact="system")
 
 # Reasoning, at look-alikes
 
@@ -231,60 +180,44 @@ DEEPSEEK_REASONING = rule(
     summary="DeepSeek, when it thinks (it may be switched off; recorded): a message with calls carries its reasoning.",
     repair="map thinking to reasoning_content",
     source="earendil-works/pi#3636; OpenHands/software-agent-sdk#4249; rikkahub/rikkahub#1587",
-    families=_echoing("DSK-01"),
-)
-KIMI_REASONING = rule(
-    "KIM-01", "model",
+    families=_echoing("DSK-01"))
+KIMI_REASONING = rule("KIM-01", "model",
     "thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}",
     summary="Kimi, when it thinks: a message with calls carries reasoning, be it empty.",
     repair="map thinking to reasoning_content, or add an empty one",
     source="anomalyco/opencode#10996; openclaw/openclaw#74846; bytedance/deer-flow#3043",
-    families=_echoing("KIM-01"),
-)
+    families=_echoing("KIM-01"))
 
 # Parameters
 
-NO_MODEL = rule(
-    "OAI-17", "soft", "you must provide a model parameter",
+NO_MODEL = rule("OAI-17", "soft", "you must provide a model parameter",
     summary="A request names its model (the sender may add it; Azure has it in the address, recorded).",
-    repair="set the model", source="the API's documentation", by_sender=True,
-)
-MAX_TOKENS = rule(
-    "OAI-18", "model",
+    repair="set the model", source="the API's documentation", by_sender=True)
+MAX_TOKENS = rule("OAI-18", "model",
     "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
     summary="Reasoning models take max_completion_tokens.",
     repair="rename it", source="recorded on gpt-5-mini and gpt-5-nano",
-    fact="max_tokens",
-)
+    fact="max_tokens")
 BOTH_LIMITS = rule(
     "OAI-18b", "hard", "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
     summary="One limit on tokens.",
-    repair="drop max_tokens", source="recorded",
-)
-TEMPERATURE_RANGE = rule(
-    "OAI-19", "hard",
+    repair="drop max_tokens", source="recorded")
+TEMPERATURE_RANGE = rule("OAI-19", "hard",
     "Invalid 'temperature': {kind} {bound} value. Expected a value {limit}, but got {value} instead.",
     summary=f"Temperature lies between 0 and {TEMPERATURE}.",
-    repair="clamp it", source="recorded",
-)
-EXTRA_PARAMETER = rule(
-    "OAI-20", "soft", "Unrecognized request argument supplied: {name}",
+    repair="clamp it", source="recorded")
+EXTRA_PARAMETER = rule("OAI-20", "soft", "Unrecognized request argument supplied: {name}",
     summary="Parameters are known ones; new ones come, and look-alikes have their own.",
-    repair="drop the parameter", source="recorded",
-)
+    repair="drop the parameter", source="recorded")
 
 # The document itself
 
-BAD_JSON = rule(
-    "OAI-21", "hard", NOT_JSON,
+BAD_JSON = rule("OAI-21", "hard", NOT_JSON,
     summary="The body is a JSON object.",
-    repair="send JSON", source="ChatGPTNextWeb/NextChat#4064",
-)
-SURROGATE = rule(
-    "OAI-21b", "soft", NOT_JSON,
+    repair="send JSON", source="ChatGPTNextWeb/NextChat#4064")
+SURROGATE = rule("OAI-21b", "soft", NOT_JSON,
     summary="No lone surrogates (no report says what the API makes of them).",
-    repair="replace them by U+FFFD", source="as ANT-32, by analogy",
-)
+    repair="replace them by U+FFFD", source="as ANT-32, by analogy")
 
 # A policy's own
 
@@ -292,6 +225,5 @@ ENDS_WITH_ASSISTANT = rule(
     "OAI-22", "hard", "The last message is the assistant's, and the policy tail=reject refuses such a history.",
     summary="Under the policy tail=reject, a history does not end with the assistant.",
     repair="append a user turn, or choose another policy", source="ours: the API itself goes on after it (recorded)",
-    unchecked="the API takes it, the policy does not",
-)
+    unchecked="the API takes it, the policy does not")
 # fmt: on

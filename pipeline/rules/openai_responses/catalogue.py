@@ -23,40 +23,28 @@ rule = CATALOGUE.rule
 
 # Calls and outputs
 
-UNANSWERED = rule(
-    "RSP-01", "hard", "No tool output found for {tool} {id}.",
+UNANSWERED = rule("RSP-01", "hard", "No tool output found for {tool} {id}.",
     summary="Every call has an output behind it.",
     repair="move the output back, or make an error output",
-    source="lace-ai/gai#49; openai/openai-agents-python#2165, #873; never recorded accepted",
-)
-ORPHAN = rule(
-    "RSP-02", "hard", "No tool call found for {tool} output with call_id {id}.",
+    source="lace-ai/gai#49; openai/openai-agents-python#2165, #873; never recorded accepted")
+ORPHAN = rule("RSP-02", "hard", "No tool call found for {tool} output with call_id {id}.",
     summary=(
         "Every output has a call before it; after a previous response, a conversation or an item reference the call "
         "may be there (recorded)."
     ),
-    repair="drop it", source="james-6-23/codex2api#414",
-)
-CALL_ID_TOO_LONG = rule(
-    "RSP-08", "hard", TOO_LONG,
+    repair="drop it", source="james-6-23/codex2api#414")
+CALL_ID_TOO_LONG = rule("RSP-08", "hard", TOO_LONG,
     summary=f"call_id has at most {ID_LENGTH} characters.",
-    repair="shorten both sides with a digest", source="AnswerDotAI/fastllm#45; decolua/9router#393",
-)
-NAME = rule(
-    "RSP-11", "hard", PATTERN,
+    repair="shorten both sides with a digest", source="AnswerDotAI/fastllm#45; decolua/9router#393")
+NAME = rule("RSP-11", "hard", PATTERN,
     summary="Names of tools are letters, digits, _ and -.",
-    repair="rewrite it in tools and history together", source="the API's documentation; never recorded accepted",
-)
-NAME_TOO_LONG = rule(
-    "RSP-11b", "soft", TOO_LONG,
+    repair="rewrite it in tools and history together", source="the API's documentation; never recorded accepted")
+NAME_TOO_LONG = rule("RSP-11b", "soft", TOO_LONG,
     summary=f"Names of tools have at most {NAME_LENGTH} characters (not known for this API).",
-    repair="shorten with a digest", source="as OAI-04b, by analogy",
-)
-SECOND_OUTPUT = rule(
-    "RSP-13", "soft", "{at}: there is an output for {id} already",
+    repair="shorten with a digest", source="as OAI-04b, by analogy")
+SECOND_OUTPUT = rule("RSP-13", "soft", "{at}: there is an output for {id} already",
     summary="A call has one output (no refusal was seen).",
-    repair="keep the first real one", source="no text seen",
-)
+    repair="keep the first real one", source="no text seen")
 
 # Reasoning, ids and references
 
@@ -67,147 +55,100 @@ NO_FOLLOWER = rule(
         "message with an id."
     ),
     repair="drop the reasoning with its call",
-    source="vercel/ai#7099, #8379; continuedev/continue#8933; openai/openai-agents-js#326",
-)
-USER_FOLLOWS = rule(
-    "RSP-03b", "soft", NO_FOLLOWER.message,
+    source="vercel/ai#7099, #8379; continuedev/continue#8933; openai/openai-agents-js#326")
+USER_FOLLOWS = rule("RSP-03b", "soft", NO_FOLLOWER.message,
     summary="Reasoning does not stand before a turn of the caller's (recorded accepted once).",
-    repair="as RSP-03", source="openai/openai-node#1567",
-)
-rule(
-    "RSP-04", "hard",
+    repair="as RSP-03", source="openai/openai-node#1567")
+rule("RSP-04", "hard",
     "Item '{id}' of type 'function_call' was provided without its required 'reasoning' item: '{reasoning}'.",
     summary="A call with an id keeps its reasoning.",
     repair="strip the item's id, keep its call_id",
     source="omnigent-ai/omnigent#5066; laravel/ai#1052; TanStack/ai#1365",
-    unchecked="only the provider knows whether reasoning led to the call",
-)
-SAME_ID = rule(
-    "RSP-05", "hard",
+    unchecked="only the provider knows whether reasoning led to the call")
+SAME_ID = rule("RSP-05", "hard",
     "Duplicate item found with id {id}. Remove duplicate items from your input and try again.",
     summary="Ids of items are unique.",
-    repair="drop the repeat", source="vercel/ai#7883",
-)
-NOT_STORED = rule(
-    "RSP-06", "hard",
+    repair="drop the repeat", source="vercel/ai#7883")
+NOT_STORED = rule("RSP-06", "hard",
     "Item with id '{id}' not found. Items are not persisted when `store` is set to false. Try again with `store` set "
     "to true, or remove this item from your input.",
     summary="Without store, nothing is referred to, and reasoning comes encrypted or without an id.",
     repair="strip the id, or send encrypted_content",
-    source="vercel/ai#7543; earendil-works/pi#5059; openai/openai-agents-python#2020",
-)
-rule(
-    "RSP-07", "hard", "The encrypted content {start}... could not be verified.",
+    source="vercel/ai#7543; earendil-works/pi#5059; openai/openai-agents-python#2020")
+rule("RSP-07", "hard", "The encrypted content {start}... could not be verified.",
     summary="Encrypted reasoning is the issuer's, unchanged, of the same organisation and model.",
     repair="strip it", source="openai/codex#8119, #8145; Wei-Shaw/sub2api#2863",
-    unchecked="only the issuer can read it",
-)
-ID_PREFIX = rule(
-    "RSP-09", "hard", "Invalid '{at}': '{id}'. Expected an ID that begins with '{prefix}'.",
+    unchecked="only the issuer can read it")
+ID_PREFIX = rule("RSP-09", "hard", "Invalid '{at}': '{id}'. Expected an ID that begins with '{prefix}'.",
     summary="An item's id begins as its type demands.",
-    repair="leave the id out", source="nodetool-ai/nodetool#4252; prefixes as recorded",
-)
+    repair="leave the id out", source="nodetool-ai/nodetool#4252; prefixes as recorded")
 
 # Items and parts
 
-ROLE = rule(
-    "RSP-10", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
+ROLE = rule("RSP-10", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
     summary="Roles are assistant, system, developer and user.",
-    repair="make it a function_call_output", source="Chevey339/kelivo#281",
-)
-ASSISTANT_PART = rule(
-    "RSP-12", "hard", "Invalid value: '{value}'. Supported values are: 'output_text' and 'refusal'.",
+    repair="make it a function_call_output", source="Chevey339/kelivo#281")
+ASSISTANT_PART = rule("RSP-12", "hard", "Invalid value: '{value}'. Supported values are: 'output_text' and 'refusal'.",
     summary="The assistant's parts are output_text and refusal.",
-    repair="map it", source="the API's documentation; never recorded accepted",
-)
-PART = rule(
-    "RSP-12b", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
+    repair="map it", source="the API's documentation; never recorded accepted")
+PART = rule("RSP-12b", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
     summary="Parts are of a known type.",
-    repair="map it, or drop it", source="the API's documentation; never recorded accepted",
-)
-EXTRA_KEY = rule(
-    "RSP-14", "hard", "Unknown parameter: '{at}'.",
+    repair="map it, or drop it", source="the API's documentation; never recorded accepted")
+EXTRA_KEY = rule("RSP-14", "hard", "Unknown parameter: '{at}'.",
     summary="Items and parts have known keys only.",
-    repair="project them on a whitelist", source="openai/openai-python#3146; never recorded accepted",
-)
-KIND = rule(
-    "RSP-15", "soft", "Invalid value: '{value}'. Supported values are: {supported}.",
+    repair="project them on a whitelist", source="openai/openai-python#3146; never recorded accepted")
+KIND = rule("RSP-15", "soft", "Invalid value: '{value}'. Supported values are: {supported}.",
     summary="Items are of a type that is known here; the API learns new ones.",
-    repair="drop it, or convert it", source="the provider's own types",
-)
-SHAPE = rule(
-    "RSP-16", "hard", "Invalid type for '{at}': expected {wanted}, but got {got} instead.",
+    repair="drop it, or convert it", source="the provider's own types")
+SHAPE = rule("RSP-16", "hard", "Invalid type for '{at}': expected {wanted}, but got {got} instead.",
     summary="Every value has its type.",
-    repair="depends on the field", source="recorded for OAI-13",
-)
-MISSING = rule(
-    "RSP-16b", "hard", "Missing required parameter: '{at}'.",
+    repair="depends on the field", source="recorded for OAI-13")
+MISSING = rule("RSP-16b", "hard", "Missing required parameter: '{at}'.",
     summary="Every required field is there.",
-    repair="depends on the field", source="recorded",
-)
-FILE_TYPE = rule(
-    "RSP-17", "hard",
+    repair="depends on the field", source="recorded")
+FILE_TYPE = rule("RSP-17", "hard",
     "Invalid file data: '{at}'. Expected a base64-encoded data URL with a valid file MIME type (e.g. "
     "'data:text/plain;base64,SGVsbG8sIFdvcmxkIQ=='), but got unsupported MIME type '{value}'. Please see "
     "https://platform.openai.com/docs/assistants/tools/file-search#supported-files for supported file types.",
     summary="A file is a document, not sound or film.",
-    repair="replace it by a stub", source="recorded",
-)
-FILE_URL_TYPE = rule(
-    "RSP-17c", "hard", "Invalid file at '{name}': expected a document, but got audio or video.",
+    repair="replace it by a stub", source="recorded")
+FILE_URL_TYPE = rule("RSP-17c", "hard", "Invalid file at '{name}': expected a document, but got audio or video.",
     summary="The file behind an address is no sound or film, as far as its name says.",
-    repair="replace it by a stub", source="as RSP-17; no refusal was recorded in words of its own",
-)
-FILE_URL_FORMAT = rule(
-    "RSP-17d", "soft", "{name}: not every model reads documents other than PDF",
+    repair="replace it by a stub", source="as RSP-17; no refusal was recorded in words of its own")
+FILE_URL_FORMAT = rule("RSP-17d", "soft", "{name}: not every model reads documents other than PDF",
     summary="The file behind an address is a PDF, as far as its name says.",
-    repair="send its text", source="the API's documentation",
-)
-IMAGE_TYPE = rule(
-    "RSP-17b", "hard",
+    repair="send its text", source="the API's documentation")
+IMAGE_TYPE = rule("RSP-17b", "hard",
     "The image data you provided does not represent a valid image. Please check your input and try again with one of "
     "the supported image formats: ['image/jpeg', 'image/png', 'image/gif', 'image/webp'].",
     summary="Images are png, jpeg, gif or webp.",
-    repair="replace it by a stub", source="the API's documentation",
-)
+    repair="replace it by a stub", source="the API's documentation")
 
 # Parameters
 
-NO_INPUT = rule(
-    "RSP-18", "hard",
+NO_INPUT = rule("RSP-18", "hard",
     'One of "input" or "previous_response_id" or \'prompt\' or \'conversation_id\' must be provided.',
     summary="A request has input, or something to go on from (an empty list was recorded accepted).",
-    repair="insert a user turn", source="the API's documentation",
-)
-NO_MODEL = rule(
-    "RSP-19", "soft", "Missing required parameter: 'model'.",
+    repair="insert a user turn", source="the API's documentation")
+NO_MODEL = rule("RSP-19", "soft", "Missing required parameter: 'model'.",
     summary="A request names its model (the sender may add it; a prompt may hold it).",
-    repair="set the model", source="the API's documentation", by_sender=True,
-)
-FEW_TOKENS = rule(
-    "RSP-20", "hard",
+    repair="set the model", source="the API's documentation", by_sender=True)
+FEW_TOKENS = rule("RSP-20", "hard",
     "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= {limit}, but got {value} instead.",
     summary=f"max_output_tokens is at least {MIN_OUTPUT_TOKENS}.",
-    repair="raise it", source="recorded",
-)
-EXTRA_PARAMETER = rule(
-    "RSP-21", "soft", EXTRA_KEY.message,
+    repair="raise it", source="recorded")
+EXTRA_PARAMETER = rule("RSP-21", "soft", EXTRA_KEY.message,
     summary="Parameters are known ones; new ones come.",
-    repair="drop the parameter", source="the provider's own types",
-)
+    repair="drop the parameter", source="the provider's own types")
 
 # The document itself
 
-BAD_JSON = rule(
-    "RSP-22", "hard", NOT_JSON,
+BAD_JSON = rule("RSP-22", "hard", NOT_JSON,
     summary="The body is a JSON object.",
-    repair="send JSON", source="as OAI-21",
-)
-SURROGATE = rule(
-    "RSP-22b", "soft", NOT_JSON,
+    repair="send JSON", source="as OAI-21")
+SURROGATE = rule("RSP-22b", "soft", NOT_JSON,
     summary="No lone surrogates (no report says what the API makes of them).",
-    repair="replace them by U+FFFD", source="as ANT-32, by analogy",
-)
+    repair="replace them by U+FFFD", source="as ANT-32, by analogy")
 
 # A policy's own
 
@@ -215,6 +156,5 @@ ENDS_WITH_ASSISTANT = rule(
     "RSP-23", "hard", "The last item is the assistant's, and the policy tail=reject refuses such a history.",
     summary="Under the policy tail=reject, a history does not end with the assistant.",
     repair="append a user turn, or choose another policy", source="ours: the API itself goes on after it (recorded)",
-    unchecked="the API takes it, the policy does not",
-)
+    unchecked="the API takes it, the policy does not")
 # fmt: on
