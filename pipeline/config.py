@@ -27,6 +27,7 @@ from pipeline.errors import InputError
 from pipeline.kafka import SECRETS, KafkaSettings
 from pipeline.model import Policy
 from pipeline.objects import ObjectSettings
+from pipeline.stages.limits import Limits
 from pipeline.text import MARKER, SOURCE_ROOTS
 from topics.declarations import DEFAULT_PARTITIONS
 
@@ -170,6 +171,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(ge=0, le=64 * _MIB, description="Bytes that wait in a parked session at most.")
     ] = 8 * _MIB
     session: SessionDefaults = SessionDefaults()
+    limits: Limits = Limits()
     objects: ObjectSettings = ObjectSettings()
     text: TextSettings = TextSettings()
     state: StateSettings = StateSettings()

@@ -112,6 +112,8 @@ DEAD_LETTER_CODES = (
     "forgotten",
     "id_reused",
     "internal",
+    "limit_bytes",
+    "limit_sessions",
     "missing_role",
     "nested_too_deeply",
     "no_key",

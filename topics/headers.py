@@ -59,6 +59,7 @@ ERROR_PARTITION = ERROR_PREFIX + "partition"
 ERROR_OFFSET = ERROR_PREFIX + "offset"
 ERROR_VERSION = ERROR_PREFIX + "version"
 ERROR_VALUE_SHA256 = ERROR_PREFIX + "value-sha256"
+ERROR_LIMIT = ERROR_PREFIX + "limit"
 ERROR_LETTER = ERROR_PREFIX + "letter"
 
 Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256, hexadecimal.")]
@@ -229,6 +230,13 @@ class DeadLetterHeaders(
     path: Annotated[str | UnsetType, Meta(description="The place, such as messages.3.content.1.")] = UNSET
     value_sha256: Annotated[
         Digest | UnsetType, Meta(description="The value's digest, where it did not fit; the value is then null.")
+    ] = UNSET
+    limit: Annotated[
+        str | UnsetType,
+        Meta(
+            description="The limit of its tenant that refused the record, as sessions=100. A replay of other sessions "
+            "has other tenants' shares: what it says of this session cannot be compared."
+        ),
     ] = UNSET
     letter: Annotated[
         str | UnsetType,

@@ -119,6 +119,7 @@ def _found(states: dict[int, TurnStates], places: list[tuple[int, bytes]]) -> It
         else:
             if entry is not None:
                 yield Standing(partition, key, entry)
+                states[partition].committed({}, room=0)  # what was told of it need not be remembered
 
 
 @click.group("sessions", cls=Group)

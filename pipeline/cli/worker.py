@@ -102,6 +102,7 @@ def session_defaults(config: Config) -> Defaults:
         on_dead_letter=config.on_dead_letter,
         parked_records=config.parked_records,
         parked_bytes=config.parked_bytes,
+        limits=config.limits,
         redact_roots=config.text.redact_roots,
         redact_marker=config.text.redact_marker,
     )

@@ -11,6 +11,7 @@ from pipeline.errors import InputError
 from pipeline.model import Policy
 from pipeline.session import Session
 from pipeline.session.arguments import with_mends
+from pipeline.stages.limits import Limits
 from pipeline.streams.cascade.speech import Speech
 from pipeline.text import MARKER, SOURCE_ROOTS
 from topics.declarations import DAY_MS, MARKER_DAYS
@@ -30,9 +31,9 @@ class Defaults(Struct, frozen=True, kw_only=True):
     ``on_dead_letter`` says what becomes of a session's later records after one that could not be processed: they are
     processed, follow it into the dead letters until the history is restored, or wait until the session is released, so
     that a hole never becomes a wrong history; or the worker stops there. So many records and bytes wait at most.
-    ``source`` is whose events those are that do not say. ``marker_ms`` is how long it is remembered that a session is
-    over. ``redact_roots`` are the paths that a planner that speaks text only must not tell, and ``redact_marker`` what
-    stands for them.
+    ``limits`` are what tenants may have. ``source`` is whose events those are that do not say. ``marker_ms`` is how
+    long it is remembered that a session is over. ``redact_roots`` are the paths that a planner that speaks text only
+    must not tell, and ``redact_marker`` what stands for them.
     """
 
     targets: tuple[str, ...] = ("anthropic",)
@@ -44,6 +45,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
     on_dead_letter: OnDeadLetter = "go-on"
     parked_records: int = 1_000
     parked_bytes: int = 8 << 20
+    limits: Limits = Limits()
     source: str = "claude-cli"
     marker_ms: int = MARKER_DAYS * DAY_MS
     redact_roots: tuple[str, ...] = SOURCE_ROOTS

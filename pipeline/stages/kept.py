@@ -33,6 +33,12 @@ class Records:
         return self._records.get(session, {})
 
 
+class KeptBeside(Protocol):
+    """What is kept of a partition beside its sessions."""
+
+    def restore(self, key: bytes, value: bytes | None) -> None: ...
+
+
 class Entry(Protocol):
     """A live session. ``memory_bytes`` is about how much memory it takes, as measured by the bytes of its records."""
 
@@ -54,7 +60,8 @@ class Kept(Generic[E]):
 
     def __init__(self, endings: Endings | None) -> None:
         self.format = STATE_FORMATS[-1]
-        self._endings = Endings(0) if endings is None else endings
+        # Who keeps what is no session's own, by the kind of record.
+        self._beside: dict[bytes, KeptBeside] = dict.fromkeys(KINDS, Endings(0) if endings is None else endings)
         self._store: Store = Records()
         self._live: dict[bytes, E] = {}  # the one touched last is the last
         self._live_bytes = 0
@@ -83,21 +90,21 @@ class Kept(Generic[E]):
         """Use this store, which may hold records already."""
         self._store = store
         for key, value in store.read(NO_SESSION).items():
-            if key[:1] in KINDS:
-                self._endings.restore(key, value)
+            if key[:1] in self._beside:
+                self._beside[key[:1]].restore(key, value)
             else:
                 self._note_key(key, stands=True)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record, oldest first; a session is decoded when it is next heard of."""
-        if key[:1] in KINDS:
-            self._endings.restore(key, value)
+        if key[:1] in self._beside:
+            self._beside[key[:1]].restore(key, value)
         elif key[:1] in self.known_keys:
             self._note_key(key, stands=value is not None)
         self._put(key, value)
 
     def _put(self, key: bytes, value: bytes | None) -> None:
-        if key[:1] in KINDS:
+        if key[:1] in self._beside:
             self._store.put(NO_SESSION, key, value)
             return
         self._store.put(self.session_of(key), key, value)

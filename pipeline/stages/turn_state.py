@@ -27,6 +27,7 @@ from pipeline.session import Session
 from pipeline.stages.endings import DEADLINE, Endings
 from pipeline.stages.heads import CHANGE, WrittenHead
 from pipeline.stages.kept import Kept
+from pipeline.stages.limits import SIZE, Usage
 from pipeline.stages.parked import Parked
 from topics.records import TurnAppended, TurnRecord
 
@@ -118,8 +119,12 @@ class TurnStates(Kept[TurnState]):
     session_of = staticmethod(session_of)
     known_keys = frozenset({_PARKED, _WAITING})
 
-    def __init__(self, fresh: Callable[[], Session], endings: Endings | None = None) -> None:
+    def __init__(
+        self, fresh: Callable[[], Session], endings: Endings | None = None, usage: Usage | None = None
+    ) -> None:
         super().__init__(endings)
+        if usage is not None:
+            self._beside[SIZE] = usage
         self._fresh = fresh
         # The changelog's keys of what is parked and of what waits.
         self._standing: dict[bytes, set[bytes]] = {_PARKED: set(), _WAITING: set()}

@@ -19,6 +19,7 @@ from pipeline.stages.base import Output, Record, Result, dead_letter, place_of, 
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.endings import EndedError, Endings
 from pipeline.stages.kept import KeepsSessions
+from pipeline.stages.limits import LimitError, Usage
 from pipeline.stages.parked import Parked, ParkedFullError, in_order, packed, unpacked
 from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
@@ -73,7 +74,8 @@ class TurnsStage(KeepsSessions):
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
         self._endings = Endings(self._defaults.marker_ms)
-        self._states = TurnStates(self._defaults.session, self._endings)
+        self._usage = Usage(self._defaults.limits)
+        self._states = TurnStates(self._defaults.session, self._endings, self._usage)
 
     def levels(self) -> dict[str, int]:
         return {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}
@@ -97,15 +99,19 @@ class TurnsStage(KeepsSessions):
         return self._finished(batch)
 
     def _finished(self, batch: _Batch) -> Result:
-        batch.result.changes = self._states.changes(sorted(batch.touched)) | self._endings.changes()
+        kept = (self._states.changes(sorted(batch.touched)), self._endings.changes(), self._usage.changes())
+        batch.result.changes = kept[0] | kept[1] | kept[2]
         batch.result.tally = dict(batch.tally)
         return batch.result
 
     def _put_aside(self, record: Record, error: ReknitError, batch: _Batch) -> None:
         policy = self._defaults.on_dead_letter
-        if policy == "stop" and not isinstance(error, EndedError):
+        if policy == "stop" and not isinstance(error, (EndedError, LimitError, QuarantinedError)):
             raise stopped(record, self.topic, error) from error
-        batch.result.outputs.append(dead_letter(record, self.topic, error))
+        letter = dead_letter(record, self.topic, error)
+        if isinstance(error, LimitError):
+            letter = structs.replace(letter, headers=(*letter.headers, (names.ERROR_LIMIT, error.limit.encode())))
+        batch.result.outputs.append(letter)
         batch.tally["reknit_dead_letters_total", self.topic, error.code] += 1
         if not record.key or isinstance(error, EndedError) or self._states.is_parked(record.key):
             return
@@ -114,9 +120,12 @@ class TurnsStage(KeepsSessions):
             return
         # A session whose state cannot be read gives dead letters as it is.
         with suppress(InternalError):
+            if isinstance(error, LimitError) and self._states.find(record.key) is None:
+                return  # a session that may not begin leaves nothing
             entry = self._states.get(record.key, record.offset)
             batch.touched.add(record.key)
-            if policy == "park" and not entry.quarantined:
+            self._usage.note_begun(record.key)
+            if policy == "park" and not entry.quarantined and not isinstance(error, LimitError):
                 entry.parked = Parked(packed(record, None))
                 self._endings.stop_clock(record.key)
             else:
@@ -131,6 +140,9 @@ class TurnsStage(KeepsSessions):
             # Not looked at before: one whose state cannot be read can be closed too.
             self._end_session(key, event, record, batch)
             return
+        size = len(record.value or b"")
+        if self._states.find(key) is None:
+            self._usage.admit(key, event, size, begins=True)
         entry = self._states.get(key, record.offset)
         if entry.quarantined and not isinstance(event, HistoryRestored):
             raise QuarantinedError("quarantined", "an earlier record of this session is in the dead letters")
@@ -139,7 +151,14 @@ class TurnsStage(KeepsSessions):
             self._endings.prolong(key, entry.session.policy.expires_after)
             batch.count_turn(event, "repeated")
             return
-        self._apply(entry, event, Publisher(key, entry, record, batch.result, batch.tally))
+        try:
+            self._usage.admit(key, event, size, begins=False)
+            self._apply(entry, event, Publisher(key, entry, record, batch.result, batch.tally))
+        except ReknitError:
+            if (name := getattr(event, "id", UNSET)) is not UNSET:
+                forget_id(entry, name)  # sent again with content that can be used, it is welcome
+            raise
+        self._usage.note_taken(key, event, size)
         self._endings.prolong(key, entry.session.policy.expires_after)
         begun_anew = self._endings.begin_anew(key)
         if isinstance(event, SessionOpened) or begun_anew:
@@ -183,6 +202,7 @@ class TurnsStage(KeepsSessions):
         The record that a session expires with is another session's as a rule.
         """
         self._states.forget_session(key)
+        self._usage.note_freed(key)
         place = place_of(record, AGENT_TURNS).encode()
         batch.result.outputs.append(Output(PROVIDER_EVENTS, key, None, ((how, place), _OURS)))
         batch.tally["reknit_sessions_ended_total", how] += 1
@@ -263,12 +283,7 @@ class TurnsStage(KeepsSessions):
 
     def _apply(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""
-        try:
-            self._change(entry, event, publisher)
-        except ReknitError:
-            if (name := getattr(event, "id", UNSET)) is not UNSET:
-                forget_id(entry, name)  # sent again with content that can be used, it is welcome
-            raise
+        self._change(entry, event, publisher)
         session = entry.session
         if isinstance(event, RequestWanted):
             publisher.requests("wanted")

@@ -152,7 +152,7 @@ def test_variables_of_others_are_left_alone():
 def test_every_setting_can_be_said_in_the_environment():
     config = Config()
     for name in structs.asdict(config):
-        if name not in {"kafka", "objects", "session", "state", "text"}:  # tables, which are said key by key
+        if name not in {"kafka", "limits", "objects", "session", "state", "text"}:  # tables, which are said key by key
             assert load_config(env={f"REKNIT_{name.upper()}": str(getattr(config, name))}) == config, name
 
 

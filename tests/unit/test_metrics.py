@@ -44,7 +44,11 @@ def raised_in(path):
                 yield code
 
 
-KINDS = {name for name in vars(errors) if name.endswith("Error")} | {"ParkedFullError", "QuarantinedError"}
+KINDS = {name for name in vars(errors) if name.endswith("Error")} | {
+    "LimitError",
+    "ParkedFullError",
+    "QuarantinedError",
+}
 
 
 def test_every_code_that_a_dead_letter_can_have_is_listed():

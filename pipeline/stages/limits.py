@@ -1,0 +1,135 @@
+"""What one tenant may have in a partition: so many sessions, and so many bytes of what was said in them.
+
+A tenant is what stands before the separator in a session's id. Bytes are those of the records that a session's history
+is made of, as they came: what a session keeps, and the same whatever the batches and restarts.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from pipeline.errors import ReknitError
+from topics.records import HistoryRestored, ProviderAnswered, SessionOpened, TurnAppended, TurnRecord
+
+Most = Annotated[int, Meta(ge=0)]
+
+SIZE = b"z"
+
+
+class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one tenant may have in one partition; none where it is null."""
+
+    sessions: Annotated[Most | None, Meta(description="Sessions of one tenant in one partition at most.")] = None
+    bytes: Annotated[
+        Most | None, Meta(description="Bytes of the records that they are made of at most, in one partition.")
+    ] = None
+
+
+class Limits(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every tenant may have, and those that may have something else."""
+
+    separator: Annotated[
+        str, Meta(min_length=1, description="What stands before the first one in a session's id is its tenant.")
+    ] = "/"
+    tenants: Annotated[
+        dict[str, Limit], Meta(description="Tenants with limits of their own: `{acme = {sessions = 100}}`.")
+    ] = {}
+
+
+class LimitError(ReknitError):
+    """A record was refused because of what its tenant has already. ``limit`` is which one, for the letter's header."""
+
+    fault = "caller"
+
+    @property
+    def limit(self) -> str:
+        return self.message.rpartition(" ")[2]
+
+
+class Usage:
+    """What the tenants of one partition have.
+
+    One kind of changelog record, told apart by its key's first byte: ``z`` + session holds the session's size. None is
+    written while there are no limits; sessions from before are counted once they are heard of again.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._separator = limits.separator.encode()
+        self._on = bool(limits.tenants) or limits.sessions is not None or limits.bytes is not None
+        self._sizes: dict[bytes, int] = {}
+        self._sessions: dict[bytes, int] = {}
+        self._bytes: dict[bytes, int] = {}
+        self._changes: dict[bytes, bytes | None] = {}
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Take one changelog record of this kind, oldest first."""
+        self._set_size(key[1:], None if value is None else int(value))
+
+    def admit(self, key: bytes, event: TurnRecord, size: int, *, begins: bool) -> None:
+        """Look whether a record of ``size`` bytes may be taken; ``begins`` is whether its session would begin with it.
+
+        Raises:
+            LimitError: its tenant has as much as it may have.
+        """
+        if not self._on:
+            return
+        tenant = self._tenant(key)
+        limit = self._limits.tenants.get(tenant.decode("utf-8", "replace"), self._limits)
+        if begins and limit.sessions is not None and self._sessions.get(tenant, 0) >= limit.sessions:
+            raise LimitError("limit_sessions", f"its tenant has all that it may have: sessions={limit.sessions}")
+        before, after = self._sizes.get(key, 0), self._size_after(key, event, size)
+        if limit.bytes is not None and after > before and self._bytes.get(tenant, 0) - before + after > limit.bytes:
+            raise LimitError("limit_bytes", f"its tenant has all that it may have: bytes={limit.bytes}")
+
+    def note_taken(self, key: bytes, event: TurnRecord, size: int) -> None:
+        """A record was taken."""
+        if self._on:
+            self._change_size(key, self._size_after(key, event, size))
+
+    def note_begun(self, key: bytes) -> None:
+        """There is a session now, also where none of its records was taken."""
+        if self._on:
+            self._change_size(key, self._sizes.get(key, 0))
+
+    def note_freed(self, key: bytes) -> None:
+        """A session is over."""
+        if key in self._sizes:
+            self._change_size(key, None)
+
+    def changes(self) -> dict[bytes, bytes | None]:
+        """The changelog records since the last call, always in the same order."""
+        changes, self._changes = self._changes, {}
+        return dict(sorted(changes.items()))
+
+    def _tenant(self, key: bytes) -> bytes:
+        tenant, separator, _ = key.partition(self._separator)
+        return tenant if separator else b""
+
+    def _size_after(self, key: bytes, event: TurnRecord, size: int) -> int:
+        match event:
+            case HistoryRestored():
+                return size
+            case TurnAppended() | SessionOpened() | ProviderAnswered():
+                return self._sizes.get(key, 0) + size
+            case _:
+                return self._sizes.get(key, 0)
+
+    def _change_size(self, key: bytes, size: int | None) -> None:
+        if self._sizes.get(key) != size:
+            self._changes[SIZE + key] = None if size is None else b"%d" % size
+            self._set_size(key, size)
+
+    def _set_size(self, key: bytes, size: int | None) -> None:
+        tenant, before = self._tenant(key), self._sizes.pop(key, None)
+        if size is not None:
+            self._sizes[key] = size
+        for counts, change in (
+            (self._sessions, (size is not None) - (before is not None)),
+            (self._bytes, (size or 0) - (before or 0)),
+        ):
+            counts[tenant] = counts.get(tenant, 0) + change
+            if not counts[tenant]:
+                del counts[tenant]
