@@ -167,9 +167,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parked_records: Annotated[
         int, Meta(ge=0, description="Records that wait in a parked session at most; later ones are dead letters.")
     ] = 1_000
-    parked_bytes: Annotated[
-        int, Meta(ge=0, le=64 * _MIB, description="Bytes that wait in a parked session at most.")
-    ] = 8 * _MIB
+    parked_bytes: Annotated[int, Meta(ge=0, le=64 * _MIB, description="Bytes that wait there at most.")] = 8 * _MIB
     session: SessionDefaults = SessionDefaults()
     limits: Limits = Limits()
     objects: ObjectSettings = ObjectSettings()
