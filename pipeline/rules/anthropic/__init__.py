@@ -111,9 +111,10 @@ class Anthropic(Fold[Messages, Message]):
         for name in head:
             if name not in PARAMETERS:
                 walk.refuse(rules.EXTRA_PARAMETER, name)
-        for path, features in BETA_PARAMETERS.items():
-            if _is_set(head, path):
-                walk.judge_beta(features, path, path)
+        if walk.betas:
+            for path, features in BETA_PARAMETERS.items():
+                if _is_set(head, path):
+                    walk.judge_beta(features, path, path)
         return walk
 
     def read_items(self, values: Sequence[object], walk: Messages) -> list[Message | None]:

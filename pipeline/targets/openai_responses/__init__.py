@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from pipeline.history.pieces import Book, Message, Piece
+from pipeline.history.pieces import STRIPPED, Book, Message, Piece
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.parts import encode
 from pipeline.targets._openai.speech import (
@@ -146,7 +146,7 @@ class ResponsesDialect(ListDialect):
         written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME, self._voice.observed))
         message = in_common_words(message, written.book)
         {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
-        if not written.items:
+        if not written.items and any(piece.code != STRIPPED for piece in message.pieces):
             stub = stub_for(message, written.book)
             role = "assistant" if message.role == "assistant" else "user"
             written.put(message_item(role, STUB, {}), row(stub, f"{written.place}.content"))
