@@ -185,6 +185,7 @@ class Book:
         self._add(code, piece, after, detail)
         if after is not None:
             piece = structs.replace(piece, block=after, came_as=piece.tool_id)
+        # The ledger has one fate for a block: of all that happened to it, the gravest.
         if _GRAVITY[FIXES[code].fate] > _GRAVITY[piece.fate]:
             return structs.replace(piece, fate=FIXES[code].fate, code=code)
         return piece

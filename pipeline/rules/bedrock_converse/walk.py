@@ -106,6 +106,7 @@ class Turns(Walk):
             self.refuse(rules.FIRST_USER, "messages.0")
         if role == "assistant":
             self._judge_pairs()
+            # Only now: two calls of one run under one id break another rule than an id that comes again.
             if self.calls:
                 self.ids = self.ids.plus(self.calls)
             self.calls = self.results = ()

@@ -50,6 +50,7 @@ class Turns(Walk):
     def judge_item(self, message: Message) -> None:
         content, role = message.content, message.role
         self.role = role
+        # Tool messages must follow their calls directly, so any other message closes the turn.
         if role == "tool":
             self._result(message.tool_call_id)
         elif self.calls:

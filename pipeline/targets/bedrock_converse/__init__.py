@@ -91,6 +91,7 @@ class ConverseDialect(ListDialect):
         fitting = ConverseFitting(book, self._model, state.documents, state.numbers, points)
         halves = unpaired_halves(message, self._model) if "nova" in self._model else set()
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
+        # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.
         fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
         pieces = fit_reasoning(fitted, self._model, book)
         if final:

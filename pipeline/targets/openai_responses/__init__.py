@@ -93,6 +93,7 @@ class _Items:
     def say(self, piece: Piece) -> None:
         """Say a text of the assistant's; an item of the provider's own stays one."""
         own = self._said and not (self._said[0].own is piece.own is UNSET)
+        # An item has one id: what came as two items stays two.
         if own and self._said[0].turn != piece.turn:
             self.put_said()
         if not self._said:
