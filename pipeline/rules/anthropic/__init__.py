@@ -13,8 +13,7 @@ from pipeline.rules._fold import Fold
 from pipeline.rules._json import BadJSON, Misfit, Report, Spot, fit, fit_with_items
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.blocks import Messages, judge_blank
-from pipeline.rules.anthropic.catalogue import CATALOGUE, rule
-from pipeline.rules.anthropic.families import family_of
+from pipeline.rules.anthropic.catalogue import CATALOGUE, family_of, rule
 from pipeline.rules.anthropic.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
 from pipeline.rules.base import Rule
 

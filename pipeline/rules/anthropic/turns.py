@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from pipeline.rules._fold import Walk
 from pipeline.rules.anthropic import catalogue as rules
-from pipeline.rules.anthropic.families import UNKNOWN, Claude
+from pipeline.rules.anthropic.catalogue import UNKNOWN, Claude
 from pipeline.rules.anthropic.wire import KINDS, Message, RedactedThinking, Text, Thinking, ToolUse
 from pipeline.rules.base import NONE_SEEN, Seen
 

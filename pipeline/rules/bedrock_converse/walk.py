@@ -15,8 +15,7 @@ from pipeline.rules._fold import Walk
 from pipeline.rules._json import Hole
 from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.bedrock_converse import catalogue as rules
-from pipeline.rules.bedrock_converse.catalogue import member
-from pipeline.rules.bedrock_converse.families import Converse
+from pipeline.rules.bedrock_converse.catalogue import Converse, member
 from pipeline.rules.bedrock_converse.wire import (
     Block,
     Document,
