@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from build import call, result, said, text, user
+from build import call, image, png, result, said, text, thinking, user
 
 from pipeline import Session, normalize
 from pipeline.history.results import INTERRUPTED, PLACEHOLDERS, TEMPLATES
@@ -195,3 +195,22 @@ def test_a_late_result_names_the_last_of_several_calls_that_were_left_out():
     history = [user("q"), said("one moment", call("a"), call("b")), user(result("a")), *chatter, user(result("b"))]
     _, codes = mended(*history, missing_result="drop", orphan_result="drop")
     assert codes == ["call_unanswered", "result_late"]
+
+
+def test_users_around_a_turn_of_which_only_reasoning_is_left_speak_as_one():
+    history = [user("q"), said("well"), user("go"), said(thinking("hm", signature="s"), call("a")), user("on")]
+    done = normalize(history, to="bedrock-converse", policy={"missing_result": "drop"})
+    assert json.loads(done.body)["messages"][2:] == [{"role": "user", "content": [{"text": "go"}, {"text": "on"}]}]
+    assert [fix.code for fix in done.fixes] == ["call_unanswered", "reasoning_alone", "turns_merged"]
+
+
+def test_results_that_are_made_up_are_placed_behind_the_ones_that_came():
+    history = [user("q"), said(call("a"), call("b"), call("c")), user(result("a")), said("so"), user("on")]
+    places = [fix.path for fix in normalize(history).fixes if fix.code == "result_synthesised"]
+    assert places == ["messages.2.content.1", "messages.2.content.2"]
+
+
+def test_which_media_of_a_result_were_mended_is_told():
+    folded = image(f"{png()[:20]}\n{png()[20:]}")
+    done = normalize([user("q"), said(call("a")), user(result("a", [folded, text("x"), folded]))])
+    assert [(fix.path, fix.detail) for fix in done.fixes] == [("messages.2.content.0", "content.0, content.2")]

@@ -247,9 +247,10 @@ def test_what_was_never_shown_is_not_withdrawn():
     assert texts(items) == [("Hello.", False)]
 
 
-def test_what_an_error_cut_says_which_one():
-    items, _ = run(*TEXT, Failed("Overloaded", "overloaded"))
-    assert [item.reason for item in items if isinstance(item, ItemCompleted)] == ["overloaded"]
+@pytest.mark.parametrize(("code", "reason"), [("overloaded", "overloaded"), ("", "error")])
+def test_what_an_error_cut_says_which_one(code, reason):
+    items, _ = run(*TEXT, Failed("Overloaded", code))
+    assert [item.reason for item in items if isinstance(item, ItemCompleted)] == [reason]
 
 
 def test_without_records_no_turns_are_kept():

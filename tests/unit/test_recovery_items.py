@@ -6,7 +6,7 @@ import pytest
 from streamed import only
 
 from pipeline.streams import recover
-from topics.items import AgentError, ItemCompleted, ItemRetracted, TurnDelta, TurnResult
+from topics.items import AgentError, ItemCompleted, ItemResult, ItemRetracted, TurnDelta, TurnResult
 from topics.reducer import reduce
 
 
@@ -100,6 +100,26 @@ def test_unknown_blocks_are_opaque_items_streamed_or_promoted():
 def test_unknown_content_that_belongs_to_no_block_is_passed_on(before):
     (item,) = [item for item in recovered(*before, block_delta(9, type="odd_delta")) if hasattr(item, "event")]
     assert (item.reason, bytes(item.event)) == ("unknown content outside a message", b'{"type": "odd_delta"}')
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("mcp__files__read__all", ("read__all", "files", "mcp")),
+        ("mcp____read", ("mcp____read", "", "")),
+        ("mcp__files__", ("mcp__files__", "", "")),
+        ("mcp__files", ("mcp__files", "", "")),
+    ],
+)
+def test_a_tool_of_a_server_is_named_in_its_parts(name, parts):
+    (entry,) = reduce(recovered(whole("m1", used("t1") | {"name": name}))).entries
+    assert (entry.started.name, entry.started.tool_server, entry.started.tool_source) == parts
+
+
+def test_what_stands_beside_a_result_is_told_with_it():
+    items = recovered(whole("m1", used("t1")), answer("t1", "out") | {"request_id": "r1"})
+    (told,) = only(items, ItemResult)
+    assert {name: bytes(raw) for name, raw in told.extras.items()} == {"request_id": b'"r1"'}
 
 
 def test_members_that_nobody_knows_are_carried_as_extras():

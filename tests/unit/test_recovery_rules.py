@@ -170,6 +170,13 @@ THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
             [start("m1"), text("Hlo"), text("World", 1), whole("m1", said("Hello")), whole("m1", said("World"))],
             [("text", "Hello"), ("text", "World")],
             id="a delta lost in the middle is mended by the block at its place"),
+        pytest.param(
+            [start("m1"), text("Real."), end(), text("\n\n", 1), whole("m1", said("(no content)")),
+             whole("m1", said("Real."))],
+            [("text", "Real."), ("text", "(no content)")], id="words for a blank text stand there, wherever it is"),
+        pytest.param(
+            [start("m1"), call("t1", "{}"), text("Hm.", 1, "thinking"), whole("m1", THOUGHT | {"thinking": ""})],
+            [("thinking", "Hm.")], id="thinking that is left out is confirmed wherever it stands"),
         pytest.param([whole("m1", said("a")), whole("m1", said("a"))], [("text", "a"), ("text", "a")],
                      id="two blocks of the same text are two blocks"),
         pytest.param([start("m1"), text("Hm.", kind="thinking"), whole("m1", THOUGHT | {"thinking": ""})],
@@ -286,6 +293,23 @@ def test_what_was_accepted_is_followed_and_not_replaced(accepted):
     items = recovered(*run)
     assert not any(isinstance(item, ItemRetracted) for item in items)
     assert [entry.item_id for entry in reduce(items).entries] == ["t1", "cc-promoted-0"]
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [[finish("tool_use"), answer("t1", parent_tool_use_id="t0")], [finish("end_turn"), answer("t1")]],
+    ids=["answered-by-a-sub-agent", "stopped-for-another-reason"],
+)
+def test_what_was_not_accepted_goes_when_the_replacement_says_it_again(waiting):
+    run = [
+        start("m1"),
+        call("t1", '{"a":1}'),
+        whole("m1", used("t1", a=1)),
+        end(),
+        waiting,
+        whole("m2", used("t3", a=1)),
+    ]
+    assert [entry.item_id for entry in reduce(recovered(*run)).entries] == ["t3"]
 
 
 def test_a_finished_attempt_that_another_attempt_follows_was_accepted():

@@ -116,7 +116,17 @@ def test_another_source_ends_the_run_and_its_last_items_come_with_the_next_feed(
     recovery.switch_source("claude-cli")
     recovery = Recovery.restore(recovery.snapshot())
     first, *_ = recovery.feed(answer("m2", "next"))
-    assert first == ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next source")
+    last = ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next source")
+    assert first == last
+    assert last not in recovery.feed(answer("m3", "more")) + recovery.end_run()
+
+
+def test_the_last_items_of_another_source_come_with_the_end_where_nothing_follows():
+    recovery = Recovery()
+    feed(recovery, *streamed("m1", "cut"))
+    recovery.switch_source("claude-cli")
+    items = recovery.end_run() + recovery.end_run()
+    assert [item.reason for item in items if isinstance(item, ItemCompleted)] == ["next source"]
 
 
 def test_an_unknown_source_is_refused():
@@ -307,6 +317,8 @@ def test_turn_ids_are_unique_and_the_same_when_the_same_lines_come_again():
     first, again = turns(*lines), turns(b"\n".join(lines))
     assert first == again
     assert len({turn.id for turn in first}) == 3
+    own = [line(type="user", message={"role": "user", "content": "Go on."}, isSynthetic=True)] * 2
+    assert [turn.id.rpartition("-")[0] for turn in turns(*own)] == ["cc-turn-0", "cc-turn-1"]
 
 
 def test_nothing_is_kept_for_nobody():

@@ -362,6 +362,13 @@ def test_other_choices_are_no_part_of_what_the_model_is_told_that_it_said():
     ]
 
 
+def test_the_call_of_another_choice_ends_with_its_input():
+    calls = [choice(index=index, tool_calls=[call(0, f"t{index}", "f", '{"a":1}')]) for index in (0, 1)]
+    items = run(chunk(*calls), chunk(choice("tool_calls"), choice("tool_calls", index=1)))
+    raws = [json.loads(bytes(item.raw)) for item in only(items, ItemCompleted) if item.raw]
+    assert raws == [{"type": "choice", "choice": 1, "of": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]
+
+
 def test_what_comes_behind_the_end_of_its_choice_is_passed_on():
     first = chunk(choice(role="assistant", content="A"), choice(index=1, role="assistant", content="B"))
     late = chunk(choice(content="a", audio={"data": "x"}))
