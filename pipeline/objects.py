@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -64,7 +64,11 @@ class ObjectStoreError(ReknitError):
 
 
 class Objects:
-    """The objects of one pipeline. Where the store does not answer, calls raise ``ConnectionError``."""
+    """The objects of one pipeline. Where the store does not answer, calls raise ``ConnectionError``.
+
+    The client's own coroutines are not used: its threads may still want the interpreter's lock while that is taken
+    down, and the process then ends with an abort.
+    """
 
     def __init__(self, store: ObjectStore, folder: str, threshold_bytes: int) -> None:
         self._store = store
@@ -75,7 +79,7 @@ class Objects:
         """Write a value; its key."""
         key = dataref_of(session, value)
         with _answering():
-            await self._store.put_async(self._path(key), value)
+            await asyncio.to_thread(self._store.put, self._path(key), value)
         return key
 
     async def get(self, session: bytes, key: str) -> bytes:
@@ -89,10 +93,7 @@ class Objects:
             raise InputError("object_foreign", "header `dataref` is no key of this session")
         for pause in (*_LOOK_AGAIN_SECONDS, None):
             with suppress(FileNotFoundError), _answering():
-                found = await self._store.get_async(self._path(key))
-                if found.meta["size"] > LARGEST_INPUT:
-                    raise InputError("too_large", f"an object holds at most {LARGEST_INPUT} bytes")
-                value = bytes(await found.bytes_async())
+                value = await asyncio.to_thread(self._read, key)
                 if dataref_of(session, value) != key:
                     raise InputError("object_damaged", "the object is not what was written under its key")
                 return value
@@ -100,25 +101,30 @@ class Objects:
                 await asyncio.sleep(pause)
         raise InputError("object_missing", "the object store does not hold what the record names")
 
-    async def every(self, session: bytes | None = None) -> AsyncIterator[tuple[str, datetime]]:
+    async def every(self, session: bytes | None = None) -> dict[str, datetime]:
         """Keys and when each was written; of one session's objects, or of all."""
         below = "" if session is None else f"/{hashlib.sha256(session).hexdigest()}"
         with _answering():
-            async for some in self._store.list(prefix=self._folder + below):
-                for found in some:
-                    yield found["path"].removeprefix(f"{self._folder}/"), found["last_modified"]
+            every = await asyncio.to_thread(self._store.list(prefix=self._folder + below).collect)
+        return {found["path"].removeprefix(f"{self._folder}/"): found["last_modified"] for found in every}
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete objects; one that is gone already is no error."""
         for key in keys:
             with suppress(FileNotFoundError), _answering():
-                await self._store.delete_async(self._path(key))
+                await asyncio.to_thread(self._store.delete, self._path(key))
 
     async def forget(self, session: bytes) -> int:
         """Delete everything of a session; how many objects there were."""
-        keys = [key async for key, _ in self.every(session)]
+        keys = await self.every(session)
         await self.delete(keys)
         return len(keys)
+
+    def _read(self, key: str) -> bytes:
+        found = self._store.get(self._path(key))
+        if found.meta["size"] > LARGEST_INPUT:
+            raise InputError("too_large", f"an object holds at most {LARGEST_INPUT} bytes")
+        return bytes(found.bytes())
 
     def _path(self, key: str) -> str:
         return f"{self._folder}/{key}"

@@ -17,6 +17,7 @@ from pipeline.cli import Group
 from pipeline.cli.broker import connected, read_partitions, reader, run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import Exit, fail, say, write_json
+from pipeline.client import Place
 from pipeline.client.producers import Turns
 from pipeline.config import Config
 from pipeline.errors import InputError, ReknitError
@@ -33,7 +34,7 @@ from topics import (
     TURNS_STATE,
     qualified,
 )
-from topics.headers import find_dataref
+from topics import headers as names
 from topics.plan import Found
 from topics.records import SessionForgotten
 
@@ -90,24 +91,26 @@ async def _forget(config: Config, session: str, seconds: float) -> Receipt:
     objects = open_objects(config)
     async with Turns(config) as turns:
         place = await turns.write(session, SessionForgotten())
-    done = await _is_past(config, place.partition, place.offset, seconds)
-    held = await _held(config, session.encode())
-    left = 0 if objects is None else len([key async for key, _ in objects.every(session.encode())])
+    done = await _is_past(config, place, seconds)
+    held, told = await _held(config, session.encode())
+    if done and told is not None:
+        done = await _is_past(config, told, seconds)
+    left = 0 if objects is None else len(await objects.every(session.encode()))
     record = f"{place.topic}/{place.partition}/{place.offset}"
     return Receipt(session=session, record=record, done=done, held=held, objects=left)
 
 
-async def _is_past(config: Config, partition: int, offset: int, seconds: float) -> bool:
-    """Whether the workers' group has committed what lies behind a turn, within so many seconds."""
+async def _is_past(config: Config, record: Place, seconds: float) -> bool:
+    """Whether the workers' group has committed what lies behind a record, within so many seconds."""
     clock = asyncio.get_running_loop().time
     end = clock() + seconds
-    place = TopicPartition(qualified(AGENT_TURNS, config.prefix), partition)
+    place = TopicPartition(qualified(record.topic, config.prefix), record.partition)
     client = AIOKafkaAdminClient(**connection(config))
     try:
         await client.start()
         while True:
             found = await client.list_consumer_group_offsets(f"{config.prefix}reknit", partitions=[place])
-            if found[place].offset > offset:
+            if found[place].offset > record.offset:
                 return True
             if clock() >= end:
                 return False
@@ -118,23 +121,25 @@ async def _is_past(config: Config, partition: int, offset: int, seconds: float) 
         await client.close()
 
 
-async def _held(config: Config, key: bytes) -> list[Held]:
-    """The topics of the contract, under whatever prefix, that hold records of a session."""
+async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
+    """The topics that hold records of a session, and the record that has the stream side forget it."""
+    told: Place | None = None
     async with reader(config) as consumer:
         contract = tuple(topic.name for topic in TOPICS)
-        names = sorted(name for name in await consumer.topics() if name.endswith(contract) and _is_ours(name, config))
-        places = [place for name in names for place in await _partitions(consumer, name)]
+        ours = sorted(name for name in await consumer.topics() if name.endswith(contract) and _is_ours(name, config))
+        places = [place for name in ours for place in await _partitions(consumer, name)]
         counted: dict[str, int] = {}
         latest: dict[str, int] = {}
         async for record in read_partitions(consumer, places):
             if _is_of(record, key):
                 counted[record.topic] = counted.get(record.topic, 0) + 1
                 latest[record.topic] = max(latest.get(record.topic, 0), record.timestamp)
+                if record.topic == config.prefix + PROVIDER_EVENTS and names.FORGOTTEN in dict(record.headers):
+                    told = Place(PROVIDER_EVENTS, record.partition, record.offset)
     async with connected(config) as topics:
         described = await topics.describe(counted.keys())
-    return [
-        Held(topic=name, records=counted[name], until=_until(described[name], latest[name])) for name in sorted(counted)
-    ]
+    held = [Held(topic=name, records=counted[name], until=_until(described[name], latest[name])) for name in counted]
+    return sorted(held, key=lambda each: each.topic), told
 
 
 def _is_ours(name: str, config: Config) -> bool:
@@ -216,14 +221,14 @@ def collect_command(older: float, dry_run: bool, config_file: str | None, **opti
 
 async def _collect(config: Config, objects: Objects, older: float, *, dry_run: bool) -> tuple[int, list[str]]:
     before = time.time() - older
-    old = {key async for key, written in objects.every() if written.timestamp() <= before}
+    old = {key for key, written in (await objects.every()).items() if written.timestamp() <= before}
     async with reader(config) as consumer:
         there = await consumer.topics()
-        names = [name for name in (qualified(topic, config.prefix) for topic in _NAMING) if name in there]
-        places = [place for name in names for place in await _partitions(consumer, name)]
+        naming = [name for name in (qualified(topic, config.prefix) for topic in _NAMING) if name in there]
+        places = [place for name in naming for place in await _partitions(consumer, name)]
         named = {key async for key in _named(read_partitions(consumer, places))}
     # One that was written again meanwhile is about to be named.
-    young = {key async for key, written in objects.every() if written.timestamp() > before}
+    young = {key for key, written in (await objects.every()).items() if written.timestamp() > before}
     gone = sorted(old - named - young)
     if not dry_run:
         await objects.delete(gone)
@@ -232,7 +237,7 @@ async def _collect(config: Config, objects: Objects, older: float, *, dry_run: b
 
 async def _named(records: AsyncIterator[ConsumerRecord]) -> AsyncIterator[str]:
     async for record in records:
-        if key := find_dataref(_headers(record)):
+        if key := names.find_dataref(_headers(record)):
             yield key
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.broker
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("feeding.md", "consuming.md", "items.md", "operating.md", "security.md", "configuration.md")
+PAGES = ("feeding.md", "consuming.md", "items.md", "operating.md", "security.md", "configuration.md", "data.md")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -40,6 +40,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
         "feeding.md",
         "consuming.md",
         "items.md",
+        "data.md",
         "operating.md",
         "security.md",
         *PAGES,

@@ -50,7 +50,7 @@ def store(request, tmp_path, objects):
 
 
 async def listed(store) -> list[str]:
-    return sorted([key async for key, _ in store.every()])
+    return sorted(await store.every())
 
 
 async def test_a_value_lies_under_the_digests_of_its_session_and_of_itself(store):

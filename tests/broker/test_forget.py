@@ -1,0 +1,214 @@
+"""Sessions that are forgotten, exported, imported and rebuilt, with large values, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import harness
+import pipeline_lab as lab
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from build import said, user
+
+from pipeline.client import Brokers
+from pipeline.client.consumers import Requests
+from pipeline.client.producers import Events, Turns
+from pipeline.objects import ObjectSettings
+from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS, TOPICS, TURNS_STATE
+
+pytestmark = pytest.mark.broker
+
+WHISPERED = "whispered-words"
+GONE, KEPT = "session-to-forget", "session-that-stays"
+LARGE = "many words " * 300
+
+
+class Pipeline:
+    """A worker with an object store, and the commands beside it."""
+
+    def __init__(self, bootstrap: str, prefix: str, directory: Path, free_port) -> None:
+        self.bootstrap, self.prefix, self.directory = bootstrap, prefix, directory
+        self.objects = ObjectSettings(url=f"file://{directory}/objects", threshold_bytes=2_000)
+        self.brokers = Brokers(bootstrap_servers=bootstrap, prefix=prefix, objects=self.objects)
+        self._env = os.environ | {
+            "REKNIT_BOOTSTRAP_SERVERS": bootstrap,
+            "REKNIT_PREFIX": prefix,
+            "REKNIT_PARTITIONS": str(lab.PARTITIONS),
+            "REKNIT_OBJECTS__URL": self.objects.url,
+            "REKNIT_OBJECTS__THRESHOLD_BYTES": "2000",
+        }
+        settings = directory / "reknit.toml"
+        settings.write_text(lab.SETTINGS + "[session.policy]\nrecord_assistant = true\n" + self._object_settings())
+        place = {"--config": settings, "--bootstrap-servers": bootstrap, "--prefix": prefix}
+        place["--state-dir"] = directory / "state"
+        options = [str(part) for pair in place.items() for part in pair]
+        worker = [sys.executable, "-m", "reknit", "worker", *options, "--metrics-port"]
+        self.fleet = harness.Fleet(lambda port: [*worker, str(port)], directory, free_port)
+
+    def _object_settings(self) -> str:
+        return f'[objects]\nurl = "{self.objects.url}"\nthreshold_bytes = {self.objects.threshold_bytes}\n'
+
+    async def run(self, *arguments: str, given: bytes = b"", code: int = 0) -> list[dict]:
+        command = [sys.executable, "-m", "reknit", *arguments]
+        done = await asyncio.to_thread(
+            subprocess.run, command, input=given, capture_output=True, env=self._env, timeout=90, check=False
+        )
+        assert done.returncode == code, done.stderr.decode()
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    async def records(self, topic: str) -> list:
+        parts = await harness.read_all(self.bootstrap, self.prefix + topic, lab.PARTITIONS)
+        return [record for part in parts for record in part]
+
+    async def requests(self, session: str, least: int) -> list:
+        """The requests of a session, once there are so many, with their bodies."""
+        async with asyncio.timeout(60), Requests(self.brokers) as requests:
+            found = []
+            async for request in requests:
+                found += [request] if request.session == session else []
+                if len(found) >= least:
+                    break
+        return found
+
+    def stored(self) -> list[str]:
+        return sorted(str(path.relative_to(self.directory / "objects")) for path in self._files("objects"))
+
+    def _files(self, folder: str) -> list[Path]:
+        return [path for path in (self.directory / folder).rglob("*") if path.is_file()]
+
+    def files_that_tell(self) -> list[Path]:
+        """Everything on disk but the configuration that has something of the session in its name or its bytes."""
+        told = [GONE.encode(), WHISPERED.encode(), hashlib.sha256(GONE.encode()).hexdigest().encode()]
+        every = [*self._files("state"), *self._files("objects"), *self.directory.glob("*.log")]
+        return [path for path in every if any(word in path.read_bytes() + bytes(path) for word in told)]
+
+
+@pytest.fixture
+async def pipeline(broker, prefix, tmp_path, free_port):
+    pipeline = Pipeline(broker.bootstrap, prefix, tmp_path, free_port)
+    await pipeline.run("topics", "apply")
+    try:
+        await pipeline.fleet.start().ready(60)
+        yield pipeline
+    finally:
+        pipeline.fleet.end()
+
+
+def of_session(record) -> bool:
+    told = b"".join(value or b"" for _, value in record.headers)
+    return any(word.encode() in (record.key or b"") + (record.value or b"") + told for word in (GONE, WHISPERED))
+
+
+async def test_nothing_is_left_of_a_forgotten_session_but_what_the_receipt_names(pipeline):
+    async with Turns(pipeline.brokers) as turns, Events(pipeline.brokers, "anthropic") as events:
+        for session, word in ((GONE, WHISPERED), (KEPT, "spoken-words")):
+            await turns.append(session, user(f"{word} once"))
+            await turns.append(session, user(f"{word} " * 300))
+            await events.feed(session, json.dumps({"type": "error", "error": {"message": word}}).encode(), run="r")
+        await turns.append(GONE, {"role": "nobody", "content": WHISPERED})
+        (_, large), (_, kept) = [await pipeline.requests(session, 2) for session in (GONE, KEPT)]
+    assert WHISPERED in json.dumps(json.loads(large.body))
+    assert hashlib.sha256(kept.body).hexdigest() == kept.headers.body_sha256
+    assert len(pipeline.stored()) == 4  # a turn and a body of each
+    await lab.drained(pipeline.bootstrap, pipeline.prefix)
+
+    (receipt,) = await pipeline.run("forget", GONE)
+    assert (receipt["done"], receipt["objects"]) == (True, 0)
+    await lab.drained(pipeline.bootstrap, pipeline.prefix)
+    every = {topic.name: await pipeline.records(topic.name) for topic in TOPICS}
+    holding = {
+        pipeline.prefix + name: sum(map(of_session, records))
+        for name, records in every.items()
+        if any(map(of_session, records))
+    }
+    # What is in the topics of states is no more than what was, and the word that it is gone.
+    assert {held["topic"] for held in receipt["held"]} == holding.keys()
+    assert all(held["until"] for held in receipt["held"])
+    for name in (topic.name for topic in TOPICS if "state" in topic.name):
+        last = {record.key: record for record in every[name]}
+        assert [record.key for record in last.values() if record.value is not None and of_session(record)] == []
+    assert all(hashlib.sha256(KEPT.encode()).hexdigest() in path for path in pipeline.stored())
+    assert pipeline.files_that_tell() == []
+
+    async with Turns(pipeline.brokers) as turns:
+        await turns.append(GONE, user(f"{WHISPERED} again"))
+        await turns.append(KEPT, user("and on"))
+    assert (await pipeline.requests(KEPT, 3))[2].body.startswith(kept.body[: kept.headers.prefix_bytes])
+    await lab.drained(pipeline.bootstrap, pipeline.prefix)
+    *_, letter = await pipeline.records(DEAD_LETTERS)
+    assert (letter.key, letter.value) == (GONE.encode(), None)
+    assert dict(letter.headers)["reknit.error.code"] == b"forgotten"
+    assert pipeline.files_that_tell() == []
+
+
+async def test_objects_that_no_record_names_are_collected(pipeline):
+    async with Turns(pipeline.brokers) as turns:
+        await turns.append(KEPT, user(LARGE))
+    await pipeline.requests(KEPT, 1)
+    named = pipeline.stored()
+    folder = pipeline.directory / "objects" / f"{pipeline.prefix}reknit"
+    stray = f"{hashlib.sha256(b'x').hexdigest()}/{hashlib.sha256(b'y').hexdigest()}"
+    (folder / stray).parent.mkdir()
+    (folder / stray).write_bytes(b"y")
+    assert await pipeline.run("objects", "collect") == []  # too young
+    shown = await pipeline.run("objects", "collect", "--older", "0", "--dry-run")
+    assert shown == [{"object": stray, "deleted": False}]
+    assert await pipeline.run("objects", "collect", "--older", "0") == [{"object": stray, "deleted": True}]
+    assert pipeline.stored() == named
+
+
+async def test_an_imported_session_asks_for_the_same_bytes(pipeline):
+    async with Turns(pipeline.brokers) as turns:
+        await turns.open(KEPT, model="claude-sonnet-4-5", system="Be brief.", params={"max_tokens": 7})
+        for at in range(40):
+            await turns.append(KEPT, user(f"{at} {LARGE if at == 3 else ''}"))
+            await turns.append(KEPT, said(f"answer {at}"))
+        await turns.append(KEPT, user("last"))
+    await lab.drained(pipeline.bootstrap, pipeline.prefix)
+    (document,) = await pipeline.run("export", KEPT)
+    assert len(document["document"]["messages"]) == 81
+    copy = json.dumps(document | {"session": "copy"}).encode()
+    assert [each["session"] for each in await pipeline.run("import", given=copy)] == ["copy"]
+    async with Turns(pipeline.brokers) as turns:
+        await turns.want_request("copy")
+    *_, last = await pipeline.requests(KEPT, 41)
+    (first,) = await pipeline.requests("copy", 1)
+    assert first.body == last.body
+    await pipeline.run("export", "nobody", code=2)
+    await pipeline.run("import", given=b'{"messages": []}', code=2)
+
+
+async def test_a_lost_changelog_is_rebuilt_from_the_inputs(pipeline):
+    async with Turns(pipeline.brokers) as turns:
+        for at in range(5):
+            await turns.append(KEPT, user(f"question {at}"))
+            await turns.append(KEPT, said(f"answer {at}"))
+        await turns.append(KEPT, user("last"))
+    before = await pipeline.requests(KEPT, 6)
+    await lab.drained(pipeline.bootstrap, pipeline.prefix)
+    (worker,) = pipeline.fleet.workers
+    assert await worker.stop() == 0
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=pipeline.bootstrap)
+    await admin.start()
+    await admin.delete_topics([pipeline.prefix + TURNS_STATE])
+    await admin.close()
+    await pipeline.run("topics", "apply")
+    await pipeline.fleet.start().ready(60)
+
+    again = await pipeline.requests(KEPT, 12)
+    assert [(each.headers, each.body) for each in again[6:]] == [(each.headers, each.body) for each in before]
+    async with Turns(pipeline.brokers) as turns:
+        await turns.append(KEPT, said("answer"))
+        await turns.append(KEPT, user("more"))
+    *_, last = await pipeline.requests(KEPT, 13)
+    assert last.body.startswith(before[-1].body[: before[-1].headers.prefix_bytes])
+    assert [record.key for record in await pipeline.records(DEAD_LETTERS)] == []
+    assert len(await pipeline.records(AGENT_TURNS)) == 13
+    assert len(await pipeline.records(PROVIDER_REQUESTS)) == 13
