@@ -23,7 +23,7 @@ from pipeline.text.flatten import with_each
 
 _NOTHING: Final = frozenset({b"null", b"[]"})
 # What a provider's own members need not say to another: where it keeps them, and what is said otherwise.
-_SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs"})
+_SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs", "index"})
 _ALL_FIT: Final[Mapping[int, str]] = MappingProxyType({})
 
 

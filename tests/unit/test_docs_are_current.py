@@ -51,7 +51,6 @@ def test_there_is_a_page_for_each_target_and_no_other():
         "acts.md",
         "configuration.md",
         "native.md",
-        "refusals.md",
         "shares.md",
         "streams.md",
         *(f"rules/{target}.md" for target in TARGETS),

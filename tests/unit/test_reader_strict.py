@@ -43,7 +43,7 @@ CHAT = [
         "reasoning_content": "hm",
         "reasoning": "hm",
         "annotations": [],
-        "tool_calls": [{"id": "t", "type": "function", "function": {"name": "f", "arguments": '{"x": 1.0}'}}],
+        "tool_calls": [{"id": "t", "index": 0, "function": {"name": "f", "arguments": '{"x": 1.0}'}}],
     },
     {"role": "tool", "tool_call_id": "t", "name": "f", "content": [{"type": "text", "text": "r"}]},
     {"role": "assistant", "content": None, "refusal": "no"},

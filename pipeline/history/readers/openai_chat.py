@@ -46,7 +46,6 @@ MESSAGE_KEYS: Final = frozenset(
         "tool_name",
         "name",
         "annotations",
-        "prefix",
     }
 )
 """Keys by which a message is known for this shape."""
@@ -61,7 +60,7 @@ class _Call(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fa
     id: str
     function: _Function
     type: Literal["function"] = "function"
-    index: int = 0
+    index: Raw | UnsetType = UNSET
 
 
 class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -114,7 +113,8 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
         call_input = input_of(call.function.arguments)
         if call_input is None:
             return None
-        block = ToolUse(id=call.id, name=call.function.name, input=call_input)
+        numbered = UNSET if call.index is UNSET else own_of(CHAT, index=call.index)
+        block = ToolUse(id=call.id, name=call.function.name, input=call_input, own=numbered)
         placed.append((block, f"{place}.tool_calls.{at}"))
     blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
     return Turn(role=role, blocks=blocks, index=index, id=row.id, paths=paths or None, own=own)
@@ -183,7 +183,7 @@ def own_of_message(fields: Fields, role: Raw | None) -> Own | UnsetType:
 
     An empty content is among it where it makes no block: some say so that there is no text beside the calls.
     """
-    beside = ("annotations", "audio", "prefix") if role == _ASSISTANT else ()
+    beside = ("annotations", "audio") if role == _ASSISTANT else ()
     members = {key: unless(b"[]", fields.take(key)) for key in beside}
     if (name := fields.peek("name")) is not None and starts_with(name, b'"') and role != _FUNCTION:
         members["name"] = name
@@ -244,9 +244,9 @@ def _calls(fields: Fields, notes: Notes) -> list[Placed]:
 def _call(fields: Fields) -> Placed:
     """A call in OpenAI's form, or with name and arguments directly in it, as picoclaw and LangChain write them."""
     path = fields.path
-    fields.ignore("type", "index")
+    fields.ignore("type")
     call_id = fields.take_string("id")
-    cache_control = fields.take("cache_control")
+    cache_control, index = fields.take("cache_control"), fields.take("index")
     function, custom = fields.take_object("function"), fields.take_object("custom")
     inner = function or custom or fields
     name = inner.take_text("name")
@@ -267,7 +267,7 @@ def _call(fields: Fields) -> Placed:
         input=call_input,
         incomplete=incomplete,
         cache_control=cache_control or UNSET,
-        own=own_of(CHAT, "" if custom is None else "custom"),
+        own=own_of(CHAT, "" if custom is None else "custom", index=index),
     ), path
 
 

@@ -157,15 +157,8 @@ def _block(item: _Item) -> Block | None:
             return None if content is None else ToolResult(tool_use_id=item.call_id, content=content, own=own)
         case _Reasoning():
             said = [] if item.summary is UNSET else decoded(_SUMMARY, item.summary)
-            return (
-                None
-                if said is None
-                else _thought(
-                    [each.text for each in said],
-                    item.encrypted_content,
-                    _own_of(item, "reasoning", summary=item.summary, encrypted_content=item.encrypted_content),
-                )
-            )
+            own = _own_of(item, "reasoning", summary=item.summary, encrypted_content=item.encrypted_content)
+            return None if said is None else _thought([each.text for each in said], item.encrypted_content, own)
         case _:
             return None
 
@@ -179,8 +172,16 @@ def _thought(texts: list[str], signature: str | None, own: Own | UnsetType) -> T
 
 
 def _own_of(item: _Beside, kind: str = "", **members: Raw | str | UnsetType | None) -> Own | UnsetType:
-    beside = {name: getattr(item, name) for name in _BESIDE}
-    return own_of(RESPONSES, kind, id=item.id, **members, **beside)
+    return own_of(
+        RESPONSES,
+        kind,
+        id=item.id,
+        **members,
+        status=item.status,
+        namespace=item.namespace,
+        caller=item.caller,
+        phase=item.phase,
+    )
 
 
 def _is_telling(item: _Item) -> bool:

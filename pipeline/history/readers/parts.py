@@ -51,15 +51,18 @@ class _Address(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     detail: Raw | UnsetType = UNSET
 
 
-class _ImageUrl(_Part, frozen=True, tag="image_url", gc=False):
-    image_url: str | _Address | None = None
+class _Image(_Part, frozen=True, gc=False):
     file_id: str | None = None
     detail: Raw | UnsetType = UNSET
     cache_control: Raw | UnsetType = UNSET
 
 
-class _InputImage(_ImageUrl, frozen=True, tag="input_image", gc=False):
-    pass
+class _ImageUrl(_Image, frozen=True, tag="image_url", gc=False):
+    image_url: _Address | None = None
+
+
+class _InputImage(_Image, frozen=True, tag="input_image", gc=False):
+    image_url: str | _Address | None = None
 
 
 class _Upload(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -116,8 +119,8 @@ def _refusal(part: _Refusal) -> Text:
     return Text(text=part.refusal, refusal=True)
 
 
-def _image(part: _ImageUrl) -> Image | None:
-    """``image_url`` is an object with a url, or in newer APIs the url itself; a file's id is a source too."""
+def _image(part: _ImageUrl | _InputImage) -> Image | None:
+    """``image_url`` is an object with a url, or in Responses the url itself; a file's id is a source too."""
     given = part.image_url
     address, inner = (given.url or "", given.detail) if isinstance(given, _Address) else (given, UNSET)
     detail = unless(b'"auto"', inner) or unless(b'"auto"', part.detail)
@@ -212,6 +215,15 @@ def screenshot(value: Raw) -> Image | None:
     return block if isinstance(block, Image) else None
 
 
+def _image_url(fields: Fields) -> Block | None:
+    """Some write Responses' address, which is a string, into chat's part."""
+    value = fields.peek("image_url")
+    if value is not None and starts_with(value, b'"'):
+        fields.notes.add_fix("content_wrapped", fields.at("image_url"))
+        fields.put("image_url", Raw(b'{"url":%b}' % bytes(value)))
+    return _read_image_url(fields)
+
+
 def _thinking(fields: Fields) -> Thinking:
     """Mistral's thinking is a list of text parts; the canonical kind is a string, and may be signed."""
     value = fields.take("thinking")
@@ -229,8 +241,9 @@ def _reader(kind: type[Struct], block_of: Callable[[Any], Block | None]) -> Call
     return lambda fields: None if (part := read_one(fields)) is None else block_of(part)
 
 
+_read_image_url: Final = _reader(_ImageUrl, _image)
 _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
     tag_of(kind): _reader(kind, block_of) for kind, block_of in _BLOCK_OF.items()
-} | {"thinking": _thinking}
+} | {"thinking": _thinking, "image_url": _image_url}
 PART_KINDS: Final = frozenset(_READERS) - {"thinking", "input_file"} | {"input_audio"}
 """Types of content parts by which a message is known for chat."""

@@ -57,7 +57,7 @@ class ReadResult(Struct, frozen=True, kw_only=True):
 
 _SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
 _ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
-_STRICT: Final[dict[str | None, list[StrictReader[Any]]]] = {
+STRICT: Final[dict[str | None, list[StrictReader[Any]]]] = {
     "anthropic": [anthropic.STRICT],
     "claude-code": [anthropic.STRICT],
     "openai-chat": [openai_chat.STRICT],
@@ -216,7 +216,7 @@ def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
         if not root:
             return None
         value, listed = keys.pop(root), _SHAPES_BY_ROOT.get(root)
-    readers = _STRICT[shape or listed][:1] if shape or listed else _IN_MESSAGES
+    readers = STRICT[shape or listed][:1] if shape or listed else _IN_MESSAGES
     healthy = next((healthy for reader in readers if (healthy := reader.read_list(value)) is not None), None)
     if healthy is None:
         return None
@@ -308,11 +308,11 @@ def _mended_message(text: bytes, index: int, shape: Shape | None) -> tuple[list[
 
 def _healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | None:
     """One message that is healthy, or None. Where no shape was named, what is written in it chooses which is tried."""
-    readers = _STRICT[shape] if shape else _likely_readers(item)
+    readers = STRICT[shape] if shape else _likely_readers(item)
     for reader in readers:
         healthy = reader.read_message(item, index)
         # A message that any shape may have is no item of Responses, where nobody says so.
-        if healthy is not None and (shape or reader not in _STRICT["openai-responses"] or healthy.shape != CANONICAL):
+        if healthy is not None and (shape or reader not in STRICT["openai-responses"] or healthy.shape != CANONICAL):
             return healthy
     return None
 
@@ -324,7 +324,7 @@ def _likely_readers(item: Raw | bytes) -> list[StrictReader[Any]]:
     if b'"type"' not in data and _BLOCKS.search(data):
         return [converse.STRICT]
     if _OF_ITEMS.search(data):
-        return _STRICT["openai-responses"]
+        return STRICT["openai-responses"]
     if _OF_ROWS.search(data) or (b'"name"' in data and b'"input"' not in data):
         return [openai_chat.STRICT]
     return [anthropic.STRICT]

@@ -135,9 +135,6 @@ class ChatDialect(ListDialect):
             written["tool_calls"] = calls
         if final and self._template.prefix:
             written["prefix"] = True
-        elif "prefix" in written and not self._template.prefix:
-            del written["prefix"]
-            book.note_fix("field_dropped", f"{message.pieces[0].message}.prefix", "prefix")
         return [written], waiting
 
     def _system_row(self, message: Message, count: int, rows: list[Row]) -> dict[str, Any]:
@@ -168,7 +165,7 @@ class ChatDialect(ListDialect):
 
 def _call(use: ToolUse) -> dict[str, Any]:
     is_custom = use.own is not UNSET and use.own.kind == "custom"
-    return (custom_call if is_custom else call)(use.id, use.name, use.input)
+    return (custom_call if is_custom else call)(use.id, use.name, use.input) | own_members(use.own)
 
 
 def _answer(piece: Piece, voice: Voice) -> dict[str, Any]:
