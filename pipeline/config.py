@@ -4,9 +4,8 @@ Keys are the same everywhere. ``session.policy.tail`` is ``[session.policy] tail
 ``REKNIT_SESSION__POLICY__TAIL`` in the environment (two underscores go down a level) and the key
 ``"session.policy.tail"`` among the options. A variable or option is text: numbers and booleans are read from it, lists
 and tables as JSON, a list of names also with commas. An empty variable counts as not set. Tables merge key by key, down
-to a parameter of ``session.params``, which is replaced whole. After ``REKNIT_KAFKA`` one
-underscore goes down too, as other programs name these settings. Secrets stand in the environment or in files of their
-own.
+to a parameter of ``session.params``, which is replaced whole. After ``REKNIT_KAFKA`` one underscore goes down too, as
+other programs name these settings. Secrets stand in the environment or in files of their own.
 """
 
 from __future__ import annotations
@@ -65,11 +64,12 @@ class SessionDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a worker keeps the state of its sessions."""
-
     memory_mib: Annotated[
         int, Meta(ge=1, description="Memory for sessions at work; those that were quiet for longest are compressed.")
     ] = 512
+    store: Annotated[
+        Literal["memory", "disk"], Meta(description="Where these lie; on disk below state_dir, for a quick restart.")
+    ] = "memory"
     format: Annotated[
         Literal[1, 2], Meta(description="1 lets workers of 0.1 run beside this one; 2 writes only what is new.")
     ] = 2

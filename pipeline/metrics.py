@@ -146,6 +146,10 @@ PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled", "mend
 _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 
 
+# Why a partition's store on disk was not used, as `pipeline.engine.disk.StoreError` says it.
+STORE_REASONS = ("damaged", "failed", "foreign", "locked", "old", "outside")
+
+
 class Metrics:
     """The worker's metrics, as the engine reports them. ``registry`` is what ``/metrics`` serves."""
 
@@ -195,6 +199,9 @@ class Metrics:
         self._every = self._gauge("reknit_source_partitions", "Partitions that the source topic has.", "topic")
         self._evicted = self._counter(
             "reknit_sessions_evicted_total", "Sessions that became records only, for want of memory.", "topic"
+        )
+        self._discarded = self._counter(
+            "reknit_state_store_discarded_total", "Stores on disk that could not be used.", "topic", "reason"
         )
         self._gauge("reknit_build_info", "Always 1; the version is a label.", "version").labels(__version__).set(1)
 
@@ -310,6 +317,12 @@ class Metrics:
         counters = (self._consumed, self._batches, self._restored, self._poison, self._expired, self._evicted)
         for metric in (*counters, self._process, self._write, self._latency, self._restore):
             metric.labels(topic)
+        for reason in STORE_REASONS:
+            self._discarded.labels(topic, reason)
+
+    def on_store_discarded(self, topic: str, reason: str) -> None:
+        """Count stores on disk that could not be used, by reason."""
+        self._discarded.labels(topic, reason).inc()
 
     def on_evicted(self, topic: str, sessions: int) -> None:
         """Count sessions that became records only."""

@@ -94,6 +94,9 @@ _BROKERS_TIME = Setting(
 )
 
 
+# How long a changelog tells of a deletion.
+DELETIONS_KEPT_MS = 7 * DAY_MS
+
 # The changelogs are read from start to end whenever a partition moves: they are kept short.
 _COMPACTED = (
     Setting("cleanup.policy", "compact", "State: only the newest record of a key counts."),
@@ -101,7 +104,7 @@ _COMPACTED = (
     Setting("min.cleanable.dirty.ratio", "0.1", "A restart reads the log to its end; at the default, half is stale."),
     Setting(
         "delete.retention.ms",
-        str(7 * DAY_MS),
+        str(DELETIONS_KEPT_MS),
         "A worker that kept its state on disk and was away for less than this still sees what was deleted.",
     ),
     Setting(

@@ -20,7 +20,7 @@ class StartupError(ReknitError):
     """The worker cannot start with this configuration or this broker; nothing was read or written.
 
     Codes: ``port_taken``, ``port_refused``, ``topics_missing``, ``partitions_mismatch``, ``transactions_unsupported``,
-    ``delivery_unknown``, ``state_dir_unusable``.
+    ``delivery_unknown``, ``state_dir_unusable``, ``disk_missing``.
     """
 
     fault: ClassVar[Fault] = "caller"
@@ -88,6 +88,10 @@ class StateConfig(Protocol):
     @property
     def memory_mib(self) -> int:
         """How much memory the sessions at work may take in this worker."""
+
+    @property
+    def store(self) -> str:
+        """Where the records of the others lie: ``memory``, or ``disk`` below the state directory."""
 
     @property
     def format(self) -> int:
@@ -176,6 +180,9 @@ class Metrics(Protocol):
     def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
         """Observe that a partition's state was read back."""
 
+    def on_store_discarded(self, topic: str, reason: str) -> None:
+        """Count stores on disk that could not be used; ``StoreError`` has the reasons."""
+
     def on_evicted(self, topic: str, sessions: int) -> None:
         """Count sessions at work that became records only, for want of memory."""
 
@@ -214,6 +221,9 @@ class NoMetrics:
         """Do nothing."""
 
     def on_restored(self, topic: str, partition: int, records: int, seconds: float) -> None:
+        """Do nothing."""
+
+    def on_store_discarded(self, topic: str, reason: str) -> None:
         """Do nothing."""
 
     def on_evicted(self, topic: str, sessions: int) -> None:

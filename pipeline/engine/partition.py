@@ -211,6 +211,7 @@ class Partition:
             return
         self.state, self.aligned = State.OPENING, False
         self._backlog.clear(self.next)
+        self._kept.fail(error)
         self._note_failure(error)
         log.warning("%s partition %d is opened anew: %s", *self._place, _words(error))
         await self._writer.close()
@@ -264,6 +265,8 @@ class Partition:
             before = time.perf_counter()
             try:
                 made = self._kept.stage.process(part)
+            except OSError:
+                raise  # a stage does nothing that can raise it: its store failed
             except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or it wants to stop
                 if not isinstance(error, StoppedError):
                     log.error("the stage of %s raised in partition %d: %s", *self._place, where(error))
@@ -317,7 +320,7 @@ class Partition:
         processed = time.monotonic()
         try:
             async with asyncio.timeout(self._tuning.batch_seconds):
-                await self._writer.write(Batch(result.outputs, result.changes, position, self._kept.format))
+                behind = await self._writer.write(Batch(result.outputs, result.changes, position, self._kept.format))
         except TimeoutError:
             raise self._stuck("a commit", self._tuning.batch_seconds) from None
         self.next = position
@@ -332,7 +335,7 @@ class Partition:
         if records:
             metrics.on_latency(self.topic, max(0.0, time.time() - self._oldest_ms / 1000))
         metrics.on_lag(*self._place, max(0, self._backlog.limit - position))
-        self._kept.committed(result.changes)
+        self._kept.committed(result.changes, position, behind)
 
     # Poison: a record for which the stage raised. Stages turn bad input into dead letters themselves, so this is a bug.
 

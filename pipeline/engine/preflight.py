@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from aiokafka.client import AIOKafkaClient, CoordinationType
@@ -16,11 +17,20 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
     for_code,
 )
+from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.transaction import InitProducerIdRequest
-from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
 
 from pipeline.engine.interface import NotAuthorizedError, StartupError
 from pipeline.errors import BrokerDownError
@@ -37,50 +47,77 @@ _LOOK_AGAIN_SECONDS = 1.0
 _OPERATIONS = {"Read": 1 << 3, "Write": 1 << 4}
 
 
-class _MetadataResponse(Response):  # type: ignore[misc] # aiokafka has no types here
-    """Version 8, the first that says what the client may do with each topic (KIP-430)."""
+class _Uuid(AbstractType[bytes]):  # type: ignore[misc] # aiokafka has no types here
+    """Sixteen bytes."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        return data.read(16)
+
+
+_NOT_GIVEN = bytes(16)
+_TAGS = ("tags", TaggedFields)
+
+
+class _MetadataResponse(Response):  # type: ignore[misc] # as above
+    """Version 10, the first that says which topic has a name now; what the client may do with it is older (KIP-430)."""
 
     API_KEY = 3
-    API_VERSION = 8
+    API_VERSION = 10
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
-        ("brokers", Array(("node_id", Int32), ("host", String()), ("port", Int32), ("rack", String()))),
-        ("cluster_id", String()),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32), ("host", CompactString()), ("port", Int32), ("rack", CompactString()), _TAGS
+            ),
+        ),
+        ("cluster_id", CompactString()),
         ("controller_id", Int32),
         (
             "topics",
-            Array(
+            CompactArray(
                 ("error_code", Int16),
-                ("topic", String()),
+                ("topic", CompactString()),
+                ("topic_id", _Uuid),
                 ("is_internal", Boolean),
                 (
                     "partitions",
-                    Array(
+                    CompactArray(
                         ("error_code", Int16),
                         ("partition", Int32),
                         ("leader", Int32),
                         ("leader_epoch", Int32),
-                        ("replicas", Array(Int32)),
-                        ("isr", Array(Int32)),
-                        ("offline_replicas", Array(Int32)),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        _TAGS,
                     ),
                 ),
                 ("operations", Int32),
+                _TAGS,
             ),
         ),
         ("cluster_operations", Int32),
+        _TAGS,
     )
 
 
 class _MetadataRequest(RequestStruct):  # type: ignore[misc] # as above
     API_KEY = 3
-    API_VERSION = 8
+    API_VERSION = 10
+    FLEXIBLE_VERSION = True
     RESPONSE_TYPE = _MetadataResponse
     SCHEMA = Schema(
-        ("topics", Array(String())),
+        ("topics", CompactArray(("topic_id", _Uuid), ("name", CompactString()), _TAGS)),
         ("allow_auto_topic_creation", Boolean),
         ("include_cluster_authorized_operations", Boolean),
         ("include_topic_authorized_operations", Boolean),
+        _TAGS,
     )
 
 
@@ -93,8 +130,9 @@ class _TopicsRequest(Request[MetadataRequest_v5 | _MetadataRequest]):  # type: i
         self._topics = topics
 
     def build(self, version: type[RequestStruct]) -> RequestStruct:
-        more = (False, True) if version.API_VERSION >= _MetadataRequest.API_VERSION else ()
-        return version(self._topics, *(False, *more))
+        if version.API_VERSION < _MetadataRequest.API_VERSION:
+            return version(self._topics, *(False,))
+        return version([(_NOT_GIVEN, name, {}) for name in self._topics], *(False, False, True), {})
 
 
 class _GroupRequestStruct(DescribeGroupsRequest_v3):  # type: ignore[misc] # as above
@@ -147,6 +185,11 @@ async def _check(runtime: Runtime, read: Collection[str], written: Collection[st
                     f"missing rights: {', '.join(missing)}. `reknit topics acls` prints what is needed.",
                 )
             _check_topics(runtime, topics)
+            runtime.topic_ids = {
+                name: f"{entry['cluster_id']} {entry['topic_id'].hex()}"
+                for name, entry in topics.items()
+                if "topic_id" in entry
+            }
             if runtime.exactly_once:
                 await _check_transactions(client, runtime.bootstrap)
     except (KafkaError, OSError, TimeoutError) as error:
@@ -176,7 +219,8 @@ async def _topics(client: AIOKafkaClient, names: Collection[str]) -> Mapping[str
     """Return what the broker says of each topic. Asking must not create those that do not exist."""
     while True:
         response = await client.send(client.get_random_node(), _TopicsRequest(sorted(names)))
-        described = {entry["topic"]: entry for entry in response.to_object()["topics"]}
+        answer = response.to_object()
+        described = {entry["topic"]: entry | {"cluster_id": answer["cluster_id"]} for entry in answer["topics"]}
         errors = [for_code(entry["error_code"]) for entry in described.values()]
         # A topic that was made a moment ago may have no leader yet.
         if any(getattr(error, "retriable", False) and error.__name__.startswith("Leader") for error in errors):

@@ -56,8 +56,13 @@ async def restore(
     *,
     committed_only: bool,
     patience: float = 30.0,
+    start: Callable[[int, int], int] = min,
+    on_progress: Callable[[int, int | None, int], None] | None = None,
 ) -> Restored:
     """Give every record of the changelog to ``apply``, oldest first; None as a value deletes the key.
+
+    ``start`` is asked where to begin, between the log's first offset and its end; ``on_progress`` is told, once the
+    records before an offset were given, of it, of the next source offset and of the format, as far as they were read.
 
     Raises:
         EngineError: ``state_unreadable`` (``apply`` raised: the state was written by something else), ``state_newer``
@@ -80,7 +85,8 @@ async def restore(
         await reader.start()
         reader.assign([changelog])
         end = (await reader.end_offsets([changelog]))[changelog]
-        position, state_format, count = await _read_to(reader, changelog, end, apply, patience)
+        reader.seek(changelog, start((await reader.beginning_offsets([changelog]))[changelog], end))
+        position, state_format, count = await _read_to(reader, changelog, end, apply, on_progress, patience=patience)
     except REFUSALS as error:
         raise NotAuthorizedError("not_authorized", refusal(type(error)(topic), "Read")) from error
     finally:
@@ -93,6 +99,8 @@ async def _read_to(
     changelog: TopicPartition,
     end: int,
     apply: Callable[[bytes, bytes | None], None],
+    on_progress: Callable[[int, int | None, int], None] | None,
+    *,
     patience: float,
 ) -> tuple[int | None, int, int]:
     source_position: int | None = None
@@ -119,6 +127,8 @@ async def _read_to(
                 f"{changelog} holds state that cannot be read, near offset {at} ({where(error)}). "
                 "Was it written by a newer version, or by something else?",
             ) from error
+        if on_progress is not None:
+            on_progress(await reader.position(changelog), source_position, state_format)
         await asyncio.sleep(0)  # other partitions work meanwhile
     if state_format not in STATE_FORMATS:
         raise EngineError(

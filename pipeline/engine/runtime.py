@@ -53,6 +53,7 @@ class Runtime:
         self.bootstrap = config.bootstrap_servers
         self.connection = connection(config)
         self.prefix = config.prefix
+        self.topic_ids: dict[str, str] = {}  # which topic of which cluster a name stands for, where brokers say it
         self.partitions = 0  # what the topics have; known once they were looked at
         self.exactly_once = config.delivery == "exactly-once"
         self.state_dir = Path(str(config.state_dir))

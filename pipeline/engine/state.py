@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pipeline.engine.cold import PackedRecords
+from pipeline.engine.disk import Belonging, DiskRecords, StoreError, discard
 from pipeline.engine.restore import restore
 from pipeline.engine.runtime import log
 from pipeline.stages.base import Live
@@ -27,6 +29,11 @@ class PartitionState:
         self._place = (topic, number)
         self.stage: Stage = runtime.stages[topic](number)
         self._changelog = runtime.prefix + self.stage.state_topic
+        self._directory = runtime.state_dir / "sessions" / f"{self._changelog}-{number}"
+        # Until the partition comes again: on disk nobody could tell which commits came between.
+        self._on_disk = runtime.state.store == "disk" and runtime.exactly_once
+        self._disk: DiskRecords | None = None
+        self._store: PackedRecords | DiskRecords = PackedRecords(0)
         self.format = runtime.state.format
 
     async def read(self) -> int | None:
@@ -36,9 +43,7 @@ class PartitionState:
             EngineError: as ``restore``.
         """
         runtime, (topic, number) = self._runtime, self._place
-        self._store = PackedRecords(int(runtime.room * _LOOSE))
         self.stage = runtime.stages[topic](number)
-        self.stage.keep_in(self._store)
         async with runtime.restores:
             restored = await restore(
                 runtime.connection,
@@ -47,26 +52,90 @@ class PartitionState:
                 self.stage.restore,
                 committed_only=runtime.exactly_once,
                 patience=runtime.tuning.start_seconds,
+                start=self._choose_store,
+                on_progress=self._write_progress,
             )
         runtime.metrics.on_restored(topic, number, restored.records, restored.seconds)
         told = (topic, number, restored.records, restored.seconds)
         log.info("%s partition %d: %d records of state restored in %.1f s", *told)
-        self.format = max(restored.state_format, runtime.state.format)
+        known = self._disk and self._disk.progress
+        position, found = (known.position, known.state_format) if known else (restored.position, restored.state_format)
+        self.format = max(found, runtime.state.format)
         self.stage.use_format(self.format)
         self._tell(Live())
-        return restored.position
+        return position
 
-    def committed(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Keep what a commit has made durable, and let go of the sessions that there is no room for."""
-        topic, _ = self._place
+    def _choose_store(self, first: int, end: int) -> int:
+        """Open the store; from which of the changelog's offsets, ``first`` to ``end``, it is to be read."""
+        if self._on_disk and self._disk is None:
+            self._disk = self._opened(first, end)
+        self._store = self._disk or PackedRecords(int(self._runtime.room * _LOOSE))
+        self.stage.keep_in(self._store)
+        progress = self._disk and self._disk.progress
+        return progress.offset if progress else first
+
+    def _opened(self, first: int, end: int) -> DiskRecords | None:
+        """The store on disk; one that cannot be used is thrown away, and one that is not ours to use left alone."""
+        belonging = Belonging(
+            self._runtime.topic_ids.get(self._changelog, ""), self._runtime.group, self._changelog, self._place[1]
+        )
+        for _ in range(2):  # the second time there is none
+            try:
+                return DiskRecords(self._directory, belonging, range(first, end + 1))
+            except StoreError as error:
+                self._give_up(error)
+                if error.reason == "locked":
+                    break
+        return None
+
+    def _give_up(self, error: StoreError) -> None:
+        topic, number = self._place
+        log.warning("%s partition %d: the store on disk is not used (%s): %s", topic, number, error.reason, error)
+        self._runtime.metrics.on_store_discarded(topic, error.reason)
+        if error.reason == "locked":
+            self._on_disk = False
+        else:
+            discard(self._directory)
+
+    def _write_progress(self, offset: int, position: int | None, state_format: int) -> None:
+        if self._disk is not None:
+            before = self._disk.progress
+            if position is None and before is not None:
+                position, state_format = before.position, before.state_format
+            self._disk.write(offset, position, state_format)
+
+    def committed(self, changes: Mapping[bytes, bytes | None], position: int, behind: int | None) -> None:
+        """Keep what a commit has made durable, and let go of the sessions that there is no room for.
+
+        ``position`` is the next source offset, and ``behind`` the changelog's offset behind what was committed.
+
+        Raises:
+            StoreError: the store on disk failed; it is read anew from the changelog, into memory.
+        """
         live = self.stage.committed(changes, self._runtime.room)
+        if self._disk is not None and behind is not None:
+            self._disk.write(behind, position, self.format)
         if live.evicted:
-            self._runtime.metrics.on_evicted(topic, live.evicted)
+            self._runtime.metrics.on_evicted(self._place[0], live.evicted)
         self._tell(live)
 
+    def fail(self, error: Exception) -> None:
+        """After a failure of the partition: where it was the store's, go on without it."""
+        if isinstance(error, StoreError) and self._disk is not None:
+            self._close_disk()
+            self._give_up(error)
+            self._on_disk = False
+
     def close(self) -> None:
+        self._close_disk()
         self._runtime.open_partitions -= 1
         self._runtime.metrics.on_levels(*self._place, {})
+
+    def _close_disk(self) -> None:
+        disk, self._disk = self._disk, None
+        if disk is not None:
+            with suppress(StoreError):
+                disk.close()
 
     def _tell(self, live: Live) -> None:
         held = {

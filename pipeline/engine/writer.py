@@ -16,6 +16,7 @@ import aiokafka.producer.sender
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, MessageSizeTooLargeError, ProducerFenced
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.structs import RecordMetadata
 from faust.types import TP
 from msgspec import Struct, structs
 
@@ -68,24 +69,26 @@ class Writer(Protocol):
     async def open(self) -> None:
         """Take the partition over from whoever wrote for it before."""
 
-    async def write(self, batch: Batch) -> None:
-        """Make outputs, state and position durable; when it raises, the position has not moved."""
+    async def write(self, batch: Batch) -> int | None:
+        """Make outputs, state and position durable; when it raises, the position has not moved.
+
+        Returns the changelog's offset behind the state; None where others may have written before it.
+        """
 
     async def close(self) -> None:
         """Let go of connections. An open transaction is left to the next owner, which settles it."""
 
 
-async def side_by_side(*work: Coroutine[Any, Any, object]) -> None:
-    """Run coroutines at once; when one raises, the others are cancelled and its error is raised, bare."""
+async def side_by_side(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run coroutines at once, for what each returns; when one raises, the others are cancelled, and it raises bare."""
     if len(work) == 1:
-        await work[0]  # most batches write to one topic, and a task is a turn of the event loop more
-        return
+        return [await work[0]]  # most batches write to one topic, and a task is a turn of the event loop more
     try:
         async with asyncio.TaskGroup() as group:
-            for coroutine in work:
-                group.create_task(coroutine)
+            tasks = [group.create_task(coroutine) for coroutine in work]
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 class Sender:
@@ -104,8 +107,8 @@ class Sender:
             *(self.send(topic, [(o.key, o.value, o.headers) for o in outputs if o.topic == topic]) for topic in topics)
         )
 
-    async def send(self, topic: str, rows: Iterable[Row]) -> None:
-        """Send rows to one topic and return once they are delivered.
+    async def send(self, topic: str, rows: Iterable[Row]) -> int:
+        """Send rows to one topic, at least one, and return the offset behind them once they are delivered.
 
         Raises:
             EngineError: ``message_too_large``, where the topic does not take what the contract promises.
@@ -118,10 +121,11 @@ class Sender:
                 delivered.append(await self._submit(batch, name))
                 batch = self._producer.create_batch()
                 batch.append(key=key, value=value, timestamp=None, headers=list(headers))
+        last = batch.record_count()
         delivered.append(await self._submit(batch, name))
         try:
             for future in delivered:
-                await future
+                sent = await future
         except MessageSizeTooLargeError as error:
             raise EngineError(
                 "message_too_large",
@@ -129,8 +133,10 @@ class Sender:
             ) from error
         except REFUSALS as error:
             raise NotAuthorizedError("not_authorized", refusal(type(error)(name), "Write")) from error
+        behind: int = sent.offset + last
+        return behind
 
-    async def _submit(self, batch: BatchBuilder, name: str) -> asyncio.Future[object]:
+    async def _submit(self, batch: BatchBuilder, name: str) -> asyncio.Future[RecordMetadata]:
         batch.close()
         if batch.size() < _LARGE:
             return await self._queue(batch, name)
@@ -139,8 +145,8 @@ class Sender:
             await asyncio.wait([future])
         return future
 
-    async def _queue(self, batch: BatchBuilder, name: str) -> asyncio.Future[object]:
-        future: asyncio.Future[object] = await self._producer.send_batch(batch, name, partition=self._partition)
+    async def _queue(self, batch: BatchBuilder, name: str) -> asyncio.Future[RecordMetadata]:
+        future: asyncio.Future[RecordMetadata] = await self._producer.send_batch(batch, name, partition=self._partition)
         # Once one delivery has failed, nobody waits for the others; their errors are no news then.
         future.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
         return future
@@ -174,14 +180,14 @@ class ExactlyOnceWriter:
         """Start the producer, which fences the partition's former owner and settles its open transaction."""
         await self._producer.start()
 
-    async def write(self, batch: Batch) -> None:
+    async def write(self, batch: Batch) -> int | None:
         """Write a batch and commit it.
 
         Raises:
             PartitionLostError: ``fenced``, when its transactional id was taken over, or its transaction timed out.
         """
         try:
-            await self._write(batch)
+            return await self._write(batch)
         except (ProducerFenced, InvalidProducerEpoch) as error:
             raise PartitionLostError("fenced", f"another worker owns {self._source}") from error
         except KafkaError as error:
@@ -192,13 +198,14 @@ class ExactlyOnceWriter:
                 raise NotAuthorizedError("not_authorized", refusal(first, "Write")) from error
             raise
 
-    async def _write(self, batch: Batch) -> None:
+    async def _write(self, batch: Batch) -> int:
         producer = self._producer
         await producer.begin_transaction()
-        await side_by_side(
-            self._sender.send_outputs(batch.outputs), self._sender.send(self._state_topic, batch.state())
-        )
+        state = self._sender.send(self._state_topic, batch.state())
+        sent = await side_by_side(self._sender.send_outputs(batch.outputs), state)
         await producer.commit_transaction()
+        behind: int = sent[-1]
+        return behind
 
     async def close(self) -> None:
         """Stop the producer."""
@@ -236,7 +243,7 @@ class AtLeastOnceWriter:
         """Connect. Nobody is fenced."""
         await self._producer.start()
 
-    async def write(self, batch: Batch) -> None:
+    async def write(self, batch: Batch) -> int | None:
         """Write a batch: the outputs are delivered before the state is sent.
 
         Raises:
@@ -247,6 +254,7 @@ class AtLeastOnceWriter:
         _still_ours(deadline)
         await self._sender.send(self._state_topic, batch.state())
         _still_ours(deadline)
+        return None
 
     async def close(self) -> None:
         """Stop the producer."""
@@ -262,13 +270,13 @@ class ObjectWriter:
         self.open = writer.open
         self.close = writer.close
 
-    async def write(self, batch: Batch) -> None:
+    async def write(self, batch: Batch) -> int | None:
         """Write a batch; nothing of it names an object that is not there."""
         outputs = [await self._named(output) for output in batch.outputs]
         for output in outputs:
             if output.key and any(name == names.FORGOTTEN for name, _ in output.headers):
                 await self._objects.forget(output.key)
-        await self._writer.write(structs.replace(batch, outputs=outputs))
+        return await self._writer.write(structs.replace(batch, outputs=outputs))
 
     async def _named(self, output: Output) -> Output:
         value, key = output.value, output.key

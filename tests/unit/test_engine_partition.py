@@ -105,7 +105,8 @@ class Broker:
     async def close(self):
         self.closed += 1
 
-    async def restore(self, connection, topic, number, apply, *, committed_only, patience):
+    async def restore(self, connection, topic, number, apply, *, start, **_):
+        start(0, len(self.state))
         for key, value in self.state.items():
             apply(key, value)
         return Restored(self.position, 1, len(self.state), 0.0)

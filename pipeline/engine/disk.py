@@ -1,0 +1,207 @@
+"""The records of a partition's sessions on disk, so that a restart reads only what came since.
+
+A directory holds one partition's records and how far its changelog was read, both written in one step, and only once
+a commit has made them durable on the brokers: it may be behind the changelog, never ahead of it. Whatever makes it
+doubtful has it thrown away, since the changelog can always be read anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.engine.interface import StartupError
+from topics.declarations import DELETIONS_KEPT_MS
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict, WriteBatch
+
+# A deletion that is not read within `delete.retention.ms` may be gone, and what it deleted would stay for ever.
+_OLDEST_SECONDS = DELETIONS_KEPT_MS / 1000 / 2
+# Each partition has a store of its own, so each has little: what it writes next, and what it read last.
+_WRITE_BUFFER_BYTES = 4 << 20
+_CACHE_BYTES = 4 << 20
+
+# Longer than any session's id, whose length every other key begins with.
+_PROGRESS = b"\xff\xff\xff\xffprogress"
+
+
+class StoreError(OSError):
+    """A store on disk cannot be used, or not any more; ``reason`` is a metric's label.
+
+    ``locked`` (another process has it), ``damaged``, ``foreign`` (of another cluster, topic or pipeline), ``old``,
+    ``outside`` (the changelog does not reach to where it was read), ``failed`` (it cannot be read or written).
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Belonging(Struct, frozen=True, array_like=True):
+    """Whose records they are; of another changelog they are of no use. ``layout`` is that of the store itself."""
+
+    topic_id: str
+    group: str
+    changelog: str
+    partition: int
+    layout: int = 1
+
+
+class Progress(Struct, frozen=True, array_like=True):
+    """How far a store is: the offset from which the changelog is to be read, and what it said there.
+
+    ``written`` is in seconds since the epoch. ``position`` is the next source offset, None where nothing was committed.
+    """
+
+    belonging: Belonging
+    offset: int
+    position: int | None
+    state_format: int
+    written: float
+
+
+class DiskRecords:
+    """A store in a directory. Records that were put are written with ``write``, and read only behind it."""
+
+    sessions = 0  # in memory; how many there are is not counted
+
+    def __init__(
+        self, directory: Path, belonging: Belonging, offsets: range, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Open it, or make it where there is none. ``offsets`` are those that the changelog can be read from.
+
+        Raises:
+            StoreError: it cannot be used.
+            StartupError: ``disk_missing`` (rocksdict is not installed).
+        """
+        self._directory = directory
+        self._belonging = belonging
+        self._clock = clock
+        with _failing("damaged"):
+            self._db = _open(directory)
+        try:
+            with _failing("damaged"):
+                self.progress = self._read_progress(offsets)
+        except StoreError:
+            self._db.close()
+            raise
+        self._batch: WriteBatch | None = None
+
+    def _read_progress(self, offsets: range) -> Progress | None:
+        saved = self._db.get(_PROGRESS)
+        if saved is None:
+            return None
+        progress = msgspec.msgpack.decode(saved, type=Progress)
+        if progress.belonging != self._belonging:
+            raise StoreError("foreign", "it is of another cluster, topic or pipeline")
+        if self._clock() - progress.written > _OLDEST_SECONDS:
+            raise StoreError("old", "what was deleted since it was written may not be told any more")
+        if progress.offset not in offsets:
+            raise StoreError("outside", "the changelog does not reach to where it was read")
+        return progress
+
+    @property
+    def size(self) -> int:
+        """Its bytes on disk, roughly."""
+        return sum(self._db.property_int_value(name) or 0 for name in _SIZES)
+
+    def put(self, session: bytes, key: bytes, value: bytes | None) -> None:
+        if self._batch is None:
+            self._batch = _new_batch()
+        name = _prefix(session) + key
+        if value is None:
+            self._batch.delete(name)
+        else:
+            self._batch.put(name, value)
+
+    def read(self, session: bytes) -> dict[bytes, bytes]:
+        """All records of a session.
+
+        Raises:
+            StoreError: ``damaged``.
+        """
+        prefix = _prefix(session)
+        records = {}
+        with _failing("damaged"):
+            found = self._db.iter()
+            found.seek(prefix)
+            while found.valid() and (name := found.key()).startswith(prefix):
+                records[name[len(prefix) :]] = found.value()
+                found.next()
+            found.status()  # an iterator ends where a block cannot be read
+        return records
+
+    def write(self, offset: int, position: int | None, state_format: int) -> None:
+        """Write what was put, and that the changelog was read up to ``offset``.
+
+        Raises:
+            StoreError: ``failed``.
+        """
+        batch, self._batch = self._batch or _new_batch(), None
+        self.progress = Progress(self._belonging, offset, position, state_format, self._clock())
+        batch.put(_PROGRESS, msgspec.msgpack.encode(self.progress))
+        with _failing("failed"):
+            self._db.write(batch)
+
+    def close(self) -> None:
+        with _failing("failed"):
+            self._db.close()
+
+
+def discard(directory: Path) -> None:
+    """Throw a store away, whatever state it is in."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _failing(reason: str) -> Iterator[None]:
+    """Turn what the library raises, which has no types of its own, into an error with this reason."""
+    try:
+        yield
+    except (StoreError, StartupError):
+        raise
+    except Exception as error:
+        locked = "lock" in str(error).lower()
+        # Its words name files and offsets in them, no content.
+        raise StoreError("locked" if locked else reason, str(error)) from error
+
+
+def _prefix(session: bytes) -> bytes:
+    return len(session).to_bytes(4, "big") + session
+
+
+# Names of what RocksDB tells about itself.
+_SIZES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+
+
+def _open(directory: Path) -> Rdict:
+    try:
+        # An extra: who keeps no sessions on disk need not have it.
+        from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict  # noqa: PLC0415  see above
+    except ImportError as error:
+        raise StartupError(
+            "disk_missing", "sessions cannot be kept on disk without rocksdict: pip install 'reknit[disk]'"
+        ) from error
+    directory.mkdir(parents=True, exist_ok=True)
+    options = Options(raw_mode=True)
+    options.set_compression_type(DBCompressionType.zstd())
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_keep_log_file_num(1)
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(Cache(_CACHE_BYTES))
+    options.set_block_based_table_factory(blocks)
+    return Rdict(str(directory), options=options)
+
+
+def _new_batch() -> WriteBatch:
+    from rocksdict import WriteBatch  # noqa: PLC0415  as above
+
+    return WriteBatch(raw_mode=True)
