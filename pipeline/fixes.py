@@ -8,7 +8,10 @@ so whatever is synthesised is lossy, since nobody said it, and what may be left 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -47,7 +50,7 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
             ``document_text_added`` the block in the input that was to be sent, or stands beside what was added.
             What a stream said is named by its item's id.
         lossless: false where content is lost, and where what leaves says something that nobody said.
-        target: the target that needed it, ``""`` where all do; of a stream, its source.
+        target: the target that needed it, ``""`` where all of a session's do; of a stream, its source.
         before: digest of what was there: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
         after: digest of what is there now.
         id: where the mended block is a tool call or a result, or stands in one, the call's id in the input; where it
@@ -67,6 +70,22 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def name_where_not_shared(made: Mapping[str, Sequence[Fix]]) -> dict[str, Sequence[Fix]]:
+    """The fixes by target, with the target's name in each that names none and that not all of the targets made."""
+    if len(made) == 1 or not any(made.values()):
+        return dict(made)
+    shared = reduce(and_, map(Counter, made.values()))
+    named: dict[str, Sequence[Fix]] = {}
+    for target, fixes in made.items():
+        left = shared.copy()
+        named[target] = found = []
+        for fix in fixes:
+            alike = bool(fix.target) or left[fix] > 0
+            left[fix] -= 1
+            found.append(fix if alike else structs.replace(fix, target=target))
+    return named
 
 
 def digest(value: Any) -> str:  # noqa: ANN401  anything that msgspec encodes

@@ -19,7 +19,7 @@ from pipeline.config import Config, load_config
 from pipeline.errors import ReknitError
 from pipeline.objects import open_objects
 from pipeline.registry import target_named
-from pipeline.stages.defaults import Defaults
+from pipeline.stages.defaults import Defaults, refuse_chained
 from pipeline.text import Redactor
 
 if TYPE_CHECKING:
@@ -83,12 +83,13 @@ def session_defaults(config: Config) -> Defaults:
 
     Raises:
         UnknownTargetError: a target that does not exist.
-        InputError: what is to be redacted, or its marker, cannot be used.
+        InputError: what is to be redacted, or its marker, cannot be used; or a parameter leads outside of the request.
     """
     given = config.session
     Redactor(config.text.redact_roots, config.text.redact_marker)  # raises here what every partition would raise later
     for name in given.targets:
         target_named(name)
+    refuse_chained(given.params)
     params = dict(given.params)
     if given.max_tokens is not None:
         params.setdefault("max_tokens", msgspec.Raw(msgspec.json.encode(given.max_tokens)))

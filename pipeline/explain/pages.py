@@ -344,3 +344,21 @@ class Shares(Struct, frozen=True, kw_only=True):
 
 SHARES_FILE: Final = Path(__file__).with_name("shares.jsonl")
 SHARES: Final = tuple(msgspec.json.decode(line, type=Shares) for line in SHARES_FILE.read_bytes().splitlines())
+
+
+class Refused(Struct, frozen=True):
+    """Recorded refusals of one class that one thing decided.
+
+    ``rule`` foresees them, with the severity in ``why``; where it is ``""``, ``why`` is the fact that no body shows.
+    ``requests`` are their ids.
+    """
+
+    provider: str
+    error_class: str
+    rule: str
+    why: str
+    requests: list[str]
+
+
+REFUSALS_FILE: Final = Path(__file__).with_name("refusals.jsonl")
+REFUSALS: Final = tuple(msgspec.json.decode(line, type=Refused) for line in REFUSALS_FILE.read_bytes().splitlines())

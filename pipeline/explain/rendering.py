@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.explain.pages import SHARES, Broken, FixPage, Mended, Retold, RulePage, explain, summaries
+from pipeline.explain.pages import REFUSALS, SHARES, Broken, FixPage, Mended, Retold, RulePage, explain, summaries
 from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery.inputs import Input
@@ -173,6 +173,7 @@ _ACTS = "acts.md"
 _FIXES = "fixes.md"
 _NATIVE = "native.md"
 _SHARES = "shares.md"
+_REFUSALS = "refusals.md"
 _STREAMS = "streams.md"
 _WRITTEN = "<!-- Written by `make docs` from the catalogue and its examples; not to be edited. -->"
 _DRAWN = "<!-- Written by `make docs` from the transition table; not to be edited. -->"
@@ -205,6 +206,12 @@ _SHARES_INTRO = (
     "many each fix was made. The goal is at most one in 200 harmed and one in 50 mended. What says the same is a "
     "published list (`pipeline/rules/equalities.py`)."
 )
+_REFUSALS_INTRO = (
+    "Every recorded request that its provider refused, by the class of the refusal: a rule foresees it (of the APIs "
+    "that others imitate, in the provider's own words), or it was decided by what no body shows: a header, an account, "
+    "an upload, the bytes behind a URL, what one model takes. `Nothing` is said where the body shows it and a rule is "
+    "missing."
+)
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a word. What an attempt is "
     "worth when the next thing comes is one table for all sources (`pipeline/streams/recovery/machine.py`), from which "
@@ -229,6 +236,7 @@ def documents() -> Mapping[str, str]:
         _ACTS: "\n".join(_acts_page()),
         _NATIVE: "\n".join(_native_page()),
         _SHARES: "\n".join(_shares_page()),
+        _REFUSALS: "\n".join(_refusals_page()),
         _STREAMS: "\n".join(_streams_page()),
         **pages,
     }
@@ -275,6 +283,18 @@ def _shares_page() -> Iterator[str]:
         if row.harmed:
             yield from ("", f"## {row.provider}", "", "| request | why |", "|---|---|")
             yield from (f"| {_cell(request)} | {_cell(why)} |" for request, why in row.harmed.items())
+    yield ""
+
+
+def _refusals_page() -> Iterator[str]:
+    yield from ("# What decided recorded refusals", "", _WRITTEN, "", _REFUSALS_INTRO)
+    for provider in dict.fromkeys(row.provider for row in REFUSALS):
+        yield from ("", f"## {provider}", "", "| class | decided by | refusals | requests |", "|---|---|---|---|")
+        for row in REFUSALS:
+            if row.provider == provider:
+                decided = f"[{row.rule}]({place_of(row.rule)}), {row.why}" if row.rule else row.why
+                requests = _cell("<br>".join(row.requests))
+                yield f"| {row.error_class} | {decided} | {len(row.requests)} | {requests} |"
     yield ""
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.history.exchanges import is_reasoning
-from pipeline.history.pieces import Book, Piece, Speaker, block_path, is_blank
+from pipeline.history.pieces import STRIPPED, Book, Piece, Speaker, block_path, is_blank
 from pipeline.model import (
     Document,
     Image,
@@ -76,6 +76,9 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
     for at, block in enumerate(turn.blocks):
         came = Piece(block, turn.index, block_path(turn, at))
         stays = blank_stays and is_blank(came)
+        if policy.reasoning == "strip" and structure.flat and speaker == "assistant" and is_reasoning(came):
+            # The target leaves it out with what must not stand without it.
+            came.code, stays = STRIPPED, True
         piece = came if stays else _CLEANERS[type(block)](came, speaker, policy, book)
         if piece is None:
             gone += not isinstance(block, Text)
@@ -151,7 +154,7 @@ def _reasoning(piece: Piece, speaker: Speaker, policy: Policy, book: Book) -> Pi
         book.drop("thinking_misplaced", piece)
         return None
     if policy.reasoning == "strip":
-        book.drop("reasoning_stripped", piece)
+        book.drop(STRIPPED, piece)
         return None
     return piece
 

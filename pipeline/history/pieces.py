@@ -8,7 +8,7 @@ the gravest of what happened to it, and the ledger is made from the pieces that 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
@@ -19,6 +19,9 @@ Speaker: TypeAlias = Literal["user", "assistant"]
 
 # What a system message becomes where it may not stay one.
 _INLINED = frozenset({"system_inlined", "system_block_as_text"})
+
+# The fix for reasoning that the policy leaves out; a target that must also leave out what it led to does it itself.
+STRIPPED: Final = "reasoning_stripped"
 
 # From the lightest to the gravest; a block that was both moved and rewritten was moved.
 _GRAVITY: dict[str, int] = {"kept": 0, "rewritten": 1, "moved": 2, "flattened": 3, "dropped": 4, "synthesised": 5}
@@ -182,6 +185,7 @@ class Book:
         self._add(code, piece, after, detail)
         if after is not None:
             piece = structs.replace(piece, block=after, came_as=piece.tool_id)
+        # The ledger has one fate for a block: of all that happened to it, the gravest.
         if _GRAVITY[FIXES[code].fate] > _GRAVITY[piece.fate]:
             return structs.replace(piece, fate=FIXES[code].fate, code=code)
         return piece

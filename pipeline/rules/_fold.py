@@ -50,6 +50,7 @@ class Walk(ABC):
 
     def fork(self) -> Self:
         """Go on from here in another walk. What a subclass changes in place, it copies; this one stays as it is."""
+        # One fork a step: a constructor with twenty fields would cost more than to judge a short message.
         forked = object.__new__(type(self))
         forked.__dict__ = {**self.__dict__, "found": []}
         return forked
@@ -182,7 +183,7 @@ class Fold(ABC, Generic[W, Item]):
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
         try:
             if not body.isascii():
-                body.decode()
+                body.decode()  # members that are only cut out are not looked at: bytes that are no UTF-8 would pass
             raw = _BODY.decode(body)
             items = self.items.decode(raw.pop(self.key, b""))
             head = {name: _VALUE.decode(value) for name, value in raw.items()}

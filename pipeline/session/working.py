@@ -5,10 +5,10 @@ A ``WorkingHistory`` only goes forward. Whatever goes back or changes what is gi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipeline.fixes import Fix
+from pipeline.errors import InternalError
+from pipeline.fixes import Fix, name_where_not_shared
 from pipeline.history.healthy import Stretch
 from pipeline.history.machine import History
 from pipeline.model import Policy, Turn
@@ -69,6 +69,8 @@ class WorkingHistory:
     @property
     def parts(self) -> dict[str, SettledPart]:
         """Each lane's part, by name; a target's own name is that of its lane with all mends."""
+        if len(self.mendings) == 1:
+            return self.mendings[0].parts
         return {name: part for mending in self.mendings for name, part in mending.parts.items()}
 
     @property
@@ -84,7 +86,7 @@ class WorkingHistory:
     @property
     def fixes(self) -> list[Fix]:
         """All structural fixes that are certain, each once."""
-        return list(_each_once([mending.shared.fixes for mending in self.mendings if mending.tells]))
+        return _told_once([(mending, mending.shared.fixes) for mending in self.mendings])
 
     def note_fixes(self, fixes: Sequence[Fix]) -> None:
         """Record what reading a message took."""
@@ -102,8 +104,7 @@ class WorkingHistory:
     def take_turns(self, turns: Sequence[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""
         self.archive.log += turns
-        certain = [(mending.tells, mending.take_turns(turns)) for mending in self.mendings]
-        return _each_once([fixes for tells, fixes in certain if tells])
+        return _told_once([(mending, mending.take_turns(turns)) for mending in self.mendings])
 
     def request(self, target: str) -> Normalized:
         """The request for one of the targets, as it stands."""
@@ -114,8 +115,11 @@ class WorkingHistory:
         return choose_request(self._request(Lane(target_named(target), observed).name), made, observed)
 
     def _request(self, name: str) -> Normalized:
-        mending = next(mending for mending in self.mendings if name in mending.parts)
-        return make_request(mending.parts[name], mending.shared, mending.history)
+        for mending in self.mendings:
+            part = mending.parts.get(name)
+            if part is not None:
+                return make_request(part, mending.shared, mending.history)
+        raise InternalError("no_lane", f"no lane is called {name!r}")
 
     def again(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> WorkingHistory:
         """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up."""
@@ -204,20 +208,13 @@ class WorkingHistory:
         )
 
 
-def _each_once(lists: Sequence[list[Fix]]) -> list[Fix]:
-    """The fixes of several machines, those that more than one made once."""
-    first, *others = lists
-    if not others:
-        return first
-    found, known = list(first), Counter(first)
-    for fixes in others:
-        here = Counter[Fix]()
-        for fix in fixes:
-            here[fix] += 1
-            if here[fix] > known[fix]:
-                found.append(fix)
-        known |= here
-    return found
+def _told_once(made: Sequence[tuple[Mending, list[Fix]]]) -> list[Fix]:
+    """The fixes of the machines that tell: what all of them made once, anything else for each target that needed it."""
+    if len(made) == 1:
+        return made[0][1] if made[0][0].tells else []
+    telling = {lane.target.name: fixes for mending, fixes in made if mending.tells for lane in mending.lanes}
+    first, *others = name_where_not_shared(telling).values() or [()]
+    return [*first, *(fix for fixes in others for fix in fixes if fix.target)]
 
 
 def entries_before(entries: Iterable[LogEntry], count: int) -> Iterator[LogEntry]:

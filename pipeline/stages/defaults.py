@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -75,10 +76,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
             given = getattr(opened, name)
             if given is not UNSET:
                 changes[name] = default if given is None else given
-        chained = [name for name in _CHAINS if name in changes.get("params", {})]
-        if chained:
-            message = "a request that goes on from one that the provider keeps cannot be made again from the log"
-            raise InputError("chained", message, path=f"params.{chained[0]}")
+        refuse_chained(changes.get("params", {}))
         if opened.system is not UNSET:
             system = _decoded(opened.system, "system")
             changes["system"] = self.system if system is None else system
@@ -91,6 +89,18 @@ class Defaults(Struct, frozen=True, kw_only=True):
 
     def _tools(self) -> list[Any]:
         return [msgspec.json.decode(tool) for tool in self.tools]
+
+
+def refuse_chained(params: Container[str]) -> None:
+    """Refuse parameters by which a request goes on from what the provider keeps.
+
+    Raises:
+        InputError: there is one.
+    """
+    for name in _CHAINS:
+        if name in params:
+            message = "a request that goes on from one that the provider keeps cannot be made again from the log"
+            raise InputError("chained", message, path=f"params.{name}")
 
 
 def _changed(policy: Policy, change: PolicyChange) -> Policy:

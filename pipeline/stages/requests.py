@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec import UNSET, structs
 
 from pipeline._version import __version__
 from pipeline.errors import ReknitError
-from pipeline.fixes import Fix
+from pipeline.fixes import Fix, name_where_not_shared
 from pipeline.rules import RULES, Violation
 from pipeline.session import Normalized
 from pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
@@ -53,7 +53,7 @@ class Publisher:
             identity = _identity(fix)
             if identity in told:
                 told.discard(identity)
-            else:
+            elif _identity(structs.replace(fix, target="")) not in told:
                 self._fixes.publish_fix(fix, self._entry.turn)
 
     def answered(self) -> None:
@@ -63,14 +63,18 @@ class Publisher:
 
     def requests(self, reason: Reason) -> None:
         """Publish a request for each target whose body has changed, or for each that was asked for."""
+        session = self._entry.session
+        made = {target: session.request(target) for target in session.targets}
+        opened = name_where_not_shared({target: done.open_fixes for target, done in made.items()})
         still_open: set[str] = set()
-        for target in self._entry.session.targets:
-            done = self._entry.session.request(target)
-            self._request(done, reason)
-            still_open.update(map(_identity, (*done.open_fixes, *done.watched)))
+        for target, done in made.items():
+            # Whether a mend that is watched was made can change with each request, settled or not.
+            open_fixes = [*opened[target], *done.watched]
+            self._request(done, open_fixes, reason)
+            still_open.update(map(_identity, open_fixes))
         self._entry.told &= still_open
 
-    def _request(self, done: Normalized, reason: Reason) -> None:
+    def _request(self, done: Normalized, open_fixes: Sequence[Fix], reason: Reason) -> None:
         last = self._entry.sent.get(done.target)
         refused = _refused(done)
         if refused is not None:
@@ -83,7 +87,12 @@ class Publisher:
         request_id = self._request_id(done.target)
         self._result.outputs.append(self._output(done, request_id, reason, last))
         self._entry.sent[done.target] = Sent(request_id, done.sha256, own_fixes=done.own_fix_count)
-        self._publish_fixes(done, request_id, 0 if last is None or done.reset else last.own_fixes)
+        known = 0 if last is None or done.reset else last.own_fixes
+        # What the request stands on and no record told yet.
+        for fix in done.own_fixes(known):
+            self._tell_once(fix, request_id, remember=False)
+        for fix in open_fixes:
+            self._tell_once(fix, request_id, remember=True)
         self._count(done)
 
     def _output(self, done: Normalized, request_id: str, reason: Reason, last: Sent | None) -> Output:
@@ -134,14 +143,6 @@ class Publisher:
             self._tally["reknit_prefix_resets_total", done.prefix_reset] += 1
 
     # Fixes.
-
-    def _publish_fixes(self, done: Normalized, request_id: str, known: int) -> None:
-        """Tell what the request stands on and no record told yet; ``known`` of the target's settled fixes were."""
-        for fix in done.own_fixes(known):
-            self._tell_once(fix, request_id, remember=False)
-        # Whether a mend that is watched was made can change with each request, settled or not.
-        for fix in (*done.open_fixes, *done.watched):
-            self._tell_once(fix, request_id, remember=True)
 
     def _tell_once(self, fix: Fix, request_id: str, *, remember: bool) -> None:
         identity = _identity(fix)

@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
-from pipeline.history.readers.gemini import DECLARED_SCHEMAS, json_schema
+from pipeline.history.readers.gemini import DECLARED_SCHEMAS, SPELT, json_schema
 from pipeline.model import Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.fitting import system_rows
@@ -157,11 +157,15 @@ class Declared(Struct, frozen=True):
 
 
 class ToolChoice(Struct, frozen=True):
-    """Which tool the model is to call: ``tool`` names one in ``name``; ``single``: no two calls at once."""
+    """Which tool the model is to call: ``tool`` names one in ``name``; ``single``: no two calls at once.
+
+    ``spelt`` is what Gemini's request called the kind, where that was not in capitals.
+    """
 
     kind: Choice
     name: str = ""
     single: bool = False
+    spelt: str = ""
 
 
 def sort_params(params: Mapping[str, Raw]) -> Params:
@@ -197,10 +201,11 @@ def read_choice(value: Raw) -> ToolChoice | None:
     kind = _CHOICES.get(str(choice.get("type")))
     inner = choice.get("function")
     name = (inner if isinstance(inner, dict) else choice).get("name")
-    single = choice.get("disable_parallel_tool_use") is True
+    single, spelt = choice.get("disable_parallel_tool_use") is True, choice.get(SPELT)
+    spelt = spelt if isinstance(spelt, str) else ""
     if kind == "tool":
-        return ToolChoice(kind, name, single) if isinstance(name, str) and name else None
-    return ToolChoice(kind, single=single) if kind else None
+        return ToolChoice(kind, name, single, spelt) if isinstance(name, str) and name else None
+    return ToolChoice(kind, single=single, spelt=spelt) if kind else None
 
 
 def _members(value: Raw) -> dict[str, Raw] | None:

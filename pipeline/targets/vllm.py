@@ -52,8 +52,8 @@ class Vllm:
         """What a template takes; servers themselves refuse none of it."""
         family = template(setting.model)
         neighbours: frozenset[Role] = frozenset({"user", "assistant"} if family.neighbours else ())
-        # The mark that a prefix needs is no part of a history, so one would not be the same when it is read again.
-        last: Literal["never", "always"] = "never" if family.prefix else "always"
+        # Only words are marked as a prefix.
+        last: Literal["text", "always"] = "text" if family.prefix else "always"
         return Structure(assistant_last=last, neighbours=neighbours, ids_again=True)
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> ChatDialect:

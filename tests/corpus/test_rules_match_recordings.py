@@ -6,50 +6,20 @@ model's server answered.
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
-from typing import NamedTuple
 
 import pytest
 from recorded import needs_corpus, rows
+from refusals import FACTS, TARGETS, fact_of, judge, measured, refused
 
-from pipeline.rules import validate
+from pipeline.explain.pages import REFUSALS
 
 pytestmark = needs_corpus
 
 
-class Recorded(NamedTuple):
-    """One file of the corpus: its target, and how many of its accepted requests are warned about, if that is held.
-
-    ``parameters`` are refusals of other classes that a body shows as well.
-    """
-
-    target: str
-    parameters: str = ""
-    most_warned: int | None = None
-
-
-OPENAI = (
-    r"Invalid '(temperature|max_output_tokens)'|Setting 'max_tokens'|Unsupported parameter: 'max_tokens'"
-    r"|Unrecognized request argument|Missing required parameter: 'tools"
-)
-FILES = {
-    "anthropic": Recorded(
-        "anthropic", r"temperature: |tools\.\d+\.custom\.input_schema\.type: |`max_tokens` must be greater"
-    ),
-    "gemini": Recorded(
-        "gemini",
-        "Duplicate function declaration found|Function calling with a response mime type"
-        '|Invalid JSON payload received. Unknown name "additionalProperties"',
-        most_warned=14,
-    ),
-    "bedrock-converse": Recorded("bedrock-converse", most_warned=8),
-    "openai-chat": Recorded("openai-chat", OPENAI),
-    "openai-responses": Recorded("openai-responses", OPENAI),
-    "responses-compat": Recorded("openai-responses"),
-    "openai-compat": Recorded("vllm"),
-}
+# How many accepted requests are warned about at most, where that is held.
+MOST_WARNED = {"gemini": 14, "bedrock-converse": 8}
 STRICT = ("anthropic", "gemini", "bedrock-converse", "openai-chat", "openai-responses")
 # Taken with status 200, and broken all the same: the end of the recording's name, the rule ("" for any), and why.
 NOT_REALLY_TAKEN = {
@@ -64,32 +34,20 @@ NOT_REALLY_TAKEN = {
 }
 # The one source whose ids were replaced.
 REDACTED = re.compile(r"(call|id)_REDACTED_\d")
-# Refused for what the body does not show: the end of the recording's name, or the beginning of the refusal.
-BETA = "uploaded files need a beta header, which was not recorded: ANT-31c, a warning"
-NOT_FORESEEABLE = {
-    "test_text_document_url_input_no_force_download.yaml": "the file behind a URL is of another format",
-    "test_multimodal_tool_return_matrix[direct-uploaded_file-image-anthropic].yaml": BETA,
-    "test_multimodal_tool_return_matrix[tool_return_content-uploaded_file-document-anthropic].yaml": BETA,
-    "test_image_url_input.yaml": "the image that was refused is left out of the recording",
-    "Previous response with id": "only the provider knows which responses it kept",
-    "Invalid input: Expected context stuffing file type": "an uploaded file is of another kind",
-}
-# Refused for a field that other surfaces have; said in the provider's words, as a warning.
-ONLY_WARNED = ("test_google_model_binary_video_detail.yaml", "test_google_model_video_url_detail.yaml")
+# Refused for a field that other surfaces have, or for want of a beta header, which was not recorded; said in the
+# provider's words, as a warning.
+ONLY_WARNED = (
+    "test_google_model_binary_video_detail.yaml",
+    "test_google_model_video_url_detail.yaml",
+    "test_multimodal_tool_return_matrix[direct-uploaded_file-image-anthropic].yaml",
+    "test_multimodal_tool_return_matrix[tool_return_content-uploaded_file-document-anthropic].yaml",
+)
 
 
 @cache
 def recordings(name):
     """The requests of a file that are JSON objects, and what the rules find in each."""
     return [(row, judge(name, row)) for row in rows(name) if isinstance(row["request"], dict)]
-
-
-def judge(name, row):
-    # A request to count tokens holds the request whose tokens are counted.
-    body = row["request"].get("generateContentRequest", row["request"])
-    path_has_model = name in {"gemini", "bedrock-converse"}
-    betas = filter(None, [row.get("anthropic_beta")])
-    return validate(json.dumps(body), FILES[name].target, row["model"] if path_has_model else None, [*betas])
 
 
 def cassette(row):
@@ -108,12 +66,6 @@ def excuse(row, violation):
     return next((pair for pair in pairs if pair[1] in {"", violation.rule}), None)
 
 
-def unforeseen(row):
-    """Why a body does not show what it was refused for, if it does not."""
-    ends = [end for end in NOT_FORESEEABLE if cassette(row).endswith(end) or row["error_message"].startswith(end)]
-    return next(iter(ends), None)
-
-
 def alarms(name):
     """What hard rules find in requests that were taken; those of a model where models are known to their provider."""
     severities = {"hard", "model"} if name in STRICT and name != "openai-responses" else {"hard"}
@@ -126,17 +78,17 @@ def refusals(name):
     return [(row, found) for row, found in recordings(name) if row.get("error_class") == "MESSAGE-STRUCTURE"]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", TARGETS)
 def test_what_was_taken_breaks_no_hard_rule(name):
     assert {(row["source"], found.rule) for row, found in alarms(name) if not excuse(row, found)} == set()
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if FILES[name].most_warned is not None])
+@pytest.mark.parametrize("name", MOST_WARNED)
 def test_warnings_stay_few(name):
     """What was taken is seldom warned about: 14 of 734 requests to Gemini, 8 of 464 to Converse."""
     taken = [found for row, found in recordings(name) if row["status"] == 200]
     assert len(taken) > 450
-    assert len(list(filter(None, taken))) <= FILES[name].most_warned
+    assert len(list(filter(None, taken))) <= MOST_WARNED[name]
 
 
 @pytest.mark.parametrize("name", STRICT)
@@ -147,22 +99,10 @@ def test_what_was_refused_for_its_structure_is_refused_in_the_same_words(name):
         for row, found in refused
         if row["error_message"]
         not in words(found, "hard", *(["model", "soft"] if cassette(row).endswith(ONLY_WARNED) else []))
-        and not unforeseen(row)
+        and not fact_of(row)
     }
     assert refused
     assert silent == set()
-
-
-@pytest.mark.parametrize("name", [name for name in FILES if FILES[name].parameters])
-def test_what_parameters_and_schemas_show_is_reported_in_the_same_words(name):
-    shown = [
-        (row, found)
-        for row, found in recordings(name)
-        if row["status"] == 400 and re.match(FILES[name].parameters, row["error_message"])
-    ]
-    assert len(shown) == 6 if name == "gemini" else shown
-    severities = ("hard",) if name == "anthropic" else ("hard", "model", "soft")
-    assert [row["source"] for row, found in shown if row["error_message"] not in words(found, *severities)] == []
 
 
 def test_mistral_refuses_in_its_templates_words():
@@ -184,12 +124,18 @@ def test_content_of_a_wrong_type_is_refused_as_every_server_refuses_it():
 
 def test_the_exceptions_are_still_needed():
     """An exception that no longer excuses anything would hide the next failure."""
-    used = {excuse(row, violation) for name in FILES for row, violation in alarms(name)}
+    used = {excuse(row, violation) for name in TARGETS for row, violation in alarms(name)}
     assert used == {*NOT_REALLY_TAKEN, "REDACTED"}
     refused = [pair for name in STRICT for pair in refusals(name)]
-    excused = [(row, found) for row, found in refused if unforeseen(row)]
-    assert {unforeseen(row) for row, _ in excused} == {*NOT_FORESEEABLE}
-    assert [row["source"] for row, found in excused if row["error_message"] in words(found, "hard")] == []
     warned = [(row, found) for row, found in refused if cassette(row).endswith(ONLY_WARNED)]
     assert len(warned) == len(ONLY_WARNED)
     assert [row["source"] for row, found in warned if row["error_message"] in words(found, "hard")] == []
+
+
+def test_what_decided_each_refusal_is_written_down():
+    """``python tests/corpus/refusals.py`` and ``make docs`` do it again; each fact decides something."""
+    now = measured()
+    assert now == list(REFUSALS)
+    assert sum(len(each.requests) for each in now) == sum(len(refused(name)) for name in TARGETS)
+    assert all(each.why for each in now)
+    assert {each.why for each in now if not each.rule} == {fact for _, _, fact in FACTS}

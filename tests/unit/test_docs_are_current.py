@@ -51,6 +51,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
         "acts.md",
         "configuration.md",
         "native.md",
+        "refusals.md",
         "shares.md",
         "streams.md",
         *(f"rules/{target}.md" for target in TARGETS),

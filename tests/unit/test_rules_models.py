@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pipeline.rules import RULES, validate
-from pipeline.rules.anthropic.families import UNKNOWN as UNKNOWN_CLAUDE
-from pipeline.rules.anthropic.families import family_of as claude_family
-from pipeline.rules.bedrock_converse.families import family_of as converse_family
+from pipeline.rules.anthropic.catalogue import UNKNOWN as UNKNOWN_CLAUDE
+from pipeline.rules.anthropic.catalogue import family_of as claude_family
+from pipeline.rules.bedrock_converse.catalogue import family_of as converse_family
 from pipeline.rules.gemini.catalogue import family_of as gemini_family
 from pipeline.rules.openai_chat.catalogue import family_of as chat_family
 from pipeline.rules.vllm import UNKNOWN as UNKNOWN_TEMPLATE

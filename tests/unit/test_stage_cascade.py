@@ -227,7 +227,12 @@ def test_what_is_redacted_is_configured() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "code"),
-    [("text.redact_marker", "<workspace>", "bad_marker"), ("text.redact_roots", "workspace", "bad_root")],
+    [
+        ("text.redact_marker", "<workspace>", "bad_marker"),
+        ("text.redact_roots", "workspace", "bad_root"),
+        ("session.params.previous_response_id", "resp_1", "chained"),
+        ("session.params.conversation", "conv_1", "chained"),
+    ],
 )
 def test_what_cannot_be_used_stops_the_worker_at_its_start(key: str, value: str, code: str) -> None:
     with pytest.raises(InputError) as caught:

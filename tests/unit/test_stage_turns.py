@@ -178,6 +178,15 @@ def test_each_fix_is_told_once_first_with_its_request():
     assert found.tally["reknit_fixes_total", "id_rewritten", ""] == 1
 
 
+def test_a_fix_that_only_some_targets_need_is_told_once_for_each_of_them():
+    """Gemini takes a call without a result, so only the others need one."""
+    turns = [user("go"), called("c"), user("stop"), said("ok"), user("more"), said("yes"), user("on")]
+    found = run(OPENED | {"targets": ["anthropic", "openai-chat", "gemini"]}, *map(appended, turns))
+    told = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
+    needing = [fix.get("target", "") for fix in told if fix["code"] == "result_synthesised"]
+    assert needing == ["anthropic", "openai-chat"]
+
+
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
 def test_a_request_that_goes_on_from_what_a_provider_keeps_is_refused(name):
     found = run(OPENED | {"params": {name: "x_1"}})

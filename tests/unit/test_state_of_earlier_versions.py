@@ -42,7 +42,9 @@ _CALLS = "a call's item begins with its first input, since its name may still co
 _BESIDE = "digests count what an item has beside the canonical form"
 _STAYS = "what a target's models take stays as it came, and where nobody said anything nothing is put in its place"
 _POINTS = "a cache breakpoint goes over between Anthropic's form and Converse's"
+_NAMED = "a fix that not all targets of a session needed is told for each that did, by its name"
 CHANGED: dict[tuple[str, str], str] = {
+    ("all targets: in one session, read back midway", HISTORY_FIXES): _NAMED,
     ("shape: converse", PROVIDER_REQUESTS): _POINTS,
     ("shape: converse", HISTORY_FIXES): _POINTS,
     ("cache breakpoints", PROVIDER_REQUESTS): _POINTS,

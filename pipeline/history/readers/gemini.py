@@ -281,6 +281,8 @@ _TYPES: Final = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "N
 _INNER_SCHEMAS: Final = frozenset({"items", "anyOf", "allOf", "oneOf", "not", "prefixItems", "additionalProperties"})
 # Limits that the API writes as text, because they are 64-bit integers.
 _COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
+# Beside a choice: its mode as it came, where that is not in capitals; the API takes it all the same (recorded).
+SPELT: Final = "mode"
 _CHOICES: Final = {"AUTO": "auto", "ANY": "any", "NONE": "none"}
 
 
@@ -320,11 +322,12 @@ def choice_of(config: Raw) -> Raw | None:
     kind = _CHOICES.get(calling.mode.upper())
     if kind is None:
         return None
+    spelt = {} if calling.mode.isupper() else {SPELT: calling.mode}
     if not calling.names:
-        return Raw(msgspec.json.encode({"type": kind}))
+        return Raw(msgspec.json.encode({"type": kind, **spelt}))
     if kind != "any" or len(calling.names) > 1:
         return None
-    return Raw(msgspec.json.encode({"type": "tool", "name": calling.names[0]}))
+    return Raw(msgspec.json.encode({"type": "tool", "name": calling.names[0], **spelt}))
 
 
 class _Calling(Struct, frozen=True, forbid_unknown_fields=True):

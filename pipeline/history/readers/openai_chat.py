@@ -46,6 +46,7 @@ MESSAGE_KEYS: Final = frozenset(
         "tool_name",
         "name",
         "annotations",
+        "prefix",
     }
 )
 """Keys by which a message is known for this shape."""
@@ -183,7 +184,7 @@ def own_of_message(fields: Fields, role: Raw | None) -> Own | UnsetType:
 
     An empty content is among it where it makes no block: some say so that there is no text beside the calls.
     """
-    beside = ("annotations", "audio") if role == _ASSISTANT else ()
+    beside = ("annotations", "audio", "prefix") if role == _ASSISTANT else ()
     members = {key: unless(b"[]", fields.take(key)) for key in beside}
     if (name := fields.peek("name")) is not None and starts_with(name, b'"') and role != _FUNCTION:
         members["name"] = name

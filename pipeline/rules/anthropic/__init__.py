@@ -13,8 +13,7 @@ from pipeline.rules._fold import Fold
 from pipeline.rules._json import BadJSON, Misfit, Report, Spot, fit, fit_with_items
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.blocks import Messages, judge_blank
-from pipeline.rules.anthropic.catalogue import CATALOGUE, rule
-from pipeline.rules.anthropic.families import family_of
+from pipeline.rules.anthropic.catalogue import CATALOGUE, family_of, rule
 from pipeline.rules.anthropic.wire import BETA_PARAMETERS, BETA_TOOLS, PARAMETERS, Block, Message, Text
 from pipeline.rules.base import Rule
 
@@ -111,9 +110,10 @@ class Anthropic(Fold[Messages, Message]):
         for name in head:
             if name not in PARAMETERS:
                 walk.refuse(rules.EXTRA_PARAMETER, name)
-        for path, features in BETA_PARAMETERS.items():
-            if _is_set(head, path):
-                walk.judge_beta(features, path, path)
+        if walk.betas:
+            for path, features in BETA_PARAMETERS.items():
+                if _is_set(head, path):
+                    walk.judge_beta(features, path, path)
         return walk
 
     def read_items(self, values: Sequence[object], walk: Messages) -> list[Message | None]:

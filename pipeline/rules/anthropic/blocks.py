@@ -68,6 +68,7 @@ class Messages(Turns):
 
     def judge_item(self, message: Message) -> None:
         index, content = self.index, message.content
+        # Only the last message may be hollow, which the one after it shows.
         last = self.last
         if last is not None and not last.content and _is_hollow(last):
             self.refuse(rules.EMPTY_MESSAGE, f"messages.{self.last_at}")

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from pipeline.rules._fold import Walk
 from pipeline.rules.anthropic import catalogue as rules
-from pipeline.rules.anthropic.families import UNKNOWN, Claude
+from pipeline.rules.anthropic.catalogue import UNKNOWN, Claude
 from pipeline.rules.anthropic.wire import KINDS, Message, RedactedThinking, Text, Thinking, ToolUse
 from pipeline.rules.base import NONE_SEEN, Seen
 
@@ -111,6 +111,7 @@ class Turns(Walk):
         if role == "user":
             if before == "assistant" and (self.thought or self.servers):
                 self._leave_assistant(paused=False)
+            # Answers count for the assistant's run directly before them.
             if self.answered:
                 self.answered = set()
             self.sealed = self.results = False
@@ -119,6 +120,7 @@ class Turns(Walk):
                 self._calls_unanswered()
             elif not before:
                 self.refuse(rules.FIRST_USER, "messages.0", at="messages")
+            # Results go on with the loop that is open; whatever else the user says begins a new one.
             if not self.results or self.loop is None:
                 self.loop = index, message
         else:
@@ -147,6 +149,7 @@ class Turns(Walk):
         last = self.last
         if last is not None and last.content and last.content[-1].__class__ is Thinking:
             self.refuse(rules.LAST_THINKING, f"messages.{self.last_at}")
+        # Beside a client's call, code that the provider runs may be what made it, and goes on with its result.
         if self.servers and not self.calls and not paused:
             self._server_calls_unanswered()
         self.thought = False

@@ -10,8 +10,7 @@ import msgspec
 from pipeline.rules._fold import Fold
 from pipeline.rules._json import Misfit, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.bedrock_converse import catalogue as rules
-from pipeline.rules.bedrock_converse.catalogue import CATALOGUE, member, rule
-from pipeline.rules.bedrock_converse.families import family_of
+from pipeline.rules.bedrock_converse.catalogue import CATALOGUE, family_of, member, rule
 from pipeline.rules.bedrock_converse.walk import LEGAL_NAME, Turns, constraint
 from pipeline.rules.bedrock_converse.wire import Anything, Block, Message
 

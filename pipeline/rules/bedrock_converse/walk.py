@@ -15,8 +15,7 @@ from pipeline.rules._fold import Walk
 from pipeline.rules._json import Hole
 from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.bedrock_converse import catalogue as rules
-from pipeline.rules.bedrock_converse.catalogue import member
-from pipeline.rules.bedrock_converse.families import Converse
+from pipeline.rules.bedrock_converse.catalogue import Converse, member
 from pipeline.rules.bedrock_converse.wire import (
     Block,
     Document,
@@ -106,6 +105,7 @@ class Turns(Walk):
             self.refuse(rules.FIRST_USER, "messages.0")
         if role == "assistant":
             self._judge_pairs()
+            # Only now: two calls of one run under one id break another rule than an id that comes again.
             if self.calls:
                 self.ids = self.ids.plus(self.calls)
             self.calls = self.results = ()

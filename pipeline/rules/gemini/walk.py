@@ -81,6 +81,7 @@ class Turns(Walk):
             self._calls(calls, role, before)
         if responses:
             self._responses(responses, role)
+        # The API looks for signatures in the current turn alone, which begins with the user's words.
         if said and role == "user":
             self.unsigned = ()
 

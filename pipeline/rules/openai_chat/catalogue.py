@@ -161,6 +161,9 @@ SHAPE = rule("OAI-13", "hard", "Invalid type for '{at}': expected {wanted}, but 
 MISSING = rule("OAI-13b", "hard", "Missing required parameter: '{at}'.",
     summary="Every required field is there.",
     repair="depends on the field", source="recorded")
+UNKNOWN_FILE_DATA = rule("OAI-13c", "soft", "Unknown parameter: '{at}'.",
+    summary="A file's bytes stand in `file_data`, as a data URL; `data` beside it is not known.",
+    repair="drop it", source="the API's documentation; the words are recorded for Responses")
 KIND = rule("OAI-14", "hard", "Invalid value: '{value}'. Supported values are: {supported}.",
     summary="Parts and calls are of a known type.",
     repair="drop it, or convert it", source="recorded")

@@ -50,6 +50,7 @@ class Turns(Walk):
     def judge_item(self, message: Message) -> None:
         content, role = message.content, message.role
         self.role = role
+        # Tool messages must follow their calls directly, so any other message closes the turn.
         if role == "tool":
             self._result(message.tool_call_id)
         elif self.calls:
@@ -165,6 +166,9 @@ def _file(walk: Turns, part: File, path: str) -> None:
     if data.file_id is None and (data.file_data is None or data.filename is None):
         where = f"{path}.file.file_id"
         walk.refuse(rules.MISSING, where, at=bracketed(where))
+    elif data.data is not UNSET:
+        where = f"{path}.file.data"
+        walk.refuse(rules.UNKNOWN_FILE_DATA, where, at=bracketed(where))
 
 
 _PARTS: dict[type, Callable[[Turns, Any, str], None]] = {Image: _image, Audio: _audio, File: _file}

@@ -29,6 +29,7 @@ class FileData(Struct, frozen=True, gc=False):
     file_id: str | None = None
     file_data: str | None = None
     filename: str | None = None
+    data: Raw | UnsetType = UNSET  # of no version of the API
 
 
 class Text(Struct, frozen=True, gc=False, tag_field="type", tag="text"):

@@ -92,6 +92,7 @@ class Items(Walk):
 
     def judge_item(self, item: Item) -> None:
         kind = item.__class__
+        # Reasoning is bound to the item directly behind it; several pieces of it may lead to one.
         if self.reasoning[0] and kind is not Reasoning:
             self._follow(item)
         if item.id is not None:

@@ -135,6 +135,9 @@ class ChatDialect(ListDialect):
             written["tool_calls"] = calls
         if final and self._template.prefix:
             written["prefix"] = True
+        elif "prefix" in written and not self._template.prefix:
+            del written["prefix"]
+            book.note_fix("field_dropped", f"{message.pieces[0].message}.prefix", "prefix")
         return [written], waiting
 
     def _system_row(self, message: Message, count: int, rows: list[Row]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _choice(value: Raw) -> Raw | None:
     if choice is None:
         return None
     given: Any = msgspec.json.decode(value)
-    own = isinstance(given, dict) and given.get("type") == choice.kind
+    own = isinstance(given, dict) and given.get("type") == choice.kind and not choice.spelt
     named = {"name": tool_name(choice.name)} if choice.kind == "tool" else {}
     if own and given == given | named:
         return value

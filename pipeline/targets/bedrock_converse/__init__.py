@@ -56,11 +56,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ConverseProgress(Struct, frozen=True, array_like=True):
-    """How many messages there are, the names of their documents, and the tools called where nobody declared any."""
+    """How many messages there are, the names of their documents, and the tools called where nobody declared any.
+
+    ``numbers`` are those that repeated names were told apart by last; there were none before 0.2.0.
+    """
 
     count: int = 0
     documents: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
+    numbers: dict[str, int] = {}
 
 
 class ConverseDialect(ListDialect):
@@ -84,9 +88,10 @@ class ConverseDialect(ListDialect):
 
     def _write(self, message: Message, state: ConverseProgress, *, final: bool, points: Container[str] = ()) -> Encoded:
         book = Book(NAME, self._observed)
-        fitting = ConverseFitting(book, self._model, state.documents, points)
+        fitting = ConverseFitting(book, self._model, state.documents, state.numbers, points)
         halves = unpaired_halves(message, self._model) if "nova" in self._model else set()
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
+        # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.
         fitted = structs.replace(message, pieces=pieces, changed=message.changed | fitting.dropped)
         pieces = fit_reasoning(fitted, self._model, book)
         if final:
@@ -100,7 +105,7 @@ class ConverseDialect(ListDialect):
             data=b",".join(
                 _encode({"role": role, "content": [written(p.block) for p in pieces]}) for role, pieces in turns
             ),
-            state=ConverseProgress(state.count + len(turns), fitting.titles, tools),
+            state=ConverseProgress(state.count + len(turns), fitting.titles, tools, fitting.numbers),
             rows=[
                 row(piece, f"messages.{number}.content.{at}")
                 for number, (_, pieces) in enumerate(turns, state.count)

@@ -54,16 +54,18 @@ def tool_name(name: str) -> str:
 class ConverseFitting(Fitting):
     """``titles`` are the names of the documents so far; they are unique in a request (BED-20).
 
+    ``numbers`` has the last number that each repeated name was told apart by, behind which the next one is looked for.
     ``points`` are the places of blocks whose cache breakpoint is set, as a block of its own behind it.
     """
 
-    def __init__(self, book: Book, model: str, titles: tuple[str, ...], points: Container[str] = ()) -> None:
+    def __init__(
+        self, book: Book, model: str, titles: tuple[str, ...], numbers: dict[str, int], points: Container[str] = ()
+    ) -> None:
         super().__init__(book)
+        self.numbers = numbers
         self._before = titles
         self._added: list[str] = []
         self._taken: set[str] = set()
-        # The last number that each name was told apart by.
-        self._numbers: dict[str, int] = {}
         self._model = model
         self._points = points
 
@@ -133,12 +135,13 @@ class ConverseFitting(Fitting):
             legal = legal[:_LONGEST_TITLE].strip()
         legal = legal or "document"
         self._taken = self._taken or set(self._before)
-        number = self._numbers.get(legal, 1)
+        number = self.numbers.get(legal, 1)
         name = legal
         while name in self._taken:
             number += 1
             name = f"{legal[:_LONGEST_TITLE].strip()} ({number})"
-        self._numbers[legal] = number
+        if number > 1:
+            self.numbers = self.numbers | {legal: number}
         self._taken.add(name)
         self._added.append(name)
         return name

@@ -54,6 +54,7 @@ class GeminiDialect(ListDialect):
             for piece in pieces:
                 book.drop("reasoning_alone", piece)
             pieces = [stub_for(message, book)]
+        # A response names its call's function, which only the turn before tells.
         calls, unnamed = state.calls, state.unnamed
         if message.role == "assistant":
             called = {piece.block.id: piece for piece in pieces if isinstance(piece.block, ToolUse)}

@@ -64,7 +64,7 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     choice = writer.choice(params, tools=bool(functions))
     if choice is not None:
         named = {"allowedFunctionNames": [function_name(choice.name)]} if choice.kind == "tool" else {}
-        keys["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[choice.kind], **named}}
+        keys["toolConfig"] = {"functionCallingConfig": {"mode": choice.spelt or _MODES[choice.kind], **named}}
     places = {**_SHAPE.places, **{name: name for name in params.values if name.startswith(_GROUP)}}
     beside = writer.placed(params, places)
     generation = beside.pop("generationConfig", None)

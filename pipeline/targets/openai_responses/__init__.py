@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from pipeline.history.pieces import Book, Message, Piece
+from pipeline.history.pieces import STRIPPED, Book, Message, Piece
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.parts import encode
 from pipeline.targets._openai.speech import (
@@ -93,6 +93,7 @@ class _Items:
     def say(self, piece: Piece) -> None:
         """Say a text of the assistant's; an item of the provider's own stays one."""
         own = self._said and not (self._said[0].own is piece.own is UNSET)
+        # An item has one id: what came as two items stays two.
         if own and self._said[0].turn != piece.turn:
             self.put_said()
         if not self._said:
@@ -146,7 +147,7 @@ class ResponsesDialect(ListDialect):
         written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME, self._voice.observed))
         message = in_common_words(message, written.book)
         {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
-        if not written.items:
+        if not written.items and any(piece.code != STRIPPED for piece in message.pieces):
             stub = stub_for(message, written.book)
             role = "assistant" if message.role == "assistant" else "user"
             written.put(message_item(role, STUB, {}), row(stub, f"{written.place}.content"))

@@ -147,7 +147,7 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool) -> dic
     broken = set(message.changed)
     for at, piece in enumerate(pieces):
         if is_reasoning_block(piece.block):
-            code = _fault(piece, model, stored=stored)
+            code = piece.code or _fault(piece, model, stored=stored)
             if code:
                 unfit[at] = code
             else:

@@ -1,0 +1,114 @@
+"""What decided each recorded refusal: a rule that foresees it in the provider's words, or a fact that no body shows.
+
+Run as a program, it writes that down for the page in docs/ and for the tests beside it:
+
+    python tests/corpus/refusals.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from recorded import rows
+
+from pipeline.explain.pages import REFUSALS_FILE, Refused
+from pipeline.rules import Violation, validate
+
+# Whose verdicts are asked of which recordings. Hosts that imitate an API are judged by the rules that are theirs.
+TARGETS: Final = {
+    "anthropic": "anthropic",
+    "gemini": "gemini",
+    "bedrock-converse": "bedrock-converse",
+    "openai-chat": "openai-chat",
+    "openai-responses": "openai-responses",
+    "responses-compat": "openai-responses",
+    "openai-compat": "vllm",
+}
+# Hosts with words of their own for what a rule finds.
+_OWN_WORDS: Final = {"responses-compat", "openai-compat"}
+
+_MODEL = "what that model takes, which its name does not say"
+_SCHEMA = "which schemas the provider's compiler takes for that model that day"
+_SERVER = "what that server's programs read, which others of its kind do"
+_BYTES = "the bytes of an image or document, which the recording leaves out"
+_PARAMETER = "nothing: the body shows it, and there is no rule for this parameter"
+# Class of the refusal ("" for any), a pattern at the beginning of its words, and what decided it.
+FACTS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("auth", "", "the key, and what it may do: a header"),
+    ("quota", "", "the account's limits and the provider's load at that moment"),
+    ("5xx", "", "the provider's state at that moment"),
+    ("model", "", "which models there were that day, where, and for whom"),
+    ("length", "", "how many tokens the prompt has, which the provider counts"),
+    ("fetch", "Failed to download file from data:", "nothing: the body shows it, and there is no rule for such a URL"),
+    ("fetch", "", "what lay behind a URL that day"),
+    ("policy", "", "what a filter thought of the words"),
+    ("model-output", "", "what the model answered"),
+    ("schema", "Missing required|Unsupported parameter|Response input messages|Invalid JSON payload", _PARAMETER),
+    ("schema", "", _SCHEMA),
+    (
+        "param",
+        "container: ",
+        "the header that offered containers as objects; now the API's types have them",
+    ),
+    ("param", "Invalid file data: 'file_id'", "what kind of file had been uploaded"),
+    ("param", "Validation: Temperature|Field 'temperature'", _SERVER),
+    ("param", "", _MODEL),
+    ("other", "", _MODEL),
+    ("MESSAGE-STRUCTURE", "Previous response with id", "which responses the provider had kept"),
+    ("MESSAGE-STRUCTURE", "Invalid input: Expected context stuffing", "what kind of file had been uploaded"),
+    ("MESSAGE-STRUCTURE", r"messages\.0\.content\.1\.image\.source\.base64\.data: The file format", _BYTES),
+    ("MESSAGE-STRUCTURE", "Provided image is not valid|Failed to load image|One of the image|invalid image", _BYTES),
+    ("MESSAGE-STRUCTURE", "A request containing images|Invalid 'messages|After the .optional.", _MODEL),
+    ("MESSAGE-STRUCTURE", "Failed to deserialize|invalid message format|invalid input error", _SERVER),
+)
+
+
+def refused(provider: str) -> list[dict[str, Any]]:
+    """The recorded refusals of one provider, those of bodies that are JSON objects."""
+    return [row for row in rows(provider) if row["status"] != 200 and isinstance(row["request"], dict)]
+
+
+def judge(provider: str, row: dict[str, Any]) -> list[Violation]:
+    """What the rules find in a recorded request, by all that was recorded of it."""
+    # A request to count tokens holds the request whose tokens are counted.
+    body = row["request"].get("generateContentRequest", row["request"])
+    path_has_model = provider in {"gemini", "bedrock-converse"}
+    betas = filter(None, [row.get("anthropic_beta")])
+    return validate(json.dumps(body), TARGETS[provider], row["model"] if path_has_model else None, [*betas])
+
+
+def fact_of(row: dict[str, Any]) -> str:
+    """What decided a refusal that no rule foresees, ``""`` where nobody knows."""
+    words, kind = row["error_message"] or "", row["error_class"]
+    return next((fact for each, start, fact in FACTS if each in {"", kind} and re.match(start, words)), "")
+
+
+def decided(provider: str, row: dict[str, Any]) -> tuple[str, str]:
+    """The rule that foresees a refusal and its severity, or "" and the fact."""
+    found = judge(provider, row)
+    same = [each for each in found if each.message == row["error_message"]]
+    if not same and provider in _OWN_WORDS and row["error_class"] == "MESSAGE-STRUCTURE":
+        same = [each for each in found if each.severity == "hard"]
+    best = min(same, key=lambda each: ("hard", "model", "soft").index(each.severity), default=None)
+    return (best.rule, best.severity) if best else ("", fact_of(row))
+
+
+def measured() -> list[Refused]:
+    """All refusals, those together that the same decided."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for provider in TARGETS:
+        for row in refused(provider):
+            found.setdefault((provider, row["error_class"], *decided(provider, row)), []).append(row["id"])
+    return [Refused(*key, sorted(requests)) for key, requests in sorted(found.items())]
+
+
+def write(path: Path = REFUSALS_FILE) -> None:
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in measured()))
+
+
+if __name__ == "__main__":
+    write()
