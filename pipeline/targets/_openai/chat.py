@@ -18,6 +18,7 @@ from pipeline.model import Text, Thinking, ToolResult, ToolUse
 from pipeline.targets._openai.families import Chat, Template
 from pipeline.targets._openai.parts import call, custom_call, encode
 from pipeline.targets._openai.speech import (
+    OpenAIDialect,
     OpenAIFitting,
     Said,
     Voice,
@@ -28,7 +29,7 @@ from pipeline.targets._openai.speech import (
     system_message,
     system_messages,
 )
-from pipeline.targets.base import Encoded, Ending, ListDialect, Row, Setting, row, stub_for
+from pipeline.targets.base import Encoded, Row, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words, system_rows
 from pipeline.targets.head import WrittenHead, prompt_as_text
 
@@ -51,7 +52,7 @@ class ChatProgress(Struct, frozen=True, array_like=True):
     waiting: list[Waiting] = []
 
 
-class ChatDialect(ListDialect):
+class ChatDialect(OpenAIDialect):
     state = ChatProgress()
 
     def __init__(
@@ -74,23 +75,13 @@ class ChatDialect(ListDialect):
         # A template with one system message has no place for whose each was.
         owners = frozenset() if template.one_system else voice.owners
         system = system_rows(system, voice.target, self.fixes, owners)
-        self._system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
-
-    def encode_ending(self, messages: Sequence[Message], state: ChatProgress, settled: int, *, final: bool) -> Ending:
-        """The open turns; a system prompt stays where there is nothing else."""
-        del settled
-        parts = self.encode_open(messages, state, final=final)
-        state = parts[-1].state if parts else state
-        if not state.count and self._system:
-            state = ChatProgress(len(self._system))
-            parts.append(Encoded(data=b",".join(map(encode, self._system)), state=state))
-        return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
+        self.system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
 
     def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
         book = Book(self._voice.target, self._voice.observed)
         message = in_common_words(message, book)
         rows: list[Row] = []
-        first = [] if state.count else self._system
+        first = [] if state.count else self.system
         count = state.count + len(first)
         if message.role == "system":
             written, waiting = [self._system_row(message, count, rows)], list[Waiting]()

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.native import CHAT, RESPONSES
-from pipeline.history.pieces import Book, Piece
+from pipeline.history.pieces import Book, Message, Piece
 from pipeline.history.results import INTERRUPTED
 from pipeline.model import (
     Block,
@@ -25,8 +25,8 @@ from pipeline.model import (
     Unknown,
 )
 from pipeline.targets._openai.parameters import tool_name
-from pipeline.targets._openai.parts import Parts, document_parts, fitted_document, fitted_image, image_part
-from pipeline.targets.base import Row, is_issued_by, row
+from pipeline.targets._openai.parts import Parts, document_parts, encode, fitted_document, fitted_image, image_part
+from pipeline.targets.base import Encoded, Ending, ListDialect, Row, is_issued_by, row
 from pipeline.targets.fitting import Fitting, bare
 from pipeline.text.flatten import shown
 
@@ -59,6 +59,23 @@ class Voice(Struct, frozen=True, kw_only=True):
     owners: frozenset[str] = frozenset()
     shows_results: bool = False
     observed: frozenset[str] = frozenset()
+
+
+class OpenAIDialect(ListDialect):
+    """A dialect whose system messages stand before the first message, in its list."""
+
+    system: list[dict[str, Any]]
+    state: Any
+
+    def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the API's own
+        """The open messages; those of the system stay where there is nothing else."""
+        ending = super().encode_ending(messages, state, settled, final=final)
+        parts = list(ending.parts)
+        state = parts[-1].state if parts else state
+        if not state.count and self.system:
+            state = structs.replace(self.state, count=len(self.system))
+            parts.append(Encoded(data=b",".join(map(encode, self.system)), state=state))
+        return structs.replace(ending, parts=parts, last=state.count - 1)
 
 
 class OpenAIFitting(Fitting):

@@ -17,6 +17,7 @@ from pipeline.history.pieces import STRIPPED, Book, Message, Piece
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.parts import encode
 from pipeline.targets._openai.speech import (
+    OpenAIDialect,
     OpenAIFitting,
     Said,
     Voice,
@@ -26,7 +27,7 @@ from pipeline.targets._openai.speech import (
     system_message,
     system_messages,
 )
-from pipeline.targets.base import STUB, Encoded, Ending, ListDialect, Row, Setting, row, stub_for
+from pipeline.targets.base import STUB, Encoded, Row, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words, system_rows
 from pipeline.targets.openai_responses.items import (
     OWN,
@@ -119,7 +120,7 @@ class _Items:
         return ResponsesProgress(self._count + len(self.items), self.asked, self._ids[-_REMEMBERED:])
 
 
-class ResponsesDialect(ListDialect):
+class ResponsesDialect(OpenAIDialect):
     state = ResponsesProgress()
 
     def __init__(self, setting: Setting, system: Sequence[Piece]) -> None:
@@ -140,10 +141,10 @@ class ResponsesDialect(ListDialect):
         )
         system = system_rows(system, NAME, self.fixes, OWN)
         first = system_messages("", system, self._voice, joined=False, takes=_SYSTEM)
-        self._system = [{"type": "message", **row} for row in first]
+        self.system = [{"type": "message", **row} for row in first]
 
     def encode_message(self, message: Message, state: ResponsesProgress, *, final: bool) -> Encoded:  # noqa: ARG002  the API goes on with an answer as with anything else
-        first = [] if state.count else self._system
+        first = [] if state.count else self.system
         written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME, self._voice.observed))
         message = in_common_words(message, written.book)
         {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
@@ -154,18 +155,6 @@ class ResponsesDialect(ListDialect):
         data = b",".join(map(encode, [*first, *written.items]))
         book = written.book
         return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, gone=book.gone)
-
-    def encode_ending(
-        self, messages: Sequence[Message], state: ResponsesProgress, settled: int, *, final: bool
-    ) -> Ending:
-        """The open turns; system messages stay where there is nothing else."""
-        del settled
-        parts = self.encode_open(messages, state, final=final)
-        state = parts[-1].state if parts else state
-        if not state.count and self._system:
-            state = ResponsesProgress(len(self._system))
-            parts.append(Encoded(data=b",".join(map(encode, self._system)), state=state))
-        return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
     def _system_row(self, message: Message, written: _Items) -> None:
         item = {"type": "message", **system_message(message.pieces, self._voice, _SYSTEM)}
