@@ -19,7 +19,7 @@ from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, Unknown, on_the_wire
 from pipeline.targets.base import Encoded, Ending, Setting, row, stub_for
-from pipeline.targets.fitting import bared, in_common_words, system_rows
+from pipeline.targets.fitting import in_common_words, system_rows, without_own_inside
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (
     BETWEEN,
@@ -102,7 +102,7 @@ def _alone(message: Message, book: Book) -> Encoded:
         if isinstance(piece.block, Unknown):
             book.drop_unknown(piece)
         else:
-            pieces.append(bared(piece, book))
+            pieces.append(without_own_inside(piece, book))
     fitted = _stubbed_if_empty(with_pieces(message, pieces), message, book)
     fitted = quiet(fitted, _GUARD, book, fitted.pieces)
     first = fitted.pieces[0]
@@ -135,7 +135,7 @@ def _fitted(message: Message, book: Book) -> Message:
 
 def _with_losses_named(piece: Piece, book: Book) -> Piece:
     """The piece without what the text does not show: citations, and parts of a result; each is recorded."""
-    piece = uncited(bared(piece, book), book)
+    piece = uncited(without_own_inside(piece, book), book)
     result = piece.block
     if not isinstance(result, ToolResult) or not isinstance(result.content, list):
         return piece

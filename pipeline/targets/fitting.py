@@ -30,8 +30,9 @@ _ALL_FIT: Final[Mapping[int, str]] = MappingProxyType({})
 class Fitting(ABC):
     """The work on one message: pieces go in by ``add_piece``; what is to be written stands in ``out`` at the end.
 
-    ``dropped`` are the input messages that have lost a block. A subclass says what its provider takes: each of its
-    methods gives the piece to go on with, or None where nothing of it goes on.
+    ``dropped`` are the input messages that have lost a block, ``media`` what of results has to stand behind them. A
+    subclass says what its provider takes: each of its methods gives the piece to go on with, or None where nothing of
+    it goes on.
     """
 
     marks: ClassVar[bool] = True
@@ -216,7 +217,7 @@ def without_own(piece: Piece, book: Book, owners: Collection[str] = ()) -> Piece
     return structs.replace(_lost_members(piece, own, piece.path, book), block=without)
 
 
-def bared(piece: Piece, book: Book) -> Piece:
+def without_own_inside(piece: Piece, book: Book) -> Piece:
     """The piece, and the parts of a result, without what another provider has beside them."""
     return with_each(without_own(piece, book), lambda part: without_own(part, book))
 

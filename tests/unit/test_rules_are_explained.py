@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 
+from pipeline.registry import TARGETS
 from pipeline.rules import RULES
 
 
@@ -15,6 +16,9 @@ def test_every_rule_can_be_explained():
         assert rule.source
         assert [name for _, name, _, _ in string.Formatter().parse(rule.message) if name == ""] == []
         assert (rule.severity == "model") == bool(rule.families)
+        # What no body shows may be another's, of which nothing else is known.
+        known = {family.name for family in TARGETS[rule.target].families}
+        assert rule.unchecked or {*rule.families} <= known
 
 
 def test_rules_that_a_body_cannot_show_say_why():

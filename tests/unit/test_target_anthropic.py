@@ -134,6 +134,14 @@ def test_an_image_that_is_refused_becomes_a_line_of_text(bad):
     assert codes == ["image_stubbed"]
 
 
+def test_an_image_in_a_tools_row_is_named_by_its_place_there():
+    called = {"id": "a", "type": "function", "function": {"name": "see", "arguments": "{}"}}
+    shown = {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,SUkqAAAAAAAAAAAA"}}
+    row = {"role": "tool", "tool_call_id": "a", "content": [text("seen"), shown]}
+    done = normalize([{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [called]}, row])
+    assert [(fix.code, fix.path) for fix in done.fixes] == [("image_stubbed", "messages.2.content.1")]
+
+
 def test_a_large_image_is_refused_only_among_many():
     wide, small = image(png(2001, 10)), image()
     many = [user(small), said("ok")] * 20
