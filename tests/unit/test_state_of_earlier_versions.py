@@ -37,7 +37,10 @@ WORD = re.compile(rb"w[0-9]+w")
 # Rows, or whole kinds of them (what stands before the colon), whose records of a topic (or `accounts`) this version
 # deliberately has otherwise, and why. What they must still hold is asked by the other tests.
 _WORDS = "words of tools and earlier turns do not act, the JSON is ASCII, an earlier document leaves a mark"
-_OWN = "a block of the source's own type ends with its whole JSON, and thinking without a word is not on the screen"
+_OWN = (
+    "a block of the source's own type ends with its whole JSON, and thinking begins with its first word if it has one"
+)
+_MODEL = "a turn's model is told with its stop, and no delta says only that"
 _CALLS = "a call's item begins with its first input, since its name may still come"
 _BESIDE = "digests count what an item has beside the canonical form"
 _STAYS = "what a target's models take stays as it came, and where nobody said anything nothing is put in its place"
@@ -47,9 +50,9 @@ CHANGED: dict[tuple[str, str], str] = {
     ("all targets: in one session, read back midway", HISTORY_FIXES): _NAMED,
     ("shape: converse", PROVIDER_REQUESTS): _POINTS,
     ("shape: converse", HISTORY_FIXES): _POINTS,
-    ("cache breakpoints", PROVIDER_REQUESTS): _POINTS,
-    ("cache breakpoints", HISTORY_FIXES): _POINTS,
-    ("cache breakpoints", "accounts"): _POINTS,
+    ("cache breakpoints", PROVIDER_REQUESTS): f"{_POINTS}; {_STAYS}",
+    ("cache breakpoints", HISTORY_FIXES): f"{_POINTS}; {_STAYS}",
+    ("cache breakpoints", "accounts"): f"{_POINTS}; {_STAYS}",
     ("claude-cli", PROVIDER_REQUESTS): _WORDS,
     ("claude-cli", HISTORY_FIXES): _WORDS,
     ("copilot-cli", PROVIDER_REQUESTS): _WORDS,
@@ -58,10 +61,10 @@ CHANGED: dict[tuple[str, str], str] = {
     ("bedrock-converse", SESSION_ITEMS): _OWN,
     ("claude-cli", SESSION_ITEMS): _OWN,
     ("gemini", SESSION_ITEMS): _OWN,
-    ("openai-responses", SESSION_ITEMS): _OWN,
+    ("openai-responses", SESSION_ITEMS): f"{_OWN}; {_MODEL}",
     ("openai-chat", SESSION_ITEMS): _CALLS,
     ("vllm", SESSION_ITEMS): _CALLS,
-    ("shape: responses", HISTORY_FIXES): _BESIDE,
+    ("shape: responses", HISTORY_FIXES): f"{_BESIDE}; {_STAYS}",
     ("two sources in one session", SESSION_ITEMS): _CALLS,
 }
 _STAYING: dict[tuple[str, ...], tuple[str, ...]] = {
