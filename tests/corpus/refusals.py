@@ -43,11 +43,10 @@ FACTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("5xx", "", "the provider's state at that moment"),
     ("model", "", "which models there were that day, where, and for whom"),
     ("length", "", "how many tokens the prompt has, which the provider counts"),
-    ("fetch", "Failed to download file from data:", "nothing: the body shows it, and there is no rule for such a URL"),
     ("fetch", "", "what lay behind a URL that day"),
     ("policy", "", "what a filter thought of the words"),
     ("model-output", "", "what the model answered"),
-    ("schema", "Missing required|Unsupported parameter|Response input messages|Invalid JSON payload", _PARAMETER),
+    ("schema", "Response input messages|Invalid JSON payload", _PARAMETER),
     ("schema", "", _SCHEMA),
     (
         "param",
@@ -90,7 +89,10 @@ def fact_of(row: dict[str, Any]) -> str:
 def decided(provider: str, row: dict[str, Any]) -> tuple[str, str]:
     """The rule that foresees a refusal and its severity, or "" and the fact."""
     found = judge(provider, row)
-    same = [each for each in found if each.message == row["error_message"]]
+    # One refusal says several things in lines of their own, and a rule repeats no data.
+    said = (row["error_message"] or "").split("\n")
+    same = [each for each in found if each.message in said or said[0].startswith(f"{each.message},")]
+    same = same if len({each.message for each in same}) == len(said) else []
     if not same and provider in _OWN_WORDS and row["error_class"] == "MESSAGE-STRUCTURE":
         same = [each for each in found if each.severity == "hard"]
     best = min(same, key=lambda each: ("hard", "model", "soft").index(each.severity), default=None)

@@ -51,6 +51,11 @@ class OpenAIChat(Fold[Turns, Message]):
             else:
                 walk.refuse(rules.MAX_TOKENS, "max_tokens")
         _judge_temperature(head.get("temperature"), walk)
+        answer = head.get("response_format")
+        if isinstance(answer, dict) and answer.get("type") == "json_schema":
+            named = answer.get("json_schema")
+            if isinstance(named, dict) and named.get("name") is None:
+                walk.refuse(rules.MISSING, "response_format.json_schema.name")
         _judge_tools(head, walk)
         for name in head:
             if name not in PARAMETERS:

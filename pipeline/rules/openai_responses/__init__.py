@@ -56,8 +56,14 @@ class OpenAIResponses(Fold[Items, Item]):
         if type(limit) is int and limit < rules.MIN_OUTPUT_TOKENS:
             walk.refuse(rules.FEW_TOKENS, "max_output_tokens", limit=rules.MIN_OUTPUT_TOKENS, value=limit)
         _judge_tools(head.get("tools"), walk)
+        text = head.get("text")
+        answer = text.get("format") if isinstance(text, dict) else None
+        if isinstance(answer, dict) and answer.get("type") == "json_schema" and answer.get("name") is None:
+            walk.refuse(rules.MISSING, "text.format.name")
         for name in head:
-            if name not in PARAMETERS:
+            if name == "response_format":
+                walk.refuse(rules.MOVED_FORMAT, name)
+            elif name not in PARAMETERS:
                 walk.refuse(rules.EXTRA_PARAMETER, name)
         return walk
 

@@ -118,6 +118,9 @@ FILE_URL_TYPE = rule("RSP-17c", "hard", "Invalid file at '{name}': expected a do
 FILE_URL_FORMAT = rule("RSP-17d", "soft", "{name}: not every model reads documents other than PDF",
     summary="The file behind an address is a PDF, as far as its name says.",
     repair="send its text", source="the API's documentation")
+FILE_URL_DATA = rule("RSP-17e", "hard", "Failed to download file from {scheme}",
+    summary="The address of a file is one that can be fetched; data stand in file_data.",
+    repair="put the data URL into file_data", source="recorded")
 IMAGE_TYPE = rule("RSP-17b", "hard",
     "The image data you provided does not represent a valid image. Please check your input and try again with one of "
     "the supported image formats: ['image/jpeg', 'image/png', 'image/gif', 'image/webp'].",
@@ -140,6 +143,12 @@ FEW_TOKENS = rule("RSP-20", "hard",
 EXTRA_PARAMETER = rule("RSP-21", "soft", EXTRA_KEY.message,
     summary="Parameters are known ones; new ones come.",
     repair="drop the parameter", source="the provider's own types")
+MOVED_FORMAT = rule("RSP-21b", "hard",
+    "Unsupported parameter: 'response_format'. In the Responses API, this parameter has moved to 'text.format'. Try "
+    "again with the new parameter. See the API documentation for more information: "
+    "https://platform.openai.com/docs/api-reference/responses/create.",
+    summary="The format of the answer stands in text.format.",
+    repair="move it there", source="recorded")
 
 # The document itself
 

@@ -153,7 +153,10 @@ def _part(walk: Items, part: Any, path: str, *, mine: bool) -> None:  # noqa: AN
 
 
 def _file_url(walk: Items, url: str, path: str) -> None:
-    """Judge a document by the name that its address ends in."""
+    """Judge a document by its address: how it begins, and the name that it ends in."""
+    if url.startswith("data:"):
+        walk.refuse(rules.FILE_URL_DATA, path, scheme=url.partition(",")[0][:100])
+        return
     name = url.partition("?")[0].partition("#")[0].rpartition("/")[2]
     if _AUDIO_OR_VIDEO.search(name):
         walk.refuse(rules.FILE_URL_TYPE, path, name=name)
