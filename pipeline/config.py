@@ -126,6 +126,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one.")
     ] = 8_000
     batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one transaction holds at most.")] = 32 * _MIB
+    commit_interval_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="A partition's next transaction begins so many milliseconds after its last one at the "
+            "earliest: fewer and larger ones cost the brokers less, and records wait that long at most.",
+        ),
+    ] = 0
     transaction_seconds: Annotated[
         float,
         Meta(

@@ -133,6 +133,8 @@ class Tuning(Struct, frozen=True, kw_only=True):
     # where the last ones took longer than `slice_seconds`; between slices the event loop breathes.
     batch_records: int = 8_000
     batch_bytes: int = 32 << 20
+    # From a partition's commit to its next batch, unless its share of the room below is full before.
+    commit_interval_ms: int = 0
     slice_records: int = 4_000
     slice_seconds: float = 0.03
     # All partitions of a worker share this room for records that wait; each may hold one record more.

@@ -9,6 +9,7 @@ failure that may pass it is opened anew, in the same order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
@@ -87,6 +88,7 @@ class Partition:
         self._is_ours = is_ours
         # Failures that a new opening may mend: the last one, and the first since the last commit.
         self._failed_at = self._failing_since = float("-inf")
+        self._due = 0.0  # when the next batch may begin
         self._backlog = Backlog()
         self._full = False  # whether the consumer was told so; then it waits for `on_room`
         self._oldest_ms = 0  # when the oldest record of the batch in flight was written
@@ -103,6 +105,8 @@ class Partition:
     def wants(self, share_bytes: int, share_records: int) -> bool:
         """Return whether more records may come, given this partition's share of the worker's memory."""
         self._full = self._backlog.fills(share_bytes, share_records)
+        if self._full:
+            self._wake.set()  # it waits for more no longer
         return self.state is State.WORKING and self.aligned and not self._full
 
     def offer(self, span: Span) -> None:
@@ -190,6 +194,11 @@ class Partition:
             if self.state is State.PARKED or not self._backlog:
                 self._wake.clear()
                 await self._wake.wait()
+                continue
+            if not self._full and (left := self._due - time.monotonic()) > 0:
+                self._wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), left)
                 continue
             self._idle.clear()
             try:
@@ -328,6 +337,7 @@ class Partition:
         self._runtime.on_answer()
         self._on_position(position)
         now = time.monotonic()
+        self._due = now + self._tuning.commit_interval_ms / 1000
         metrics = self._runtime.metrics
         metrics.on_commit(*self._place, result, records)
         log_letters(result.outputs)

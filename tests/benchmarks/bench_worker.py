@@ -69,9 +69,9 @@ def reknit(*arguments):
     return [sys.executable, "-c", "from pipeline.cli import main; main()", *arguments]
 
 
-def apply_topics(bootstrap, prefix):
+def apply_topics(bootstrap, prefix, partitions=PARTITIONS):
     """Create the topics of a pipeline."""
-    options = ["--bootstrap-servers", bootstrap, "--prefix", prefix, "--partitions", str(PARTITIONS)]
+    options = ["--bootstrap-servers", bootstrap, "--prefix", prefix, "--partitions", str(partitions)]
     subprocess.run(reknit("topics", "apply", *options), check=True, capture_output=True)
 
 
@@ -252,7 +252,7 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def timed(bootstrap, prefix):
+async def timed(bootstrap, prefix, partitions=PARTITIONS):
     """What sends an event, and the milliseconds that it took each to come back as an item."""
     sent_at = {}
     took = []
@@ -273,7 +273,7 @@ async def timed(bootstrap, prefix):
 
     try:
         async with harness.reader(bootstrap) as consumer:
-            consumer.assign([TopicPartition(prefix + ITEMS, number) for number in range(PARTITIONS)])
+            consumer.assign([TopicPartition(prefix + ITEMS, number) for number in range(partitions)])
             reading = asyncio.create_task(read(consumer))
             yield send, took
             reading.cancel()

@@ -234,6 +234,39 @@ async def test_records_that_come_during_a_commit_make_the_next_batch(make):
     ]
 
 
+async def test_records_that_come_within_the_commit_interval_make_one_batch(make):
+    broker, actor, _ = await make(commit_interval_ms=100)
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: actor.next == 1)
+    actor.offer(span(1, fetched(1)))
+    await asyncio.sleep(0)
+    actor.offer(span(2, fetched(2)))
+    await until(lambda: actor.next == 3)
+    assert broker.values == [b"0:1", b"1:2", b"2:3"]
+    assert [len(batch.outputs) for batch in broker.batches] == [1, 2]
+
+
+async def test_nothing_waits_for_the_commit_interval_once_there_is_no_room_left(make):
+    _, actor, _ = await make(commit_interval_ms=3_600_000)
+    actor.aligned = True
+    for offset in range(3):
+        actor.offer(span(offset, fetched(offset)))
+        assert not actor.wants(1 << 20, 1)
+        await until(lambda end=offset + 1: actor.next == end)
+
+
+async def test_the_end_and_a_rebalance_do_not_wait_for_the_commit_interval(make):
+    broker, actor, _ = await make(commit_interval_ms=3_600_000)
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: actor.next == 1)
+    actor.offer(span(1, fetched(1)))
+    async with asyncio.timeout(5):
+        await actor.park(60)
+        actor.resume()
+        await actor.close()
+    assert broker.values == [b"0:1"]
+
+
 async def test_a_batch_is_bounded_in_records_and_bytes_but_takes_one_at_least(make):
     broker, actor, _ = await make(batch_records=3, batch_bytes=4_000)
     broker.gate.clear()

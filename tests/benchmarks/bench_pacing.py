@@ -1,0 +1,155 @@
+"""What a transaction per partition and event costs the broker, and what `commit_interval_ms` saves of it.
+
+    python tests/benchmarks/bench_pacing.py [--rates 200 2000] [--partitions 4 12 48] [--intervals 0 25] [--seconds 6]
+
+One broker, warm; for each number of partitions and each rate the same worker in turns: at least once, and exactly once
+at each interval. The broker's processor time is counted over the load alone, so that what it does when idle is part of
+every side. Latencies are those of a ``read_committed`` reader. Needs Java 17 (`deploy/kafka`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import bench_worker  # noqa: E402 - beside this file; it adds the paths that the next ones are found through
+import measure  # noqa: E402 - beside this file
+import msgspec  # noqa: E402 - after the path
+import recorded  # noqa: E402 - beside this file
+
+# isort: split
+import broker as kafka_broker  # noqa: E402 - deploy/kafka
+import harness  # noqa: E402 - tests/broker
+
+MOST_CPU_PACED, PACED_MS = 1.3, 25
+MOST_LATENCY = 2.0
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What an event took of the broker's processor (µs), and how long events took to their items (ms)."""
+
+    broker_cpu: float
+    p50: float
+    p99: float
+
+    def __str__(self) -> str:
+        return f"{self.broker_cpu:.0f} µs of CPU an event, p50 {self.p50:.1f} ms, p99 {self.p99:.1f} ms"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Events a second over so many partitions."""
+
+    partitions: int
+    rate: int
+    seconds: float
+
+
+async def cost(server: kafka_broker.Broker, prefix: str, load: Load, delivery: str, interval: int = 0) -> Cost:
+    """Run one worker under a load."""
+    bench_worker.apply_topics(server.bootstrap, prefix, load.partitions)
+    port, directory = kafka_broker.free_port(), server.directory.parent
+    started = bench_worker.worker_command(server.bootstrap, prefix, delivery, directory, port)
+    command = ["env", f"REKNIT_COMMIT_INTERVAL_MS={interval}", *started]
+    worker = harness.WorkerProcess(prefix, command, directory / f"{prefix}log", port)
+    try:
+        await worker.start().ready()
+        async with bench_worker.timed(server.bootstrap, prefix, load.partitions) as (send, took):
+            await drive(send, load, range(load.rate))  # the first second warms up
+            await asyncio.sleep(0.5)
+            took.clear()
+            spent, numbers = (
+                bench_worker.cpu_seconds(server.pid or 0),
+                range(load.rate, int(load.rate * (load.seconds + 1))),
+            )
+            await drive(send, load, numbers)
+            await asyncio.sleep(1.5)
+            used = (bench_worker.cpu_seconds(server.pid or 0) - spent) / len(numbers) * 1e6
+    finally:
+        worker.end()
+    cuts = statistics.quantiles(took, n=100)
+    return Cost(used, cuts[49], cuts[98])
+
+
+async def drive(send: bench_worker.Send, load: Load, numbers: range) -> None:
+    """Send these events at the load's rate."""
+    began = time.perf_counter()
+    for sent, number in enumerate(numbers):
+        if (wait := began + sent / load.rate - time.perf_counter()) > 0:
+            await asyncio.sleep(wait)
+        await send(recorded.whole_message(b"session-%d" % number), number % load.partitions)
+
+
+async def run(options: argparse.Namespace, directory: Path) -> None:
+    """Start a broker on a data directory that nobody has used, measure, stop it."""
+    server = kafka_broker.Broker(directory / "kafka", heap="1g")
+    server.start()
+    numbers = iter(range(10_000))
+    sides = {"at least once": ("at-least-once", 0)}
+    sides |= {f"{interval} ms": ("exactly-once", interval) for interval in options.intervals}
+    try:
+        await cost(server, "warm.", Load(4, 200, 6.0), "exactly-once")
+        for partitions in options.partitions:
+            for rate in options.rates:
+                load = Load(partitions, rate, options.seconds)
+                found: dict[str, list[Cost]] = {name: [] for name in sides}
+                for _ in range(options.rounds):
+                    for name, arguments in sides.items():
+                        found[name].append(await cost(server, f"pace{next(numbers)}.", load, *arguments))
+                compare(load, {name: middle(costs) for name, costs in found.items()})
+    finally:
+        server.stop()
+
+
+def middle(costs: list[Cost]) -> Cost:
+    """The median of each number by itself."""
+    return Cost(*(statistics.median(getattr(one, name) for one in costs) for name in Cost.__struct_fields__))
+
+
+def compare(load: Load, found: dict[str, Cost]) -> None:
+    """Each interval's cost against that of the worker without transactions."""
+    base = found.pop("at least once")
+    for name, one in found.items():
+        cpu, latency = one.broker_cpu / base.broker_cpu, one.p50 / base.p50
+        unpaced, paced = name == "0 ms", name == f"{PACED_MS} ms"
+        measure.report(
+            measure.Finding(
+                what=f"exactly once every {name}, {load.rate} events/s on {load.partitions} partitions",
+                ours=str(one),
+                theirs=f"at least once {base}",
+                ratio=f"{cpu:.2f} times the broker's CPU, {latency:.2f} times as long (p50)",
+                budget=f"at most {MOST_LATENCY:g} times as long"
+                if unpaced
+                else f"at most {MOST_CPU_PACED:g} times the CPU"
+                if paced
+                else "",
+                met=latency <= MOST_LATENCY if unpaced else cpu <= MOST_CPU_PACED if paced else None,
+            )
+        )
+
+
+def main() -> None:
+    """Read the options and measure."""
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--rates", type=int, nargs="+", default=[200, 2_000])
+    parser.add_argument("--partitions", type=int, nargs="+", default=[4, 12, 48])
+    parser.add_argument("--intervals", type=int, nargs="+", default=[0, PACED_MS])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of load, for each measurement")
+    options = parser.parse_args()
+    for name in ("aiokafka", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as temporary:
+        asyncio.run(run(options, Path(temporary)))
+
+
+if __name__ == "__main__":
+    main()
