@@ -9,7 +9,6 @@ every side. Latencies are those of a ``read_committed`` reader. Needs Java 17 (`
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import statistics
@@ -41,7 +40,7 @@ class Cost(msgspec.Struct, frozen=True):
     p50: float
     p99: float
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.broker_cpu:.0f} µs of CPU an event, p50 {self.p50:.1f} ms, p99 {self.p99:.1f} ms"
 
 
@@ -53,7 +52,7 @@ class Load(msgspec.Struct, frozen=True):
     seconds: float
 
 
-async def cost(server: kafka_broker.Broker, prefix: str, load: Load, delivery: str, interval: int = 0) -> Cost:
+async def cost(server, prefix, load, delivery, interval=0):
     """Run one worker under a load."""
     bench_worker.apply_topics(server.bootstrap, prefix, load.partitions)
     port, directory = kafka_broker.free_port(), server.directory.parent
@@ -79,7 +78,7 @@ async def cost(server: kafka_broker.Broker, prefix: str, load: Load, delivery: s
     return Cost(used, cuts[49], cuts[98])
 
 
-async def drive(send: bench_worker.Send, load: Load, numbers: range) -> None:
+async def drive(send, load, numbers):
     """Send these events at the load's rate."""
     began = time.perf_counter()
     for sent, number in enumerate(numbers):
@@ -88,7 +87,7 @@ async def drive(send: bench_worker.Send, load: Load, numbers: range) -> None:
         await send(recorded.whole_message(b"session-%d" % number), number % load.partitions)
 
 
-async def run(options: argparse.Namespace, directory: Path) -> None:
+async def run(options, directory):
     """Start a broker on a data directory that nobody has used, measure, stop it."""
     server = kafka_broker.Broker(directory / "kafka", heap="1g")
     server.start()
@@ -100,7 +99,7 @@ async def run(options: argparse.Namespace, directory: Path) -> None:
         for partitions in options.partitions:
             for rate in options.rates:
                 load = Load(partitions, rate, options.seconds)
-                found: dict[str, list[Cost]] = {name: [] for name in sides}
+                found = {name: [] for name in sides}
                 for _ in range(options.rounds):
                     for name, arguments in sides.items():
                         found[name].append(await cost(server, f"pace{next(numbers)}.", load, *arguments))
@@ -109,12 +108,12 @@ async def run(options: argparse.Namespace, directory: Path) -> None:
         server.stop()
 
 
-def middle(costs: list[Cost]) -> Cost:
+def middle(costs):
     """The median of each number by itself."""
     return Cost(*(statistics.median(getattr(one, name) for one in costs) for name in Cost.__struct_fields__))
 
 
-def compare(load: Load, found: dict[str, Cost]) -> None:
+def compare(load, found):
     """Each interval's cost against that of the worker without transactions."""
     base = found.pop("at least once")
     for name, one in found.items():
@@ -136,7 +135,7 @@ def compare(load: Load, found: dict[str, Cost]) -> None:
         )
 
 
-def main() -> None:
+def main():
     """Read the options and measure."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rates", type=int, nargs="+", default=[200, 2_000])

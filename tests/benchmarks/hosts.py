@@ -1,17 +1,21 @@
 """The same pure stage under other hosts: a hand-written aiokafka loop, an idiomatic Faust app, Quix Streams.
 
-    python tests/benchmarks/hosts.py {bare|faust|quix} JSON
+    python tests/benchmarks/hosts.py {bare|faust|quix|litellm} JSON
 
-Each reads the source topic in a group of its own and runs ``EventsStage``, which recovers and encodes the items, and
-writes items and state. What differs is only how a record gets to the stage and its outputs to the broker. None of them
-has transactions here: all are at-least-once, as one would first write them.
+The first three read the source topic in a group of their own and run ``EventsStage``, which recovers and encodes the
+items, and write items and state. What differs is only how a record gets to the stage and its outputs to the broker.
+The last one is the bare loop with other work, for turns: LiteLLM over the whole history. None of them has transactions
+here: all are at-least-once, as one would first write them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 import msgspec
@@ -20,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
+
+MODEL = "claude-sonnet-4-5"
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,9 +37,43 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     items: str
     state: str
     partitions: int
+    compression: str | None = None
 
 
 def bare(places):
+    """Consume, process, send whole batches, await delivery, commit."""
+    stages = [EventsStage() for _ in range(places.partitions)]
+
+    def process(number, fetched):
+        result = stages[number].process([as_record(record) for record in fetched])
+        rows = [(o.key, o.value, list(o.headers)) for o in result.outputs]
+        return rows, [(key, value, []) for key, value in result.changes.items()]
+
+    loop(places, process)
+
+
+def litellm(places):
+    """Messages kept by session, and at each that waits for the model all of them through LiteLLM once more."""
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices are of no interest here, and not to be fetched
+    from litellm.litellm_core_utils.prompt_templates.factory import anthropic_messages_pt
+
+    histories = defaultdict(list)
+
+    def process(number, fetched):
+        rows = []
+        for record in fetched:
+            history = histories[record.key]
+            history.append(json.loads(record.value)["message"])
+            if history[-1]["role"] != "assistant":
+                messages = anthropic_messages_pt(list(history), model=MODEL, llm_provider="anthropic")
+                body = json.dumps({"model": MODEL, "max_tokens": 1024, "messages": messages}).encode()
+                rows.append((record.key, body, []))
+        return rows, []
+
+    loop(places, process)
+
+
+def loop(places, process):
     """Consume, process, send whole batches, await delivery, commit."""
     import uvloop
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -47,17 +87,21 @@ def bare(places):
             enable_auto_commit=False,
             max_poll_records=2_000,
         )
-        producer = AIOKafkaProducer(bootstrap_servers=places.bootstrap, acks="all", max_batch_size=1 << 18)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=places.bootstrap,
+            acks="all",
+            max_batch_size=1 << 18,
+            max_request_size=1 << 21,
+            compression_type=places.compression,
+        )
         await consumer.start()
         await producer.start()
-        stages = [EventsStage() for _ in range(places.partitions)]
         while True:
             for tp, fetched in (await consumer.getmany(timeout_ms=500)).items():
-                result = stages[tp.partition].process([as_record(record) for record in fetched])
-                rows = [(o.key, o.value, list(o.headers)) for o in result.outputs]
-                changes = [(key, value, []) for key, value in result.changes.items()]
+                rows, changes = process(tp.partition, fetched)
                 sent = await send(producer, places.items, tp.partition, rows)
-                sent += await send(producer, places.state, tp.partition, changes)
+                if changes:
+                    sent += await send(producer, places.state, tp.partition, changes)
                 await asyncio.gather(*sent)
                 await consumer.commit({tp: fetched[-1].offset + 1})
 
@@ -160,7 +204,7 @@ def quix(places):
         app.run()
 
 
-HOSTS = {"bare": bare, "faust": faust_app, "quix": quix}
+HOSTS = {"bare": bare, "faust": faust_app, "quix": quix, "litellm": litellm}
 
 if __name__ == "__main__":
     HOSTS[sys.argv[1]](msgspec.json.decode(sys.argv[2], type=Places))

@@ -1,0 +1,183 @@
+"""Turns to requests on a real Kafka, exactly once, beside a bare loop that has LiteLLM do the whole history each turn.
+
+    python tests/benchmarks/bench_requests.py [--lengths 10 100 1000] [--turns 8000] [--peers PYTHON]
+
+Both sides read the same backlog of sessions of so many turns, in OpenAI's chat shape, which is the one that LiteLLM
+reads, and write a body for Anthropic at each turn that waits for the model; both compress with zstd. The loop validates
+nothing, records nothing, and forgets everything when it ends. Rates are taken as in ``bench_worker``. Of ours, what a
+body costs that has to be digested and compressed is measured apart. Needs Java 17 (`deploy/kafka`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import subprocess
+import sys
+import tempfile
+from itertools import chain, islice
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import bench_worker  # noqa: E402 - beside this file; it adds the paths that the next ones are found through
+import measure  # noqa: E402 - beside this file
+import msgspec  # noqa: E402 - after the path
+import recorded  # noqa: E402 - beside this file
+from histories import canonical, one_round, openai_chat  # noqa: E402 - beside this file
+
+# isort: split
+import broker as kafka_broker  # noqa: E402 - deploy/kafka
+import cramjam  # noqa: E402 - after the path
+import harness  # noqa: E402 - tests/broker
+from aiokafka import AIOKafkaProducer  # noqa: E402 - after the path
+from hosts import MODEL, Places  # noqa: E402 - beside this file
+
+TURNS, REQUESTS = "agent.turns.v1", "provider.requests.v1"
+BUDGETS = {10: 1.0, 100: 4.0, 1000: 8.0}
+SETTINGS = {
+    "REKNIT_SESSION__MODEL": MODEL,
+    "REKNIT_SESSION__MAX_TOKENS": "1024",
+    "REKNIT_SESSION__TARGETS": "anthropic",
+}
+
+
+def turns(length):
+    """The records of one session."""
+    rounds = chain.from_iterable(one_round(number) for number in range(length))
+    messages = openai_chat(list(islice(rounds, length)))
+    return [msgspec.json.encode({"type": "turn.appended", "message": message}) for message in messages]
+
+
+def backlog(partition, length, count):
+    """``count`` turns of one partition, eight sessions side by side, and a session of one question as the last."""
+    session = turns(length)
+    at_once = min(8, max(1, count // length))
+    made = 0
+    while made < count:
+        keys = [b"session-%d-%d" % (partition, made + number) for number in range(at_once)]
+        for value in session:
+            for key in keys:
+                yield key, value
+        made += at_once * length
+    yield recorded.END + b"%d" % partition, turns(1)[0]
+
+
+async def write_backlog(bootstrap, topic, length, count):
+    """Write every partition's backlog; returns how many turns there are."""
+    written = 0
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20, max_batch_size=1 << 18)
+    await producer.start()
+    try:
+        for partition in range(bench_worker.PARTITIONS):
+            for key, value in backlog(partition, length, count // bench_worker.PARTITIONS):
+                last = await producer.send(topic, key=key, value=value, partition=partition)
+                written += 1
+            await last
+    finally:
+        await producer.stop()
+    return written
+
+
+class Bench:
+    """One broker and what runs on it."""
+
+    def __init__(self, server, directory, options):
+        self.bootstrap = server.bootstrap
+        self.directory = directory
+        self.options = options
+        self._runs = 0
+
+    async def ours(self, length):
+        """Our pace on a backlog."""
+        prefix = self._fresh()
+        bench_worker.apply_topics(self.bootstrap, prefix)
+        count = await write_backlog(self.bootstrap, prefix + TURNS, length, self.options.turns)
+        command = bench_worker.worker_command(self.bootstrap, prefix, "exactly-once", self.directory)
+        return await self._pace(prefix, ["env", *(f"{k}={v}" for k, v in SETTINGS.items()), *command], count)
+
+    async def litellm(self, length):
+        """The pace of the loop around LiteLLM on a backlog of its own."""
+        prefix = self._fresh()
+        places = Places(
+            bootstrap=self.bootstrap,
+            group=f"{prefix}litellm",
+            source=prefix + TURNS,
+            items=prefix + REQUESTS,
+            state="",
+            partitions=bench_worker.PARTITIONS,
+            compression="zstd",
+        )
+        await harness.make_topics(self.bootstrap, [places.source, places.items], places.partitions)
+        count = await write_backlog(self.bootstrap, places.source, length, self.options.turns)
+        command = [self.options.peers, str(HERE / "hosts.py"), "litellm", msgspec.json.encode(places).decode()]
+        return await self._pace(prefix, command, count)
+
+    async def _pace(self, prefix, command, count):
+        with bench_worker.process(command, self.directory / f"{prefix}log") as side:
+            return await bench_worker.pace(self.bootstrap, prefix + REQUESTS, count, side)
+
+    def _fresh(self):
+        self._runs += 1
+        return f"requests{self._runs}."
+
+    async def run(self):
+        """Both sides in turns, for each length."""
+        await self.ours(10)  # warms the broker up
+        for length in self.options.lengths:
+            paces = {"ours": [], "litellm": []}
+            for _ in range(self.options.rounds):
+                paces["ours"].append(await self.ours(length))
+                paces["litellm"].append(await self.litellm(length))
+            compare(length, *(bench_worker.median(found) for found in paces.values()))
+
+
+def compare(length, ours, theirs):
+    """Tell how much faster we are, and what of our time is the bodies' alone."""
+    ratio, budget = ours.rate / theirs.rate, BUDGETS.get(length)
+    body = msgspec.json.encode({"model": MODEL, "max_tokens": 1024, "messages": canonical(max(1, length // 16))})
+    digest = measure.seconds_a_call(lambda: hashlib.sha256(body).hexdigest())
+    compress = measure.seconds_a_call(lambda: cramjam.zstd.compress(body))
+    measure.report(
+        measure.Finding(
+            what=f"turns to requests, sessions of {length:,} turns, exactly once",
+            ours=f"{ours} (digest and compression of a middling body, {len(body) >> 10} KB: "
+            f"{measure.duration(digest)} + {measure.duration(compress)})",
+            theirs=f"bare loop around LiteLLM {theirs}",
+            ratio=f"{ratio:.2f} times as fast",
+            budget=f"at least {budget:g} times" if budget else "",
+            met=ratio >= budget if budget else None,
+        )
+    )
+
+
+async def run(options, directory):
+    """Start a broker on a data directory that nobody has used, measure, stop it."""
+    server = kafka_broker.Broker(directory / "kafka", heap="1g")
+    server.start()
+    try:
+        await Bench(server, directory, options).run()
+    finally:
+        server.stop()
+
+
+def main():
+    """Read the options and measure."""
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[10, 100, 1_000])
+    parser.add_argument("--turns", type=int, default=8_000, help="of all sessions together")
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    if subprocess.run([options.peers, "-c", "import litellm"], capture_output=True, check=False).returncode:
+        measure.say(f"LiteLLM: {options.peers} does not have it (see --peers)")
+        return
+    for name in ("aiokafka", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as temporary:
+        asyncio.run(run(options, Path(temporary)))
+
+
+if __name__ == "__main__":
+    main()
