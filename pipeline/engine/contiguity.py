@@ -1,4 +1,4 @@
-"""Records that wait: none skipped and none taken twice, in a chain of spans of the log.
+"""Records that wait: none skipped and none taken twice, in a chain of spans of the log; how many are taken at once.
 
 A gap in offsets says nothing by itself. Transaction markers, aborted records and compaction leave gaps in a healthy
 log; a rebalance or a discarded fetch leaves the same gap where records were lost. So offsets are not compared with
@@ -16,6 +16,10 @@ from msgspec import Struct
 
 from pipeline.stages.base import Record
 
+# Outputs of a slice that is larger make the next one shorter.
+_SLICE_BYTES = 8 << 20
+# Until a partition's first slice was timed, its records count as slow ones.
+_SLOW_RECORD_SECONDS = 60e-6
 # What a fetched record takes in memory beside its value: the object, a session's key, a few headers.
 _FETCHED_OVERHEAD = 600
 
@@ -131,3 +135,27 @@ def fetched_size(records: Sequence[Record]) -> int:
     """Return about how many bytes of memory fetched records hold."""
     values = sum([len(record.value) for record in records if record.value])
     return values + _FETCHED_OVERHEAD * len(records)
+
+
+class Slices:
+    """How many records the stage gets at once: few where each makes much or takes long.
+
+    That bounds memory, and how long everything else in the worker waits. Results do not depend on it.
+    """
+
+    def __init__(self, records: int, seconds: float) -> None:
+        self._most_records = records
+        self._most_seconds = seconds
+        # What one record makes in bytes, and takes in seconds, as seen lately.
+        self._record_bytes = 1.0
+        self._record_seconds = _SLOW_RECORD_SECONDS
+
+    @property
+    def length(self) -> int:
+        by_bytes, by_seconds = _SLICE_BYTES / self._record_bytes, self._most_seconds / self._record_seconds
+        return max(1, min(self._most_records, int(by_bytes), int(by_seconds)))
+
+    def note_cost(self, records: int, size: int, seconds: float) -> None:
+        """Take note of what a slice made in bytes and took in seconds; large outputs are forgotten slowly."""
+        self._record_seconds = max(1e-6, seconds / records)
+        self._record_bytes = max(1.0, self._record_bytes * 0.5, size / records)

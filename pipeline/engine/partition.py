@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from aiokafka.errors import KafkaError
 
-from pipeline.engine.contiguity import Backlog, Span
+from pipeline.engine.contiguity import Backlog, Slices, Span
 from pipeline.engine.dead_letters import buried, log_letters, output_size, size_letter, walk
 from pipeline.engine.interface import EngineError, PartitionLostError
 from pipeline.engine.runtime import log, where
@@ -30,10 +30,6 @@ from pipeline.stages.base import Record, Result, Stage, StoppedError
 if TYPE_CHECKING:
     from pipeline.engine.runtime import Runtime
 
-# Outputs of a slice that is too large make the next one smaller; see `_slice_length`.
-_SLICE_BYTES = 8 << 20
-# Until a partition's first slice was timed, its records count as slow ones.
-_SLOW_RECORD_SECONDS = 60e-6
 # The pause before a partition is opened anew, doubled at each look up to the second value.
 _REOPEN_SECONDS = 0.5
 _REOPEN_SECONDS_MOST = 5.0
@@ -92,9 +88,7 @@ class Partition:
         self._backlog = Backlog()
         self._full = False  # whether the consumer was told so; then it waits for `on_room`
         self._oldest_ms = 0  # when the oldest record of the batch in flight was written
-        # What one source record makes in bytes, and takes in the stage in seconds, as seen lately.
-        self._record_bytes = 1.0
-        self._record_seconds = _SLOW_RECORD_SECONDS
+        self._slices = Slices(self._tuning.slice_records, self._tuning.slice_seconds)
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -270,7 +264,7 @@ class Partition:
         started = time.monotonic()
         result, done, at, size = Result(), 0, 0, 0
         while at < len(records):
-            part = await with_objects(records[at : at + self._slice_length()], self._runtime.objects)
+            part = await with_objects(records[at : at + self._slices.length], self._runtime.objects)
             before = time.perf_counter()
             try:
                 made = self._kept.stage.process(part)
@@ -283,8 +277,10 @@ class Partition:
                 await self._process_poisoned(part)
                 result, done, size, started = Result(), 0, 0, time.monotonic()
             else:
-                self._record_seconds = max(1e-6, (time.perf_counter() - before) / len(part))
-                size += self._add_result(result, made, part)
+                took = time.perf_counter() - before
+                made_bytes = self._add_result(result, made, part)
+                self._slices.note_cost(len(part), made_bytes, took)
+                size += made_bytes
                 done += len(part)
             at += len(part)
             if size > self._tuning.batch_bytes and at < len(records):
@@ -293,18 +289,6 @@ class Partition:
             if at < len(records):
                 await asyncio.sleep(0)
         await self._commit(result, position, done, started)
-
-    def _slice_length(self) -> int:
-        """Return how many records the stage gets at once: few where each makes much or takes long.
-
-        That bounds memory, and how long everything else in the worker waits. Results do not depend on it.
-        """
-        bounds = (
-            self._tuning.slice_records,
-            int(_SLICE_BYTES / self._record_bytes),
-            int(self._tuning.slice_seconds / self._record_seconds),
-        )
-        return max(1, min(bounds))
 
     def _add_result(self, result: Result, made: Result, part: Sequence[Record]) -> int:
         last = part[-1].offset
@@ -320,7 +304,6 @@ class Partition:
         size += sum(map(len, filter(None, made.changes.values())))
         for key, amount in made.tally.items():
             result.tally[key] = result.tally.get(key, 0) + amount
-        self._record_bytes = max(1.0, self._record_bytes * 0.5, size / len(part))
         return size
 
     async def _commit(self, result: Result, position: int, records: int, started: float) -> None:
