@@ -16,19 +16,15 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Raw, Struct, ValidationError
+from msgspec import Struct, ValidationError
 from msgspec.inspect import DictType, LiteralType, Metadata, StructType, Type, type_info
 
 from pipeline.errors import InputError
-from pipeline.kafka import SECRETS, KafkaSettings
-from pipeline.model import Policy
-from pipeline.objects import ObjectSettings
-from pipeline.stages.limits import Limits
-from pipeline.text import MARKER, SOURCE_ROOTS
-from topics.declarations import DEFAULT_PARTITIONS
+from pipeline.kafka import SECRETS
+from pipeline.settings import Config
 
 PREFIX = "REKNIT_"
 Key: TypeAlias = tuple[str, ...]
@@ -37,156 +33,9 @@ OTHER_VARIABLES = frozenset({"REKNIT_CONFIG", "REKNIT_CORPUS", "REKNIT_REQUIRE_K
 
 HIDDEN = "(hidden)"
 
-_MIB = 1024 * 1024
-
 
 class ConfigError(InputError):
     """A setting that does not exist or cannot have its value. ``path`` is the key, the message names the source."""
-
-
-class SessionDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for a session that did not say otherwise in ``session.opened``."""
-
-    targets: Annotated[tuple[str, ...], Meta(min_length=1, description="Whom requests are written for.")] = (
-        "anthropic",
-    )
-    model: Annotated[str | None, Meta(description="The model of requests.")] = None
-    max_tokens: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="The longest answer; each target has its own name for it.")
-    ] = None
-    params: Annotated[
-        dict[str, Raw],
-        Meta(description="Other parameters by the target's own names, such as temperature; they win over max_tokens."),
-    ] = {}
-    policy: Policy = Policy()
-    system: Annotated[str | None, Meta(description="The system prompt.")] = None
-    tools: Annotated[tuple[Raw, ...], Meta(description="The tools, as JSON in any shape that Reknit reads.")] = ()
-
-
-class StateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    memory_mib: Annotated[
-        int, Meta(ge=1, description="Memory for sessions at work; those that were quiet for longest are compressed.")
-    ] = 512
-    store: Annotated[
-        Literal["memory", "disk"], Meta(description="Where these lie; on disk below state_dir, for a quick restart.")
-    ] = "memory"
-    format: Annotated[
-        Literal[1, 2], Meta(description="1 lets workers of 0.1 run beside this one; 2 writes only what is new.")
-    ] = 2
-
-
-class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is changed in the words of planners that speak text only (source ``cascade``)."""
-
-    redact_roots: Annotated[
-        tuple[str, ...],
-        Meta(description="Absolute paths of the planner's own machine, `{id}` stands for an id; none redacts nothing."),
-    ] = SOURCE_ROOTS
-    redact_marker: Annotated[str, Meta(description="Stands for such a path with all that follows it.")] = MARKER
-
-
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name.
-
-    The engine's bounds that depend on the place are here too (pipeline.engine.interface.Tuning has the same names and
-    defaults).
-    """
-
-    bootstrap_servers: Annotated[
-        str,
-        Meta(pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$", description="The brokers, HOST:PORT, several with commas."),
-    ] = "localhost:9092"
-    kafka: KafkaSettings = KafkaSettings()
-    prefix: Annotated[
-        str,
-        Meta(
-            pattern=r"^[a-zA-Z0-9._-]{0,100}$",
-            description="Stands before every topic, group and transactional id: two pipelines differ in nothing else.",
-        ),
-    ] = ""
-    partitions: Annotated[
-        int,
-        Meta(ge=1, description="Partitions of each topic that `topics apply` makes; a worker takes what topics have."),
-    ] = DEFAULT_PARTITIONS
-    replication_factor: Annotated[
-        int, Meta(ge=1, le=32767, description="Copies of each topic that `topics apply` makes.")
-    ] = 1
-    delivery: Annotated[
-        Literal["exactly-once", "at-least-once"],
-        Meta(description="What a crash may cost: nothing, or on brokers without transactions the same record twice."),
-    ] = "exactly-once"
-
-    metrics_host: Annotated[str, Meta(description="Address of /metrics, /livez and /readyz.")] = "127.0.0.1"
-    metrics_port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port of these; 0 takes a free one, which is shown at the start.")
-    ] = 9464
-    state_dir: Annotated[str, Meta(min_length=1, description="For what one worker writes locally.")] = ".reknit"
-
-    batch_records: Annotated[
-        int, Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one.")
-    ] = 8_000
-    batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one transaction holds at most.")] = 32 * _MIB
-    commit_interval_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=10_000,
-            description="A partition's next transaction begins so many milliseconds after its last one at the "
-            "earliest: fewer and larger ones cost the brokers less, and records wait that long at most.",
-        ),
-    ] = 0
-    transaction_seconds: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=900,
-            description="The broker aborts a transaction that is open longer, and hides what follows until then.",
-        ),
-    ] = 25.0
-    stall_seconds: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="Records wait and nothing is committed for so long: the worker ends, so that another takes "
-            "over. Longer than a transaction may take.",
-        ),
-    ] = 60.0
-    session_seconds: Annotated[
-        float, Meta(gt=0, description="How long a dead worker's partitions wait for a new owner; brokers want 6 s.")
-    ] = 10.0
-    heartbeat_seconds: Annotated[float, Meta(gt=0, description="How often a worker shows that it lives.")] = 2.0
-    rebalance_seconds: Annotated[
-        float, Meta(gt=0, description="How long the others wait for a worker in a rebalance.")
-    ] = 20.0
-    wait_seconds: Annotated[
-        float, Meta(ge=0, description="Seconds to wait for a broker that does not answer yet, before the end with 75.")
-    ] = 0.0
-    stop_seconds: Annotated[
-        float, Meta(gt=0, description="From SIGTERM to the end at most; orchestrators kill after 30 s by default.")
-    ] = 20.0
-
-    on_dead_letter: Annotated[
-        Literal["go-on", "follow", "park", "stop"],
-        Meta(
-            description="After a record that could not be processed its session goes on without it; or its later "
-            "records follow it into the dead letters until the history is restored; or they wait until the session is "
-            "released; or the worker stops there."
-        ),
-    ] = "go-on"
-    parked_records: Annotated[
-        int, Meta(ge=0, description="Records that wait in a parked session at most; later ones are dead letters.")
-    ] = 1_000
-    parked_bytes: Annotated[int, Meta(ge=0, le=64 * _MIB, description="Bytes that wait there at most.")] = 8 * _MIB
-    session: SessionDefaults = SessionDefaults()
-    limits: Limits = Limits()
-    objects: ObjectSettings = ObjectSettings()
-    text: TextSettings = TextSettings()
-    state: StateSettings = StateSettings()
-
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least that is logged.")
-    ] = "info"
-    log_format: Annotated[Literal["text", "json"], Meta(description="How, on stderr.")] = "text"
 
 
 def load_config(

@@ -13,9 +13,9 @@ from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.ingest import FILE
 from pipeline.cli.output import say, write_json
 from pipeline.client.producers import Turns
-from pipeline.config import Config
 from pipeline.errors import InputError
 from pipeline.session.export import Export, export, restoring
+from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.turn_state import TurnStates, session_of
 from topics import TURNS_STATE, qualified

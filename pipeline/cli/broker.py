@@ -19,9 +19,9 @@ from aiokafka.partitioner import DefaultPartitioner
 from msgspec import Struct
 
 from pipeline.cli.output import fail
-from pipeline.config import Config
 from pipeline.errors import BrokerDownError, BrokerError, InputError, ReknitError
 from pipeline.kafka import Cluster, connection, explained
+from pipeline.settings import Config
 from topics import LARGEST_INPUT, LARGEST_OUTPUT, qualified
 from topics.plan import Difference, Found, Wanted, altered, by_topic
 

@@ -22,8 +22,9 @@ from msgspec.inspect import (
 
 from pipeline.cli import Group
 from pipeline.cli.output import fail, write_json
-from pipeline.config import Config, Described, described, load_config, origins, variable_of
+from pipeline.config import Described, described, load_config, origins, variable_of
 from pipeline.errors import ReknitError
+from pipeline.settings import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,7 +115,7 @@ def show_command(config_file: str | None, **options: Any) -> None:  # noqa: ANN4
 
 _INTRO = """# Configuration
 
-(Written by `make docs` from `pipeline/config.py`.)
+(Written by `make docs` from `pipeline/settings.py`.)
 
 A setting comes from a TOML file (`--config`, or `REKNIT_CONFIG`), from the environment, or from an option; each wins
 over the one before. Keys are the same everywhere: `session.policy.tail` is `tail` under `[session.policy]` in the file

@@ -23,8 +23,8 @@ from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.inspect import Progress, Since, as_json
 from pipeline.cli.output import Exit, fail, read_input, say, write_json
 from pipeline.cli.sessions import JSON, RECORD, Standing, mended, release_of, standing
-from pipeline.config import Config
 from pipeline.errors import InputError
+from pipeline.settings import Config
 from topics import AGENT_TURNS, DEAD_LETTERS, qualified
 from topics import headers as names
 from topics.headers import DeadLetterHeaders

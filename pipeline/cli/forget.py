@@ -19,10 +19,10 @@ from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import Exit, fail, say, write_json
 from pipeline.client import Place
 from pipeline.client.producers import Turns
-from pipeline.config import Config
 from pipeline.errors import InputError, ReknitError
 from pipeline.kafka import connection, explained
 from pipeline.objects import Objects, open_objects
+from pipeline.settings import Config
 from pipeline.stages import event_state, turn_state
 from topics import (
     AGENT_TURNS,

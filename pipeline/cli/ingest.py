@@ -17,9 +17,9 @@ from pipeline.cli.broker import run_with_broker, sender
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.core import SOURCE_NAMES
 from pipeline.cli.output import fail, say
-from pipeline.config import Config
 from pipeline.errors import InputError, ReknitError
 from pipeline.session import Session
+from pipeline.settings import Config
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.records import decoded

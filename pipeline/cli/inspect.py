@@ -15,8 +15,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker, usual_partition
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import Exit, say, write_json
-from pipeline.config import Config
 from pipeline.errors import InputError
+from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import EventStates
 from pipeline.stages.turn_state import TurnStates

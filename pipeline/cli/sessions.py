@@ -14,9 +14,9 @@ from pipeline.cli.broker import partitions_of, producing, read_partitions, reade
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.inspect import Progress
 from pipeline.cli.output import fail, read_input, say, write_json
-from pipeline.config import Config
 from pipeline.engine.restore import POSITION
 from pipeline.errors import InputError, InternalError
+from pipeline.settings import Config
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.parked import Parked, unpacked

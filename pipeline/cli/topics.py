@@ -14,8 +14,8 @@ from pipeline.cli import Group
 from pipeline.cli.broker import Outcome, Topics, apply, compare, connected, run_with_broker
 from pipeline.cli.config import broker_options, configured, setting_option, wait_option
 from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
-from pipeline.config import Config
 from pipeline.errors import InputError
+from pipeline.settings import Config
 from topics import TOPICS, compat, generate, qualified
 from topics.plan import Wanted, wanted
 from topics.rights import kafka_acls, kafka_user, roles

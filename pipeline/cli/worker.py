@@ -15,10 +15,11 @@ import structlog
 
 from pipeline.cli.config import broker_options, setting_option, wait_option
 from pipeline.cli.output import exit_of, fail
-from pipeline.config import Config, load_config
+from pipeline.config import load_config
 from pipeline.errors import ReknitError
 from pipeline.objects import open_objects
 from pipeline.registry import target_named
+from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults, refuse_chained
 from pipeline.text import Redactor
 

@@ -22,8 +22,8 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.config import Config
 from pipeline.kafka import connection
+from pipeline.settings import Config
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,

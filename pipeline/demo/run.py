@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from pipeline.cli.broker import apply, connected
 from pipeline.cli.output import write_json
-from pipeline.config import Config, load_config
+from pipeline.config import load_config
 from pipeline.demo.clients import Watch, count_records, feed, fleet, watching
 from pipeline.demo.report import Gathered
 from pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
@@ -27,6 +27,7 @@ from pipeline.demo.worker import Worker, WorkerError, free_port
 from pipeline.engine.embedded import EmbeddedBroker
 from pipeline.errors import InputError
 from pipeline.kafka import explained
+from pipeline.settings import Config
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics.plan import wanted
 

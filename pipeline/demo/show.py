@@ -18,9 +18,9 @@ import click
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.config import Config
 from pipeline.demo.report import Piece, SessionReport
 from pipeline.fixes import FIXES, FixCode
+from pipeline.settings import Config
 
 _ON_TERMINAL_SECONDS = 0.1
 _ELSEWHERE_SECONDS = 2.0

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.config import Config
 from pipeline.errors import ReknitError
+from pipeline.settings import Config
 
 _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.05

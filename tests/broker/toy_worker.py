@@ -18,10 +18,10 @@ import toy_stage
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError
 
-from pipeline.config import StateSettings
 from pipeline.engine import Tuning, run_worker, writer
 from pipeline.errors import BrokerDownError, ReknitError
 from pipeline.kafka import KafkaSettings
+from pipeline.settings import StateSettings
 
 
 def fail_at(point: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw, structs
 
-from pipeline.config import Config, ConfigError, load_config
+from pipeline.config import ConfigError, load_config
 from pipeline.engine.interface import DEFAULT_METRICS_PORT, Tuning
 from pipeline.model import Policy
+from pipeline.settings import Config
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from build import said, user
 
-from pipeline.config import Config, StateSettings
+from pipeline.settings import Config, StateSettings
 from pipeline.engine import state as module
 from pipeline.engine.disk import Belonging, DiskRecords, StoreError
 from pipeline.engine.interface import NoMetrics, Tuning

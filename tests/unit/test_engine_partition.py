@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from aiokafka.errors import KafkaConnectionError, TransactionalIdAuthorizationFailed
 
-from pipeline.config import StateSettings
 from pipeline.engine import partition as module
 from pipeline.engine import state as state_module
 from pipeline.engine.contiguity import Hole, Span
@@ -17,6 +16,7 @@ from pipeline.engine.partition import Partition, State
 from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
 from pipeline.kafka import KafkaSettings
+from pipeline.settings import StateSettings
 from pipeline.stages.base import Output, Record, Result, Stage, StoppedError, dead_letter
 
 

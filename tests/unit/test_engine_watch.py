@@ -13,7 +13,6 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from prometheus_client import CollectorRegistry, Counter
 
-from pipeline.config import StateSettings
 from pipeline.engine import watchdog
 from pipeline.engine import writer as writers
 from pipeline.engine.health import Health, listen
@@ -23,6 +22,7 @@ from pipeline.engine.restore import POSITION
 from pipeline.engine.runtime import Runtime
 from pipeline.engine.writer import Batch, side_by_side
 from pipeline.kafka import KafkaSettings
+from pipeline.settings import StateSettings
 from pipeline.stages.base import Output
 
 CONFIG = SimpleNamespace(

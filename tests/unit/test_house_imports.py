@@ -15,6 +15,7 @@ EDGE = (
     "cli",
     "client",
     "config",
+    "settings",
     "demo",
     "engine",
     "explain",

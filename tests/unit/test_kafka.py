@@ -14,9 +14,10 @@ from click.testing import CliRunner
 from msgspec import structs
 
 from pipeline.cli import main
-from pipeline.config import Config, ConfigError, load_config
+from pipeline.config import ConfigError, load_config
 from pipeline.errors import BrokerDownError, InputError
 from pipeline.kafka import KafkaSettings, connection, why_down
+from pipeline.settings import Config
 
 MARK = "hunter2-planted"
 

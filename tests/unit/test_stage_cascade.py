@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from pipeline.cli.worker import session_defaults
-from pipeline.config import Config, load_config
+from pipeline.config import load_config
 from pipeline.errors import InputError
 from pipeline.metrics import Metrics
 from pipeline.model import Policy
+from pipeline.settings import Config
 from pipeline.stages.base import Output, Record, Result
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
