@@ -46,8 +46,6 @@ Typed: TypeAlias = Text | Image | Document | Thinking | RedactedThinking | ToolU
 
 
 class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """A healthy message of the canonical shape."""
-
     role: Role
     content: str | tuple[Typed, ...]
     id: str | None = None
@@ -70,7 +68,6 @@ def _turn_of(message: Message, index: int) -> Turn:
 
 
 def string_turn(role: Role, text: str, index: int, turn_id: str | None) -> Turn:
-    """The turn of a message that is a string."""
     paths = (f"messages.{index}.content",)
     return Turn(role=role, blocks=(Text(text=text),), index=index, id=turn_id, paths=paths)
 
@@ -107,11 +104,7 @@ STRICT: Final = StrictReader(CANONICAL, Message, _turn_of, lambda _: False, is_s
 
 
 def read(fields: Fields, notes: Notes) -> list[Placed]:
-    """The blocks of one message whose content is a string, blocks, or nothing.
-
-    Raises:
-        InputError: a field of the wrong type, or calls in another shape.
-    """
+    """The blocks of one message whose content is a string, blocks, or nothing."""
     for key in ("tool_calls", "tool_call_id", "function_call"):
         if key in fields:
             message = f"{key} belongs to the openai-chat shape, not to anthropic"
@@ -124,9 +117,6 @@ def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockRead
     """A content's blocks: a string is one text block, strings in a list are too, null is none.
 
     A number or a boolean becomes its text.
-
-    Raises:
-        InputError: an item of a list that is neither a block nor a string.
     """
     if value is None or starts_with(value, b"n"):
         return []
@@ -170,7 +160,7 @@ def mend_fields(fields: Fields, value: Raw) -> list[Placed]:
     """The same of a block that has been taken apart; ``value`` is the whole of it."""
     kind, path, notes = kind_named(fields), fields.path, fields.notes
     if kind or "type" in fields:
-        return read_known(_READERS.get(kind, _unreadable), fields, value)
+        return read_known(_READERS.get(kind, lambda _: None), fields, value)
     text = fields.peek("text")
     if text is not None and starts_with(text, b'"'):
         notes.add_fix("field_missing", fields.at("type"), "text")
@@ -189,10 +179,6 @@ def read_known(reader: Callable[[Fields], Block | None], fields: Fields, value: 
     fields.drop_rest()
     notes.fixes += fields.notes.fixes
     return [(block, fields.path)]
-
-
-def _unreadable(_: Fields) -> None:
-    """Read the blocks of types that the model does not know."""
 
 
 def kind_named(fields: Fields) -> str:

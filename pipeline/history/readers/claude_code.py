@@ -77,7 +77,6 @@ class Line(Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def model(self) -> str | None:
-        """The model that wrote the message, as the line says."""
         return None if self.message is None else self.message.model
 
     @property
@@ -264,7 +263,6 @@ class _Conversation:
         return turns
 
     def reason(self, line: Line) -> str:
-        """Why a message is in no turn."""
         if line.is_notice:
             return "notice"
         return "empty" if line.number in self._read_lines else "off-path"

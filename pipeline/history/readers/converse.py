@@ -66,11 +66,7 @@ MEDIA_TYPES: Final = _TEXT_TYPES | {
 
 
 def read(fields: Fields, notes: Notes) -> list[Placed]:
-    """The blocks of one message.
-
-    Raises:
-        InputError: a field of the wrong type.
-    """
+    """The blocks of one message."""
     return read_content(fields.take("content"), fields.at("content"), notes, read_member)
 
 
@@ -282,7 +278,6 @@ _IMAGE: Final = msgspec.json.Decoder(_ImageMember)
 
 
 def _turn_of(message: _Message, index: int) -> Turn | None:
-    """The turn of a healthy message."""
     content = message.content
     if isinstance(content, str):
         return string_turn(message.role, content, index, message.id)

@@ -87,29 +87,17 @@ _FALSE: Final = (b"false", b"", b"0", b"0.0", b"[]", b"{}")
 
 
 def as_object(value: Raw | bytes, path: str) -> dict[str, Raw]:
-    """The keys of an object; a key that is there twice has its last value, as JSON parsers do.
-
-    Raises:
-        InputError: another type, or not JSON.
-    """
+    """The keys of an object; a key that is there twice has its last value, as JSON parsers do."""
     return _decode(_OBJECT, value, path, "an object")
 
 
 def as_list(value: Raw | bytes, path: str) -> list[Raw]:
-    """The items of a list.
-
-    Raises:
-        InputError: another type, or not JSON.
-    """
+    """The items of a list."""
     return _decode(_LIST, value, path, "a list")
 
 
 def as_string(value: Raw | bytes, path: str) -> str:
-    """A string's text.
-
-    Raises:
-        InputError: another type, or not JSON.
-    """
+    """A string's text."""
     data = bytes(value)
     if b"\\" not in data and starts_with(data, b'"'):
         # JSON that has been read before: nothing is left to decode.
@@ -127,12 +115,13 @@ def _decode(decoder: msgspec.json.Decoder[_T], value: Raw | bytes, path: str, ex
 
 
 def unknown_role(name: str, path: str, expected: str) -> InputError:
-    """The error for a role that a shape does not have."""
     return InputError("unknown_role", f"expected one of {expected}, found {name[:40]!r}", path=path)
 
 
 class Fields:
     """The keys of one object. Each ``take`` removes a key; null is the same as not there.
+
+    A value of another type than is asked for raises an `InputError`.
 
     Attributes:
         path: the object's place in the input.
@@ -150,7 +139,6 @@ class Fields:
         return key in self._rest and not starts_with(self._rest[key], b"n")
 
     def at(self, key: str) -> str:
-        """The path of one key."""
         return f"{self.path}.{key}" if self.path else key
 
     def names(self) -> list[str]:
@@ -168,20 +156,12 @@ class Fields:
         return None if value is None or starts_with(value, b"n") else value
 
     def take_string(self, key: str) -> str | None:
-        """A string, or None.
-
-        Raises:
-            InputError: another type.
-        """
+        """A string, or None."""
         value = self.take(key)
         return None if value is None else as_string(value, self.at(key))
 
     def take_text(self, key: str) -> str:
-        """A string; the empty one where it is missing, which the structure repair then sees to.
-
-        Raises:
-            InputError: another type.
-        """
+        """A string; the empty one where it is missing, which the structure repair then sees to."""
         return self.take_string(key) or ""
 
     def take_flag(self, key: str) -> bool:
@@ -195,11 +175,7 @@ class Fields:
         return data.strip(b'"').lower() not in _FALSE
 
     def take_object(self, key: str) -> Fields | None:
-        """The fields of a nested object, or None.
-
-        Raises:
-            InputError: another type.
-        """
+        """The fields of a nested object, or None."""
         value = self.take(key)
         return None if value is None else Fields(value, self.at(key), self.notes)
 
@@ -267,7 +243,6 @@ def reader_of(
 
 
 def tag_of(kind: type[Struct]) -> str:
-    """The type that a declared block names in JSON."""
     return str(kind.__struct_config__.tag)
 
 

@@ -42,23 +42,11 @@ _TEXT_SAID: Final = re.compile(rb'\{\s*"(result|error)"\s*:\s*("[^"\\]*(?:\\.[^"
 _UNDERSCORE: Final = re.compile("_([a-z])")
 SIGNATURE: Final = "thoughtSignature"
 _ROLES: Final[dict[str, Role]] = {"model": "assistant", "user": "user", "function": "user"}
+_NAMES: Final = (
+    "functionCall functionResponse inlineData fileData executableCode codeExecutionResult toolCall toolResponse"
+)
 # The members of a part, in both spellings that the API takes.
-_MEMBERS: Final = {
-    "functionCall": "functionCall",
-    "function_call": "functionCall",
-    "functionResponse": "functionResponse",
-    "function_response": "functionResponse",
-    "inlineData": "inlineData",
-    "inline_data": "inlineData",
-    "fileData": "fileData",
-    "file_data": "fileData",
-    "executableCode": "executableCode",
-    "executable_code": "executableCode",
-    "codeExecutionResult": "codeExecutionResult",
-    "code_execution_result": "codeExecutionResult",
-    "toolCall": "toolCall",
-    "toolResponse": "toolResponse",
-}
+_MEMBERS: Final = {spelt: name for name in _NAMES.split() for spelt in (name, re.sub("([A-Z])", r"_\1", name).lower())}
 
 
 def read(fields: Fields, index: int) -> Turn:
@@ -115,7 +103,6 @@ _read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response),
 
 
 def _turn_of(content: _Content, index: int) -> Turn | None:
-    """The turn of a healthy content."""
     role = _ROLES.get(content.role or "user")
     parts, notes = _Parts(), Notes()
     placed: list[Placed] = []

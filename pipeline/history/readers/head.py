@@ -52,7 +52,6 @@ class _Instruction(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def listed(self) -> list[_Part]:
-        """The parts, in a list."""
         if self.parts is None:
             return [] if self.text is None else [_Part(self.text)]
         return self.parts if isinstance(self.parts, list) else [self.parts]

@@ -80,7 +80,6 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fal
 
 
 def _turn_of(row: _Row, index: int) -> Turn | None:
-    """The turn of a healthy message."""
     if row.role == "tool":
         return _result_turn(row, index)
     role: Role = "system" if row.role == "developer" else row.role
@@ -158,11 +157,7 @@ STRICT: Final = StrictReader("openai-chat", _Row, _turn_of, _is_telling, is_flat
 
 
 def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Placed]:
-    """The blocks of one message; ``is_tool`` says that its role was ``tool`` or ``function``.
-
-    Raises:
-        InputError: a field of the wrong type.
-    """
+    """The blocks of one message; ``is_tool`` says that its role was ``tool`` or ``function``."""
     fields.ignore("type", "object")
     call_id = _answered_call(fields, is_tool=is_tool)
     if call_id is not None and role != "assistant":

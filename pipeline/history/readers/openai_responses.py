@@ -115,7 +115,6 @@ _SUMMARY: Final = msgspec.json.Decoder(list[_Said])
 
 
 def _turn_of(item: _Item, index: int) -> Turn | None:
-    """The turn of a healthy item."""
     path = f"input.{index}"
     if isinstance(item, _Message):
         return _message_turn(item, index)
@@ -205,9 +204,6 @@ def read_item(fields: Fields, value: Raw, item_id: Raw | None) -> tuple[Role, li
         fields: the item without its id.
         value: the whole of it.
         item_id: its id as it was written.
-
-    Raises:
-        InputError: a field of the wrong type.
     """
     kind = kind_named(fields)
     if kind in ("", "message"):
@@ -227,11 +223,7 @@ def read_item(fields: Fields, value: Raw, item_id: Raw | None) -> tuple[Role, li
 
 
 def read_message(fields: Fields, notes: Notes) -> list[Placed]:
-    """The blocks of a message.
-
-    Raises:
-        InputError: a field of the wrong type.
-    """
+    """The blocks of a message."""
     fields.ignore("type")
     return read_content(fields.take("content"), fields.at("content"), notes, read_part_of_item)
 

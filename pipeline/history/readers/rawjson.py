@@ -49,7 +49,6 @@ def wrong_type(path: str, expected: str, value: Raw | bytes) -> InputError:
 
 
 def nesting_error(path: str = "") -> InputError:
-    """The error for a value that nests too deeply."""
     return InputError("nested_too_deeply", f"nests deeper than {MAX_NESTING} levels", path=path, rule="nesting")
 
 

@@ -53,7 +53,6 @@ class Mask:
         return self._mark.search(data) is None and self._escape.search(data) is None
 
     def is_in(self, data: bytes) -> bool:
-        """Whether there is a masked half in this text."""
         return self._mark.search(data) is not None
 
     def hide(self, data: bytes) -> bytes:
@@ -70,7 +69,6 @@ class Mask:
         return self._mark.sub(lambda match: b"\\u%04x" % (ord(match[0].decode()) - self._offset), data)
 
     def reveal(self, data: bytes) -> bytes:
-        """Make U+FFFD of each masked half."""
         return self._mark.sub(_REPLACEMENT, data)
 
     def joined(self, first: str, second: str) -> str:
@@ -118,7 +116,6 @@ def unmask_text(text: str, path: str, mask: Mask, notes: Notes) -> str:
 
 
 def unmask_json(data: bytes, path: str, mask: Mask, notes: Notes) -> bytes:
-    """JSON text with U+FFFD for its masked halves."""
     if not mask.is_in(data):
         return data
     after = mask.reveal(data)

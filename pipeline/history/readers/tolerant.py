@@ -28,12 +28,7 @@ _ROLES: Final[dict[str, Role]] = {
     "tool": "user",
     "function": "user",
 }
-_RENAMED: Final[dict[str, str]] = {
-    "model": "assistant",
-    "ai": "assistant",
-    "bot": "assistant",
-    "human": "user",
-}
+_RENAMED: Final = {"model": "assistant", "ai": "assistant", "bot": "assistant", "human": "user"}
 # What tells of the assistant where no role does: keys of a message, types of its blocks, keys of Converse's blocks.
 _OF_ASSISTANTS: Final = frozenset({"tool_calls", "function_call", "refusal", "reasoning", "reasoning_content"})
 _CALL_TYPES: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking"})
@@ -102,7 +97,6 @@ def read_tolerantly(
 
 
 def _read_item(fields: Fields, value: Raw, index: int) -> Turn:
-    """The turn of one item of Responses."""
     own_id = fields.peek("id")
     own_id = own_id if own_id is not None and starts_with(own_id, b'"') else None
     item_id = _id(fields)
@@ -317,7 +311,6 @@ def is_transcript_line(keys: dict[str, Raw]) -> bool:
 
 
 def _shape_of_block(keys: dict[str, Raw]) -> Shape | None:
-    """The one shape that a block belongs to, or None."""
     kind = keys.get("type", _NULL)
     if starts_with(kind, b"n"):
         return None if converse.BLOCK_KEYS.isdisjoint(keys) else "bedrock-converse"
