@@ -284,7 +284,7 @@ def test_the_head():
     ("config", "choice"),
     [
         ({"functionCallingConfig": {"mode": "AUTO"}}, {"type": "auto"}),
-        ({"functionCallingConfig": {"mode": "none"}}, {"type": "none"}),
+        ({"functionCallingConfig": {"mode": "none"}}, {"type": "none", "mode": "none"}),
         ({"functionCallingConfig": {"mode": "ANY"}}, {"type": "any"}),
         ({"functionCallingConfig": {"mode": "VALIDATED"}}, None),
         ({"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f", "g"]}}, None),
