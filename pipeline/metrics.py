@@ -25,8 +25,8 @@ from prometheus_client import (
 from pipeline._version import __version__
 from pipeline.fixes import FIXES, OBSERVABLE
 from pipeline.rules import RULES
+from pipeline.stages import WRITTEN
 from pipeline.stages.base import Result
-from pipeline.stages.registry import WRITTEN
 from pipeline.streams.sources import SOURCES
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics.items import Cause

@@ -22,8 +22,8 @@ from compare_builds import ROOT, say, unpacked
 PLACES = ("pipeline/history", "pipeline/session", "pipeline/streams/recovery", "pipeline/rules")
 # The tests of these places; all others, and those that take minutes by themselves, only run the code on their way.
 TESTS = {
-    "bad", "fix", "history", "ids", "policies", "reader", "recovery", "rules", "session", "stage", "state", "switching",
-    "target",
+    "bad", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session", "stage", "state",
+    "streams", "switching", "target",
 }  # fmt: skip
 SLOW = ("test_rules_text_ends.py", "test_stage_headers.py")
 UNSUITED = "not depth and not every_action_and_every_state"

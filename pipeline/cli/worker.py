@@ -64,7 +64,7 @@ def run(config: Config, tuning: Tuning | None = None) -> int:
     """
     from pipeline.engine import Tuning, run_worker
     from pipeline.metrics import Metrics
-    from pipeline.stages.registry import WRITTEN, stages
+    from pipeline.stages import WRITTEN, stages
 
     configure_logs(config.log_level, config.log_format)
     bounds = {name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)}

@@ -8,8 +8,7 @@ hypothesis is installed. A promise that does not hold raises ``ConformanceError`
 
 from pipeline.testing.breach import ConformanceError
 from pipeline.testing.callables import CallableKit
-from pipeline.testing.cases import Case, CaseResult, read_case, run_case
-from pipeline.testing.histories import Sample, broken_histories, healthy_histories
+from pipeline.testing.cases import Case, CaseResult, Sample, broken_histories, healthy_histories, read_case, run_case
 from pipeline.testing.kit import Kit
 
 __all__ = [

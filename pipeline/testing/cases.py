@@ -1,4 +1,7 @@
-"""A team's own histories as test cases: what is to come of each, or at least that every promise holds."""
+"""Histories to check: a small set of ours, and a team's own as cases that say what is to come of each.
+
+Ours are the ones of the explained fixes, each broken in one way, and some with nothing to mend.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,16 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
+from pipeline.explain import FIX_EXAMPLES
+from pipeline.explain.pages import written_out
 from pipeline.fixes import FIXES
 from pipeline.rules import Violation
 from pipeline.session import Normalized
 from pipeline.testing.breach import ConformanceError, bytes_differ, lists_differ, values_differ
 from pipeline.testing.kit import Kit
+
+# An example longer than this shows a limit on size; it would only make the checks slow.
+_LONGEST = 20_000
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -174,3 +182,50 @@ def _other_violations(wanted: Sequence[str | dict[str, str]], done: Normalized) 
 
 def _matches(found: Violation, asked: dict[str, str]) -> bool:
     return all(getattr(found, key, None) == value for key, value in asked.items())
+
+
+class Sample(Struct, frozen=True):
+    """A history with a name: a list of messages, or a document with ``messages`` and what stands beside them."""
+
+    name: str
+    history: Any
+
+
+def broken_histories() -> Iterator[Sample]:
+    """Histories that providers refuse, one for each fix; the name is the fix's code."""
+    for example in FIX_EXAMPLES.values():
+        if example.source != "auto":
+            continue
+        history = written_out(example.history)
+        text = history if isinstance(history, str) else json.dumps(history)
+        if len(text) <= _LONGEST and text.lstrip().startswith(("[", "{")):
+            yield Sample(example.code, json.loads(text))
+
+
+def healthy_histories() -> Iterator[Sample]:
+    """Histories with nothing to mend, in the canonical shape."""
+    yield Sample("one message", [_user("Read the README.")])
+    yield Sample("a conversation", [_user("Hello."), _says("Hello."), _user("Go on.")])
+    called, answered = _call("toolu_01", "README.md"), _result("toolu_01", "Hello")
+    yield Sample("a call", [_user("Read."), called, answered])
+    yield Sample("a call and what followed", [_user("Read."), called, answered, _says("It says hello."), _user("So?")])
+    both = {"role": "assistant", "content": [*called["content"], *_call("toolu_02", "LICENSE")["content"]]}
+    results = {"role": "user", "content": [*answered["content"], *_result("toolu_02", "Apache")["content"]]}
+    yield Sample("two calls at once", [_user("Read both."), both, results, _says("Read."), _user("Thanks.")])
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+
+def _says(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def _call(id_: str, path: str) -> dict[str, Any]:
+    block = {"type": "tool_use", "id": id_, "name": "read_file", "input": {"path": path}}
+    return {"role": "assistant", "content": [block]}
+
+
+def _result(id_: str, text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id_, "content": text}]}

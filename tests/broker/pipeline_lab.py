@@ -20,9 +20,9 @@ import msgspec
 from aiokafka import AIOKafkaProducer
 
 from pipeline.demo.clients import Wait, fleet, inputs
+from pipeline.stages import stages
 from pipeline.stages.base import Output, Record
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.registry import stages
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
 from topics.items import AnyItem, ItemDelta
 from topics.reducer import reduce
