@@ -350,12 +350,11 @@ def _judged(settled: SettledPart, body: Body, ending: Ending, last: int, *, endl
 
 def _joined(prefix: bytes, separator: bytes, parts: Sequence[bytes], suffix: bytes) -> bytes:
     """All of it in one piece, copied once: of a large body each further copy is as much as reading it."""
-    pieces = [prefix]
-    for part in parts:
-        pieces += (part, separator)
-    if parts:
-        pieces.pop()
-    return b"".join([*pieces, suffix])
+    if not parts:
+        return prefix + suffix
+    pieces = [separator] * (2 * len(parts) + 1)  # filled by slices: a loop would cost more than the bytes
+    pieces[0], pieces[1::2], pieces[-1] = prefix, parts, suffix
+    return b"".join(pieces)
 
 
 def _touched(fixes: Sequence[Fix]) -> dict[str, str]:

@@ -234,6 +234,10 @@ class Session:
         """The numbers of the segments that the head stands on; all others may be deleted."""
         return [number for number, _ in self._work.archive.segments]
 
+    @property
+    def segment_count(self) -> int:
+        return len(self._work.archive.segments)
+
     def head(self) -> bytes:
         """The rest of the state as a record; with the segments it makes the session again."""
         return self._work.head()

@@ -199,9 +199,10 @@ class TurnStates(Kept[TurnState]):
             changes[_segment_key(number, session)] = segment
             entry.segments[number] = len(segment)
         # A session that starts anew leaves the segments of its former history behind.
-        for number in sorted(entry.segments.keys() - set(entry.session.segments)):
-            changes[_segment_key(number, session)] = None
-            del entry.segments[number]
+        if len(entry.segments) != entry.session.segment_count:
+            for number in sorted(entry.segments.keys() - set(entry.session.segments)):
+                changes[_segment_key(number, session)] = None
+                del entry.segments[number]
         changes |= dict.fromkeys((_id_key(name, session) for name in sorted(entry.gone_ids - entry.ids.keys())), None)
         for name in sorted(entry.new_ids & entry.ids.keys()):
             changes[_id_key(name, session)] = msgspec.msgpack.encode(entry.ids[name])
