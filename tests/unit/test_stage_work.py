@@ -1,0 +1,62 @@
+"""What a record costs depends on it and on the open end, not on how long its session is already.
+
+But for those that make the history anew: a rewind, a restore, an opening that changes something, and the end.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from build import called, said, user
+from counting import lines
+
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.turns import TurnsStage
+
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+
+
+def turn(message, **fields):
+    return {"type": "turn.appended", "message": message, **fields}
+
+
+def record(offset, event):
+    value = event if isinstance(event, bytes) else json.dumps(event).encode()
+    return Record(partition=0, offset=offset, key=b"s", value=value)
+
+
+def work(turns, event, policy):
+    """The lines that run for an event in a session of so many turns."""
+    stage = TurnsStage(Defaults(on_dead_letter=policy))
+    said_so_far = [turn((said if at % 2 else user)(f"{at}"), id=f"i{at}") for at in range(turns)]
+    for offset, each in enumerate([OPENED, *said_so_far]):
+        stage.committed(stage.process([record(offset, each)]).changes, 1 << 40)
+    return lines(lambda: stage.process([record(turns + 1, event)]))
+
+
+ORPHAN = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "nobody", "content": "x"}]}
+EVENTS = {
+    "a user's turn, and its request": turn(user("x")),
+    "an assistant's turn": turn(said("x")),
+    "a call": turn(called("c")),
+    "a result of no call": turn(ORPHAN),
+    "a turn that came before": turn(user("0"), id="i0"),
+    "an id that came with something else": turn(user("other"), id="i0"),
+    "a message that nobody can read": turn({"role": "nobody"}),
+    "no JSON": b"{",
+    "a request that is wanted": {"type": "request.wanted"},
+    "an opening that changes nothing": OPENED,
+}
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
+def test_a_record_costs_no_more_in_a_long_session(event):
+    short, long = work(100, event, "go-on"), work(1_000, event, "go-on")
+    assert long <= 1.25 * short + 40
+
+
+@pytest.mark.parametrize("policy", ["follow", "park"])
+def test_neither_does_putting_its_session_aside(policy):
+    assert work(1_000, b"{", policy) <= 1.25 * work(100, b"{", policy) + 40
