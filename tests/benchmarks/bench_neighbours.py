@@ -1,0 +1,180 @@
+"""What a hot or hostile session costs its neighbours: their p99 from turn to request, beside 100 times their rate.
+
+    python tests/benchmarks/bench_neighbours.py [--seconds 12] [--rounds 2]
+
+Everybody is in one partition, the worst case. The hot session talks on, so its history and its requests grow; the
+hostile one sends what nobody can read. Beside both stands the same rate spread over ordinary sessions: what is left
+between that and the hot one is what its bytes cost, since each of its requests holds its whole history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import bench_worker
+import measure
+
+# isort: split
+import broker as kafka_broker
+import harness
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+TURNS, REQUESTS = "agent.turns.v1", "provider.requests.v1"
+NEIGHBOURS, PER_SECOND, TIMES = 20, 0.5, 100
+# Of an ordinary session that only fills the same rate.
+TURNS_A_SESSION = 20
+MOST = 2.0
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+
+
+def said(number):
+    """A turn of 300 bytes; users and assistants take turns."""
+    message = {"role": ("user", "assistant")[number % 2], "content": f"{number} " + "word " * 60}
+    return {"type": "turn.appended", "message": message}
+
+
+def hot():
+    yield b"hot", OPENED
+    for number in itertools.count():
+        yield b"hot", said(number)
+
+
+def hostile():
+    for number in itertools.count():
+        yield b"hostile", {"type": "turn.appended", "message": {"role": "nobody", "content": "x" * 300 + str(number)}}
+
+
+def spread():
+    for number in itertools.count():
+        key, at = b"other-%d" % (number // (TURNS_A_SESSION + 1)), number % (TURNS_A_SESSION + 1)
+        yield key, said(at - 1) if at else OPENED
+
+
+LOADS = {"alone": None, "spread": spread, "hot": hot, "hostile": hostile}
+
+
+class Run:
+    """One worker, its neighbours, and what goes on beside them."""
+
+    def __init__(self, bootstrap, prefix, producer):
+        self.bootstrap, self.prefix, self.producer = bootstrap, prefix, producer
+        self.sent_at, self.took = {}, []
+
+    async def send(self, key, event):
+        value = json.dumps(event).encode()
+        await self.producer.send(self.prefix + TURNS, value, key=key, partition=0)
+
+    async def talk(self, seconds):
+        """All neighbours, evenly over the time; each says a user's turn and then an answer at once."""
+        for number in range(NEIGHBOURS):
+            await self.send(b"n%d" % number, OPENED)
+        began = time.perf_counter()
+        for number in range(int(seconds * NEIGHBOURS * PER_SECOND)):
+            await asyncio.sleep(max(0.0, began + number / (NEIGHBOURS * PER_SECOND) - time.perf_counter()))
+            key = b"n%d" % (number % NEIGHBOURS)
+            self.sent_at[key] = time.perf_counter()
+            await self.send(key, said(0))
+            await self.send(key, said(1))
+
+    async def load(self, events):
+        began = time.perf_counter()
+        for number, (key, event) in enumerate(events):
+            await asyncio.sleep(max(0.0, began + number / (PER_SECOND * TIMES) - time.perf_counter()))
+            await self.send(key, event)
+
+    async def read(self, consumer):
+        async for record in consumer:
+            began = self.sent_at.pop(record.key, None)
+            if began is not None:
+                self.took.append((time.perf_counter() - began) * 1000)
+
+
+@contextlib.asynccontextmanager
+async def reading(run):
+    async with harness.reader(run.bootstrap) as consumer:
+        consumer.assign([TopicPartition(run.prefix + REQUESTS, 0)])
+        task = asyncio.create_task(run.read(consumer))
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def measured(bench, load):
+    """Milliseconds from each neighbour's turn to its request."""
+    prefix = bench.fresh()
+    bench_worker.apply_topics(bench.bootstrap, prefix)
+    port = kafka_broker.free_port()
+    command = bench_worker.worker_command(bench.bootstrap, prefix, "exactly-once", bench.directory, port)
+    worker = harness.WorkerProcess(prefix, command, bench.directory / f"{prefix}log", port)
+    producer = AIOKafkaProducer(bootstrap_servers=bench.bootstrap)
+    await producer.start()
+    run = Run(bench.bootstrap, prefix, producer)
+    try:
+        await worker.start().ready()
+        async with reading(run):
+            beside = asyncio.create_task(run.load(LOADS[load]())) if LOADS[load] else None
+            await run.talk(bench.options.seconds)
+            await asyncio.sleep(1.5)
+            if beside is not None:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+    finally:
+        await producer.stop()
+        worker.end()
+    return run.took[NEIGHBOURS:]  # the first round warms up
+
+
+async def compare(bench):
+    await measured(bench, "spread")  # a young broker is still being compiled
+    took = {load: [] for load in LOADS}
+    for _ in range(bench.options.rounds):
+        for load in LOADS:
+            took[load] += await measured(bench, load)
+            measure.say(f"  {load}: {bench_worker.percentiles(took[load])}")
+    for load in ("hot", "hostile"):
+        for other in ("alone", "spread"):
+            p99 = {name: statistics.quantiles(took[name], n=100)[98] for name in (load, other)}
+            measure.report(
+                measure.Finding(
+                    what=f"turn to request beside a {load} session at {TIMES} times the rate, one partition",
+                    ours=bench_worker.percentiles(took[load]),
+                    theirs=f"{other} {bench_worker.percentiles(took[other])}",
+                    ratio=f"{p99[load] / p99[other]:.2f} times as long (p99)",
+                    budget=f"at most {MOST:g} times" if other == "spread" else "",
+                    met=p99[load] / p99[other] <= MOST if other == "spread" else None,
+                )
+            )
+
+
+async def run(options, directory):
+    server = kafka_broker.Broker(directory / "kafka", heap="1g")
+    server.start()
+    try:
+        await compare(bench_worker.Bench(server, directory, options))
+    finally:
+        server.stop()
+
+
+def main():
+    """Read the options and measure."""
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of load, for each measurement")
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    for name in ("aiokafka", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as temporary:
+        asyncio.run(run(options, Path(temporary)))
+
+
+if __name__ == "__main__":
+    main()
