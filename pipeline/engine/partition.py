@@ -1,7 +1,7 @@
 """The actor of one source partition: it owns the partition's stage, its state and its place in the log.
 
 It opens in this order, and no other is sound: take the partition over (which fences the former owner), read the state
-changelog to its end (it holds the next source offset), work. While the group rebalances it is parked: the batch in
+changelog to its end (it holds the next source offset), work. While the group rebalances it is held: the batch in
 flight is finished, what waits is given up, since it will be fetched again from the position that is committed. After a
 failure that may pass it is opened anew, in the same order.
 """
@@ -38,7 +38,7 @@ _REOPEN_SECONDS_MOST = 5.0
 class State(Enum):
     OPENING = "opening"
     WORKING = "working"
-    PARKED = "parked"
+    HELD = "held"
     CLOSED = "closed"
 
 
@@ -106,7 +106,7 @@ class Partition:
     def offer(self, span: Span) -> None:
         """Accept a span of the log, or raise ``Hole``: records before it are missing."""
         if self.state is not State.WORKING:
-            return  # parked or closing: it will be fetched again
+            return  # held or closing: it will be fetched again
         self._backlog.accept(span)
         if self._backlog:
             self._wake.set()
@@ -128,7 +128,7 @@ class Partition:
         """The offset up to which nothing is left to do: markers behind the last record count as done."""
         return self.next if self._backlog or not self._idle.is_set() else self._backlog.end
 
-    async def park(self, seconds: float) -> None:
+    async def hold(self, seconds: float) -> None:
         """Finish the batch in flight, for at most so many seconds, and give up what waits.
 
         One that is still opening is closed instead: if its start overtook that of a new owner, it would fence it.
@@ -137,7 +137,7 @@ class Partition:
             await self.close()
             return
         if self.state is State.WORKING:
-            self.state = State.PARKED
+            self.state = State.HELD
         self._backlog.clear(self.next)
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
@@ -146,7 +146,7 @@ class Partition:
 
     def resume(self) -> None:
         """Go on after a rebalance that left the partition here."""
-        if self.state is State.PARKED:
+        if self.state is State.HELD:
             self.state = State.WORKING
             self.aligned = False
             self._backlog.clear(self.next)
@@ -185,7 +185,7 @@ class Partition:
 
     async def _work_until_closed(self) -> None:
         while self.state is not State.CLOSED:
-            if self.state is State.PARKED or not self._backlog:
+            if self.state is State.HELD or not self._backlog:
                 self._wake.clear()
                 await self._wake.wait()
                 continue

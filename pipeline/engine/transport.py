@@ -237,12 +237,12 @@ class SpanConsumer(driver.Consumer):
     # Rebalances. Kafka's classic protocol revokes everything and assigns anew, so what is revoked may come back.
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Park every actor: which partitions stay here is only known once they are assigned again."""
+        """Hold every actor: which partitions stay here is only known once they are assigned again."""
         if self._joined:
             log.info("rebalancing; %d partitions finish their batches", len(self.actors))
         self._joined = self._told_ready = False
         patience = self._runtime.tuning.rebalance_seconds * 0.7
-        await asyncio.gather(*(actor.park(patience) for actor in self.actors.values()))
+        await asyncio.gather(*(actor.hold(patience) for actor in self.actors.values()))
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
@@ -255,9 +255,7 @@ class SpanConsumer(driver.Consumer):
             return  # the last rebalance of a worker that leaves: nothing is opened any more
         continuous = generation_id == self._generation + 1
         self._generation = generation_id
-        stays = {
-            tp for tp, actor in self.actors.items() if tp in assigned and actor.state is State.PARKED and continuous
-        }
+        stays = {tp for tp, actor in self.actors.items() if tp in assigned and actor.state is State.HELD and continuous}
         await self._close_partitions(self.actors.keys() - stays)
         for tp in assigned:
             topic = self._runtime.contract_name(tp.topic)

@@ -339,17 +339,17 @@ async def test_a_hole_is_not_taken(make):
     assert actor.waits_for == 0
 
 
-async def test_parked_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
+async def test_held_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make):
     broker, actor, _ = await make()
     broker.gate.clear()
     actor.offer(span(0, fetched(0)))
     await until(lambda: broker.writing == 1)
     actor.offer(span(1, fetched(1)))
-    parking = asyncio.create_task(actor.park(5.0))
+    holding = asyncio.create_task(actor.hold(5.0))
     await asyncio.sleep(0.01)
-    assert not parking.done()
+    assert not holding.done()
     broker.gate.set()
-    await parking
+    await holding
     assert broker.values == [b"0:1"]
     actor.offer(span(1, fetched(1)))  # ignored: it will be fetched again
     actor.resume()
@@ -360,12 +360,12 @@ async def test_parked_it_finishes_the_batch_in_flight_and_gives_up_the_rest(make
     assert broker.values == [b"0:1", b"1:2"]
 
 
-async def test_a_batch_that_outlives_its_parking_is_not_processed_twice(make):
+async def test_a_batch_that_outlives_its_hold_is_not_processed_twice(make):
     broker, actor, _ = await make()
     broker.gate.clear()
     actor.offer(span(0, fetched(0), fetched(1)))
     await until(lambda: broker.writing == 1)
-    await actor.park(0.01)
+    await actor.hold(0.01)
     actor.resume()
     actor.offer(span(0, fetched(0), fetched(1), fetched(2)))  # the position was not committed yet
     broker.gate.set()

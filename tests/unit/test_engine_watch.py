@@ -111,7 +111,7 @@ async def test_lag_without_progress_ends_the_worker(clock, monkeypatch):
     [
         (actor, 99),
         (lambda _: actor(5), 5),
-        (lambda _: actor(5, State.PARKED), 9),
+        (lambda _: actor(5, State.HELD), 9),
         (lambda _: actor(5, State.OPENING), 9),
         (lambda _: actor(5), [9, *[KafkaConnectionError()] * 30, *[9] * 9]),
     ],
