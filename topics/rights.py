@@ -63,10 +63,14 @@ def _worker_on_topics(prefix: str) -> Iterator[Right]:
 
 
 def _operator_on_topics(prefix: str) -> Iterator[Right]:
-    """Who looks at sessions, and retries or drops dead letters, which a note of the same topic says."""
+    """Who looks at sessions, has them forgotten, and retries or drops dead letters, which a note in their topic says.
+
+    When a session is forgotten the group's offsets say, and until when something holds it, the settings of topics.
+    """
     for topic in TOPICS:
         operations = ("Read", "Write") if topic.name in {AGENT_TURNS, DEAD_LETTERS} else ("Read",)
-        yield Right("topic", qualified(topic.name, prefix), operations)
+        yield Right("topic", qualified(topic.name, prefix), (*operations, "DescribeConfigs"))
+    yield Right("group", f"{prefix}reknit", ("Describe",))
 
 
 def _worker_beside(group: str) -> Iterator[Right]:

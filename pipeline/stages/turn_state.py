@@ -33,7 +33,7 @@ from topics.records import TurnAppended, TurnRecord
 
 _HEAD, _SEGMENT, _ID, _PARKED, _WAITING = b"h", b"s", b"i", b"p", b"w"
 # Where the session begins in their keys.
-_SESSION_AT = {_HEAD: 1, DEADLINE: 1, CHANGE: 5, _SEGMENT: 5, _PARKED: 1, _WAITING: 9}
+_SESSION_AT = {_HEAD: 1, DEADLINE: 1, CHANGE: 5, _SEGMENT: 5, _PARKED: 1, _WAITING: 9, SIZE: 1}
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True):

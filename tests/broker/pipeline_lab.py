@@ -176,7 +176,7 @@ def _compare(number: int, made: list[Output], found: dict[str, list[Record]]) ->
     assert _in_sessions(record for record in found[AGENT_TURNS] if _is_recorded(record)) == recorded
     counted["recorded turns"] = len(recorded)
     told = [_row(output) for output in made if output.topic == PROVIDER_EVENTS]
-    assert [_row(r) for r in found[PROVIDER_EVENTS] if "policy" in dict(r.headers)] == told
+    assert [_row(r) for r in found[PROVIDER_EVENTS] if dict(r.headers).get("origin") == b"reknit"] == told
     counted["policies"] = len(told)
     counted["sessions"] = _compare_items([o for o in made if o.topic == SESSION_ITEMS], found[SESSION_ITEMS])
     return counted

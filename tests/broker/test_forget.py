@@ -6,8 +6,11 @@ import asyncio
 import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import harness
@@ -212,3 +215,42 @@ async def test_a_lost_changelog_is_rebuilt_from_the_inputs(pipeline):
     assert [record.key for record in await pipeline.records(DEAD_LETTERS)] == []
     assert len(await pipeline.records(AGENT_TURNS)) == 13
     assert len(await pipeline.records(PROVIDER_REQUESTS)) == 13
+
+
+def restless(chance: random.Random) -> Iterator[lab.Row]:
+    """The script's sessions, which expire after a second, and now and then a late turn of one, or its forgetting."""
+    seen: list[bytes] = []
+    for topic, key, value, headers in lab.script(1_000):
+        if key not in seen:
+            seen.append(key)
+            yield AGENT_TURNS, key, b'{"type": "session.opened", "policy": {"expires_after": 1}}', []
+        yield topic, key, value, headers
+        if chance.random() < 0.1:
+            late = {"type": "turn.appended", "message": user("late")}
+            yield AGENT_TURNS, chance.choice(seen), json.dumps(late).encode(), []
+        if chance.random() < 0.02:
+            yield AGENT_TURNS, chance.choice(seen), b'{"type": "session.forgotten"}', []
+
+
+async def test_what_expires_and_is_forgotten_is_the_same_under_kill_9(broker, prefix, tmp_path, free_port):
+    chance = random.Random(7)  # noqa: S311  reproducible, not secret
+    await lab.make_topics(broker.bootstrap, prefix)
+    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
+    try:
+        worker = fleet.start()
+        async with lab.Feeder(broker.bootstrap, prefix, 200, restless(chance)):
+            for _ in range(4):
+                await worker.ready(60)
+                await asyncio.sleep(chance.uniform(1.0, 2.5))
+                worker.kill()
+                worker = fleet.start()
+        await worker.ready(60)
+        await lab.drained(broker.bootstrap, prefix)
+        await lab.audit(broker.bootstrap, prefix)
+        letters = await harness.read_all(broker.bootstrap, prefix + DEAD_LETTERS, lab.PARTITIONS)
+        codes = Counter(dict(record.headers)["reknit.error.code"] for part in letters for record in part)
+        assert codes[b"expired"] > 5
+        assert codes[b"forgotten"] > 5
+        assert await worker.stop() == 0
+    finally:
+        fleet.end()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.broker
 PASSWORD = "planted-secret"  # noqa: S105  of users of a broker on this machine, for a minute
 RESOURCES = {"--topic": 2, "--group": 3, "--transactional-id": 5}
 PATTERNS = {"literal": 3, "prefixed": 4}
-OPERATIONS = {"Read": 3, "Write": 4}
+OPERATIONS = {"Read": 3, "Write": 4, "Describe": 8, "DescribeConfigs": 10}
 PREFIX = "s."
 ROLES = tuple(roles(PREFIX))
 WORKER, PRODUCER, CONSUMER = "s-reknit-worker", "s-reknit-producer-agent-turns", "s-reknit-consumer-provider-requests"
@@ -271,6 +271,7 @@ async def test_an_operator_needs_the_printed_rights_and_no_others(secured, login
         return await typed("dead-letters", "retry", "--record", "-", letters.pop())
 
     assert [await typed("inspect", "one"), await typed("sessions", "list"), await retried()] == [0, 0, 0]
+    assert await typed("forget", "one", "--timeout", "0") == 75  # no worker runs
     writes = [right for right in rights if right[1] == "Write"]
     assert len(writes) == 2
     for right in writes:

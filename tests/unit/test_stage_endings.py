@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pipeline.stages.base import Record, Result, Stage
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
+from pipeline.stages.limits import Limits
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
@@ -253,8 +254,11 @@ def in_order(rows: list) -> list:
     return found
 
 
-def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[list, dict]:
-    """All outputs, those of a topic and session together, and what the changelog holds at the end."""
+def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[dict, dict]:
+    """All outputs, those of a topic and session together, and what the changelog holds at the end.
+
+    Of a session that is over it holds nothing.
+    """
     stage: Stage = make()
     state: dict[bytes, bytes] = {}
     outputs: dict = {}
@@ -268,6 +272,8 @@ def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[list, di
             stage = make()
             for key, value in state.items():
                 stage.restore(key, value)
+    over = {name for name in (b"a", b"b", b"c") if stage._endings.why_over(name)}
+    assert not [key for key in state if key[:1] not in (b"t", b"x") and key[-1:] in over]
     return outputs, state
 
 
@@ -280,9 +286,13 @@ def ways(records: list[Record], cuts: set[int]) -> list[list[Record]]:
     st.lists(st.tuples(_NAMES, _STEPS, _TURNS), max_size=14),
     st.sets(st.integers(1, 13)),
     st.sampled_from(["go-on", "follow", "park"]),
+    st.sampled_from([Limits(), Limits(bytes=1_000)]),
 )
-def test_ends_do_not_depend_on_batching_or_restarts(rows, cuts, on_dead_letter):
-    records, make = log(*in_order(rows)), lambda: turns(marker_ms=150_000, on_dead_letter=on_dead_letter)
+def test_ends_do_not_depend_on_batching_or_restarts(rows, cuts, on_dead_letter, limits):
+    def make() -> TurnsStage:
+        return turns(marker_ms=150_000, on_dead_letter=on_dead_letter, limits=limits)
+
+    records = log(*in_order(rows))
     alone = run(make, [[record] for record in records], restarted=False)
     assert run(make, ways(records, cuts), restarted=False) == alone
     assert run(make, ways(records, cuts), restarted=True) == alone
