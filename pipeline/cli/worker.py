@@ -19,6 +19,7 @@ from pipeline.config import load_config
 from pipeline.errors import ReknitError
 from pipeline.objects import open_objects
 from pipeline.registry import target_named
+from pipeline.session.arguments import policy_from
 from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults, refuse_chained
 from pipeline.text import Redactor
@@ -100,7 +101,7 @@ def session_defaults(config: Config) -> Defaults:
         params=params,
         system=given.system,
         tools=given.tools,
-        policy=given.policy,
+        policy=policy_from(given.policy),
         on_dead_letter=config.on_dead_letter,
         parked_records=config.parked_records,
         parked_bytes=config.parked_bytes,

@@ -48,7 +48,8 @@ def policy_from(given: GivenPolicy) -> Policy:
         change = value
         for each in reversed(inner):
             change = {each: change}
-        options[option] = with_mends(options.get(option, {}), change) if inner else value
+        both = option in options and isinstance(change, Mapping)
+        options[option] = with_mends(options[option], change) if both else change
     check_mends(options.get("mend", {}))
     try:
         return msgspec.convert(options, Policy, strict=False)

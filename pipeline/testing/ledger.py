@@ -27,7 +27,8 @@ def check_ledger(done: Normalized, turns: Sequence[Turn], shown: int | None) -> 
     differs = lists_differ((entry.path for entry in own), input_paths(turns))
     if differs:
         raise ConformanceError("accounted", done.target, "ledger", f"lines against input blocks: {differs}")
-    fixes = frozenset((fix.code, fix.path) for fix in done.fixes)
+    # What is only observed has changed nothing, so it accounts for nothing.
+    fixes = frozenset((fix.code, fix.path) for fix in done.fixes if not fix.observed)
     for entry in done.ledger:
         for fault in _faults(entry, fixes):
             raise ConformanceError("accounted", done.target, entry.path or entry.output, fault)
@@ -49,7 +50,7 @@ def check_marks(done: Normalized, messages: Sequence[Any], pattern: str) -> None
     if done.body is None:
         return
     left = set(re.findall(pattern, done.body.decode()))
-    named = {fix.path for fix in done.fixes}
+    named = {fix.path for fix in done.fixes if not fix.observed}
     for at, message in enumerate(messages):
         content = message.get("content")
         for place, block in enumerate(content if isinstance(content, list) else ()):

@@ -261,7 +261,7 @@ def test_recover_ends_with_2_where_it_understood_nothing(given, code):
         (("recover", "--from", "claude"), "got 'claude'; did you mean claude-cli?"),
         (("ingest", "events", "--session", "s", "--source", "gemin"), "got 'gemin'; did you mean gemini?"),
         (("send", "--exec", "cat", "--target", "vlm"), "got 'vlm'; did you mean vllm?"),
-        (("normalize", "--policy", "tial=keep"), "policy: expected one of incomplete_call, mend, missing_result, "),
+        (("normalize", "--policy", "tial=keep"), "policy: expected one of expires_after, incomplete_call, mend, "),
         (("normalize", "--policy", "tial=keep"), "got 'tial'; did you mean tail?"),
         (("normalize", "--policy", "tail=kep"), "policy.tail: expected one of auto, continue, keep, prefill, "),
         (("explain", "result_move"), "did you mean result_moved"),
@@ -293,6 +293,27 @@ def test_help_lists_choices_variables_and_defaults(arguments, shown):
     words = " ".join(done.stdout.decode().split()).replace("- ", "-")
     assert done.returncode == 0
     assert [text for text in shown if text not in words] == []
+
+
+@pytest.mark.parametrize(
+    ("policies", "code", "said", "roles"),
+    [
+        ((), 3, "mended: leading_dropped x1\n", ["user"]),
+        (("mend.leading_dropped=observe",), 0, "observed: leading_dropped x1\n", ["assistant", "user"]),
+        (("mend.anthropic.leading-dropped=observe",), 0, "observed: leading_dropped x1\n", ["assistant", "user"]),
+        (("mend.leading_dropped=observe", "mend.anthropic.leading_dropped=on"), 3, "mended: leading_dropped", ["user"]),
+        (("mend.openai-chat.leading_dropped=observe",), 3, "mended: leading_dropped x1\n", ["user"]),
+    ],
+)
+def test_a_platform_watches_one_mend_before_it_makes_it(policies, code, said, roles):
+    given = {"messages": [{"role": "assistant", "content": "Hi."}, {"role": "user", "content": "q"}]}
+    options = [part for policy in policies for part in ("--policy", policy)]
+    done = reknit("normalize", *options, given=given)
+    assert done.returncode == code
+    assert said in done.stderr.decode()
+    assert [message["role"] for message in json.loads(done.stdout)["messages"]] == roles
+    (report,) = lines(reknit("normalize", "--report", *options, given=given))
+    assert [(fix["code"], fix.get("observed", False)) for fix in report["fixes"]] == [("leading_dropped", code == 0)]
 
 
 FULL = "/dev/full"

@@ -71,3 +71,41 @@ def test_a_policy_is_understood_from_text():
     assert policy_from(None) == Policy()
     with pytest.raises(PolicyError):
         policy_from({"tial": "keep"})
+
+
+def test_single_mends_are_named_by_their_codes_and_by_targets():
+    typed = {"mend.turns_merged": "observe", "mend.anthropic.turns_merged": "on", "mend": {"vllm": {}}}
+    policy = policy_from({**typed, "mend.openai-chat.param_dropped": "observe"})
+    assert policy == policy_from(policy)
+    found = {target: policy.observed(target) for target in ("anthropic", "openai-chat", "gemini")}
+    assert found == {
+        "anthropic": set(),
+        "openai-chat": {"turns_merged", "param_dropped"},
+        "gemini": {"turns_merged"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "said"),
+    [
+        ({"mend.turn_merged": "observe"}, "policy.mend.turn_merged", "did you mean turns_merged?"),
+        ({"mend.anthropic.turn_merged": "on"}, "policy.mend.anthropic.turn_merged", "did you mean turns_merged?"),
+        ({"mend": {"antropic": {"turns_merged": "on"}}}, "policy.mend.antropic", "expected one of "),
+        ({"mend.turns_merged": "off"}, "policy.mend.turns_merged", "expected one of observe, on, got 'off'"),
+        ({"mend.turns_merged": {"anthropic": "on"}}, "policy.mend.turns_merged", "expected one of observe, on"),
+        ({"mend": "observe"}, "policy.mend", "expected an object of codes"),
+        ({"mend.a.b.c": "on"}, "policy", "expected one of expires_after, "),
+        ({"tail.auto": "on"}, "policy", "expected one of expires_after, "),
+        (
+            {"mend.words_neutralised": "observe"},
+            "policy.mend.words_neutralised",
+            "words_neutralised is always made: without it words of a tool or a model could make a program act",
+        ),
+        (Policy(mend={"id_rewritten": "observe"}), "policy.mend.id_rewritten", "id_rewritten is always made: nobody"),
+    ],
+)
+def test_a_mend_that_cannot_be_observed_is_refused_in_a_sentence(given, path, said):
+    with pytest.raises(PolicyError) as raised:
+        policy_from(given)
+    assert raised.value.path == path
+    assert said in raised.value.message

@@ -11,6 +11,7 @@ import pytest
 from build import answered, called, said, user
 
 import pipeline
+from pipeline.model import Policy
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.turns import TurnsStage
@@ -185,6 +186,66 @@ def test_a_fix_that_only_some_targets_need_is_told_once_for_each_of_them():
     told = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
     needing = [fix.get("target", "") for fix in told if fix["code"] == "result_synthesised"]
     assert needing == ["anthropic", "openai-chat"]
+
+
+CONVERSE = {**OPENED, "targets": ["bedrock-converse"], "model": "us.amazon.nova-pro-v1:0"}
+WATCHED = {
+    **CONVERSE,
+    "policy": {"mend": {"bedrock-converse": {"tools_stubbed": "observe", "param_dropped": "observe"}}},
+}
+
+
+def told(found) -> list[tuple[str, bool]]:
+    fixes = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
+    return [(fix["code"], fix.get("observed", False)) for fix in fixes]
+
+
+def test_an_observed_mend_is_told_once_and_again_when_it_had_to_be_made():
+    opened = {**WATCHED, "params": {"max_tokens": 100, "seed": 7}}
+    questions = [appended(user("q")), appended(said("a")), appended(user("q"))]
+    found = run(opened, *questions)
+    assert [body["seed"] for body in bodies(found)] == [7, 7]
+    assert told(found) == [("param_dropped", True)]
+    assert found.tally["reknit_fixes_observed_total", "param_dropped", "bedrock-converse"] == 1
+    assert ("reknit_fixes_total", "param_dropped", "bedrock-converse") not in found.tally
+    assert found.tally["reknit_requests_total", "bedrock-converse", "clean"] == 2
+    # Without a declaration of the tools that are called the target takes no request, so all mends are made.
+    found = run(opened, *questions, appended(called("a")), appended(answered("a")), appended(said("b")), *questions)
+    requests = of(found, PROVIDER_REQUESTS)
+    assert [("seed" in json.loads(each.value), "toolConfig" in json.loads(each.value)) for each in requests] == [
+        (True, False),
+        (True, False),
+        (False, True),
+        (False, True),
+        (False, True),
+    ]
+    assert told(found) == [("param_dropped", True), ("tools_stubbed", False), ("param_dropped", False)]
+    assert [header(each, "prefix-reset") for each in requests] == [None, None, "mended", "mended", "mended"]
+    assert [header(each, "fixes") for each in requests] == ["0", "0", "2", "2", "2"]
+
+
+def test_what_a_session_says_of_one_mend_leaves_the_others_as_they_are():
+    defaults = Defaults(policy=Policy(mend={"param_dropped": "observe", "turns_merged": "observe"}))
+    change = {"mend": {"turns_merged": "on", "vllm": {"param_dropped": "on"}}}
+    opened = {**OPENED, "targets": ["bedrock-converse"], "params": {"max_tokens": 100, "seed": 7}, "policy": change}
+    assert told(run(opened, appended(user("a")), appended(user("b")), defaults=defaults)) == [
+        ("param_dropped", True),
+        ("turns_merged", False),
+    ]
+    assert letters(run({**OPENED, "policy": {"mend": {"id_rewritten": "observe"}}})) == ["policy"]
+
+
+def test_the_records_of_a_mend_that_one_of_two_targets_observes_tell_them_apart():
+    policy = {"mend": {"anthropic": {"blank_dropped": "observe"}}}
+    opened = {**OPENED, "targets": ["anthropic", "bedrock-converse"], "policy": policy}
+    found = run(opened, appended(user("a")), appended(said("b")), appended(user("c", " ")))
+    fixes = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
+    assert [(fix["code"], fix.get("target"), fix.get("observed")) for fix in fixes] == [
+        ("blank_dropped", "bedrock-converse", None),
+        ("blank_dropped", "anthropic", True),
+    ]
+    blocks = [len(body["messages"][2]["content"]) for body in bodies(found)[2:]]
+    assert blocks == [2, 1]
 
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
