@@ -146,6 +146,7 @@ class FixPage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="fix"):
     fate: str
     lossless: bool
     spared: str
+    always: str
     error: str
     source: str
     example: Mended | Retold
@@ -217,6 +218,7 @@ def _fix_page(fix: FixCode, example: Mended | Retold) -> FixPage:
         fate=fix.fate,
         lossless=fix.lossless,
         spared=fix.spared,
+        always=fix.always,
         error=fix.error,
         source=fix.source,
         example=example,

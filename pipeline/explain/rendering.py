@@ -71,6 +71,8 @@ def _fix(page: FixPage) -> Iterator[str]:
         yield f"Rules that the example would break: {', '.join(page.example.broken)}."
     if page.source:
         yield f"Seen in {page.source}."
+    observed = f"Made unless a policy observes it (mend.{page.code}=observe)."
+    yield f"Always made: {page.always}." if page.always else observed
     yield ""
     yield from _mended(page.example) if isinstance(page.example, Mended) else _retold(page.example)
     yield "Recorded:"

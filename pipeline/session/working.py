@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipeline.errors import InternalError
 from pipeline.fixes import Fix, name_where_not_shared
 from pipeline.history.healthy import Stretch
 from pipeline.history.machine import History
@@ -115,11 +114,8 @@ class WorkingHistory:
         return choose_request(self._request(Lane(target_named(target), observed).name), made, observed)
 
     def _request(self, name: str) -> Normalized:
-        for mending in self.mendings:
-            part = mending.parts.get(name)
-            if part is not None:
-                return make_request(part, mending.shared, mending.history)
-        raise InternalError("no_lane", f"no lane is called {name!r}")
+        mending = next(mending for mending in self.mendings if name in mending.parts)
+        return make_request(mending.parts[name], mending.shared, mending.history)
 
     def again(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> WorkingHistory:
         """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up."""

@@ -34,6 +34,7 @@ Without it the provider says:
   each tool_use must have a single result
 Rules that the example would break: ANT-09.
 Seen in sipeed/picoclaw#1792.
+Always made: nobody could tell otherwise which result answers which call.
 
 Before:
   user       {"type": "text", "text": "Read the README."}
