@@ -116,7 +116,7 @@ def read(fields: Fields, notes: Notes) -> list[Placed]:
 def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> list[Placed]:
     """A content's blocks: a string is one text block, strings in a list are too, null is none.
 
-    A number or a boolean becomes its text.
+    A number or a boolean becomes its text, in a list too; a list or null in a list is refused.
     """
     if value is None or starts_with(value, b"n"):
         return []
@@ -130,10 +130,10 @@ def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockRead
         place = f"{path}.{i}"
         if starts_with(item, b"{"):
             placed += read_one(item, place, notes)
-        elif starts_with(item, b'"'):
-            placed.append((Text(text=as_string(item, place)), place))
-        else:
+        elif starts_with(item, b"[") or starts_with(item, b"n"):
             raise wrong_type(place, "a block or a string", item)
+        else:
+            placed.append((_plain(item, place, notes), place))
     return placed
 
 
