@@ -55,6 +55,11 @@ class Letter(Struct, frozen=True):
     def session(self) -> str | None:
         return None if self.record.key is None else self.record.key.decode("utf-8", "replace")
 
+    @property
+    def original_headers(self) -> list[tuple[str, bytes]]:
+        """Those that the record came with."""
+        return [header for header in self.record.headers if not header[0].startswith(names.ERROR_PREFIX)]
+
     def told(self) -> dict[str, object]:
         """What a list says of it; nothing of its content."""
         where = f"{self.why.topic}/{self.why.partition}/{self.why.offset}"
@@ -311,7 +316,8 @@ async def _done(config: Config, wanted: Wanted, done: str, record: bytes | None)
                     continue
                 # First the record, then the note: cut between the two it is retried again, and its id seen again.
                 log = qualified(AGENT_TURNS, config.prefix)
-                await producer.send_and_wait(log, retry.value, key=key, partition=letter.why.partition)
+                where = {"partition": letter.why.partition, "headers": letter.original_headers}
+                await producer.send_and_wait(log, retry.value, key=key, **where)
             elif letter.done:
                 outcomes.append((letter, f"it was {letter.done}"))
                 continue

@@ -190,6 +190,8 @@ def _history(states: TurnStates, session: bytes) -> dict[str, Any]:
             "policy": entry.session.policy,
             "waiting": entry.session.waiting,
             "quarantined": entry.quarantined,
+            "parked": entry.parked is not None,
+            "waiting_records": len(entry.waiting),
             "segments": len(entry.segments),
             "requests": {target: sent.request_id for target, sent in entry.sent.items()},
         }

@@ -150,8 +150,9 @@ async def test_what_was_rejected_is_asked_for_once_and_what_is_dropped_stays_to_
     await typed.run("ingest", "turns", "--session", "rejected", given=json.dumps(policy).encode())
     await asyncio.gather(*(typed.run("dead-letters", "retry", letter["letter"]) for _ in range(2)))
     await lab.drained(typed.bootstrap, typed.prefix)
-    reasons = [dict(record.headers)["reason"] for record in await typed.read(PROVIDER_REQUESTS, "rejected")]
-    assert reasons == [b"turn", b"wanted"]
+    requests = [dict(record.headers) for record in await typed.read(PROVIDER_REQUESTS, "rejected")]
+    assert [request["reason"] for request in requests] == [b"turn", b"wanted"]
+    assert {request["producer"] for request in requests} == {b"crew/1"}
 
     await typed.run("dead-letters", "drop", "--code", "unknown_role", "--session", "other")
     assert by_session(await typed.lines("dead-letters", "list")).keys() == {"parked"}

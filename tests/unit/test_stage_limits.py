@@ -10,6 +10,7 @@ from build import said, user
 from pipeline.config import load_config
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.kept import Records
 from pipeline.stages.limits import Limit, Limits
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, PROVIDER_REQUESTS
@@ -24,16 +25,21 @@ def turn(text, speaker=user):
     return json.dumps({"type": "turn.appended", "message": speaker(text)}).encode()
 
 
-def run(log, limits, *, policy="go-on", batch=1, restart=False):
+def run(log, limits, *, policy="go-on", batch=1, restart=None):
     """The dead letters and the sessions that were sent requests; what is kept of the sizes."""
     defaults = Defaults(on_dead_letter=policy, limits=limits)
-    stage, state, letters, sent = TurnsStage(defaults), {}, [], []
+    stage, state, letters, sent, store = TurnsStage(defaults), {}, [], [], Records()
+    stage.keep_in(store)
     records = [Record(partition=0, offset=at, key=key, value=value) for at, (key, value) in enumerate(log)]
     for at in range(0, len(records), batch):
         made = stage.process(records[at : at + batch])
         for key, value in made.changes.items():
             state.pop(key, None) if value is None else state.update({key: value})
-        if restart:
+        if restart == "store":
+            stage.committed(made.changes, 0)
+            stage = TurnsStage(defaults)
+            stage.keep_in(store)
+        elif restart:
             stage = TurnsStage(defaults)
             for key, value in state.items():
                 stage.restore(key, value)
@@ -48,7 +54,7 @@ def run(log, limits, *, policy="go-on", batch=1, restart=False):
 
 
 two = Limits(sessions=2)
-runs = pytest.mark.parametrize(("batch", "restart"), [(1, False), (1, True), (3, True), (99, False)])
+runs = pytest.mark.parametrize(("batch", "restart"), [(1, None), (1, "changelog"), (3, "store"), (99, None)])
 
 
 @runs

@@ -10,6 +10,7 @@ from build import answered, called, said, user
 from pipeline.errors import InternalError
 from pipeline.stages.base import Output, Record, StoppedError
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.kept import Records
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
@@ -35,15 +36,23 @@ def record(offset, event, key=KEY):
     return Record(partition=2, offset=offset, key=key, value=value, headers=traced, timestamp=1000 + offset)
 
 
-def run(events, defaults=PARK, *, batch=1, restart=False):
-    """Outputs of a log, which is processed in batches and, where wanted, by a new stage after each; the last stage."""
-    stage, state, outputs = TurnsStage(defaults), {}, []
+def run(events, defaults=PARK, *, batch=1, restart=None):
+    """Outputs of a log, which is processed in batches; the last stage, and its changelog.
+
+    Where wanted it goes on in a new stage after each batch, which reads the changelog or has a store that did.
+    """
+    stage, state, outputs, store = TurnsStage(defaults), {}, [], Records()
+    stage.keep_in(store)
     records = [record(offset, event) for offset, event in enumerate(events) if event is not None]
     for at in range(0, len(records), batch):
         made = stage.process(records[at : at + batch])
         outputs += made.outputs
         state |= made.changes
-        if restart:
+        if restart == "store":
+            stage.committed(made.changes, 0)
+            stage = TurnsStage(defaults)
+            stage.keep_in(store)
+        elif restart:
             stage = TurnsStage(defaults)
             for key, value in state.items():
                 stage.restore(key, value)
@@ -87,7 +96,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("batch", [1, 3, 99])
-@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("restart", [None, "changelog", "store"])
 @pytest.mark.parametrize("poison", [POISON, b"\xff{"], ids=["unusable", "no JSON"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_session_that_is_released_ends_as_if_nothing_had_been(case, poison, restart, batch):
@@ -127,7 +136,7 @@ def test_a_record_that_waited_and_fails_parks_the_session_again():
     assert letters(first[0])[1:] == [(3, "not_json")]
     assert texts(first[0]) == ["one"]
     assert first[1].levels() == {"reknit_sessions_parked": 1, "reknit_turns_waiting": 2}
-    for restart in (False, True):
+    for restart in (None, "changelog", "store"):
         outputs, *_ = run([*log, released(), released(turn(said("so")))], restart=restart)
         assert texts(outputs) == ["one", "three"]
 
@@ -145,7 +154,7 @@ def test_a_release_with_a_record_that_cannot_be_processed_changes_nothing(mended
 
 def test_two_who_release_at_once_do_it_once():
     once = [OPENED, POISON, turn(user("one")), released(turn(said("so")), id="r")]
-    for restart in (False, True):
+    for restart in (None, "changelog", "store"):
         outputs, stage, _ = run([*once, once[-1], turn(said("two")), turn(user("three"))], restart=restart)
         assert letters(outputs)[1:] == []
         assert texts(outputs) == ["one", "three"]
@@ -163,7 +172,7 @@ def test_what_finds_no_room_is_a_dead_letter_and_so_is_what_comes_later_until_th
     defaults = Defaults(on_dead_letter="park", **bound)
     log = [OPENED, POISON, turn(user("one")), turn(said("two")), turn(user("x" * 300)), turn(user("y"))]
     restored = {"type": "history.restored", "messages": [user("a")]}
-    for restart in (False, True):
+    for restart in (None, "changelog", "store"):
         outputs, stage, _ = run([*log, released(), turn(user("z")), restored, WANTED], defaults, restart=restart)
         assert letters(outputs)[1:] == [(4, "parked_full"), (5, "parked_full"), (7, "quarantined")]
         assert texts(outputs) == ["one", "a"]
@@ -175,7 +184,7 @@ def test_a_parked_session_is_forgotten_at_once_with_all_that_waits():
     _, stage, state = run([OPENED, POISON, turn(user("one")), turn(user("two")), forgotten], batch=2)
     assert {key[:1] for key in state} == {b"t", b"x"}
     assert stage.levels() == {"reknit_sessions_parked": 0, "reknit_turns_waiting": 0}
-    _, _, state = run([OPENED, POISON, turn(user("one")), forgotten], restart=True)
+    _, _, state = run([OPENED, POISON, turn(user("one")), forgotten], restart="changelog")
     assert {key[:1] for key in state} == {b"t", b"x"}
 
 
