@@ -37,6 +37,12 @@ ITEM = {"type": "function_call", "call_id": "t", "name": "f", "arguments": "{}"}
         (ITEM, 2),
         (ITEM | ODD, 5),
         ({"type": "function_call_output", "call_id": "t", "output": "a"}, 1),
+        ({"type": "message", "role": "assistant", "content": "a"}, 1),
+        ({"role": "user", "content": [TEXT] * 9}, 1),
+        ({"role": "user", "content": [{"type": "input_text", "text": "a"}] * 9}, 1),
+        ({"role": "assistant", "content": [{"text": "a"}] * 9}, 1),
+        ({"role": "model", "parts": [{"text": "a"}, {"functionCall": {"name": "f", "args": {}}}] * 9}, 1),
+        ({"role": "assistant", "content": "a", "reasoning_content": "b", "annotations": []}, 1),
     ],
 )
 def test_a_message_is_decoded_few_times(message, count):

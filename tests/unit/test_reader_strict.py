@@ -197,3 +197,13 @@ def test_both_readers_make_one_request(shape, data):
         strictly = outcome(normalize, document, to=target)
         with tolerantly():
             assert strictly == outcome(normalize, document, to=target)
+
+
+@pytest.mark.parametrize("shape", ["openai-chat", "openai-responses"])
+def test_what_nests_too_deeply_beside_a_content_is_refused_where_it_is(shape):
+    root, messages = HEALTHY[shape]
+    member = {"openai-chat": "annotations", "openai-responses": "status"}[shape]
+    deep = [*messages, {"role": "assistant", "content": "a", member: "DEEP"}]
+    document = json.dumps({root: deep}).replace('"DEEP"', "[" * 520 + "]" * 520).encode()
+    code, said = outcome(read, document)
+    assert (code, f"{root}.{len(messages)}" in said) == ("nested_too_deeply", True)

@@ -77,27 +77,36 @@ def is_sound(block: Block) -> bool:
 
     Members that readers alone give a block, of what only one provider has, must not come from the input.
     """
-    if isinstance(block, Unknown) or block.own is not UNSET or (isinstance(block, Text) and block.structured):
+    if isinstance(block, Unknown) or block.own is not UNSET:
         return False
-    if isinstance(block, ToolUse) and not (starts_with(block.input, b"{") or block.incomplete):
+    if isinstance(block, ToolUse):
+        if not (starts_with(block.input, b"{") or block.incomplete):
+            return False
+    elif isinstance(block, ToolResult):
+        if type(block.content) is list and not all(map(is_sound, block.content)):
+            return False
+        return block.cache_control is UNSET or is_harmless(block.cache_control)
+    elif isinstance(block, Text) and block.structured:
         return False
-    if isinstance(block, ToolResult) and isinstance(block.content, list) and not all(map(is_sound, block.content)):
-        return False
-    return is_flat(block)
+    return _is_flat_inside(block)
 
 
 def is_flat(block: Block) -> bool:
     """Whether the free-form JSON in a block is UTF-8, and can be no deeper than allowed."""
-    if (
-        not isinstance(block, Unknown)
-        and block.own is not UNSET
-        and not all(map(is_harmless, block.own.members.values()))
-    ):
+    own = UNSET if isinstance(block, Unknown) else block.own
+    if own is not UNSET and not all(map(is_harmless, own.members.values())):
         return False
-    if isinstance(block, ToolResult) and isinstance(block.content, list) and not all(map(is_flat, block.content)):
+    if isinstance(block, ToolResult) and type(block.content) is list and not all(map(is_flat, block.content)):
         return False
-    raw = (getattr(block, name) for name in _FREE_FORM[type(block)])
-    return all(value is UNSET or is_harmless(value) for value in raw)
+    return _is_flat_inside(block)
+
+
+def _is_flat_inside(block: Block) -> bool:
+    for name in _FREE_FORM[type(block)]:
+        value = getattr(block, name)
+        if value is not UNSET and not is_harmless(value):
+            return False
+    return True
 
 
 STRICT: Final = StrictReader(CANONICAL, Message, _turn_of, lambda _: False, is_sound)

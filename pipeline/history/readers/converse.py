@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
-from pipeline.history.readers.anthropic import INNER, Inner, Placed, is_flat, mend_fields, read_content, string_turn
+from pipeline.history.readers.anthropic import INNER, Inner, Placed, mend_fields, read_content, string_turn
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
 from pipeline.history.readers.typed import StrictReader, decoded, is_harmless

@@ -14,6 +14,7 @@ from pipeline.history.readers.anthropic import (
     is_flat,
     read_content,
     result_content,
+    string_turn,
 )
 from pipeline.history.readers.fields import (
     Fields,
@@ -82,6 +83,8 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fal
 def _turn_of(row: _Row, index: int) -> Turn | None:
     if row.role == "tool":
         return _result_turn(row, index)
+    if type(row.content) is str and row == _Row(role=row.role, content=row.content) and row.role != "developer":
+        return string_turn(row.role, row.content, index, None)
     role: Role = "system" if row.role == "developer" else row.role
     content, calls, place = row.content, row.tool_calls, f"messages.{index}"
     is_assistant = role == "assistant"
@@ -97,7 +100,9 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
             role="developer" if row.role == "developer" else None,
             content=None if empty is None else Raw(b'""' if empty == "" else b"[]"),
         )
-    placed = _reasoning({"reasoning_content": row.reasoning_content, "reasoning": row.reasoning}, place)
+    placed: list[Placed] = []
+    if row.reasoning_content or row.reasoning:
+        placed = _reasoning({"reasoning_content": row.reasoning_content, "reasoning": row.reasoning}, place)
     if isinstance(content, tuple):
         said = blocks_of(content)
         if said is None:

@@ -77,7 +77,7 @@ _USUAL: Final = dict.fromkeys(_USUAL_KEYS.split())
 _ANY: Final = msgspec.json.Decoder(Raw)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 # What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
-_OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file)"|"type"\s*:\s*"message"')
+_OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file)"')
 _OF_ROWS: Final = re.compile(
     rb'"(?:tool_calls|tool_call_id|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
     rb'input_text|input_image|output_text)"'
@@ -323,9 +323,10 @@ def _likely_readers(item: Raw | bytes) -> list[StrictReader[Any]]:
         return [gemini.STRICT]
     if b'"type"' not in data and _BLOCKS.search(data):
         return [converse.STRICT]
-    if _OF_ITEMS.search(data):
+    of_rows = _OF_ROWS.search(data) is not None
+    if _OF_ITEMS.search(data) or (b'"message"' in data and (of_rows or b'"status"' in data)):
         return STRICT["openai-responses"]
-    if _OF_ROWS.search(data) or (b'"name"' in data and b'"input"' not in data):
+    if of_rows or (b'"name"' in data and b'"input"' not in data):
         return [openai_chat.STRICT]
     return [anthropic.STRICT]
 

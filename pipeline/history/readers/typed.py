@@ -11,11 +11,11 @@ from types import GenericAlias
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from pipeline.history.healthy import Stretch, healthy_stretches
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
-from pipeline.model import Block, Turn
+from pipeline.model import Block, Text, Turn
 
 Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini"]
 CANONICAL: Final[Shape] = "anthropic"
@@ -51,7 +51,7 @@ class StrictReader(Generic[_T]):
         message: Any,  # noqa: ANN401  a type, or a union of types
         turn_of: Callable[[_T, int], Turn | None],
         is_telling: Callable[[_T], bool],
-        is_sound: Callable[[Block], bool] | None = None,
+        is_sound: Callable[[Block], bool],
     ) -> None:
         self._shape = shape
         self._list: msgspec.json.Decoder[tuple[_T, ...]] = msgspec.json.Decoder(GenericAlias(tuple, (message, ...)))
@@ -65,30 +65,33 @@ class StrictReader(Generic[_T]):
         messages = decoded(self._list, value)
         if messages is None or (turns := self._turns(messages, 0)) is None:
             return None
-        if self._is_sound is None:
-            stretches = healthy_stretches(turns)
-        else:
-            stretches = healthy_stretches(turns, self._is_sound)
-            if not _are_sound(_outside(turns, stretches), self._is_sound):
-                return None
+        stretches = healthy_stretches(turns, self._is_sound)
+        if not _are_sound(_outside(turns, stretches), self._is_sound):
+            return None
         return Healthy(turns, self._shape_of(messages), stretches)
 
     def read_message(self, value: Raw | bytes, index: int) -> Healthy | None:
         """One message if it is healthy, or None."""
         message = decoded(self._message, value)
-        turns = None if message is None else self._turns((message,), index)
-        if message is None or turns is None or not (self._is_sound is None or _are_sound(turns, self._is_sound)):
+        turn = None if message is None else self._turn(message, index)
+        if message is None or turn is None or not _are_sound((turn,), self._is_sound):
             return None
-        return Healthy(turns, self._shape_of((message,)))
+        return Healthy([turn], self._shape if self._is_telling(message) else CANONICAL)
 
     def _turns(self, messages: Iterable[_T], first: int) -> list[Turn] | None:
         turns: list[Turn] = []
         for index, message in enumerate(messages, first):
-            turn = self._turn_of(message, index)
+            turn = self._turn(message, index)
             if turn is None:
                 return None
             turns.append(turn)
         return turns
+
+    def _turn(self, message: _T, index: int) -> Turn | None:
+        turn = self._turn_of(message, index)
+        if turn is None or turn.own is UNSET or all(map(is_harmless, turn.own.members.values())):
+            return turn
+        return None
 
     def _shape_of(self, messages: Iterable[_T]) -> Shape:
         return self._shape if any(map(self._is_telling, messages)) else CANONICAL
@@ -104,7 +107,11 @@ def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Tu
 
 
 def _are_sound(turns: Iterable[Turn], is_sound: Callable[[Block], bool]) -> bool:
-    return all(is_sound(block) for turn in turns for block in turn.blocks)
+    for turn in turns:
+        for block in turn.blocks:
+            if not (type(block) is Text and block == Text(text=block.text)) and not is_sound(block):
+                return False
+    return True
 
 
 def decoded(decoder: msgspec.json.Decoder[_T], value: Raw | bytes) -> _T | None:
