@@ -75,34 +75,34 @@ class OneByOne(AnthropicDialect):
 
 
 class Wizard(OneByOne):
-    def encode(self, message, state):
-        part = super().encode(message, state)
+    def encode_message(self, message, state, *, final):
+        part = super().encode_message(message, state, final=final)
         return msgspec.structs.replace(part, data=part.data.replace(b'"role":"user"', b'"role":"wizard"'))
 
 
 class Forgetful(OneByOne):
-    def encode(self, message, state):
-        return msgspec.structs.replace(super().encode(message, state), rows=[])
+    def encode_message(self, message, state, *, final):
+        return msgspec.structs.replace(super().encode_message(message, state, final=final), rows=[])
 
 
 class Silent(OneByOne):
-    def encode(self, message, state):
-        part = super().encode(message, state)
+    def encode_message(self, message, state, *, final):
+        part = super().encode_message(message, state, final=final)
         return msgspec.structs.replace(part, rows=[(path, "rewritten", "blank_dropped") for path, _, _ in part.rows])
 
 
 class Twofold(AnthropicDialect):
-    def encode(self, message, state):
-        part = super().encode(message, state)
+    def encode_message(self, message, state, *, final):
+        part = super().encode_message(message, state, final=final)
         return msgspec.structs.replace(part, data=part.data.replace(b'"role":', b' "role":'))
 
 
 class Emphatic(OneByOne):
-    def encode(self, message, state):
+    def encode_message(self, message, state, *, final):
         for piece in message.pieces:
             if isinstance(piece.block, Text):
                 piece.block = msgspec.structs.replace(piece.block, text=f"{piece.block.text}!")
-        return super().encode(message, state)
+        return super().encode_message(message, state, final=final)
 
 
 class Busy(AnthropicDialect):
@@ -144,8 +144,8 @@ def test_a_broken_promise_is_seen_and_placed(own, dialect, promise, where, what)
 
 def test_an_output_block_without_a_source_is_seen(own):
     class Talkative(OneByOne):
-        def encode(self, message, state):
-            part = super().encode(message, state)
+        def encode_message(self, message, state, *, final):
+            part = super().encode_message(message, state, final=final)
             more = part.data.replace(b'"content":[', b'"content":[{"type":"text","text":"Listen."},')
             return msgspec.structs.replace(part, data=more)
 
@@ -179,8 +179,8 @@ def test_rules_that_are_no_fold_are_seen(own):
 
 def test_a_lost_mark_is_seen(own):
     class Censor(OneByOne):
-        def encode(self, message, state):
-            part = super().encode(message, state)
+        def encode_message(self, message, state, *, final):
+            part = super().encode_message(message, state, final=final)
             return msgspec.structs.replace(part, data=part.data.replace(b"MARK-A", b"MARK-B"))
 
     history = [{"role": "user", "content": [{"type": "text", "text": "MARK-A"}]}]
