@@ -10,6 +10,7 @@ Three kinds of changelog records, told apart by their key's first byte:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 from msgspec import field, structs
@@ -22,6 +23,9 @@ from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
 
 _SESSION, _WAITING = b"e", b"w"
+
+# What changed of a stream's state is found in 20 µs: little more than it takes to write so much.
+_SMALL_BYTES = 4 * 1024
 
 # Finished turns that wait until the session's policy is known: events can be ahead of the policy, which reaches this
 # side through the log. Where they become more bytes than this, the oldest are let go.
@@ -41,7 +45,7 @@ class EventState(msgspec.Struct, kw_only=True):
     waiting: dict[int, bytes] = {}
     numbered: int = 0
     written: set[int] = set()
-    head: WrittenHead = field(default_factory=WrittenHead)
+    head: WrittenHead = field(default_factory=partial(WrittenHead, _SMALL_BYTES))
     memory_bytes: int = 0
 
     def keep_waiting(self, turn: bytes) -> None:
@@ -99,7 +103,7 @@ class EventStates(Kept[EventState]):
             if key[:1] in numbered:
                 numbered[key[:1]][int.from_bytes(key[1:5], "big")] = value
         try:
-            head, whole = WrittenHead.read(records[_SESSION + session], numbered[CHANGE])
+            head, whole = WrittenHead.read(records[_SESSION + session], numbered[CHANGE], _SMALL_BYTES)
             saved = msgspec.msgpack.decode(whole, type=_Saved)
             recovery = Recovery.restore(saved.recovery)
         except (msgspec.DecodeError, InputError) as error:

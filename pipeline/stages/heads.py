@@ -23,8 +23,6 @@ CHANGE = b"c"
 # The first format of state that has changes.
 CHANGED_HEADS = 2
 
-# Smaller heads are written whole: 8 KiB are compressed and sent in about 30 µs, and compared in twice that.
-SMALL_BYTES = 8 * 1024
 # More changes than this make reading slow: each is one more copy of the head.
 _MOST_CHANGES = 4096
 # A record's key and the length of its parts cost about as much as so many bytes of a change.
@@ -45,23 +43,27 @@ _decode = msgspec.msgpack.Decoder(_Change).decode
 
 
 class WrittenHead:
-    """A session's head as the changelog has it, by which the next one is written."""
+    """A session's head as the changelog has it, by which the next one is written.
 
-    __slots__ = ("_changes", "_changes_bytes", "_digest", "_last", "_whole_bytes")
+    One of less than ``small_bytes`` is written whole: to look for what changed would cost more than to write it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_changes", "_changes_bytes", "_digest", "_last", "_small_bytes", "_whole_bytes")
+
+    def __init__(self, small_bytes: int) -> None:
+        self._small_bytes = small_bytes
         self._digest = self._last = b""
         self._whole_bytes = self._changes = self._changes_bytes = 0
 
     @classmethod
-    def read(cls, whole: bytes, changes: Mapping[int, bytes]) -> tuple[WrittenHead, bytes]:
+    def read(cls, whole: bytes, changes: Mapping[int, bytes], small_bytes: int) -> tuple[WrittenHead, bytes]:
         """The head as it was written last, from its records.
 
         Raises:
             InternalError: a change does not fit the head that it names.
         """
-        written, head = cls(), whole
-        if len(whole) >= SMALL_BYTES:
+        written, head = cls(small_bytes), whole
+        if len(whole) >= small_bytes:
             written._note_whole(whole)
             for change, size in _changes_of(written._digest, changes):
                 head = _changed(head, change.parts)
@@ -80,7 +82,7 @@ class WrittenHead:
                 return {changed: change}
         gone = dict.fromkeys(change_key(number, session) for number in range(self._changes))
         self._changes = 0
-        if len(head) >= SMALL_BYTES and state_format >= CHANGED_HEADS:
+        if len(head) >= self._small_bytes and state_format >= CHANGED_HEADS:
             self._note_whole(head)
         else:
             self._last = b""
