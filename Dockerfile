@@ -8,7 +8,7 @@ COPY topics ./topics
 COPY deploy/version.py ./deploy/version.py
 # An image is built without the repository, so the version is told: --build-arg BUILD_VERSION=$(reknit --version)
 ARG BUILD_VERSION=
-RUN python -m venv /opt/reknit && /opt/reknit/bin/pip install --no-cache-dir '.[objects]'
+RUN python -m venv /opt/reknit && /opt/reknit/bin/pip install --no-cache-dir '.[disk,objects]'
 
 FROM python:3.12-slim
 # A user of its own, who owns nothing but the directory for local state.

@@ -185,11 +185,7 @@ async def _check(runtime: Runtime, read: Collection[str], written: Collection[st
                     f"missing rights: {', '.join(missing)}. `reknit topics acls` prints what is needed.",
                 )
             _check_topics(runtime, topics)
-            runtime.topic_ids = {
-                name: f"{entry['cluster_id']} {entry['topic_id'].hex()}"
-                for name, entry in topics.items()
-                if "topic_id" in entry
-            }
+            runtime.topic_ids = topic_ids(topics)
             if runtime.exactly_once:
                 await _check_transactions(client, runtime.bootstrap)
     except (KafkaError, OSError, TimeoutError) as error:
@@ -213,6 +209,15 @@ def _check_topics(runtime: Runtime, topics: Mapping[str, Mapping[str, Any]]) -> 
             f"a pipeline of its own begins with another --prefix and {apply}.",
         )
     runtime.partitions = next(iter(found.values()))
+
+
+def topic_ids(topics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Which topic of which cluster each name stands for, as far as the broker says it."""
+    return {
+        name: f"{entry['cluster_id']} {entry['topic_id'].hex()}"
+        for name, entry in topics.items()
+        if "topic_id" in entry
+    }
 
 
 async def _topics(client: AIOKafkaClient, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:

@@ -43,9 +43,21 @@ async def make_topics(bootstrap: str, prefix: str) -> None:
     await harness.make_topics(bootstrap, [prefix + topic.name for topic in TOPICS], PARTITIONS)
 
 
-def make_fleet(bootstrap: str, prefix: str, directory: Path, free_port: Callable[[], int]) -> harness.Fleet:
+def make_fleet(
+    bootstrap: str,
+    prefix: str,
+    directory: Path,
+    free_port: Callable[[], int],
+    *,
+    more: str = "",
+    build: Path | None = None,
+) -> harness.Fleet:
+    """Workers with these settings and ``more``; of another build, if its directory is given."""
+    directory.mkdir(exist_ok=True)
     settings = directory / "reknit.toml"
-    settings.write_text(SETTINGS)
+    settings.write_text(SETTINGS + more)
+    start = f"import sys; sys.path.insert(0, {str(build)!r}); from reknit.__main__ import main; sys.exit(main())"
+    program = ["-m", "reknit"] if build is None else ["-c", start]
 
     def command(port: int) -> Sequence[str]:
         options = {
@@ -55,7 +67,7 @@ def make_fleet(bootstrap: str, prefix: str, directory: Path, free_port: Callable
             "--metrics-port": str(port),
             "--state-dir": str(directory / "state"),
         }
-        return [sys.executable, "-m", "reknit", "worker", *(part for pair in options.items() for part in pair)]
+        return [sys.executable, *program, "worker", *(part for pair in options.items() for part in pair)]
 
     return harness.Fleet(command, directory, free_port)
 

@@ -1,0 +1,167 @@
+"""State on a real broker: kept on disk through restarts and kills, and carried from one build to the next."""
+
+import asyncio
+import json
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import harness
+import pipeline_lab as lab
+import pytest
+from aiokafka.client import AIOKafkaClient
+from pipeline.stages.registry import stages
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipeline.engine.disk import Belonging, DiskRecords
+from pipeline.engine.preflight import _topics, topic_ids
+from pipeline.engine.restore import POSITION, read_position
+from pipeline.stages.base import NO_SESSION
+from topics import AGENT_TURNS, PROVIDER_REQUESTS, TURNS_STATE
+
+pytestmark = pytest.mark.broker
+
+ROOT = Path(__file__).parents[2]
+# The last commit that knows no format of state but the first.
+FORMER = "be4030f"
+SESSIONS, ROUNDS = 300, 4
+
+
+def turns(rounds):
+    for number in rounds:
+        for session in range(SESSIONS):
+            for role in ("user", "assistant"):
+                message = {"role": role, "content": f"{role} {number} of {session}"}
+                yield (
+                    AGENT_TURNS,
+                    b"s%d" % session,
+                    json.dumps({"type": "turn.appended", "message": message}).encode(),
+                    [],
+                )
+
+
+def counted(worker, name, **labels):
+    _, page = worker.ask("/metrics")
+    samples = (found for family in text_string_to_metric_families(page) for found in family.samples)
+    return sum(found.value for found in samples if found.name == name and labels.items() <= found.labels.items())
+
+
+async def fed(bootstrap, prefix, rounds):
+    async with lab.Feeder(bootstrap, prefix, 5_000, turns(rounds)) as feeder:
+        await feeder.wait()
+
+
+async def described(bootstrap, topic):
+    """Which topic of which cluster has this name, as a worker asks it."""
+    client = AIOKafkaClient(bootstrap_servers=bootstrap)
+    await client.bootstrap()
+    try:
+        return topic_ids(await _topics(client, {topic}))[topic]
+    finally:
+        await client.close()
+
+
+async def state_by_full_read(bootstrap, prefix):
+    """What the changelog keeps, by partition."""
+    found = await harness.read_all(bootstrap, prefix + TURNS_STATE, lab.PARTITIONS)
+    parts = [{record.key: record.value for record in records} for records in found]
+    return [{key: value for key, value in part.items() if value is not None} for part in parts]
+
+
+async def bodies_are_those_of_one_run(bootstrap, prefix):
+    """Compare requests' bodies, session by session and in order, with those of one undisturbed run of this build."""
+    logs = await harness.read_all(bootstrap, prefix + AGENT_TURNS, lab.PARTITIONS)
+    sent = await harness.read_all(bootstrap, prefix + PROVIDER_REQUESTS, lab.PARTITIONS)
+    expected, found = defaultdict(list), defaultdict(list)
+    for number in range(lab.PARTITIONS):
+        for output in harness.made_by(stages(lab.DEFAULTS)[AGENT_TURNS](number), logs[number]):
+            if output.topic == PROVIDER_REQUESTS:
+                expected[output.key].append(output.value)
+        for record in sent[number]:
+            found[record.key].append(record.value)
+    assert found == expected
+    assert len(found) == SESSIONS
+    return sum(map(len, found.values()))
+
+
+async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broker, prefix, tmp_path, free_port):
+    pytest.importorskip("rocksdict")
+    await lab.make_topics(broker.bootstrap, prefix)
+    more = '[state]\nstore = "disk"\nmemory_mib = 1\n'
+    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port, more=more)
+    try:
+        worker = fleet.start()
+        await worker.ready(60)
+        await fed(broker.bootstrap, prefix, range(2))
+        await lab.drained(broker.bootstrap, prefix)
+        assert counted(worker, "reknit_sessions_evicted_total", topic=AGENT_TURNS) > 0
+        worker.kill()
+        again = fleet.start()
+        await again.ready(60)
+        assert counted(again, "reknit_state_store_discarded_total") == 0
+        # Nothing but what the last commit before the kill may not have written yet.
+        assert counted(again, "reknit_state_restored_records_total", topic=AGENT_TURNS) < SESSIONS / 2
+        await fed(broker.bootstrap, prefix, range(2, ROUNDS))
+        await lab.drained(broker.bootstrap, prefix)
+        assert await again.stop() == 0
+    finally:
+        fleet.end()
+    assert await bodies_are_those_of_one_run(broker.bootstrap, prefix) == SESSIONS * ROUNDS
+    for number, part in enumerate(await state_by_full_read(broker.bootstrap, prefix)):
+        position = part.pop(POSITION, None)
+        ids = await described(broker.bootstrap, prefix + TURNS_STATE)
+        belonging = Belonging(ids, f"{prefix}reknit", prefix + TURNS_STATE, number)
+        place = tmp_path / "state" / "sessions" / f"{prefix}{TURNS_STATE}-{number}"
+        store = DiskRecords(place, belonging, range(1 << 60))
+        kept = {key: value for session in range(SESSIONS) for key, value in store.read(b"s%d" % session).items()}
+        assert kept == part
+        assert store.read(NO_SESSION) == {}
+        assert (store.progress.position, store.progress.state_format) == read_position(position)
+        store.close()
+
+
+@pytest.fixture
+def former(tmp_path):
+    """The directory of the former build."""
+    packed = subprocess.run(["git", "-C", ROOT, "archive", FORMER], check=False, capture_output=True)
+    if packed.returncode:
+        pytest.skip(f"this clone does not hold {FORMER}")
+    directory = tmp_path / "former"
+    directory.mkdir()
+    subprocess.run(["tar", "-x", "-C", directory], input=packed.stdout, check=True)
+    return directory
+
+
+async def test_a_build_that_writes_the_former_format_runs_beside_it(broker, prefix, tmp_path, free_port, former):
+    await lab.make_topics(broker.bootstrap, prefix)
+    place = (broker.bootstrap, prefix)
+    old = lab.make_fleet(*place, tmp_path / "old", free_port, build=former)
+    between = lab.make_fleet(*place, tmp_path / "between", free_port, more="[state]\nformat = 1\n")
+    new = lab.make_fleet(*place, tmp_path / "new", free_port)
+    try:
+        first = old.start()
+        await first.ready(60)
+        await fed(*place, range(1))
+        second = between.start()
+        await second.ready(60)
+        await fed(*place, range(1, 2))
+        await lab.drained(*place)
+        assert await second.stop() == 0  # the former build goes on with what the other one wrote
+        await first.ready(60)
+        await fed(*place, range(2, 3))
+        await lab.drained(*place)
+        third = new.start()
+        assert await first.stop() == 0
+        await asyncio.sleep(1)
+        await third.ready(60)
+        await fed(*place, range(3, ROUNDS))
+        await lab.drained(*place)
+        late = old.start()
+        assert await late.wait(90) != 0
+        assert "Was it written by a newer version" in late.tail()
+        await third.ready(60)
+        assert await third.stop() == 0
+    finally:
+        for fleet in (old, between, new):
+            fleet.end()
+    assert await bodies_are_those_of_one_run(*place) == SESSIONS * ROUNDS
