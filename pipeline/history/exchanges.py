@@ -187,7 +187,9 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     def lacking(self, structure: Structure) -> list[Call]:
         """The calls that may not be without a result, and are."""
-        if (structure.unanswered and not self.results) or not structure.observed.isdisjoint(_ANSWERING):
+        if structure.unanswered and not self.results:
+            return []
+        if structure.observed and not structure.observed.isdisjoint(_ANSWERING):
             return []
         return [call for call in self.calls if call.result < 0]
 

@@ -161,7 +161,7 @@ def _assistant(
     for said, identity in _messages(
         pieces, exchange.assistant_starts, exchange.assistant_id, book, flat=structure.flat
     ):
-        stay = structure.flat or not book.makes("call_moved")
+        stay = structure.flat or "call_moved" in structure.observed
         ordered = said if stay else _reordered(said, changed, book)
         messages.append(_message("assistant", ordered, identity, changed))
     return messages

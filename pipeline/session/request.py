@@ -165,7 +165,7 @@ class Normalized:
         self.prefix_bytes = prefix_bytes
         self.reset = reset
         self.prefix_reset = prefix_reset
-        self.watched: list[Fix] = []
+        self.watched: Sequence[Fix] = ()
         self._told_by = account
         self._is_text = target.text
         self._body, self._account = body, account

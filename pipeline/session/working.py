@@ -108,13 +108,15 @@ class WorkingHistory:
     def request(self, target: str) -> Normalized:
         """The request for one of the targets, as it stands."""
         made = self._request(target)
-        observed = self.policy.observed(target)
+        observed = self.policy.observed(target) if self.policy.mend else frozenset()
         if not observed:
             return made
         return choose_request(self._request(Lane(target_named(target), observed).name), made, observed)
 
     def _request(self, name: str) -> Normalized:
-        mending = next(mending for mending in self.mendings if name in mending.parts)
+        mending = self.mendings[0]
+        if len(self.mendings) > 1:
+            mending = next(mending for mending in self.mendings if name in mending.parts)
         return make_request(mending.parts[name], mending.shared, mending.history)
 
     def again(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> WorkingHistory:
