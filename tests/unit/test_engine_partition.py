@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, TransactionalIdAuthorizationFailed
+from msgspec import structs
 
 from pipeline.engine import partition as module
 from pipeline.engine import state as state_module
@@ -261,7 +262,7 @@ async def test_the_end_and_a_rebalance_do_not_wait_for_the_commit_interval(make)
     await until(lambda: actor.next == 1)
     actor.offer(span(1, fetched(1)))
     async with asyncio.timeout(5):
-        await actor.park(60)
+        await actor.hold(60)
         actor.resume()
         await actor.close()
     assert broker.values == [b"0:1"]
@@ -405,6 +406,31 @@ async def test_after_a_write_of_unknown_outcome_it_is_opened_anew(make, error, c
     await until(lambda: actor.next == 4)
     assert broker.values == [b"0:1", b"1:2", b"2:3", b"3:4"], "once each, from the state that was committed"
     assert runtime.failure is None
+
+
+class Store:
+    """An object store that does not answer the first time it is asked."""
+
+    def __init__(self):
+        self.asked = 0
+
+    async def get(self, session, key):
+        self.asked += 1
+        if self.asked == 1:
+            raise ConnectionError("the object store does not answer")
+        return b"%d" % self.asked
+
+
+async def test_a_store_that_does_not_answer_holds_its_partition_up_and_loses_nothing(make):
+    broker, actor, runtime = await make()
+    runtime.objects = Store()
+    log = [fetched(0), structs.replace(fetched(1), value=None, headers=(("dataref", b"key"),))]
+    actor.offer(span(0, *log))
+    await until(lambda: broker.opened == 2 and actor.state is State.WORKING)
+    assert (broker.values, actor.waits_for) == ([], 0)
+    actor.offer(span(0, *log))
+    await until(lambda: actor.next == 2)
+    assert (broker.values, runtime.objects.asked, runtime.failure) == ([b"0:1", b"1:2"], 2, None)
 
 
 async def test_fenced_by_another_owner_it_ends_the_worker_and_moves_nothing(make):
