@@ -85,8 +85,6 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
     """
     why, value = letter.why, record or letter.record.value
     name = f"retry/{why.topic}/{why.partition}/{why.offset}"
-    if letter.done:
-        return Retry(left=f"it was {letter.done}")
     if why.topic != AGENT_TURNS:
         return Retry(left=f"records of {why.topic} are replayed, not retried")
     if letter.record.key is None:
@@ -309,6 +307,9 @@ async def _done(config: Config, wanted: Wanted, done: str, record: bytes | None)
     async with producing(config) as producer:
         for letter in letters:
             key = letter.record.key
+            if letter.done:  # by somebody else, it may be at the same moment
+                outcomes.append((letter, "" if letter.done == done else f"it was {letter.done}"))
+                continue
             if done == "retried":
                 retry = retry_of(letter, sessions.get((letter.why.partition, key)), record)
                 if retry.value is None:
@@ -318,9 +319,6 @@ async def _done(config: Config, wanted: Wanted, done: str, record: bytes | None)
                 log = qualified(AGENT_TURNS, config.prefix)
                 where = {"partition": letter.why.partition, "headers": letter.original_headers}
                 await producer.send_and_wait(log, retry.value, key=key, **where)
-            elif letter.done:
-                outcomes.append((letter, f"it was {letter.done}"))
-                continue
             notes = qualified(DEAD_LETTERS, config.prefix)
             await producer.send_and_wait(notes, key=key, partition=letter.partition, headers=note_of(letter, done))
             outcomes.append((letter, ""))

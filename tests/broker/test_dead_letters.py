@@ -138,7 +138,9 @@ async def test_a_session_that_two_release_at_once_while_its_worker_is_killed_end
     assert await typed.lines("sessions", "parked") == []
     letters = [r for r in await typed.read(DEAD_LETTERS, "parked") if "reknit.error.letter" not in dict(r.headers)]
     assert len(letters) == 1
-    await typed.run(*retry, **record, code=2)
+    await typed.run(*retry, **record)
+    assert len([r for r in await typed.read(AGENT_TURNS, "parked") if b"session.released" in r.value]) == 2
+    await typed.run("dead-letters", "drop", found["parked"]["letter"], code=2)
 
 
 async def test_what_was_rejected_is_asked_for_once_and_what_is_dropped_stays_to_be_seen(typed):

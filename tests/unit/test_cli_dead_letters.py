@@ -24,7 +24,7 @@ TURN = {"type": "turn.appended", "message": user("hi")}
 POISON = {"type": "turn.appended", "message": {"role": "nobody"}}
 
 
-def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY, done=""):
+def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY):
     headers = {"code": code, "topic": topic, "partition": "2", "offset": "17", "version": "1"}
     record = ConsumerRecord(
         topic="d",
@@ -39,7 +39,7 @@ def letter(code="bad_record", value=TURN, topic="agent.turns.v1", key=KEY, done=
         serialized_value_size=0,
         headers=[(f"reknit.error.{name}", text.encode()) for name, text in headers.items()],
     )
-    return Letter(1, 5, record, decode(record.headers, DeadLetterHeaders), done)
+    return Letter(1, 5, record, decode(record.headers, DeadLetterHeaders))
 
 
 def session(policy, offset=17):
@@ -82,7 +82,6 @@ def test_a_letter_is_written_to_its_session_s_log_as_its_code_and_its_session_as
 @pytest.mark.parametrize(
     ("given", "standing", "why"),
     [
-        (letter(done="retried"), None, "it was retried"),
         (letter(topic="provider.events.v1"), None, "records of provider.events.v1 are replayed, not retried"),
         (letter(key=None), None, "it has no key, so nobody knows whose it is"),
         (letter(value=b"{"), None, "it is no JSON object; give what is meant with --record"),

@@ -10,6 +10,7 @@ from build import answered, called, said, user
 from pipeline.errors import InternalError
 from pipeline.stages.base import Output, Record, StoppedError
 from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventsStage
 from pipeline.stages.kept import Records
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
@@ -213,6 +214,17 @@ def test_where_the_policy_is_to_stop_nothing_is_made_of_the_record():
         stage.process([record(0, OPENED), record(1, {"type": "history.rewound", "to": "secret"})])
     assert "agent.turns.v1/2/1 cannot be processed (unknown_message)" in caught.value.message
     assert "secret" not in caught.value.message
+
+
+def test_a_stream_goes_on_without_its_record_or_the_worker_stops_there():
+    bad = Record(partition=2, offset=1, key=KEY, value=None)
+    for policy in ("go-on", "follow", "park"):
+        stage = EventsStage(Defaults(on_dead_letter=policy))
+        found = [*stage.process([bad]).outputs, *stage.refuse(bad, InternalError("internal", "")).outputs]
+        assert letters(found) == [(1, "no_value"), (1, "internal")]
+    stage = EventsStage(Defaults(on_dead_letter="stop"))
+    with pytest.raises(StoppedError, match=r"provider.events.v1/2/1 cannot be processed \(no_value\)"):
+        stage.process([bad])
 
 
 def test_nothing_of_the_worker_s_own_writing_is_lost_behind_a_failed_opening():
