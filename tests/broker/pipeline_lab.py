@@ -17,7 +17,7 @@ from typing import Self, TypeAlias
 
 import harness
 import msgspec
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 
 from pipeline.demo.clients import Wait, fleet, inputs
 from pipeline.stages import stages
@@ -143,6 +143,20 @@ async def drained(bootstrap: str, prefix: str, seconds: float = 60.0) -> None:
             return
         if time.monotonic() > deadline:
             raise AssertionError(f"not processed after {seconds} s: {behind}")
+        await asyncio.sleep(0.5)
+
+
+async def processed(bootstrap: str, prefix: str, seconds: float = 3_600.0) -> None:
+    """Wait until the group has committed the ends of the turns, however many there are."""
+    name, deadline = prefix + AGENT_TURNS, time.monotonic() + seconds
+    async with harness.reader(bootstrap) as reader:
+        ends = await reader.end_offsets([TopicPartition(name, number) for number in range(PARTITIONS)])
+    while True:
+        done = await harness.committed(bootstrap, f"{prefix}reknit", name)
+        if all(done.get(place.partition, 0) >= end for place, end in ends.items()):
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not processed after {seconds} s: {done} of {ends}")
         await asyncio.sleep(0.5)
 
 

@@ -1,0 +1,158 @@
+"""State: what a turn and a delta write of it, and how many sessions one worker holds with the disk store.
+
+    python tests/benchmarks/bench_state.py [--sessions 100000] [--turns 50]
+
+The first part needs nothing: bytes of the changelog for each record, one a batch, which is the worst that can be. The
+second runs a real worker on a real Kafka (Java 17, `deploy/kafka`) and looks at its resident memory, and at how soon it
+is ready again with its volume and without. At its full size it takes half an hour and 20 GB of disk.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "broker"), str(HERE.parent), str(HERE.parents[1] / "deploy/kafka")]
+
+import broker as kafka_broker  # noqa: E402 - deploy/kafka
+import measure  # noqa: E402 - beside this file
+import pipeline_lab as lab  # noqa: E402 - tests/broker
+from build import answered, called, said, user  # noqa: E402 - tests
+
+from pipeline.stages.base import Record  # noqa: E402 - after the path
+from pipeline.stages.events import EventsStage  # noqa: E402 - after the path
+from pipeline.stages.turns import TurnsStage  # noqa: E402 - after the path
+from topics import AGENT_TURNS  # noqa: E402 - after the path
+
+SIZES = (10, 100, 1_000, 8_000)
+MOST_BYTES_A_RECORD = 16 * 1024
+MOST_RESIDENT_MIB = 2 * 1024
+READY_SECONDS = 10.0
+WORDS = sorted(set(Path(__file__).with_name("peers.py").read_text().split()))
+chance = random.Random(1)  # noqa: S311  the same words in every run
+
+
+def turn(message):
+    return json.dumps({"type": "turn.appended", "message": message}).encode()
+
+
+def words(length):
+    text = ""
+    while len(text) < length:
+        text += chance.choice(WORDS) + " "
+    return text[:length]
+
+
+def settled_turns(count):
+    return [turn((said if at % 2 else user)(words(300))) for at in range(count)]
+
+
+def results_of_open_calls(count):
+    calls = called(*(f"c{at}" for at in range(count)))
+    return [turn(user("go")), turn(calls), *(turn(answered(f"c{at}", words(100))) for at in range(count - 1))]
+
+
+def small_deltas(count):
+    def event(at, **fields):
+        return json.dumps({"type": "stream_event", "session_id": "s", "uuid": f"u{at}", "event": fields}).encode()
+
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
+    begun = event("a", type="message_start", message=message | {"usage": {"input_tokens": 1, "output_tokens": 1}})
+    block = event("b", type="content_block_start", index=0, content_block={"type": "text", "text": ""})
+    deltas = ({"type": "text_delta", "text": words(20)} for _ in range(count))
+    return [begun, block, *(event(at, type="content_block_delta", index=0, delta=d) for at, d in enumerate(deltas))]
+
+
+def bytes_of_state(what, stage, made, sizes=SIZES):
+    """What each record writes on average, by how many there are."""
+    means = []
+    for size in sizes:
+        values, at_work, written = made(size), stage(), 0
+        for offset, value in enumerate(values):
+            record = Record(partition=0, offset=offset, key=b"session", value=value, timestamp=1)
+            changes = at_work.process([record]).changes
+            written += sum(len(key) + len(change or b"") for key, change in changes.items())
+            at_work.committed(changes, 1 << 40)
+        means.append(written // len(values))
+    measure.report(
+        measure.Finding(
+            what=f"{what}: bytes of state a record, one record a batch, {' / '.join(f'{size:,}' for size in sizes)}",
+            ours=" / ".join(f"{mean:,}" for mean in means),
+            theirs="no more for more of them",
+            ratio=f"{max(means) / means[0]:.1f} times the first at most",
+            budget=f"under {MOST_BYTES_A_RECORD:,} bytes",
+            met=max(means) < MOST_BYTES_A_RECORD,
+        )
+    )
+
+
+def resident_mib(worker):
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) // 1024
+
+
+async def seconds_until_ready(fleet):
+    worker, began = fleet.start(), time.monotonic()
+    await worker.ready(600)
+    took = time.monotonic() - began
+    assert await worker.stop() == 0
+    return took
+
+
+async def one_worker(sessions, turns, directory):
+    """All sessions' turns through one worker, turn by turn over all of them: each is cold when it comes again."""
+    server = kafka_broker.Broker(directory / "kafka", heap="1g")
+    server.start()
+    port = 9_464
+    place = (server.bootstrap, "")
+    try:
+        await lab.make_topics(*place)
+        disk = lab.make_fleet(*place, directory / "disk", lambda: port, more='[state]\nstore = "disk"\n')
+        memory = lab.make_fleet(*place, directory / "memory", lambda: port)
+        worker = disk.start()
+        await worker.ready(60)
+        rows = (
+            (AGENT_TURNS, b"session-%d" % session, turn((said if at % 2 else user)(words(300))), [])
+            for at in range(turns)
+            for session in range(sessions)
+        )
+        async with lab.Feeder(*place, 1_000_000, rows) as feeder:
+            await feeder.wait()
+        await lab.processed(*place)
+        resident = resident_mib(worker)
+        assert await worker.stop(120) == 0
+        with_volume = await seconds_until_ready(disk)
+        without = await seconds_until_ready(memory)
+    finally:
+        server.stop()
+    measure.report(
+        measure.Finding(
+            what=f"{sessions:,} sessions of {turns} turns of 300 bytes through one worker with the disk store",
+            ours=f"{resident:,} MiB resident at most; ready again in {with_volume:.1f} s",
+            theirs=f"without its volume {without:.1f} s",
+            ratio=f"{without / with_volume:.1f} times as soon",
+            budget=f"{MOST_RESIDENT_MIB:,} MiB and {READY_SECONDS:.0f} s",
+            met=resident < MOST_RESIDENT_MIB and with_volume < READY_SECONDS,
+        )
+    )
+
+
+def main():
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--sessions", type=int, default=2_000, help="100000 is what the budget is for")
+    parser.add_argument("--turns", type=int, default=50)
+    options = parser.parse_args()
+    bytes_of_state("turns that settle", TurnsStage, settled_turns)
+    # The work for a record grows with what is open: 8,000 results take half an hour.
+    bytes_of_state("results of open calls", TurnsStage, results_of_open_calls, SIZES[:-1])
+    bytes_of_state("small deltas of one message", EventsStage, small_deltas)
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(one_worker(options.sessions, options.turns, Path(directory)))
+
+
+if __name__ == "__main__":
+    main()
