@@ -251,7 +251,7 @@ def test_recover_ends_with_2_where_it_understood_nothing(given, code):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("normalise",), "no such command: expected one of config, demo, "),
+        (("normalise",), "no such command: expected one of config, dead-letters, demo, "),
         (("normalise",), "got 'normalise'; did you mean normalize?"),
         (("topics", "aply"), "compat, diff, list, schemas, got 'aply'; did you mean apply?"),
         (("ingest", "event"), "expected one of events, turns, got 'event'; did you mean events?"),

@@ -170,6 +170,7 @@ def test_the_engines_bounds_have_the_engines_defaults():
     assert shared == {
         "batch_bytes",
         "batch_records",
+        "commit_interval_ms",
         "heartbeat_seconds",
         "metrics_host",
         "rebalance_seconds",
