@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -86,6 +87,15 @@ def claim(lock: Path, message: str) -> int:
     return descriptor
 
 
+def _treat_termination_as_ctrl_c() -> None:
+    """Let SIGTERM unwind this process, so that whoever started a broker stops it on the way out.
+
+    By default it ends the process at once, and the broker, in a session of its own, would stay for ever.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 class Broker:
     """One broker process and its data directory; the port and the data outlive a restart."""
 
@@ -117,6 +127,7 @@ class Broker:
             BrokerError: another broker has the port or the directory; it ended, or did not listen within a minute.
         """
         fetch_jars()
+        _treat_termination_as_ctrl_c()
         self.directory.mkdir(parents=True, exist_ok=True)
         # The broker inherits the locks, so that they hold even where only this process is killed.
         locks = [claim(self.directory / "lock", f"another broker uses {self.directory}: stop it, or say --dir")]

@@ -41,14 +41,19 @@ def run(name, rows, seconds):
     told = []
     env = os.environ | {measure.ROWS: str(rows)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as bench:
-        # Interrupted and not killed, a benchmark stops the broker that it started.
-        bound = threading.Timer(seconds, bench.send_signal, [signal.SIGINT])
+        # Terminated and not killed, a benchmark stops the broker that it started.
+        bound = threading.Timer(seconds, bench.terminate)
         bound.start()
-        assert bench.stdout is not None  # as asked for
-        for line in bench.stdout:
-            measure.say(line.rstrip("\n"))
-            told.append(line)
-    bound.cancel()
+        try:
+            assert bench.stdout is not None  # as asked for
+            for line in bench.stdout:
+                measure.say(line.rstrip("\n"))
+                told.append(line)
+        except KeyboardInterrupt:
+            bench.terminate()
+            raise
+        finally:
+            bound.cancel()
     if bench.returncode:
         told.append(f"ended with status {bench.returncode}\n")
         measure.say(told[-1])
@@ -77,6 +82,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=names(), default=names())
     parser.add_argument("--seconds", type=float, default=480.0, help="the longest that one benchmark may take")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends the benchmark that runs
     findings = []
     spoken = ""
     with tempfile.TemporaryDirectory() as directory:

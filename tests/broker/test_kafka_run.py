@@ -1,8 +1,10 @@
 """``deploy/kafka/run`` as a person types it: what it says, and that a second one harms nothing of the first."""
 
+import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,35 @@ def test_a_second_broker_on_a_port_or_a_folder_is_refused_and_leaves_the_first_a
             first.terminate()
     # What listens there need not be a broker of ours.
     assert refused("--dir", str(tmp_path / "third"), "--port", str(broker.port)).startswith(f"port {broker.port} is")
+
+
+# As every benchmark does it.
+STARTS_A_BROKER = """
+import asyncio, sys
+from pathlib import Path
+import broker
+
+async def run():
+    server = broker.Broker(Path(sys.argv[1]))
+    server.start()
+    try:
+        print(server.pid, flush=True)
+        await asyncio.sleep(60)
+    finally:
+        server.stop()
+
+asyncio.run(run())
+"""
+
+
+def test_a_program_that_is_terminated_stops_the_broker_that_it_started(broker, tmp_path):
+    env = os.environ | {"PYTHONPATH": str(Path(RUN).parent)}
+    command = [sys.executable, "-c", STARTS_A_BROKER, str(tmp_path / "kafka")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=env) as program:
+        server = int(program.stdout.readline())
+        os.kill(server, 0)  # it runs
+        program.terminate()
+        assert program.wait(30) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
