@@ -35,7 +35,6 @@ _MODEL = "what that model takes, which its name does not say"
 _SCHEMA = "which schemas the provider's compiler takes for that model that day"
 _SERVER = "what that server's programs read, which others of its kind do"
 _BYTES = "the bytes of an image or document, which the recording leaves out"
-_PARAMETER = "nothing: the body shows it, and there is no rule for this parameter"
 # Class of the refusal ("" for any), a pattern at the beginning of its words, and what decided it.
 FACTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("auth", "", "the key, and what it may do: a header"),
@@ -46,7 +45,7 @@ FACTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("fetch", "", "what lay behind a URL that day"),
     ("policy", "", "what a filter thought of the words"),
     ("model-output", "", "what the model answered"),
-    ("schema", "Response input messages|Invalid JSON payload", _PARAMETER),
+    ("schema", "Invalid JSON payload", "which members the API had that day; now its types have this one"),
     ("schema", "", _SCHEMA),
     (
         "param",

@@ -33,6 +33,10 @@ ADDITIONAL = rule("GEM-20", "soft",
 UNKNOWN_PARAMETER = rule("GEM-21", "soft", 'Invalid JSON payload received. Unknown name "{name}": Cannot find field.',
     summary="Parameters are those of the API's schema.",
     repair="drop the parameter", source="recorded")
+UNKNOWN_GENERATION = rule("GEM-21b", "soft",
+    "Invalid JSON payload received. Unknown name \"{name}\" at 'generation_config': Cannot find field.",
+    summary="Members of generationConfig are those of the API's schema; new ones come.",
+    repair="drop the member", source="recorded")
 NO_MODEL = rule("GEM-22", "soft", "model is not specified",
     summary="Somebody names the model: the body, or the URL that the sender makes.",
     repair="set the model", source="the API's own URL", by_sender=True)
@@ -45,6 +49,17 @@ _PARAMETERS = frozenset(
     }
 )  # fmt: skip
 _PARAMETERS_BY_EITHER_NAME = _PARAMETERS | {snake(name) for name in _PARAMETERS}
+_GENERATION = frozenset(
+    {
+        "_responseJsonSchema", "audioTimestamp", "audioTranscriptionConfig", "candidateCount", "enableAffectiveDialog",
+        "enableEnhancedCivicAnswers", "frequencyPenalty", "imageConfig", "logprobs", "maxOutputTokens",
+        "mediaResolution", "modelConfig", "modelSelectionConfig", "presencePenalty", "responseFormat",
+        "responseJsonSchema", "responseLogprobs", "responseMimeType", "responseModalities", "responseSchema",
+        "routingConfig", "seed", "speechConfig", "stopSequences", "temperature", "thinkingConfig", "topK", "topP",
+        "translationConfig",
+    }
+)  # fmt: skip
+_GENERATION_BY_EITHER_NAME = _GENERATION | {snake(name) for name in _GENERATION}
 # Null is absent.
 _OBJECTS = tuple(
     spelled
@@ -82,9 +97,13 @@ class Gemini(Fold[Turns, Content]):
         for name in _OBJECTS:
             if not isinstance(head.get(name), dict | None):
                 walk.refuse(rules.SHAPE, name, at=snake(name), kind="an object")
+        config = _either(head, "generationConfig")
+        for name in config if isinstance(config, dict) else ():
+            if name not in _GENERATION_BY_EITHER_NAME:
+                walk.refuse(UNKNOWN_GENERATION, f"generationConfig.{name}", name=name)
         functions = _functions(head.get("tools"), walk)
         _judge_functions(functions, walk)
-        if functions and _wants_json(head):
+        if functions and isinstance(config, dict) and _either(config, "responseMimeType") == "application/json":
             walk.refuse(JSON_WITH_FUNCTIONS, "generationConfig.responseMimeType")
         return walk
 
@@ -118,11 +137,6 @@ def _read(value: object, path: str, report: Report) -> Content | None:
     if parts is not None:
         return Content(content.role if isinstance(content, Content) else None, without_holes(parts, Part, _UNREAD))
     return content if isinstance(content, Content) else None
-
-
-def _wants_json(head: dict[str, Any]) -> bool:
-    config = _either(head, "generationConfig")
-    return isinstance(config, dict) and _either(config, "responseMimeType") == "application/json"
 
 
 def _either(value: dict[str, Any], name: str) -> object:

@@ -58,8 +58,11 @@ class OpenAIResponses(Fold[Items, Item]):
         _judge_tools(head.get("tools"), walk)
         text = head.get("text")
         answer = text.get("format") if isinstance(text, dict) else None
-        if isinstance(answer, dict) and answer.get("type") == "json_schema" and answer.get("name") is None:
+        answer_kind = answer.get("type") if isinstance(answer, dict) else None
+        if isinstance(answer, dict) and answer_kind == "json_schema" and answer.get("name") is None:
             walk.refuse(rules.MISSING, "text.format.name")
+        # What is kept elsewhere may hold the word.
+        walk.json_unsaid = answer_kind == "json_object" and not walk.chained and head.get("prompt") is None
         for name in head:
             if name == "response_format":
                 walk.refuse(rules.MOVED_FORMAT, name)
@@ -86,6 +89,8 @@ class OpenAIResponses(Fold[Items, Item]):
                 walk.refuse(rules.NO_INPUT, "input")
         elif not isinstance(given, str):
             walk.refuse(rules.SHAPE, "input", wanted="one of an array of objects or string", got=kind(given))
+        elif walk.json_unsaid and "json" not in given.lower():
+            walk.refuse(rules.JSON_UNSAID, "input")
 
 
 def _misfits(walk: Items) -> Misfits:

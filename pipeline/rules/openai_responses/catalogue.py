@@ -149,6 +149,10 @@ MOVED_FORMAT = rule("RSP-21b", "hard",
     "https://platform.openai.com/docs/api-reference/responses/create.",
     summary="The format of the answer stands in text.format.",
     repair="move it there", source="recorded")
+JSON_UNSAID = rule("RSP-21c", "hard",
+    "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'.",
+    summary="Input says the word where the answer is to be a JSON object; instructions do not count (recorded).",
+    repair="say it in a message", source="recorded")
 
 # The document itself
 

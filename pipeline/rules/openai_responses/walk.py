@@ -67,6 +67,7 @@ class Items(Walk):
         ids: the items' ids up to this step; ``new_ids`` are those of this step.
         referred: an item reference was seen, which may be a call.
         reasoning: the id and index of reasoning that the item before this one was, "" where it was none.
+        json_unsaid: the answer is to be a JSON object, and nothing so far may hold the word.
     """
 
     chained: bool = False
@@ -78,6 +79,7 @@ class Items(Walk):
     new_ids: set[str] = field(default_factory=set)
     referred: bool = False
     reasoning: tuple[str, int] = ("", 0)
+    json_unsaid: bool = False
 
     def fork(self) -> Self:
         forked = super().fork()
@@ -97,6 +99,8 @@ class Items(Walk):
             self._follow(item)
         if item.id is not None:
             self._id(item.id, kind)
+        if self.json_unsaid:
+            self.json_unsaid = not _may_say_json(item)
         judge = _JUDGES.get(kind)
         if judge is not None:
             judge(self, item, f"input.{self.index}")
@@ -126,6 +130,13 @@ class Items(Walk):
             self.refuse(rules.NO_FOLLOWER, f"input.{at}", id=name)
         for call, (index, tool) in self.open.items():
             self.refuse(rules.UNANSWERED, f"input.{index}", tool=tool, id=call)
+        if self.json_unsaid:
+            self.refuse(rules.JSON_UNSAID, "input")
+
+
+def _may_say_json(item: Item) -> bool:
+    """Tell whether the word "json" may be in an item; what is kept elsewhere or not read here may hold it."""
+    return isinstance(item, Reference | Other) or "json" in repr(item).lower()
 
 
 def _message(walk: Items, item: Message, path: str) -> None:
