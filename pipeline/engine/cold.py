@@ -43,9 +43,10 @@ class PackedRecords:
         loose = self._loose.get(session)
         if loose is None:
             loose = self._loose[session] = {}
-        before = loose.get(key)
+        if key in loose:
+            self._loose_bytes -= len(loose[key] or key)
         loose[key] = value
-        self._loose_bytes += len(value or key) - (len(before) if before else 0)
+        self._loose_bytes += len(value or key)
         if self._loose_bytes > self._most_loose:
             self._pack_oldest()
 

@@ -165,3 +165,17 @@ def test_what_a_session_wrote_is_deleted_with_it_live_or_not():
         assert state == {}
         assert store.read(b"session") == {}
         assert store.sessions == 0
+
+
+@pytest.mark.parametrize("loose_bytes", [ROOM, 64])
+def test_records_that_come_and_go_leave_the_size_of_those_that_stay(loose_bytes):
+    worn, fresh = PackedRecords(loose_bytes), PackedRecords(loose_bytes)
+    for value in (b"first", None, b"second", None, None, b"a longer value", b"last"):
+        worn.put(b"session", b"key", value)
+        worn.put(b"session", b"other", value)
+    for store in (worn, fresh):
+        store.put(b"session", b"key", b"last")
+        store.put(b"session", b"other", b"last")
+    assert worn.read(b"session") == fresh.read(b"session") == {b"key": b"last", b"other": b"last"}
+    if loose_bytes == ROOM:
+        assert worn.size == fresh.size
