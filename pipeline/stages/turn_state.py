@@ -3,6 +3,9 @@
 Producers deliver at least once, so part of it is what came under which id: a record that comes again is ignored,
 unless it says something else.
 
+A parked session keeps the record that could not be processed, and those behind it. A record that waits keeps its place
+in the log, so that what it leads to once the session is released is what it would have led to when it came.
+
 Six kinds of changelog records, told apart by their key's first byte:
 
 - ``h`` + session: the head, once for each batch that touched the session; small where what was said settles
@@ -16,21 +19,74 @@ Six kinds of changelog records, told apart by their key's first byte:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
 import msgspec
-from msgspec import UNSET, field
+from msgspec import UNSET, Struct, field
 
-from pipeline.errors import InputError, InternalError
+from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.session import Session
+from pipeline.stages.base import Record
 from pipeline.stages.endings import DEADLINE, Endings
 from pipeline.stages.heads import CHANGE, WrittenHead
 from pipeline.stages.kept import Kept
 from pipeline.stages.limits import SIZE, Usage
-from pipeline.stages.parked import Parked
 from topics.records import TurnAppended, TurnRecord
+
+
+class ParkedFullError(ReknitError):
+    """The session is parked, and no more of its records may wait."""
+
+    fault = "caller"
+
+
+class _Waiting(Struct, frozen=True, array_like=True):
+    """A record without its key, which is the session's."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class Parked(Struct, array_like=True):
+    """What a session is parked for.
+
+    ``failed`` is the record that could not be processed, as ``packed`` has it and without its value, which is in the
+    dead letters. ``size`` is the bytes of what waits. ``overflowed``: some of what came went into the dead letters,
+    since no more may wait.
+    """
+
+    failed: bytes
+    size: int = 0
+    overflowed: bool = False
+
+
+def packed(record: Record, value: bytes | None) -> bytes:
+    """A record with this value as it is kept."""
+    return msgspec.msgpack.encode(_Waiting(record.partition, record.offset, record.timestamp, value, record.headers))
+
+
+def unpacked(key: bytes, kept: bytes) -> Record:
+    """The record again."""
+    found = msgspec.msgpack.decode(kept, type=_Waiting)
+    return Record(
+        partition=found.partition,
+        offset=found.offset,
+        key=key,
+        value=found.value,
+        headers=found.headers,
+        timestamp=found.timestamp,
+    )
+
+
+def in_order(key: bytes, waiting: dict[int, bytes]) -> Iterator[Record]:
+    """The records that wait, by their offsets."""
+    return (unpacked(key, waiting[offset]) for offset in sorted(waiting))
+
 
 _HEAD, _SEGMENT, _ID, _PARKED, _WAITING = b"h", b"s", b"i", b"p", b"w"
 # Heads of turns that settle are smaller. To look for what changed takes 100 µs, and to write so much 60.

@@ -20,10 +20,21 @@ from pipeline.stages.defaults import Defaults
 from pipeline.stages.endings import EndedError, Endings
 from pipeline.stages.kept import KeepsSessions
 from pipeline.stages.limits import LimitError, Usage
-from pipeline.stages.parked import Parked, ParkedFullError, in_order, packed, unpacked
 from pipeline.stages.records import decoded
 from pipeline.stages.requests import Publisher
-from pipeline.stages.turn_state import TurnState, TurnStates, forget_behind, forget_id, kept_by, seen_before
+from pipeline.stages.turn_state import (
+    Parked,
+    ParkedFullError,
+    TurnState,
+    TurnStates,
+    forget_behind,
+    forget_id,
+    in_order,
+    kept_by,
+    packed,
+    seen_before,
+    unpacked,
+)
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from topics import headers as names
 from topics.records import (

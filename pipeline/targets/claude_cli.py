@@ -4,7 +4,8 @@ The CLI refuses any other role (``Error: Expected message role 'user', got 'assi
 text. The envelope is written with the separators ``", "`` and ``": "``, escaped to ASCII, on one line: versions up to
 2.1.50 decode standard input chunk by chunk, and damage a longer character that a chunk ends in.
 
-The CLI acts on words (``pipeline.text.acts``), whoever said them, so all but the current user's own are kept from it.
+The CLI acts on words (``pipeline.text.neutral``), whoever said them, so all but the current user's own are kept from
+it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The text is laid out as for ``claude-cli``, without the envelope: sections for the system prompt and earlier turns, then
 the current input; a single user turn without a system prompt is its text. The prompt carries no media, so every image
-and document is a fix, and no NUL, at which an argument would end. What makes the CLI act (``pipeline.text.acts``) is
+and document is a fix, and no NUL, at which an argument would end. What makes the CLI act (``pipeline.text.neutral``) is
 broken in all but the current user's own words.
 """
 

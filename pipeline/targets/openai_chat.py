@@ -15,8 +15,7 @@ from pipeline.targets._openai.families import Template, chat_model
 from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
 from pipeline.targets._openai.parts import ChatParts
 from pipeline.targets._openai.speech import Voice
-from pipeline.targets.base import Setting
-from pipeline.targets.names import shortened
+from pipeline.targets.base import Setting, shortened
 
 NAME: Final = "openai-chat"
 _OWN: Final = frozenset({NAME})

@@ -18,8 +18,7 @@ from pipeline.targets._openai.families import chat_model, template
 from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
 from pipeline.targets._openai.parts import ServedParts
 from pipeline.targets._openai.speech import Voice
-from pipeline.targets.base import Setting
-from pipeline.targets.names import nine, shortened
+from pipeline.targets.base import Setting, nine, shortened
 
 NAME: Final = "vllm"
 _SERVED: Final = PARAMETERS | {

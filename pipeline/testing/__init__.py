@@ -6,10 +6,10 @@ any function from a history to a request body. Histories come from anywhere: ``b
 hypothesis is installed. A promise that does not hold raises ``ConformanceError``, which says what differs, and where.
 """
 
-from pipeline.testing.breach import ConformanceError
 from pipeline.testing.callables import CallableKit
 from pipeline.testing.cases import Case, CaseResult, Sample, broken_histories, healthy_histories, read_case, run_case
 from pipeline.testing.kit import Kit
+from pipeline.testing.promises import ConformanceError
 
 __all__ = [
     "CallableKit",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from pipeline.rules import Violation, validate
-from pipeline.testing.breach import ConformanceError, Promise, values_differ
+from pipeline.testing.promises import ConformanceError, Promise, values_differ
 
 Mend: TypeAlias = Callable[[list[Any]], bytes | str | dict[str, Any]]
 """From a list of messages to a request body: its JSON, or the object."""

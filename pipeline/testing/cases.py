@@ -18,8 +18,8 @@ from pipeline.explain.pages import written_out
 from pipeline.fixes import FIXES
 from pipeline.rules import Violation
 from pipeline.session import Normalized
-from pipeline.testing.breach import ConformanceError, bytes_differ, lists_differ, values_differ
 from pipeline.testing.kit import Kit
+from pipeline.testing.promises import ConformanceError, bytes_differ, lists_differ, values_differ
 
 # An example longer than this shows a limit on size; it would only make the checks slow.
 _LONGEST = 20_000

@@ -17,8 +17,7 @@ from pipeline.registry import target_named
 from pipeline.rules import Violation, validate
 from pipeline.session import Normalized, Session, normalize
 from pipeline.session.arguments import GivenPolicy, policy_from
-from pipeline.testing.breach import ConformanceError, Promise, bytes_differ, lists_differ
-from pipeline.testing.ledger import check_ledger, check_marks
+from pipeline.testing.promises import ConformanceError, Promise, bytes_differ, check_ledger, check_marks, lists_differ
 
 History: TypeAlias = Sequence[Any] | Mapping[str, Any] | bytes | str
 """A list of messages, a document that holds one and what stands beside it, their JSON text, or a transcript."""

@@ -18,7 +18,7 @@ from pipeline.rules.base import Catalogue, WholeBody
 from pipeline.session.settled import SettledPart
 from pipeline.targets.anthropic import Anthropic, AnthropicDialect
 from pipeline.testing import CallableKit, ConformanceError, Kit, broken_histories, healthy_histories
-from pipeline.testing.breach import bytes_differ, lists_differ, values_differ
+from pipeline.testing.promises import bytes_differ, lists_differ, values_differ
 
 HELLO = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
 ANSWER = {"role": "assistant", "content": [{"type": "text", "text": "well"}]}

@@ -1,6 +1,6 @@
 """A planner that speaks text only: calls are taken out of the text, paths redacted, names rewritten.
 
-The events are in ``wire``. The text goes through the filters of ``pipeline.text`` in a row, calls first, so
+The text goes through the filters of ``pipeline.text`` in a row, calls first, so
 that nothing which a filter put in is ever read as a call. What the filters hold is state, so neither a chunk nor a
 restart makes a difference. Reasoning goes through filters of its own, and a call in it stays reasoning.
 
@@ -9,18 +9,27 @@ restart makes a difference. Reasoning goes through filters of its own, and a cal
 - A call that breaks off is a call without its end, and is left incomplete; one whose name did not come is text.
 - Blanks alone, between calls and before reasoning or the end, are the protocol's line breaks and not shown.
 - What is changed or left out is told by ``Rewritten``, of the block where it stood.
+
+Events come one a line or in SSE. What WindsurfAPI hands on as it polls has no type, ``{"text", "thinking",
+"isError"}``, and is read as it is; the others say what they are:
+
+- ``{"type": "message_start", "id"?, "model"?}``: an attempt begins. Without one it begins with its first words.
+- ``{"type": "text_delta", "text"}``, ``{"type": "thinking_delta", "thinking"}`` (or ``text``): more of either.
+- ``{"type": "done", "reason"?, "usage"?}``: the answer is over. A reason that says that the planner was given up, such
+  as ``max_wait``, breaks the run off.
+- ``{"type": "max_wait", "message"?}``: the planner was given up on after the longest time that it may take.
+- ``{"type": "error", "message", "code"?}``: the attempt failed.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct, structs
 
 from pipeline.streams import fields as read
-from pipeline.streams.cascade import wire
 from pipeline.streams.cascade.speech import Filters, Speech, removed
 from pipeline.streams.decoder import PayloadDecoder
 from pipeline.streams.events import (
@@ -38,9 +47,90 @@ from pipeline.streams.events import (
     UsageKnown,
     unrecognized,
 )
-from pipeline.streams.fields import Fields
+from pipeline.streams.fields import Counted, Fields
 from pipeline.text import Removed, ToolCall
-from topics.items import AgentUnrecognized
+from topics.items import AgentUnrecognized, Usage
+
+
+class Chunk(Struct, gc=False):
+    """A piece as the source has it. ``is_error``: the text is why the attempt failed, not the model's."""
+
+    text: str | None = ""
+    thinking: str | None = ""
+    is_error: bool = msgspec.field(default=False, name="isError")
+
+
+class Started(Struct, tag="message_start", gc=False):
+    id: str | None = None
+    model: str | None = None
+
+
+class TextDelta(Struct, tag="text_delta", gc=False):
+    text: str
+
+
+class ThinkingDelta(Struct, tag="thinking_delta", gc=False):
+    thinking: str = ""
+    text: str = ""
+
+
+class Tokens(Counted, gc=False):
+    """Token counts by the source's names, or by those of items."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    input: int | None = msgspec.field(default=None, name="inputTokens")
+    output: int | None = msgspec.field(default=None, name="outputTokens")
+    cache_read: int | None = msgspec.field(default=None, name="cacheReadTokens")
+    cache_write: int | None = msgspec.field(default=None, name="cacheWriteTokens")
+
+
+class Done(Struct, tag="done", gc=False):
+    reason: str | None = None
+    usage: Tokens | None = None
+
+
+class MaxWait(Struct, tag="max_wait", gc=False):
+    """The planner took too long and was given up."""
+
+    message: str = ""
+
+
+_Typed: TypeAlias = TextDelta | ThinkingDelta | Started | Done | MaxWait
+PlannerEvent: TypeAlias = _Typed | Chunk
+
+_typed: msgspec.json.Decoder[_Typed] = msgspec.json.Decoder(_Typed)
+
+
+class _Untyped(Chunk, forbid_unknown_fields=True, gc=False):
+    """A piece that has no members but its own: anything else may be another kind of event."""
+
+
+_untyped = msgspec.json.Decoder(_Untyped)
+
+
+def read_event(payload: bytes) -> PlannerEvent:
+    """One event.
+
+    Raises:
+        msgspec.DecodeError: it is none of these.
+    """
+    try:
+        return _typed.decode(payload)
+    except msgspec.ValidationError:
+        return _untyped.decode(payload)
+
+
+def usage(tokens: Tokens) -> Usage:
+    return Usage(
+        input_tokens=tokens.input_tokens or tokens.input or 0,
+        output_tokens=tokens.output_tokens or tokens.output or 0,
+        cache_creation_input_tokens=tokens.cache_creation_input_tokens or tokens.cache_write or 0,
+        cache_read_input_tokens=tokens.cache_read_input_tokens or tokens.cache_read or 0,
+    )
+
 
 # Reasons for which the planner was given up: the answer is not over, the run is.
 _GIVEN_UP: Final = re.compile(r"max_?wait|stall|abort|time_?out|timed_out|deadline|loop|disconnect", re.IGNORECASE)
@@ -111,30 +201,30 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
     # Events.
 
     def payload(self, payload: bytes) -> list[Event]:
-        match wire.read_event(payload):
-            case wire.TextDelta(text=text):
+        match read_event(payload):
+            case TextDelta(text=text):
                 return self._add_words(text)
-            case wire.ThinkingDelta(thinking=thinking, text=text):
+            case ThinkingDelta(thinking=thinking, text=text):
                 return self._add_thinking(thinking or text)
-            case wire.Chunk() as chunk:
+            case Chunk() as chunk:
                 return self._read_chunk(chunk)
-            case wire.Started(id=message_id, model=model):
+            case Started(id=message_id, model=model):
                 return [*self.release_held(), *self._begin_message(message_id, model)]
-            case wire.MaxWait(message=message):
+            case MaxWait(message=message):
                 return self._give_up(f"max_wait: {message}" if message else "max_wait")
-            case wire.Done() as done:
+            case Done() as done:
                 return self._finish_message(done)
 
     def done(self) -> list[Event]:
         """``[DONE]`` ends a message, where nothing else has."""
-        return self._finish_message(wire.Done()) if self.state.started else []
+        return self._finish_message(Done()) if self.state.started else []
 
     def odd(self, fields: Fields) -> list[Event]:
         if "type" not in fields and fields.keys() & {"text", "thinking"}:
             text, thinking = read.text(fields, "text"), read.text(fields, "thinking")
             others = {name: value for name, value in fields.items() if name not in _OF_A_CHUNK}
             beside = [unrecognized("unknown members of a chunk", event=others)] if others else []
-            return [*self._read_chunk(wire.Chunk(text, thinking, read.flag(fields, "isError"))), *beside]
+            return [*self._read_chunk(Chunk(text, thinking, read.flag(fields, "isError"))), *beside]
         found = super().odd(fields)
         failed = found[0]
         return self._fail_attempt(failed.message, failed.code) if isinstance(failed, Failed) else found
@@ -156,18 +246,18 @@ class Cascade(PayloadDecoder[CascadeDecoderState]):
         self._make_filters()
         return [MessageStarted(message_id, model)]
 
-    def _read_chunk(self, chunk: wire.Chunk) -> list[Event]:
+    def _read_chunk(self, chunk: Chunk) -> list[Event]:
         if chunk.is_error:
             return [*self._add_thinking(chunk.thinking or ""), *self._fail_attempt(chunk.text or "error", "")]
         return [*self._add_thinking(chunk.thinking or ""), *self._add_words(chunk.text or "")]
 
-    def _finish_message(self, done: wire.Done) -> list[Event]:
+    def _finish_message(self, done: Done) -> list[Event]:
         reason = done.reason or "stop"
         if _GIVEN_UP.search(reason):
             return self._give_up(reason)
         events = [*([] if self.state.started else self._begin_message()), *self.release_held()]
         if done.usage is not None:
-            events.append(UsageKnown(wire.usage(done.usage)))
+            events.append(UsageKnown(usage(done.usage)))
         self.state = CascadeDecoderState()
         return [*events, MessageDelta(reason, cut=reason in _CUT), MessageStopped()]
 

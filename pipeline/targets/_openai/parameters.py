@@ -15,9 +15,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.model import Tool
 from pipeline.targets._openai.families import Chat
 from pipeline.targets._openai.parts import encode
-from pipeline.targets.base import Setting
+from pipeline.targets.base import Setting, legal_name
 from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, sort_params
-from pipeline.targets.names import legal_name
 
 # They stand elsewhere in the request, or say something of breakpoints, which these APIs set themselves.
 _BESIDE: Final = frozenset({"model", "messages", "input", "system", "tools", "cache_control"})

@@ -27,13 +27,12 @@ from pipeline.model import (
     Turn,
     Unknown,
 )
-from pipeline.targets.base import HealthyTurns
+from pipeline.targets.base import HealthyTurns, legal_name
 from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member, reasoning_stays
 from pipeline.targets.fitting import Fitting
 from pipeline.targets.marks import POINT, point_of, without_mark
 from pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from pipeline.targets.media import fit_document, fit_image, inline
-from pipeline.targets.names import legal_name
 
 _MOST_IMAGE_BYTES: Final = 5_242_880  # of base64 text, 3.75 MB of data (the service's documentation)
 _FORMATS: Final[Mapping[str, str]] = MappingProxyType({media_type: name for name, media_type in MEDIA_TYPES.items()})

@@ -16,9 +16,16 @@ from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Structure, Thinking, ToolUse
 from pipeline.targets.base import Encoded, ListDialect, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words
-from pipeline.targets.gemini.blocks import GeminiFitting, in_order, shows_id, written
+from pipeline.targets.gemini.blocks import (
+    GeminiFitting,
+    in_order,
+    shows_id,
+    signed,
+    unfit_reasoning,
+    wants_signatures,
+    written,
+)
 from pipeline.targets.gemini.parameters import NAME, write_head
-from pipeline.targets.gemini.signatures import signed, unfit_reasoning, wants_signatures
 
 _encode = msgspec.json.Encoder().encode
 

@@ -12,9 +12,8 @@ from msgspec import Raw
 from pipeline.history.pieces import Piece
 from pipeline.history.readers.gemini import DECLARED_SCHEMAS
 from pipeline.model import Text, Tool
-from pipeline.targets.base import Setting
+from pipeline.targets.base import Setting, legal_name
 from pipeline.targets.head import Choice, HeadShape, HeadWriter, WrittenHead
-from pipeline.targets.names import legal_name
 from pipeline.text.flatten import PromptText
 
 NAME: Final = "gemini"
