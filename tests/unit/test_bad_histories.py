@@ -75,7 +75,6 @@ REFUSED = {
     "a number for the system prompt": ('{"system": 7, "messages": []}', "wrong_type", "system"),
     "a number for parameters": ('{"params": 7, "messages": []}', "wrong_type", "params"),
     "a block that is null": (block("user", "null"), "wrong_type", "messages.1.content.0"),
-    "a block that is a number": (block("user", "7"), "wrong_type", "messages.1.content.0"),
     "a block that is a list": (block("user", "[[]]"), "wrong_type", "messages.1.content.0"),
     "a text that is a number": (
         block("user", '{"type": "text", "text": 7}'),

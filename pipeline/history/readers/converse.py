@@ -292,13 +292,11 @@ def _turn_of(message: _Message, index: int) -> Turn | None:
     return Turn(role=message.role, blocks=tuple(made), index=index, id=message.id)
 
 
-# What is free-form has been looked at where its block was made.
 STRICT: Final = StrictReader(
     "bedrock-converse",
     _Message,
     _turn_of,
     lambda message: type(message.content) is tuple and bool(message.content),
-    lambda _: True,
 )
 
 

@@ -11,10 +11,8 @@ from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.native import CHAT, as_json
 from pipeline.history.readers.anthropic import (
     Placed,
-    is_flat,
     read_content,
     result_content,
-    string_turn,
 )
 from pipeline.history.readers.fields import (
     Fields,
@@ -27,8 +25,8 @@ from pipeline.history.readers.fields import (
 )
 from pipeline.history.readers.parts import ISSUER, ChatPart, blocks_of, has_parts, inner_of, own_of, read_part, unless
 from pipeline.history.readers.rawjson import MAX_NESTING, may_nest_too_deeply, starts_with
-from pipeline.history.readers.typed import StrictReader
-from pipeline.model import Own, Role, Text, Thinking, ToolResult, ToolUse, Turn
+from pipeline.history.readers.typed import StrictReader, is_harmless
+from pipeline.model import Block, Own, Role, Text, Thinking, ToolResult, ToolUse, Turn
 
 _ASSISTANT: Final = Raw(b'"assistant"')
 _DEVELOPER: Final = Raw(b'"developer"')
@@ -83,16 +81,17 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fal
 def _turn_of(row: _Row, index: int) -> Turn | None:
     if row.role == "tool":
         return _result_turn(row, index)
-    if type(row.content) is str and row == _Row(role=row.role, content=row.content) and row.role != "developer":
-        return string_turn(row.role, row.content, index, None)
     role: Role = "system" if row.role == "developer" else row.role
     content, calls, place = row.content, row.tool_calls, f"messages.{index}"
-    is_assistant = role == "assistant"
-    if row.tool_call_id is not None or ((calls or row.annotations is not UNSET) and not is_assistant):
+    is_plain = row.name is row.tool_call_id is row.reasoning_content is row.reasoning is row.refusal is None
+    is_plain = is_plain and row.annotations is UNSET and row.role != "developer"
+    if is_plain and calls is None and type(content) is str:
+        return Turn(role=role, blocks=(Text(text=content),), index=index, id=row.id, paths=(f"{place}.content",))
+    if row.tool_call_id is not None or ((calls or row.annotations is not UNSET) and role != "assistant"):
         return None
     empty = content if calls and not content else None
     own: Own | UnsetType = UNSET
-    if row.name is not None or row.role == "developer" or empty is not None or row.annotations is not UNSET:
+    if not is_plain or empty is not None:
         own = own_of(
             CHAT,
             annotations=unless(b"[]", row.annotations),
@@ -100,35 +99,40 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
             role="developer" if row.role == "developer" else None,
             content=None if empty is None else Raw(b'""' if empty == "" else b"[]"),
         )
-    placed: list[Placed] = []
-    if row.reasoning_content or row.reasoning:
-        placed = _reasoning({"reasoning_content": row.reasoning_content, "reasoning": row.reasoning}, place)
-    if isinstance(content, tuple):
+    blocks: list[Block] = []
+    paths: list[str] = []
+    if not is_plain and (row.reasoning_content or row.reasoning):
+        for block, path in _reasoning({"reasoning_content": row.reasoning_content, "reasoning": row.reasoning}, place):
+            blocks.append(block)
+            paths.append(path)
+    if type(content) is tuple:
         said = blocks_of(content)
         if said is None:
             return None
-        if not (calls or placed or row.refusal):
+        if not (calls or blocks or row.refusal):
             return Turn(role=role, blocks=tuple(said), index=index, id=row.id, own=own)
-        placed += [(block, f"{place}.content.{at}") for at, block in enumerate(said)]
+        blocks += said
+        paths += [f"{place}.content.{at}" for at in range(len(said))]
     elif content or (content is not None and not calls):
-        placed.append((Text(text=content), f"{place}.content"))
+        blocks.append(Text(text=str(content)))
+        paths.append(f"{place}.content")
     if row.refusal:
-        placed.append((Text(text=row.refusal, refusal=True), f"{place}.refusal"))
+        blocks.append(Text(text=row.refusal, refusal=True))
+        paths.append(f"{place}.refusal")
     for at, call in enumerate(calls or ()):
         call_input = input_of(call.function.arguments)
-        if call_input is None:
+        if call_input is None or not (call.index is UNSET or is_harmless(call.index)):
             return None
         numbered = UNSET if call.index is UNSET else own_of(CHAT, index=call.index)
-        block = ToolUse(id=call.id, name=call.function.name, input=call_input, own=numbered)
-        placed.append((block, f"{place}.tool_calls.{at}"))
-    blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
-    return Turn(role=role, blocks=blocks, index=index, id=row.id, paths=paths or None, own=own)
+        blocks.append(ToolUse(id=call.id, name=call.function.name, input=call_input, own=numbered))
+        paths.append(f"{place}.tool_calls.{at}")
+    return Turn(role=role, blocks=tuple(blocks), index=index, id=row.id, paths=tuple(paths) or None, own=own)
 
 
 def _result_turn(row: _Row, index: int) -> Turn | None:
     if not row.tool_call_id or row.tool_calls is not None or _says_more(row):
         return None
-    content = UNSET if row.content is None else inner_of(row.content)
+    content = row.content if type(row.content) is str else UNSET if row.content is None else inner_of(row.content)
     if content is None:
         return None
     result = ToolResult(tool_use_id=row.tool_call_id, content=content)
@@ -145,8 +149,7 @@ def input_of(arguments: str) -> Raw | None:
 
 
 def _says_more(row: _Row) -> bool:
-    texts = (row.reasoning_content, row.reasoning, row.refusal)
-    return row.annotations is not UNSET or any(text is not None for text in texts)
+    return not (row.reasoning_content is row.reasoning is row.refusal is None and row.annotations is UNSET)
 
 
 def _is_telling(row: _Row) -> bool:
@@ -158,7 +161,7 @@ def _is_telling(row: _Row) -> bool:
     return has_parts(row.content)
 
 
-STRICT: Final = StrictReader("openai-chat", _Row, _turn_of, _is_telling, is_flat)
+STRICT: Final = StrictReader("openai-chat", _Row, _turn_of, _is_telling)
 
 
 def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Placed]:

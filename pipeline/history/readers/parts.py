@@ -15,6 +15,7 @@ from pipeline.history.readers.anthropic import (
     Inner,
     Placed,
     Typed,
+    is_flat,
     is_sound,
     kind_named,
     mend_fields,
@@ -84,6 +85,7 @@ class InputFile(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type
     filename: str | None = None
 
 
+Said: TypeAlias = Text | Image | Document
 ChatPart: TypeAlias = Typed | _InputText | _OutputText | _Refusal | _ImageUrl | _InputImage | _File
 ResponsesPart: TypeAlias = ChatPart | InputFile
 
@@ -123,7 +125,6 @@ def _image(part: _ImageUrl | _InputImage) -> Image | None:
     """``image_url`` is an object with a url, or in Responses the url itself; a file's id is a source too."""
     given = part.image_url
     address, inner = (given.url or "", given.detail) if isinstance(given, _Address) else (given, UNSET)
-    detail = unless(b'"auto"', inner) or unless(b'"auto"', part.detail)
     source: dict[str, str] | None = None
     if address is not None:
         source = url_source(address)
@@ -131,8 +132,10 @@ def _image(part: _ImageUrl | _InputImage) -> Image | None:
         source = {"type": "file", "file_id": part.file_id}
     if source is None:
         return None
-    provider = RESPONSES if isinstance(part, _InputImage) else CHAT
-    own = own_of(provider, detail=detail)
+    if inner is part.detail is part.cache_control is UNSET:
+        return Image(source=as_json(source))
+    detail = unless(b'"auto"', inner) or unless(b'"auto"', part.detail)
+    own = own_of(RESPONSES if isinstance(part, _InputImage) else CHAT, detail=detail)
     return Image(source=as_json(source), cache_control=unless(b"", part.cache_control) or UNSET, own=own)
 
 
@@ -156,7 +159,7 @@ def _document(source: dict[str, str] | None, file_id: str | None, title: str | N
 
 
 # How a part becomes a block; None where it is nothing that the model knows.
-_BLOCK_OF: Final[dict[type[Struct], Callable[[Any], Block | None]]] = {
+_BLOCK_OF: Final[dict[type[Struct], Callable[[Any], Said | None]]] = {
     _InputText: _text,
     _OutputText: _text,
     _Refusal: _refusal,
@@ -173,7 +176,9 @@ def blocks_of(parts: Iterable[Any]) -> list[Any] | None:
     for part in parts:
         converted = _BLOCK_OF.get(type(part))
         block = part if converted is None else converted(part)
-        if block is None or (block is part and not is_sound(block)):
+        if block is None or not (
+            is_sound(block) if block is part else block.own is block.cache_control is UNSET or is_flat(block)
+        ):
             return None
         blocks.append(block)
     return blocks

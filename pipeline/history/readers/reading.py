@@ -66,21 +66,13 @@ STRICT: Final[dict[str | None, list[StrictReader[Any]]]] = {
     "gemini": [gemini.STRICT],
 }
 _IN_MESSAGES: Final[list[StrictReader[Any]]] = [anthropic.STRICT, openai_chat.STRICT, converse.STRICT]
-# The usual keys beside ``messages``.
-_USUAL_KEYS: Final = (
-    "system tools model params max_tokens max_completion_tokens temperature top_p top_k stop stop_sequences stream "
-    "stream_options thinking tool_choice parallel_tool_calls response_format metadata cache_control modelId toolConfig "
-    "inferenceConfig additionalModelRequestFields additionalModelResponseFieldPaths guardrailConfig outputConfig "
-    "performanceConfig promptVariables requestMetadata serviceTier"
-)
-_USUAL: Final = dict.fromkeys(_USUAL_KEYS.split())
 _ANY: Final = msgspec.json.Decoder(Raw)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 # What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
 _OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file)"')
-_OF_ROWS: Final = re.compile(
+_OF_OTHERS: Final = re.compile(
     rb'"(?:tool_calls|tool_call_id|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
-    rb'input_text|input_image|output_text)"'
+    rb'input_text|input_image|output_text|call_id|encrypted_content|input_file)"'
 )
 _BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 
@@ -207,23 +199,25 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
 
 def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
     """A document or list of which every message is healthy, or None."""
-    keys: dict[str, Raw] = {}
-    value: bytes | Raw = text
+    readers = STRICT[shape][:1] if shape else _IN_MESSAGES
+    healthy: Healthy | None = None
     listed: Shape | None = None
+    keys: dict[str, Raw] = {}
     if not text.startswith(b"["):
-        keys = decoded(_OBJECT, text) or {}
-        root = next((root for root in _ROOTS if root in keys), "")
-        if not root:
-            return None
-        value, listed = keys.pop(root), _SHAPES_BY_ROOT.get(root)
-    readers = STRICT[shape or listed][:1] if shape or listed else _IN_MESSAGES
-    healthy = next((healthy for reader in readers if (healthy := reader.read_list(value)) is not None), None)
+        if shape not in ROOTS:
+            healthy, keys = next(filter(None, (reader.read_document(text) for reader in readers)), (None, keys))
+        if healthy is None:
+            keys = decoded(_OBJECT, text) or {}
+            root = next((root for root in _ROOTS if root in keys), "")
+            if not root:
+                return None
+            text, listed = bytes(keys.pop(root)), _SHAPES_BY_ROOT.get(root)
+            readers = STRICT[shape or listed][:1] if shape or listed else readers
+    if healthy is None:
+        healthy = next(filter(None, (reader.read_list(text) for reader in readers)), None)
     if healthy is None:
         return None
     notes = Notes()
-    if listed is None and keys.keys() <= _USUAL.keys():
-        # In one order, in which they then stand in a body.
-        keys = {key: keys[key] for key in _USUAL if key in keys}
     head = read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, notes)
     found = shape_of_head(keys) if healthy.shape == CANONICAL else healthy.shape
     return _result(healthy.turns, head, notes, shape or listed or found, stretches=healthy.stretches)
@@ -308,27 +302,26 @@ def _mended_message(text: bytes, index: int, shape: Shape | None) -> tuple[list[
 
 def _healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | None:
     """One message that is healthy, or None. Where no shape was named, what is written in it chooses which is tried."""
-    readers = STRICT[shape] if shape else _likely_readers(item)
+    readers = STRICT[shape] if shape else _likely_readers(bytes(item))
     for reader in readers:
         healthy = reader.read_message(item, index)
         # A message that any shape may have is no item of Responses, where nobody says so.
-        if healthy is not None and (shape or reader not in STRICT["openai-responses"] or healthy.shape != CANONICAL):
+        if healthy is not None and (shape or healthy.shape != CANONICAL or readers is not STRICT["openai-responses"]):
             return healthy
     return None
 
 
-def _likely_readers(item: Raw | bytes) -> list[StrictReader[Any]]:
-    data = bytes(item)
+def _likely_readers(data: bytes) -> list[StrictReader[Any]]:
     if b'"parts"' in data:
-        return [gemini.STRICT]
+        return STRICT["gemini"]
     if b'"type"' not in data and _BLOCKS.search(data):
-        return [converse.STRICT]
-    of_rows = _OF_ROWS.search(data) is not None
-    if _OF_ITEMS.search(data) or (b'"message"' in data and (of_rows or b'"status"' in data)):
+        return STRICT["bedrock-converse"]
+    of_others = _OF_OTHERS.search(data) is not None
+    if (of_others and _OF_ITEMS.search(data)) or (b'"message"' in data and (of_others or b'"status"' in data)):
         return STRICT["openai-responses"]
-    if of_rows or (b'"name"' in data and b'"input"' not in data):
-        return [openai_chat.STRICT]
-    return [anthropic.STRICT]
+    if of_others or (b'"name"' in data and b'"input"' not in data):
+        return STRICT["openai-chat"]
+    return STRICT["anthropic"]
 
 
 def _notes(mask: Mask | None) -> Notes:

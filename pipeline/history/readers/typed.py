@@ -11,16 +11,25 @@ from types import GenericAlias
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.history.healthy import Stretch, healthy_stretches
+from pipeline.history.healthy import IsSound, Stretch, healthy_stretches
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
-from pipeline.model import Block, Text, Turn
+from pipeline.model import Own, Text, Turn
 
 Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini"]
 CANONICAL: Final[Shape] = "anthropic"
 
 _T = TypeVar("_T")
+
+# The usual keys beside ``messages``, in the order in which they then stand in a body.
+_USUAL_KEYS: Final = (
+    "system tools model params max_tokens max_completion_tokens temperature top_p top_k stop stop_sequences stream "
+    "stream_options thinking tool_choice parallel_tool_calls response_format metadata cache_control modelId toolConfig "
+    "inferenceConfig additionalModelRequestFields additionalModelResponseFieldPaths guardrailConfig outputConfig "
+    "performanceConfig promptVariables requestMetadata serviceTier"
+)
+_USUAL: Final = tuple(_USUAL_KEYS.split())
 
 
 class Healthy(Struct, frozen=True):
@@ -42,7 +51,7 @@ class StrictReader(Generic[_T]):
         message: the type of its messages.
         turn_of: the turn of a message at an index, or None where it needs mending.
         is_telling: whether a message can be of no other shape.
-        is_sound: whether the free-form JSON in a block can stay as it is, where ``turn_of`` has not looked at that.
+        is_sound: whether the free-form JSON in a block can stay as it is; None where ``turn_of`` has looked at that.
     """
 
     def __init__(
@@ -51,50 +60,64 @@ class StrictReader(Generic[_T]):
         message: Any,  # noqa: ANN401  a type, or a union of types
         turn_of: Callable[[_T, int], Turn | None],
         is_telling: Callable[[_T], bool],
-        is_sound: Callable[[Block], bool],
+        is_sound: IsSound | None = None,
     ) -> None:
+        messages = GenericAlias(tuple, (message, ...))
+        beside = [(key, Raw | UnsetType, UNSET) for key in _USUAL]
+        document = msgspec.defstruct("Document", [("messages", messages), *beside], forbid_unknown_fields=True)
         self._shape = shape
-        self._list: msgspec.json.Decoder[tuple[_T, ...]] = msgspec.json.Decoder(GenericAlias(tuple, (message, ...)))
+        self._document: msgspec.json.Decoder[Any] = msgspec.json.Decoder(document)
+        self._list: msgspec.json.Decoder[tuple[_T, ...]] = msgspec.json.Decoder(messages)
         self._message: msgspec.json.Decoder[_T] = msgspec.json.Decoder(message)
         self._turn_of = turn_of
         self._is_telling = is_telling
         self._is_sound = is_sound
 
+    def read_document(self, text: bytes) -> tuple[Healthy, dict[str, Raw]] | None:
+        """A document with only the usual keys beside its messages, which are all healthy, and these keys; or None."""
+        document = decoded(self._document, text)
+        healthy = None if document is None else self._healthy(document.messages)
+        if healthy is None:
+            return None
+        return healthy, {key: value for key in _USUAL if (value := getattr(document, key)) is not UNSET}
+
     def read_list(self, value: Raw | bytes) -> Healthy | None:
         """A list of which every message is healthy, or None."""
         messages = decoded(self._list, value)
-        if messages is None or (turns := self._turns(messages, 0)) is None:
-            return None
-        stretches = healthy_stretches(turns, self._is_sound)
-        if not _are_sound(_outside(turns, stretches), self._is_sound):
-            return None
-        return Healthy(turns, self._shape_of(messages), stretches)
+        return None if messages is None else self._healthy(messages)
 
     def read_message(self, value: Raw | bytes, index: int) -> Healthy | None:
         """One message if it is healthy, or None."""
         message = decoded(self._message, value)
-        turn = None if message is None else self._turn(message, index)
-        if message is None or turn is None or not _are_sound((turn,), self._is_sound):
+        turn = None if message is None else self._turn_of(message, index)
+        if message is None or turn is None or (self._is_sound and not _are_sound((turn,), self._is_sound)):
+            return None
+        if turn.own is not UNSET and not _is_own_harmless(turn.own):
             return None
         return Healthy([turn], self._shape if self._is_telling(message) else CANONICAL)
 
+    def _healthy(self, messages: Sequence[_T]) -> Healthy | None:
+        turns = self._turns(messages, 0)
+        if turns is None:
+            return None
+        if self._is_sound is None:
+            stretches = healthy_stretches(turns)
+        else:
+            stretches = healthy_stretches(turns, self._is_sound)
+            if not _are_sound(_outside(turns, stretches), self._is_sound):
+                return None
+        is_told = self._shape != CANONICAL and any(map(self._is_telling, messages))
+        return Healthy(turns, self._shape if is_told else CANONICAL, stretches)
+
     def _turns(self, messages: Iterable[_T], first: int) -> list[Turn] | None:
         turns: list[Turn] = []
+        turn_of = self._turn_of
         for index, message in enumerate(messages, first):
-            turn = self._turn(message, index)
-            if turn is None:
+            turn = turn_of(message, index)
+            if turn is None or not (turn.own is UNSET or _is_own_harmless(turn.own)):
                 return None
             turns.append(turn)
         return turns
-
-    def _turn(self, message: _T, index: int) -> Turn | None:
-        turn = self._turn_of(message, index)
-        if turn is None or turn.own is UNSET or all(map(is_harmless, turn.own.members.values())):
-            return turn
-        return None
-
-    def _shape_of(self, messages: Iterable[_T]) -> Shape:
-        return self._shape if any(map(self._is_telling, messages)) else CANONICAL
 
 
 def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:
@@ -106,12 +129,16 @@ def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Tu
     yield from turns[at:]
 
 
-def _are_sound(turns: Iterable[Turn], is_sound: Callable[[Block], bool]) -> bool:
+def _are_sound(turns: Iterable[Turn], is_sound: IsSound) -> bool:
     for turn in turns:
         for block in turn.blocks:
             if not (type(block) is Text and block == Text(text=block.text)) and not is_sound(block):
                 return False
     return True
+
+
+def _is_own_harmless(own: Own) -> bool:
+    return all(map(is_harmless, own.members.values()))
 
 
 def decoded(decoder: msgspec.json.Decoder[_T], value: Raw | bytes) -> _T | None:
