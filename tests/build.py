@@ -45,12 +45,10 @@ def system(words):
 
 
 def called(*call_ids):
-    """A turn of the assistant that is calls alone."""
     return said(*map(call, call_ids))
 
 
 def answered(call_id, content="files"):
-    """A turn of the user that is one result."""
     return user(result(call_id, content))
 
 

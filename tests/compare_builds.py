@@ -30,7 +30,6 @@ Outcomes = dict[tuple[str, str], str]
 
 
 def say(line: str) -> None:
-    """Write a line of the report."""
     sys.stdout.write(line + "\n")
 
 
@@ -45,7 +44,6 @@ def unpacked(build: str, into: Path) -> Path:
 
 
 def started(build: Path, arguments: list[str], output: Path) -> subprocess.Popen[bytes]:
-    """The driver at work on a build."""
     # Sets are written in the order of their hashes, which should be no difference.
     environment = os.environ | {"PYTHONPATH": str(build), "PYTHONHASHSEED": "0"}
     with output.open("wb") as file:
@@ -79,7 +77,6 @@ def parted(one: str, other: str) -> list[str]:
 
 
 def report(found: dict[str, list[str]], builds: list[Path], show: int, scratch: Path) -> None:
-    """Print what differs, and of each kind the first examples."""
     examples = sorted({case for differing in found.values() for case in differing[:show]})
     wanted = scratch / "only"
     wanted.write_text(json.dumps(examples), encoding="utf-8")
@@ -96,7 +93,6 @@ def report(found: dict[str, list[str]], builds: list[Path], show: int, scratch: 
 
 
 def compare(builds: list[str], sample: int, show: int) -> int:
-    """The exit status of a comparison."""
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         places = [unpacked(build, scratch / f"build-{number}") for number, build in enumerate(builds)]
@@ -113,7 +109,6 @@ def compare(builds: list[str], sample: int, show: int) -> int:
 
 
 def main() -> None:
-    """Compare the builds that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", help="a revision, or a directory with a build")
     parser.add_argument("other", nargs="?", default=str(ROOT), help="another one; by default this directory")

@@ -30,7 +30,6 @@ def run(*chunks):
 
 
 def turn(*chunks):
-    """The blocks of the turns that go into the log."""
     return streamed.run("gemini", *chunks).blocks
 
 
@@ -39,7 +38,6 @@ def shown(items):
 
 
 def extras(items):
-    """What stands beside the content of each item, item by item."""
     done = only(items, ItemCompleted)
     return [
         {name: json.loads(bytes(raw)) for name, raw in item.extras.items()} if isinstance(item.extras, dict) else {}

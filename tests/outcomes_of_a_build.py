@@ -110,21 +110,18 @@ def error_of(error: Exception) -> list[str]:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, packed or not; none where there is no such file."""
     if path.is_file():
         data = path.read_bytes()
         yield from (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
 
 
 def rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a file with their names."""
     name = path.name.partition(".")[0]
     for number, line in enumerate(lines_of(path)):
         yield f"{name}#{number}", json.loads(line)
 
 
 def histories() -> Iterator[tuple[str, Any, dict[str, Any] | None]]:
-    """Every history with its name, and the policy that it is to be mended by."""
     for name in SOURCE_OF:
         for case, row in rows(CORPUS / f"{name}.jsonl.gz"):
             if isinstance(row.get("request"), dict):
@@ -270,7 +267,6 @@ def line(event: Any) -> bytes:
 
 
 def streams() -> Iterator[tuple[str, str, list[bytes]]]:
-    """Every recorded stream: its name, its source, and its records."""
     for name, source in SOURCE_OF.items():
         for case, row in rows(CORPUS / f"{name}.jsonl.gz"):
             if row.get("stream"):
@@ -381,7 +377,6 @@ def run(sample: int, only: frozenset[str]) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    """Write the outcomes of the build that is on the path."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=1)
     parser.add_argument("--only", type=Path)

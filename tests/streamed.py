@@ -22,7 +22,6 @@ class Run(NamedTuple):
 
     @property
     def contents(self) -> list[list[dict[str, Any]]]:
-        """The blocks of each turn that goes into the log."""
         return [json.loads(turn.message)["content"] for turn in self.turns]
 
     @property
@@ -75,7 +74,6 @@ def entries(items) -> list[Entry]:
 
 
 def extras(items):
-    """What stands beside the content of each item that has something there."""
     found = [item.extras for item in only(items, ItemCompleted) if isinstance(item.extras, dict)]
     return [{name: json.loads(bytes(raw)) for name, raw in one.items()} for one in found]
 
@@ -90,7 +88,6 @@ def without_deltas(items):
 
 
 def picture(items):
-    """Everything on the screen, as one value."""
     view = reduce(items)
     parts = (view.notices, view.results, view.diagnoses, view.unrecognized)
     return msgspec.json.encode([view.entries, sorted(view.retracted), *map(list, parts)])

@@ -254,7 +254,6 @@ class Sender:
             await self.delivered()
 
     async def delivered(self) -> None:
-        """Wait until the broker has everything that was handed over."""
         waiting, self._sent = self._sent, []
         await asyncio.gather(*waiting)
 

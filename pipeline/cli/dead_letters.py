@@ -130,7 +130,6 @@ class Wanted(Struct, frozen=True, kw_only=True):
     since: int | None = None
 
     def __contains__(self, letter: Letter) -> bool:
-        """Whether the letter is one of them."""
         return (
             (not self.places or letter.place in self.places)
             and (not self.codes or letter.why.code in self.codes)

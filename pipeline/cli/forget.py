@@ -143,7 +143,6 @@ async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
 
 
 def _is_ours(name: str, config: Config) -> bool:
-    """Whether a topic is this pipeline's, or one of its replays'."""
     prefix = next(name.removesuffix(topic.name) for topic in TOPICS if name.endswith(topic.name))
     return prefix == config.prefix or "replay." in prefix
 

@@ -60,7 +60,6 @@ class Standing(Struct, frozen=True):
         return self.entry is not None and self.entry.quarantined
 
     def told(self) -> dict[str, object]:
-        """What a list says of it."""
         told: dict[str, object] = {"session": self.key.decode("utf-8", "replace"), "partition": self.partition}
         if self.entry is None:
             return {**told, "state": "unreadable"}

@@ -157,7 +157,6 @@ class CalmHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def close(self) -> None:
-        """Say what was left out, and close."""
         self._say_left_out(float("inf"))
         super().close()
 
@@ -187,7 +186,6 @@ class _Window:
 
 
 def within(name: str, logger: str) -> bool:
-    """Whether a logger's name is this one or below it."""
     return name == logger or name.startswith(f"{logger}.")
 
 

@@ -117,12 +117,10 @@ def index(fields: Fields, name: str) -> int | None:
 
 
 def members(fields: Fields, name: str) -> Fields | None:
-    """A member that is an object, as its own members."""
     return _member(fields, name, _object)
 
 
 def elements(fields: Fields, name: str) -> list[Raw] | None:
-    """A member that is a list, as raw elements."""
     return _member(fields, name, _list)
 
 
@@ -132,7 +130,6 @@ def strings(fields: Fields, name: str) -> tuple[str, ...] | None:
 
 
 def typed(fields: Fields, name: str, kind: type[T]) -> T | None:
-    """A member that is of this type."""
     return _member(fields, name, msgspec.json.Decoder(kind))
 
 

@@ -35,7 +35,6 @@ class Marks:
         self.known = set(self.packed)
 
     def add_mark(self, mark: int) -> None:
-        """Take a mark that is not known yet."""
         self.known.add(mark)
         self.packed.append(mark)
 

@@ -159,7 +159,6 @@ def _other_body(expect: bytes, done: Normalized) -> Iterator[ConformanceError]:
 
 
 def _decoded(body: bytes) -> Any:  # noqa: ANN401  any JSON
-    """The body's JSON; the text itself where it is none, as a prompt is."""
     try:
         return json.loads(body)
     except ValueError:

@@ -115,7 +115,6 @@ class Kit:
         self._blocks = blocks or _counter(self.target.blocks)
 
     def normalize(self, history: History) -> Normalized:
-        """The request that the history makes under the kit's policy and setting."""
         return self._normalized(take_apart(history, self.setting).document)
 
     def check(self, history: History) -> Normalized:

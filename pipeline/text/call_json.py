@@ -107,7 +107,6 @@ def _text(raw: Raw | None) -> str:
 
 
 def _is_json(text: str, beginnings: str) -> bool:
-    """Whether this is JSON that begins so."""
     if text[:1] not in set(beginnings):
         return False
     try:

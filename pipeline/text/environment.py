@@ -142,7 +142,6 @@ def _spoken(text: str) -> str:
 
 
 def _path(match: re.Match[str]) -> str:
-    """The absolute path that a match is followed by, or ``""``."""
     in_prose = match["prose"] is not None
     given = match["prose"] or match["line"] or match["tag"] or ""
     value = given.strip()

@@ -42,7 +42,6 @@ class Changes:
         self._counts: dict[Change, int] = {}
 
     def count_change(self, kind: Kind, before: str, after: str) -> None:
-        """Count one change of this text into that."""
         change = Change(kind, digest(before.encode("utf-8", "backslashreplace").decode()), after)
         self._counts[change] = self._counts.get(change, 0) + 1
 

@@ -54,7 +54,6 @@ def _words(text: str) -> Part:
 
 
 def _exactly(text: str) -> Part:
-    """Words in this case only."""
     parts = [part for word in text.split() for part in (_GAP, literal(word))]
     return sequence(*parts[1:])
 

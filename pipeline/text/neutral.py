@@ -138,7 +138,6 @@ def is_own(piece: Piece) -> bool:
 
 
 def _pattern(line: str) -> str:
-    """What begins like a line that we write."""
     marks = line[: len(line) - len(line.lstrip("#["))]
     words = line[len(marks) :].split()
     title = f"{_GAP}++".join(map(re.escape, words))

@@ -43,36 +43,26 @@ OF_PEERS = ("parallel calls", "long results")
 
 
 class Text(msgspec.Struct, tag_field="type", tag="text"):
-    """A text block."""
-
     text: str
 
 
 class Call(msgspec.Struct, tag_field="type", tag="tool_use"):
-    """A call, its input left raw."""
-
     id: str
     name: str
     input: msgspec.Raw
 
 
 class Result(msgspec.Struct, tag_field="type", tag="tool_result"):
-    """A result."""
-
     tool_use_id: str
     content: str
 
 
 class Message(msgspec.Struct):
-    """A message of nothing but these."""
-
     role: str
     content: list[Text | Call | Result]
 
 
 class Body(msgspec.Struct):
-    """A request."""
-
     model: str
     max_tokens: int
     tools: msgspec.Raw
@@ -130,7 +120,6 @@ def _once(into, out):
 
 
 def whole_history(options, target):
-    """201 messages, bytes to bytes."""
     history = histories.canonical(ROUNDS_OF_EIGHT)
     shapes = {"canonical": history, "openai": histories.openai_chat(history)}
     if target == "bedrock-converse":
@@ -205,7 +194,6 @@ def against(what, mine, name, theirs, least):
 
 
 def main():
-    """Measure and tell."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()

@@ -53,7 +53,6 @@ async def prepare(bootstrap, prefix, records):
 
 
 async def rate(bootstrap, prefix, records):
-    """Return visible outputs a second, from the first to the last."""
     tps = [TopicPartition(prefix + toy_stage.OUT, number) for number in range(PARTITIONS)]
     began = first = 0.0
     base = 0
@@ -103,14 +102,12 @@ def bare_loop(bootstrap, prefix):
 
 
 def fleet(bootstrap, prefix, directory, delivery):
-    """Return workers of the engine with the toy stage."""
     options = {"bootstrap_servers": bootstrap, "prefix": prefix, "partitions": PARTITIONS, "delivery": delivery}
     command = harness.toy_command(**options, state_dir=str(directory))
     return harness.Fleet(command, directory, kafka_broker.free_port)
 
 
 async def engine_rate(bootstrap, directory, delivery, records):
-    """Return the engine's rate on a backlog."""
     prefix = f"b{uuid.uuid4().hex[:6]}."
     await prepare(bootstrap, prefix, records)
     workers = fleet(bootstrap, prefix, directory, delivery)
@@ -122,7 +119,6 @@ async def engine_rate(bootstrap, directory, delivery, records):
 
 
 async def bare_rate(bootstrap, records):
-    """Return the bare loop's rate on a backlog."""
     prefix = f"b{uuid.uuid4().hex[:6]}."
     await prepare(bootstrap, prefix, records)
     process = multiprocessing.get_context("spawn").Process(target=bare_loop, args=(bootstrap, prefix), daemon=True)
@@ -170,7 +166,6 @@ async def latency(bootstrap, directory, delivery, seconds, per_second=200):
 
 
 def percentiles(values):
-    """Return p50, p90 and p99 for a person."""
     cuts = statistics.quantiles(values, n=100)
     return f"p50 {cuts[49]:.1f} ms, p90 {cuts[89]:.1f} ms, p99 {cuts[98]:.1f} ms"
 
@@ -200,7 +195,6 @@ async def run(options, directory):
 
 
 def main():
-    """Read the options and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=2)

@@ -53,17 +53,14 @@ def said(role, *blocks):
 
 
 def call(call_id):
-    """A call of a tool."""
     return {"type": "tool_use", "id": call_id, "name": "read", "input": {"path": "a"}}
 
 
 def result(call_id, content="text"):
-    """A result."""
     return {"type": "tool_result", "tool_use_id": call_id, "content": content}
 
 
 def dumped(messages):
-    """A history's JSON."""
     return json.dumps(list(messages)).encode()
 
 
@@ -189,7 +186,6 @@ LINES = {
 
 
 def normalised(data, target):
-    """Normalise it, or refuse it."""
     with suppress(InputError):
         pipeline.normalize(data, to=target).unjudged  # noqa: B018 - joined on access
 
@@ -210,14 +206,12 @@ def seconds(work, data, name):
 
 
 def growth(what, target, rounds):
-    """Two sizes of one kind of history."""
     made, most, unit, budget = KINDS[what]
     told = f"{what}, for {target}: {most:,} {unit}"
     compare(told, partial(seconds, normalised), (made(most), made(most // TIMES)), target, rounds=rounds, budget=budget)
 
 
 def growth_of_line(what, source, rounds):
-    """Two sizes of one kind of line."""
     line = LINES[what] * (1_000_000 // len(LINES[what]))
     compare(f"{source}, a line of {what}", partial(seconds, recovered), (line * TIMES, line), source, rounds=rounds)
 
@@ -242,7 +236,6 @@ def compare(what, work, data, name, *, rounds, budget=MOST):
 
 
 def main():
-    """Measure and tell."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--targets", nargs="+", choices=sorted(TARGETS), default=["anthropic"])

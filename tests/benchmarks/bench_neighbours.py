@@ -165,7 +165,6 @@ async def run(options, directory):
 
 
 def main():
-    """Read the options and measure."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=12.0, help="of load, for each measurement")
     parser.add_argument("--rounds", type=int, default=2)

@@ -79,7 +79,6 @@ async def cost(server, prefix, load, delivery, interval=0):
 
 
 async def drive(send, load, numbers):
-    """Send these events at the load's rate."""
     began = time.perf_counter()
     for sent, number in enumerate(numbers):
         if (wait := began + sent / load.rate - time.perf_counter()) > 0:
@@ -109,12 +108,10 @@ async def run(options, directory):
 
 
 def middle(costs):
-    """The median of each number by itself."""
     return Cost(*(statistics.median(getattr(one, name) for one in costs) for name in Cost.__struct_fields__))
 
 
 def compare(load, found):
-    """Each interval's cost against that of the worker without transactions."""
     base = found.pop("at least once")
     for name, one in found.items():
         cpu, latency = one.broker_cpu / base.broker_cpu, one.p50 / base.p50
@@ -136,7 +133,6 @@ def compare(load, found):
 
 
 def main():
-    """Read the options and measure."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rates", type=int, nargs="+", default=[200, 2_000])
     parser.add_argument("--partitions", type=int, nargs="+", default=[4, 12, 48])

@@ -97,7 +97,6 @@ def reading(lines, batch):
 
 
 def ours(lines, batch):
-    """Recovery. Returns the bytes written."""
     recovery = Recovery("claude-cli", records=False)
     encode = msgspec.json.Encoder().encode
     size = 0
@@ -108,7 +107,6 @@ def ours(lines, batch):
 
 
 def best(work):
-    """Seconds of one run of the work."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

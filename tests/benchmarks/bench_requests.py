@@ -45,7 +45,6 @@ SETTINGS = {
 
 
 def turns(length):
-    """The records of one session."""
     rounds = chain.from_iterable(one_round(number) for number in range(length))
     messages = openai_chat(list(islice(rounds, length)))
     return [msgspec.json.encode({"type": "turn.appended", "message": message}) for message in messages]
@@ -91,7 +90,6 @@ class Bench:
         self._runs = 0
 
     async def ours(self, length):
-        """Our pace on a backlog."""
         prefix = self._fresh()
         bench_worker.apply_topics(self.bootstrap, prefix)
         count = await write_backlog(self.bootstrap, prefix + TURNS, length, self.options.turns)
@@ -99,7 +97,6 @@ class Bench:
         return await self._pace(prefix, ["env", *(f"{k}={v}" for k, v in SETTINGS.items()), *command], count)
 
     async def litellm(self, length):
-        """The pace of the loop around LiteLLM on a backlog of its own."""
         prefix = self._fresh()
         places = Places(
             bootstrap=self.bootstrap,
@@ -164,7 +161,6 @@ async def run(options, directory):
 
 
 def main():
-    """Read the options and measure."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[10, 100, 1_000])
     parser.add_argument("--turns", type=int, default=8_000, help="of all sessions together")

@@ -104,7 +104,6 @@ async def run(records, rounds, directory):
 
 
 def main():
-    """Read the options and measure."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)

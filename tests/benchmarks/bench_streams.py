@@ -62,7 +62,6 @@ def sse(event, *, named):
 
 
 def recorded(source):
-    """The longest recorded streams of a source, or none."""
     path = CORPUS / f"{source}.jsonl.gz"
     if not path.is_file():
         return []
@@ -80,7 +79,6 @@ def as_sent(payload, source):
 
 
 def is_named(source):
-    """Whether a source names its events."""
     return source in {"anthropic", "openai-responses"}
 
 
@@ -91,7 +89,6 @@ def made(source, deltas):
 
 
 def chat(words):
-    """OpenAI's chat chunks."""
     common = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5", "usage": None}
     for delta, reason in [({"role": "assistant", "content": ""}, None), *(({"content": word}, None) for word in words)]:
         yield common | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
@@ -99,7 +96,6 @@ def chat(words):
 
 
 def responses(words):
-    """Events of the Responses API."""
     item = {"id": "msg_0", "type": "message", "role": "assistant", "status": "completed"}
     part = {"type": "output_text", "text": "".join(words), "annotations": []}
     place = {"item_id": "msg_0", "output_index": 0, "content_index": 0}
@@ -117,7 +113,6 @@ def responses(words):
 
 
 def anthropic(words):
-    """Events of the Messages API."""
     usage = {"input_tokens": 1, "output_tokens": 1}
     message = {"id": "msg_0", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
     yield {"type": "message_start", "message": message | {"stop_reason": None, "usage": usage}}
@@ -130,7 +125,6 @@ def anthropic(words):
 
 
 def gemini(words):
-    """Gemini's chunks."""
     common = {"responseId": "r0", "modelVersion": "gemini-3-pro", "usageMetadata": {"promptTokenCount": 1}}
     for word in words:
         yield common | {"candidates": [{"content": {"parts": [{"text": word}], "role": "model"}, "index": 0}]}
@@ -320,7 +314,6 @@ def growth(source, rounds):
 
 
 def main():
-    """Measure and tell."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()

@@ -110,7 +110,6 @@ def texts_in(value):
 
 
 def recorded_text():
-    """What was said in the recorded transcripts."""
     rows = msgspec.json.Decoder(Row)
     found = []
     for path in sorted((CORPUS / "claude-code-sessions").glob("*.jsonl.gz")):
@@ -152,7 +151,6 @@ def recorded_deltas(text):
 
 
 def pieces(text, size):
-    """A text cut into pieces of one size."""
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
@@ -168,7 +166,6 @@ def seconds(make, fed):
 
 
 def recorded(rounds):
-    """Rates on recorded text."""
     text = recorded_text()
     size = len(text.encode("utf-8", "surrogatepass")) / 1e6
     measure.say(f"recorded text: {size:.2f} MB")
@@ -236,7 +233,6 @@ def hostile(rounds):
 
 
 def main():
-    """Run all parts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()

@@ -84,7 +84,6 @@ def one_more_turn(target, rounds):
 
 
 def main():
-    """Measure and tell."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--targets", nargs="+", choices=sorted(TARGETS), default=sorted(TARGETS))

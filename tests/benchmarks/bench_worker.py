@@ -54,7 +54,6 @@ class FailedError(RuntimeError):
 
 @contextlib.contextmanager
 def process(command, log):
-    """A side's process; nothing of it is left afterwards."""
     with log.open("wb") as file:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
     try:
@@ -70,13 +69,11 @@ def reknit(*arguments):
 
 
 def apply_topics(bootstrap, prefix, partitions=PARTITIONS):
-    """Create the topics of a pipeline."""
     options = ["--bootstrap-servers", bootstrap, "--prefix", prefix, "--partitions", str(partitions)]
     subprocess.run(reknit("topics", "apply", *options), check=True, capture_output=True)
 
 
 def worker_command(bootstrap, prefix, delivery, directory, port=0):
-    """Start a worker of ours."""
     options = {
         "bootstrap-servers": bootstrap,
         "prefix": prefix,
@@ -148,7 +145,6 @@ class Bench:
         self._runs = 0
 
     def fresh(self):
-        """A prefix that nobody has used."""
         self._runs += 1
         return f"bench{self._runs}."
 
@@ -284,12 +280,10 @@ async def timed(bootstrap, prefix, partitions=PARTITIONS):
 
 
 def median(found):
-    """The median of each number by itself."""
     return Pace(statistics.median(one.rate for one in found), statistics.median(one.cpu for one in found))
 
 
 def compared(workload, middle, name):
-    """Our exactly-once rate against another side's."""
     ratio = middle["exactly-once"].rate / middle[name].rate
     budget = BUDGETS.get(name)
     return measure.Finding(
@@ -303,13 +297,11 @@ def compared(workload, middle, name):
 
 
 def percentiles(values):
-    """Return p50 and p99 for a person."""
     cuts = statistics.quantiles(values, n=100)
     return f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms"
 
 
 def has_quix(python):
-    """Whether that Python can run the Quix side."""
     return subprocess.run([python, "-c", "import quixstreams"], capture_output=True, check=False).returncode == 0
 
 

@@ -45,7 +45,6 @@ def with_thinking(history):
 
 
 def with_images(history):
-    """A screenshot with each question."""
     for message in history[::8]:
         message["content"].append({"type": "image", "source": _SCREENSHOT})
 
@@ -73,7 +72,6 @@ def with_cache_marks(history):
 
 
 def with_long_results(history):
-    """Results of 8 KB."""
     for message in history:
         for block in message["content"]:
             if block["type"] == "tool_result":
@@ -92,7 +90,6 @@ KINDS = {
 
 
 def of_kind(history, kind):
-    """The same history with what a kind has more."""
     made = deepcopy(history)
     KINDS[kind](made)
     return made

@@ -110,7 +110,6 @@ def loop(places, process):
 
 
 def as_record(record):
-    """A fetched record in the form that stages take."""
     return Record(
         partition=record.partition,
         offset=record.offset,
@@ -122,7 +121,6 @@ def as_record(record):
 
 
 async def send(producer, topic, number, rows):
-    """Send rows through whole batches; return their delivery futures."""
     futures, batch = [], producer.create_batch()
     for key, value, headers in rows:
         if batch.append(key=key, value=value, headers=headers, timestamp=None) is None:

@@ -45,7 +45,6 @@ def report(finding):
 
 
 def say(text):
-    """A line on standard output, at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -88,7 +87,6 @@ def medians(sides, rounds):
 
 
 def duration(seconds):
-    """A time with a unit that fits."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.2f} ms"

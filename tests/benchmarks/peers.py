@@ -132,7 +132,6 @@ PEERS = {
 
 
 def main():
-    """Answer until stdin ends."""
     name, target, path = sys.argv[1:]
     packages, ready = PEERS[name]
     history = json.loads(Path(path).read_bytes())

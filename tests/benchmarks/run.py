@@ -30,7 +30,6 @@ _VERDICTS = {True: "yes", False: "**no**", None: ""}
 
 
 def names():
-    """What there is to run."""
     return sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
 
 
@@ -77,7 +76,6 @@ def table(findings):
 
 
 def main():
-    """Run, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=names(), default=names())
     parser.add_argument("--seconds", type=float, default=480.0, help="the longest that one benchmark may take")

@@ -110,7 +110,6 @@ PEERS = {
 
 
 def main():
-    """Answer until stdin ends."""
     package, make = PEERS[sys.argv[1]]
     work = make()
     streams = [[event.encode() for event in stream] for stream in json.loads(Path(sys.argv[2]).read_bytes())]

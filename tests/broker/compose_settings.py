@@ -18,12 +18,10 @@ _SEPARATORS = {"_": ".", "__": "_", "___": "-"}
 
 
 def compose():
-    """The file as YAML reads it, anchors resolved."""
     return yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))
 
 
 def settings_from(environment):
-    """Broker settings by their Kafka names, from the environment of the image."""
     return {
         setting_name(name): str(value)
         for name, value in environment.items()
@@ -50,6 +48,5 @@ def settings_here(directory, ports):
 
 
 def listener_names():
-    """The names of the broker's listeners, each of which needs a port."""
     settings = settings_from(compose()["services"]["kafka"]["environment"])
     return [listener.partition("://")[0] for listener in settings["listeners"].split(",")]

@@ -63,7 +63,6 @@ class WorkerProcess:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it as the kernel would."""
         self.signal(signal.SIGKILL)
         if self._process:
             self._process.wait(10)
@@ -97,7 +96,6 @@ class WorkerProcess:
             return 0, ""
 
     async def ready(self, seconds: float = 30.0) -> None:
-        """Wait until it has read its state and works."""
         deadline = time.monotonic() + seconds
         while (await asyncio.to_thread(self.ask, "/readyz"))[0] != 200:
             if not self.running or time.monotonic() > deadline:
@@ -131,7 +129,6 @@ class Fleet:
 
 
 def toy_command(**options: Any) -> Callable[[int], Sequence[str]]:
-    """Return what starts the toy worker with these options."""
     script = str(Path(__file__).with_name("toy_worker.py"))
     return lambda port: [sys.executable, script, json.dumps(options | {"metrics_port": port})]
 
@@ -171,7 +168,6 @@ async def reader(bootstrap: str, isolation: str = "read_committed") -> AsyncIter
 async def read_all(
     bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed"
 ) -> list[list[Record]]:
-    """Return every visible record of a topic, by partition."""
     tps = [TopicPartition(topic, number) for number in range(partitions)]
     found: list[list[Record]] = [[] for _ in tps]
     async with reader(bootstrap, isolation) as consumer:
@@ -194,7 +190,6 @@ async def read_all(
 
 
 async def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    """Return the group's committed offsets of a topic."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
@@ -343,7 +338,6 @@ async def audit(  # noqa: PLR0917 - the places first, in the order of the pipeli
 
 
 def made_by(stage: Stage, records: Sequence[Record]) -> list[Output]:
-    """Return what a stage makes of records, undisturbed."""
     return stage.process(records).outputs if records else []
 
 

@@ -89,7 +89,6 @@ class Feeder:
     """Writes rows at a pace, the script's if none are given, then ends; leaving the block early stops it there."""
 
     async def wait(self) -> None:
-        """Return when everything is written."""
         await self._task
 
     def __init__(self, bootstrap: str, prefix: str, rate: int, rows: Iterable[Row] | None = None) -> None:

@@ -52,7 +52,6 @@ async def fed(bootstrap, prefix, rounds):
 
 
 async def described(bootstrap, topic):
-    """Which topic of which cluster has this name, as a worker asks it."""
     client = AIOKafkaClient(bootstrap_servers=bootstrap)
     await client.bootstrap()
     try:
@@ -122,7 +121,6 @@ async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broke
 
 @pytest.fixture
 def former(tmp_path):
-    """The directory of the former build."""
     packed = subprocess.run(["git", "-C", ROOT, "archive", FORMER], check=False, capture_output=True)
     if packed.returncode:
         pytest.skip(f"this clone does not hold {FORMER}")

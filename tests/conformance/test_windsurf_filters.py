@@ -61,7 +61,6 @@ def wanted(row):
 
 
 def splits(text):
-    """A text whole, character by character, and in two at every place."""
     yield [text]
     yield list(text)
     yield from ([text[:at], text[at:]] for at in range(1, len(text)))

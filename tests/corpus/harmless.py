@@ -49,7 +49,6 @@ def is_conversation(row):
 
 
 def outcome(row, provider):
-    """One recorded request, sent back to its own provider."""
     request = row["request"]
     if row.get("model") and "model" not in request and "modelId" not in request:
         request = request | {"model": row["model"]}
@@ -79,7 +78,6 @@ def outcomes_of(provider):
 
 
 def measured(provider):
-    """The shares of one provider; whoever explains a harmed request writes the reason in place of its kinds."""
     outcomes = outcomes_of(provider)
     codes = Counter(code for each in outcomes for code in {*each.lossless, *each.lossy})
     return Shares(
@@ -101,7 +99,6 @@ def write(path=SHARES_FILE):
 
 
 def tell(provider):
-    """Print the shares of one provider, and examples by kind."""
     outcomes = outcomes_of(provider)
     harmed, mended = sum(each.harmed for each in outcomes), sum(bool(each.lossless) for each in outcomes)
     click.echo(f"\n{provider}: {len(outcomes)} accepted, {harmed} harmed, {mended} with a lossless fix")

@@ -29,12 +29,10 @@ PLACES = 10**9 if os.environ.get("REKNIT_ALL_CUTS") else 6
 
 @cache
 def recordings(provider):
-    """The rows of a provider that have a stream."""
     return tuple(streams(provider))
 
 
 def payloads(row):
-    """The events of a stream, as text."""
     return [event if isinstance(event, str) else json.dumps(event) for event in row["stream"]]
 
 
@@ -44,13 +42,11 @@ def events(row):
 
 
 def parts_in(chunks):
-    """The parts of Gemini's chunks."""
     candidates = [candidate for chunk in chunks for candidate in chunk.get("candidates") or []]
     return [part for candidate in candidates for part in (candidate.get("content") or {}).get("parts") or []]
 
 
 def sse(row):
-    """The events of a stream as a server sends them."""
     return [event_bytes(payload) for payload in payloads(row)]
 
 
@@ -75,7 +71,6 @@ class Screen(NamedTuple):
 
 
 def screen(view):
-    """What a view shows."""
     calls = view.blocks("tool_use")
     return Screen(
         "".join(entry.text for entry in view.blocks("text", "choice")),
@@ -85,7 +80,6 @@ def screen(view):
 
 
 def raw_input(entry):
-    """A call's input as JSON text."""
     return entry.text if entry.input is None else bytes(entry.input).decode()
 
 
@@ -98,7 +92,6 @@ def arguments(text):
 
 
 def shown(source, row):
-    """What the undisturbed run of a recording shows."""
     return screen(reduce(fed(source, sse(row))))
 
 
@@ -124,17 +117,14 @@ def check_named(items):
 
 
 def incomplete(items):
-    """The items that ended before their end."""
     return [item for item in items if isinstance(item, ItemCompleted) and item.incomplete]
 
 
 def errors(items):
-    """The errors that were told."""
     return [item.message for item in items if isinstance(item, AgentError)]
 
 
 def in_records(pieces, size):
-    """The same events in records of so many."""
     return [b"".join(pieces[first : first + size]) for first in range(0, len(pieces), size)]
 
 

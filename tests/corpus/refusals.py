@@ -66,12 +66,10 @@ FACTS: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def refused(provider: str) -> list[dict[str, Any]]:
-    """The recorded refusals of one provider, those of bodies that are JSON objects."""
     return [row for row in rows(provider) if row["status"] != 200 and isinstance(row["request"], dict)]
 
 
 def judge(provider: str, row: dict[str, Any]) -> list[Violation]:
-    """What the rules find in a recorded request, by all that was recorded of it."""
     # A request to count tokens holds the request whose tokens are counted.
     body = row["request"].get("generateContentRequest", row["request"])
     path_has_model = provider in {"gemini", "bedrock-converse"}

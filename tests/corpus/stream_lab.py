@@ -36,17 +36,14 @@ class Recording(NamedTuple):
 
 
 def streams(name):
-    """The interactions of one file of the corpus that have a stream."""
     return [row for row in rows(name) if row.get("stream")]
 
 
 def sse(payload, name=""):
-    """An event as a server sends it."""
     return (f"event: {name}\n" if name else "").encode() + f"data: {payload}\n\n".encode()
 
 
 def frame(name, payload, kind="event"):
-    """An event as a binary event-stream message."""
     headers = b"".join(
         bytes([len(key)]) + key + b"\x07" + len(value).to_bytes(2, "big") + value
         for key, value in (
@@ -73,12 +70,10 @@ def shown(entry):
 
 
 def screen(items):
-    """What items leave on the screen."""
     return [shown(entry) for entry in reduce(items).entries]
 
 
 def fed(source, records, **options):
-    """The items of one run whose records are these."""
     return items_of(source, *records, **options)
 
 
@@ -198,7 +193,6 @@ each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__
 
 
 def strings(value):
-    """Every string in a value."""
     if isinstance(value, dict):
         for inner in value.values():
             yield from strings(inner)

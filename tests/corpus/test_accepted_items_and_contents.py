@@ -117,7 +117,6 @@ def of_items(items):
 
 
 def plain(part):
-    """A part without what is the default."""
     return {key: value for key, value in part.items() if value not in (None, "auto", "")}
 
 

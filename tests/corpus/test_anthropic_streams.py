@@ -75,7 +75,6 @@ def recording(row):
 
 
 def on_screen(content):
-    """Blocks as they are shown; thinking without a word is in the history alone."""
     return [shown(block) for block in content if block["type"] != "thinking" or block["thinking"]]
 
 
@@ -125,7 +124,6 @@ def test_cut_redelivered_broken_off_and_asked_for_again(recording, check):
 
 
 def without(block, *names):
-    """A block without these members, and without what says nothing."""
     return {name: value for name, value in block.items() if name not in names and value not in (None, "", [])}
 
 

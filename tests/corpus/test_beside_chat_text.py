@@ -25,7 +25,6 @@ each_provider = pytest.mark.parametrize("provider", PROVIDERS)
 
 
 def beside(value, name=""):
-    """Every address and title in an event."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from beside(inner, key)
@@ -77,7 +76,6 @@ def thinking(entries):
 
 
 def reasoning(message):
-    """The words of reasoning in a message, under whichever of its names."""
     details = message.get("reasoning_details") or []
     plain = message.get("reasoning_content") or message.get("reasoning") or ""
     parts = message.get("content") if isinstance(message.get("content"), list) else []

@@ -39,7 +39,6 @@ def is_generated(row):
 
 
 def is_anything(_row):
-    """Whether a row counts, where all do."""
     return True
 
 
@@ -68,7 +67,6 @@ EXCEPTIONS = {}
 
 
 def text_of(event):
-    """An event of a recording as its bytes had it."""
     return event if isinstance(event, str) else json.dumps(event)
 
 
@@ -85,12 +83,10 @@ def interactions(file):
 
 
 def streamed(source):
-    """The recorded streams of a source."""
     return [row for row in interactions(source.file) if row.get("stream") and source.is_own(row)]
 
 
 def answers(source):
-    """The recorded answers of a source that were not streamed."""
     return [row for row in interactions(source.file) if not row.get("stream") and source.is_own(row)]
 
 
@@ -100,7 +96,6 @@ def events(row):
 
 
 def fed(source, row):
-    """The items of an interaction."""
     return lab.fed(source.name, [lab.sse(event) for event in events(row)])
 
 
@@ -122,7 +117,6 @@ def strings(value, name=""):
 
 
 def named(event):
-    """The addresses and the titles in an event."""
     try:
         found = list(strings(json.loads(event)))
     except ValueError:
@@ -132,7 +126,6 @@ def named(event):
 
 
 def told(items):
-    """Everything that items say, decoded."""
     return "\n".join(text for _, text in strings(json.loads(msgspec.json.encode(items))))
 
 
@@ -169,7 +162,6 @@ _REASON = re.compile(r'"(?:stop_reason|stopReason|finishReason)":\s*(?:"(\w+)"|(
 
 
 def reasons(row):
-    """The reasons for its end that an answer tells; Gemini's may be numbers."""
     found = [name or number for event in events(row) for name, number in _REASON.findall(event)]
     return [{"1": "STOP", "2": "MAX_TOKENS"}.get(reason, reason) for reason in found]
 
@@ -207,12 +199,10 @@ def test_an_answer_that_was_not_streamed_is_on_the_screen(source):
 
 
 def texts(entries):
-    """The words on the screen."""
     return "".join(entry.text for entry in entries if entry.item_type == "text")
 
 
 def calls(entries):
-    """The inputs of the calls on the screen."""
     found = [entry for entry in entries if entry.item_type == "tool_use"]
     return [json.loads(bytes(entry.input) if entry.input is not None else entry.text or "{}") for entry in found]
 
@@ -233,7 +223,6 @@ def plain(source, answer):
 
 
 def blocks(source, answer):
-    """The blocks of an answer's first choice."""
     if source.name == "gemini":
         first = (answer.get("candidates") or [{}])[0]
         return (first.get("content") or {}).get("parts") or []

@@ -52,7 +52,6 @@ def shown(kind, members, text):
 
 
 def sent_again(block):
-    """A block of a Converse request."""
     call = block.get("toolUse")
     if call:
         return "tool_use", call["name"], call["toolUseId"], call["input"]

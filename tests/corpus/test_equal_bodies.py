@@ -35,7 +35,6 @@ def body_at(body, path):
 
 
 def edited(body, path, edit):
-    """A copy of a body in which ``edit`` has changed what holds the last step."""
     copy = json.loads(json.dumps(body))
     edit(body_at(copy, path[:-1]), path[-1])
     return copy

@@ -70,7 +70,6 @@ def plain(chunks):
 
 
 def sent_again(row):
-    """Texts and calls of the model's turn in the next request."""
     return plain([{"candidates": [{"content": turn} for turn in row["followup_assistant"]]}])
 
 

@@ -109,7 +109,6 @@ def place(path):
 
 
 def kinds_above(request, steps):
-    """The types of the blocks that a place is in."""
     value = request
     for step in steps:
         value = value[int(step)] if isinstance(value, list) else value[step]

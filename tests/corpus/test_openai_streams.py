@@ -99,7 +99,6 @@ def plain_chat(chunks):
 
 
 def of_sdk(final):
-    """Texts and calls of what the official accumulator made."""
     messages = [choice["message"] for choice in final["choices"]]
     text = "".join((message.get("content") or "") + (message.get("refusal") or "") for message in messages)
     calls = [call["function"] for message in messages for call in message.get("tool_calls") or []]
@@ -107,7 +106,6 @@ def of_sdk(final):
 
 
 def sent_again(messages):
-    """Texts and calls of an assistant's turn in a request, in either shape."""
     text = ""
     calls = []
     for message in messages:
@@ -134,7 +132,6 @@ def responses_in(row):
 
 
 def of_output(output):
-    """Texts and calls of a response."""
     parts = [part for item in output if item["type"] == "message" for part in item["content"]]
     calls = [item for item in output if item["type"] == "function_call"]
     text = "".join(part.get("text") or part.get("refusal") or "" for part in parts)
@@ -142,23 +139,19 @@ def of_output(output):
 
 
 def final(row):
-    """Texts and calls of all responses in a stream."""
     outputs = [of_output(output) for output in responses_in(row)]
     return "".join(text for text, _ in outputs), [call for _, calls in outputs for call in calls]
 
 
 def thought(item):
-    """The words of a reasoning item, a blank line between its parts."""
     return "\n\n".join(part["text"] for part in [*(item.get("summary") or []), *(item.get("content") or [])])
 
 
 def is_shown(item):
-    """Whether an item is on the screen: reasoning without words is not."""
     return item["type"] != "reasoning" or bool(thought(item))
 
 
 def thoughts(row):
-    """The reasoning of a stream's responses that has words."""
     reasoning = [item for output in responses_in(row) for item in output if item["type"] == "reasoning"]
     return [thought(item) for item in reasoning if is_shown(item)]
 
@@ -283,7 +276,6 @@ def test_sealed_reasoning_goes_back_as_it_came(provider):
 
 
 def sealed(row):
-    """The encrypted content of a stream's reasoning, as it was first told."""
     done = [event["item"] for event in events(row) if event["type"] == "response.output_item.done"]
     return [item["encrypted_content"] for item in done if item.get("encrypted_content")]
 
@@ -449,7 +441,6 @@ def test_another_attempt_takes_the_place_of_the_first(provider):
 
 
 def words_of_chat(chunks):
-    """All texts in chunks, and in what is left of a choice that went on behind its end."""
     rest = [chunk.get("content") for chunk in chunks if "choices" not in chunk]
     return plain_chat(chunks)[0] + "".join(words for words in rest if isinstance(words, str))
 

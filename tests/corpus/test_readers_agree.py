@@ -38,7 +38,6 @@ def read_all(provider):
 
 
 def without_nulls(body):
-    """A body, in which null is the same as not there."""
     return json.loads(body, object_hook=lambda members: {k: v for k, v in members.items() if v is not None})
 
 

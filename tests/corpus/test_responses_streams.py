@@ -37,7 +37,6 @@ def thought(item):
 
 
 def part_in_log(part):
-    """The block of a message's part in the log: what is no text as it came, and no text at all is none."""
     if part["type"] not in TEXTS:
         return [part]
     words = part[TEXTS[part["type"]]]
@@ -46,7 +45,6 @@ def part_in_log(part):
 
 
 def in_log(item, model):
-    """The blocks of an item in the log."""
     if item["type"] == "message":
         return [block for part in item["content"] for block in part_in_log(part)]
     if item["type"] == "reasoning":
@@ -66,7 +64,6 @@ def in_log(item, model):
 
 
 def on_screen(item):
-    """The entries of an item."""
     if item["type"] == "reasoning":
         return [("thinking", thought(item))] if thought(item) else []
     if item["type"] == "message":
@@ -229,7 +226,6 @@ def test_a_response_that_fails_has_what_its_last_event_says(provider):
 
 @cache
 def answers(provider):
-    """The responses of a file that did not stream."""
     found = [(row["id"], row["response"]) for row in rows(provider) if not row.get("stream")]
     return tuple((name, answer) for name, answer in found if isinstance(answer, dict) and "output" in answer)
 

@@ -100,17 +100,14 @@ class Asked(NamedTuple):
 
     @property
     def provider(self):
-        """What is so of all of the target's models."""
         return PROVIDERS[self.target]
 
     @property
     def named(self):
-        """The model as a document names it."""
         return {} if self.model is None else {"model": self.model}
 
     @property
     def documents(self):
-        """Histories for this target, with what may stand beside them."""
         required = {"messages": self.provider.histories} | {key: st.just(value) for key, value in self.named.items()}
         return st.fixed_dictionaries(required, optional=self.provider.beside)
 

@@ -88,7 +88,6 @@ def _validator(target):
 
 
 def request_type(target):
-    """The TypedDict of a whole request."""
     if target == "anthropic":
         from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
@@ -103,7 +102,6 @@ def request_type(target):
 
 
 def _strict(schema):
-    """The schema with eager lists and closed objects."""
     if isinstance(schema, list):
         return [_strict(part) for part in schema]
     if not isinstance(schema, dict):

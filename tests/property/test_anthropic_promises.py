@@ -51,7 +51,6 @@ def test_what_is_kept_is_unchanged(messages, policy):
 
 
 def blocks_of(message):
-    """A message's blocks; a string is one text block, whose place is 0."""
     content = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 

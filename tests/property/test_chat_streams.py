@@ -109,7 +109,6 @@ def chunk(choice, **members):
 
 
 def as_chunks(data, answer):
-    """The answer as a host streams it."""
     deltas = []
     deltas += [{"reasoning": piece} for piece in cut(data, answer.thought) if piece]
     deltas += [{"content": piece} for piece in cut(data, answer.text) if piece]
@@ -133,7 +132,6 @@ def as_chunks(data, answer):
 
 
 def whole(answer):
-    """The answer as a host gives it at once."""
     calls = [
         {"id": f"t{at}", "type": "function", "function": {"name": name, "arguments": given}}
         for at, (name, given) in enumerate(answer.calls)

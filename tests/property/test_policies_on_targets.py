@@ -26,12 +26,10 @@ def made(messages, target, policy, **values):
 
 
 def words(done):
-    """All that a request says, unescaped."""
     return json.dumps(json.loads(done.body), ensure_ascii=False) if done.body[:1] == b"{" else done.body.decode()
 
 
 def walk(value):
-    """Every object in a JSON value."""
     if isinstance(value, list):
         for item in value:
             yield from walk(item)

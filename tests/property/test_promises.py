@@ -74,7 +74,6 @@ def test_each_block_that_is_sent_to_openai_is_in_the_ledger(target, messages, po
 
 
 def found(body, place):
-    """What stands at a place of the body; content that is a string is its own first block."""
     value = body
     for step in place.split("."):
         if isinstance(value, str) and step == "0":
@@ -212,13 +211,11 @@ def test_a_healthy_history_has_no_fix_but_what_the_model_needs_and_comes_back_as
 
 
 def in_blocks(message):
-    """The message with a list for its content; where a text is all of it, it is a string on the way, and stays one."""
     content = message["content"]
     return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
 
 
 def numbered(messages):
-    """The messages with the calls numbered in their order."""
     numbers = {}
 
     def known(block):

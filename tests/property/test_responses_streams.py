@@ -68,8 +68,6 @@ class Answer(NamedTuple):
 
 
 def pieces(item, at):
-    """The events of an item: its beginning, its pieces, the pieces once more, and the item."""
-
     def about(kind, **members):
         return {"type": f"response.{kind}", "output_index": at, "item_id": item["id"]} | members
 
@@ -152,7 +150,6 @@ def thought(item):
 
 
 def block(item):
-    """An item in the log."""
     issuer = {"issuer": {"provider": "openai-responses", "model": "m"}}
     if item["type"] == "message":
         (part,) = item["content"]

@@ -101,7 +101,6 @@ def others(fixes):
 
 
 def kept(done):
-    """What became of every block that is no reasoning."""
     return sorted(
         (entry.path, entry.fate, entry.code)
         for entry in done.ledger

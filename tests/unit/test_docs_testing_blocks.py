@@ -13,7 +13,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="u
 
 
 def shown(word, language="python"):
-    """The one block of the page that has this word."""
     (block,) = [
         text for text in re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if word in text
     ]

@@ -60,7 +60,6 @@ def dotted(path):
 
 
 def imports(tree, path):
-    """Every module that a file imports, wherever in it, by its full name."""
     for base, name in imported(tree, path):
         yield base
         # `from pipeline import engine` imports pipeline.engine, if there is such a module.

@@ -93,7 +93,6 @@ def records(values, headers=()):
 
 
 def series(metrics):
-    """Every series and its value."""
     found = {}
     for family in metrics.registry.collect():
         if family.name.startswith("reknit_"):

@@ -126,7 +126,6 @@ keys = st.sampled_from(KEYS.split())
 
 
 def places(value, path=()):
-    """Every place in a JSON value below it."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         yield (*path, key)
@@ -135,7 +134,6 @@ def places(value, path=()):
 
 @st.composite
 def perturbed(draw, messages):
-    """Some of the messages, in their order, with up to two things in them otherwise."""
     chosen = copy.deepcopy([each for each in messages if draw(st.booleans())])
     for _ in range(draw(st.integers(0, 2))):
         found = list(places(chosen))

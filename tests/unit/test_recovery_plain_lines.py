@@ -52,7 +52,6 @@ def is_decoded_at_once(line):
 
 
 def places(value, path=()):
-    """Every object in the line, by its path."""
     if isinstance(value, dict):
         yield path
         for name, inner in value.items():
@@ -60,14 +59,12 @@ def places(value, path=()):
 
 
 def changed(value, path, change):
-    """The line with the object at the path changed."""
     if not path:
         return change(value)
     return value | {path[0]: changed(value[path[0]], path[1:], change)}
 
 
 def variants(fields):
-    """The line, and each line that differs from it in one member, or has one more or one less."""
     yield fields
     for path in places(fields):
         here = fields

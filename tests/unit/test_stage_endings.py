@@ -50,13 +50,11 @@ def log(*rows: tuple[str, float, object], headers: tuple = ()) -> list[Record]:
 
 
 def letters(found: Result) -> list[tuple[int, str]]:
-    """The offset and code of each dead letter."""
     every = [dict(output.headers) for output in found.outputs if output.topic == DEAD_LETTERS]
     return [(int(each["reknit.error.offset"]), each["reknit.error.code"].decode()) for each in every]
 
 
 def requested(found: Result) -> list[list[str]]:
-    """The texts of each request."""
     bodies = [json.loads(output.value) for output in found.outputs if output.topic == PROVIDER_REQUESTS]
     return [[block["text"] for message in body["messages"] for block in message["content"]] for body in bodies]
 

@@ -25,7 +25,6 @@ def event(kind: str, **fields: object) -> bytes:
 
 
 def streamed(text: str, message_id: str = "msg_1") -> list[bytes]:
-    """A whole answer, streamed in two deltas and confirmed."""
     half = len(text) // 2
     assistant = {"id": message_id, "role": "assistant", "model": "m", "content": [{"type": "text", "text": text}]}
     return [

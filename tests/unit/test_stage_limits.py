@@ -26,7 +26,6 @@ def turn(text, speaker=user):
 
 
 def run(log, limits, *, policy="go-on", batch=1, restart=None):
-    """The dead letters and the sessions that were sent requests; what is kept of the sizes."""
     defaults = Defaults(on_dead_letter=policy, limits=limits)
     stage, state, letters, sent, store = TurnsStage(defaults), {}, [], [], Records()
     stage.keep_in(store)

@@ -70,7 +70,6 @@ def published(outputs: list[Output]) -> list[Output]:
 
 
 def texts(outputs):
-    """The users' last words in each request."""
     bodies = [json.loads(output.value) for output in outputs if output.topic == PROVIDER_REQUESTS]
     return [body["messages"][-1]["content"][-1]["text"] for body in bodies]
 

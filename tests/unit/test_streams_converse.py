@@ -172,7 +172,6 @@ def test_without_its_stop_nothing_is_whole_that_a_limit_may_have_cut():
 
 
 def completed(items):
-    """The JSON with which items end that are of no type of ours."""
     raws = [item.raw for item in items if isinstance(item, ItemCompleted)]
     return [None if raw is msgspec.UNSET else json.loads(bytes(raw)) for raw in raws]
 

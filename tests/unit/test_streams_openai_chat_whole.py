@@ -31,7 +31,6 @@ def answer(reason="stop", *, id="c1", **message):  # noqa: A002  the member's na
 
 
 def run(*records):
-    """The items, and the blocks that go into the log."""
     found = streamed.run("openai-chat", *records)
     return found.items, found.blocks
 

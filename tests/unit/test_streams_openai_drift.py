@@ -38,7 +38,6 @@ READ_PARTS = {"text", "thought", "thought_signature", "function_call"}
 
 
 def kinds(union):
-    """The values of ``type`` in a union of the SDK's models."""
     found = set()
     for member in get_args(union):
         fields = getattr(member, "model_fields", None)

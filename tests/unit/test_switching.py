@@ -41,7 +41,6 @@ OF_TARGETS = {"signature_skipped", "tools_stubbed"}
 
 
 def answered(number, provider):
-    """What one provider said in its turn: a thought and a call, then its result and the user again."""
     thought = THOUGHTS[provider] | {"issuer": {"provider": provider, "model": MODELS[provider]}}
     call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"n": number}}
     result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"MARK-r{number}"}
@@ -52,7 +51,6 @@ def answered(number, provider):
 
 
 def history():
-    """One turn of each provider."""
     said = [message for number, provider in enumerate(THOUGHTS) for message in answered(number, provider)]
     return [{"role": "user", "content": "MARK-q"}, *said]
 

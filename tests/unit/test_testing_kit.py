@@ -46,8 +46,6 @@ def own_target(dialect):
 
 @pytest.fixture
 def own():
-    """Register a dialect under the name ``own``, and forget it afterwards."""
-
     def enter(dialect, rules=None, catalogue=None):
         register(own_target(dialect), rules or OwnRules(), catalogue)
         return Kit("own", shape="anthropic", blocks=blocks_in)

@@ -58,7 +58,6 @@ PLACES = {
 
 
 def members(union):
-    """The types in a union, inner unions taken apart."""
     origin = get_origin(union)
     if origin is Annotated:
         return members(get_args(union)[0])
@@ -68,7 +67,6 @@ def members(union):
 
 
 def tags(kind, key):
-    """The values of the literal by which a type is known."""
     if inspect.isclass(kind) and hasattr(kind, "model_fields"):
         field = kind.model_fields.get(key)
         hint = field.annotation if field else None
@@ -79,7 +77,6 @@ def tags(kind, key):
 
 
 def kinds(union, key="type"):
-    """The names of the types in a union."""
     found = set()
     for kind in members(union):
         names = tags(kind, key)

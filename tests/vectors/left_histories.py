@@ -30,7 +30,6 @@ _numbers = itertools.count(1)
 
 
 def word() -> str:
-    """A word that is said once."""
     return f"w{next(_numbers)}w"
 
 

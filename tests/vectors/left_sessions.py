@@ -74,7 +74,6 @@ class Log:
         return found
 
     def restart(self) -> None:
-        """Go on with a stage that has read the changelog."""
         self.stage = self._fresh()
 
 
@@ -159,7 +158,6 @@ def _output(at: int, output: Output) -> Json:
 
 
 def dumped(value: bytes | str | Json) -> bytes:
-    """An event as bytes, its JSON in UTF-8."""
     if isinstance(value, bytes):
         return value
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()

@@ -147,7 +147,6 @@ def planner() -> list[Json]:
 
 
 def recorded(source: str) -> list[list[Json | str]]:
-    """Streams that are recorded beside this file."""
     lines = (ROOT / "tests/vectors/provider_streams.jsonl").read_text().splitlines()
     rows = [found for found in map(json.loads, lines) if found["source"] == source]
     return [found["events"] for found in rows]

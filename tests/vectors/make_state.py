@@ -22,7 +22,6 @@ from pipeline._version import __version__
 
 
 def main() -> None:
-    """Write the file of this version."""
     path = Path(__file__).parent / f"state_{__version__.replace('.', '_')}.jsonl.gz"
     rows = [*turns(), *events()]
     lines = "".join(json.dumps(made, ensure_ascii=False) + "\n" for made in rows)

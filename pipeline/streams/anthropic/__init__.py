@@ -131,7 +131,6 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
         return super().odd(fields)
 
     def release_held(self) -> list[Event]:
-        """Inputs whose call never stopped."""
         return self._inputs()
 
     def _message_start(self, event: wire.MessageStart) -> list[Event]:
@@ -222,7 +221,6 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
 
 
 def _stopped_for(reason: str, told: Fields) -> MessageDelta:
-    """The message's stop reason, with what else is told about the stop."""
     return MessageDelta(reason, cut=reason in _CUT, details=read.others(told, {"stop_reason"}))
 
 

@@ -233,7 +233,6 @@ def _content(message: Fields) -> list[Raw] | None:
 
 
 def text_block(string: Raw) -> Raw:
-    """A text block around a raw JSON string."""
     return Raw(b'{"type":"text","text":' + bytes(string) + b"}")
 
 

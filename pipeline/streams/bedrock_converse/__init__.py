@@ -256,7 +256,6 @@ class BedrockConverse(PayloadDecoder[ConverseDecoderState]):
         return [*events, *self._ended()]
 
     def _whole(self, answer: wire.WholeAnswer) -> list[Event]:
-        """An answer that was not streamed."""
         left = self.release_held()
         self.state = ConverseDecoderState()
         blocks = wire.whole_blocks(answer.output.message.content)

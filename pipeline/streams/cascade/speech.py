@@ -60,7 +60,6 @@ class Filters:
         self._identity = IdentityRewriter(model)
 
     def think(self, thinking: str) -> str:
-        """More reasoning, as far as it can be shown."""
         return self._identity.feed(self._paths.feed(thinking))
 
     def end_thinking(self) -> str:
@@ -86,7 +85,6 @@ class Filters:
         return structs.replace(item, event=event, text=self._paths.whole(item.text))
 
     def error(self, message: str) -> str:
-        """An error's words, without the paths."""
         return self._paths.whole(message)
 
     def changes(self, index: int) -> list[Rewritten]:

@@ -111,7 +111,6 @@ Framing: TypeAlias = Callable[[bytes, Scan], Ends]
 
 
 def whole_lines(data: bytes, _scan: Scan) -> Ends:
-    """Lines, each of them an event."""
     return data.find(b"\n") + 1, data.rfind(b"\n") + 1
 
 
@@ -192,7 +191,6 @@ def _ends_without_blank_lines(data: bytes, scan: Scan) -> Ends:
 
 
 def is_object(payload: bytes) -> bool:
-    """Whether this is the JSON of one object, whole."""
     if payload[:1] != b"{" or payload[-1:] != b"}":
         return False
     try:
@@ -203,7 +201,6 @@ def is_object(payload: bytes) -> bool:
 
 
 def _take_line(part: bytes, scan: Scan) -> None:
-    """The next part of a line, or all of it."""
     if len(scan.line) < _HEAD:
         line = (scan.line + part).removeprefix(BOM)
         scan.line, part = line[:_HEAD], line[_HEAD:]

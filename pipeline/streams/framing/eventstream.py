@@ -68,7 +68,6 @@ def _messages(data: bytes) -> Iterator[tuple[dict[str, str], bytes] | tuple[byte
 
 
 def _checks(data: bytes) -> bool:
-    """Whether bytes end with their own checksum."""
     return len(data) >= 12 and crc32(data[:-4]) == int.from_bytes(data[-4:], "big")
 
 

@@ -339,7 +339,6 @@ def _plain_words(chunk: Chunk, choice: Choice) -> str:
 
 
 def _members(choice: Choice) -> Fields:
-    """What a choice's piece has, as JSON."""
     known: Fields = msgspec.json.decode(msgspec.json.encode(choice.delta or _NO_DELTA), type=Fields)
     return {name: value for name, value in known.items() if bytes(value) != b"null"} | choice.others
 

@@ -219,7 +219,6 @@ def _name_call(growing: Growing, at: int, came: ToolCall, function: Function) ->
 
 
 def _follow_json(call: Call, words: str) -> None:
-    """Follow what opens and closes in JSON."""
     depth, mode, past = call.depth, call.mode, 0
     if mode == _ESCAPE:
         mode, past = _STRING, 1

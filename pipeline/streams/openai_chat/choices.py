@@ -93,7 +93,6 @@ class ChoiceWriter(CallWriter):
         growing.started, growing.by_index, growing.by_id = 0, {}, {}
 
     def _add_words(self, kind: str, words: str) -> None:
-        """More words of this kind. A refusal is text of its own, and so is what a voice says."""
         if not words:
             return
         growing, shown_as = self.answer, "thinking" if kind == "thinking" else "text"

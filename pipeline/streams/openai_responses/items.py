@@ -38,7 +38,6 @@ class Part(Struct, gc=False):
 
     @property
     def words(self) -> str | None:
-        """Its text, where it is one."""
         said = self.refusal if self.type == REFUSAL else self.text
         return said if self.type in TEXT_PARTS else None
 
@@ -221,7 +220,6 @@ def _call(item: Item, raw: Raw, given: Raw, at: int) -> WholeBlock:
 
 
 def _input(item: Item) -> Raw | None:
-    """A call's whole input; None where it is not whole."""
     if item.status == "incomplete":
         return None
     if item.type == "custom_tool_call":

@@ -171,7 +171,6 @@ class Recovery:
         return fixes
 
     def take_finished(self) -> list[FinishedTurn]:
-        """The turns that were finished since this was last asked, in order."""
         memory = self._machine.memory
         turns, memory.finished = memory.finished, []
         return turns

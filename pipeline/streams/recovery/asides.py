@@ -36,7 +36,6 @@ def ignore(context: Context, event: Event) -> list[Item]:
 
 
 def show_aside(context: Context, event: Event) -> list[Item]:
-    """Pass on what stands beside the messages."""
     if isinstance(event, UserMessage):
         return _show_user_message(context, event)
     if isinstance(event, WholeMessage):
@@ -65,7 +64,6 @@ def _show_failure(context: Context, event: Failed) -> list[Item]:
 
 
 def _note_fix(context: Context, event: Rewritten) -> list[Item]:
-    """Remember for the log of fixes what was changed in which item."""
     block = context.memory.message.block_at(event.index) if context.memory.message else None
     fix = Fix(
         code=event.code,

@@ -16,7 +16,6 @@ from topics.items import Item
 
 
 def withdraw_block(block: Block) -> list[Item]:
-    """Take a block off the screen."""
     block.withdrawn = True
     return [] if block.unseen else [retracted(block)]
 

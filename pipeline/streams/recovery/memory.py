@@ -77,7 +77,6 @@ class Ids(Struct):
         return self.numbered - 1
 
     def for_call(self, tool_id: str) -> str:
-        """The item id of a new call."""
         suffix, item_id = self.again.get(tool_id, 1), tool_id
         while not self._is_new(item_id):
             suffix += 1

@@ -102,7 +102,6 @@ class Block(Struct, kw_only=True):
         return text
 
     def note_member(self, event: BlockNoted) -> None:
-        """Take a member that stands beside the text."""
         if event.aside:
             self._note_aside(event)
         elif event.appends:
@@ -118,7 +117,6 @@ class Block(Struct, kw_only=True):
         self.asides[event.name] = value
 
     def extras(self) -> dict[str, Raw]:
-        """What stands beside the text, for the item."""
         return self.noted_members() | {name: Raw(value) for name, value in self.asides.items()}
 
     def noted_members(self) -> dict[str, Raw]:
@@ -186,7 +184,6 @@ class Message(Struct, kw_only=True):
         return [block for block in self.blocks if not block.withdrawn]
 
     def add_block(self, block: Block) -> None:
-        """Begin a new block, which is the newest at its place."""
         if block.index >= 0:
             self.places[block.index] = len(self.blocks)
         self.blocks.append(block)
