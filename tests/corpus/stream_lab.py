@@ -190,14 +190,3 @@ def _texts(blocks):
 # What every recording goes through, whatever its provider.
 CHECKS = (check_cuts, check_redelivery, check_disconnects, check_retry)
 each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-
-
-def strings(value):
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from strings(inner)
-    elif isinstance(value, str):
-        yield value

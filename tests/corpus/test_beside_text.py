@@ -42,14 +42,39 @@ def is_anything(_row):
     return True
 
 
+def is_chat(row):
+    return bool(row.get("stream")) or any("message" in choice for choice in whole(row).get("choices") or [])
+
+
+def is_response(row):
+    return bool(row.get("stream")) or "output" in whole(row)
+
+
+# What a response repeats of its request: nothing of it is said about the answer.
+ECHOED = {"instructions", "tools", "text", "metadata", "tool_choice", "prompt"}
+
+
+def beside_pieces(event):
+    """A Responses event without the pieces of texts, and without what it repeats of its request."""
+    if event.get("type", "").endswith(".delta"):
+        return {}
+    answer = event.get("response", event)
+    said = {name: value for name, value in answer.items() if name not in ECHOED}
+    return event | {"response": said} if "response" in event else said
+
+
 class Source(NamedTuple):
-    """A source: the file of its recordings, how many are streams and how many are not, and which are its own."""
+    """A source: the file of its recordings, how many are streams and how many are not, and which are its own.
+
+    ``said`` is what an event says of the answer.
+    """
 
     name: str
     file: str
     streams: int
     answers: int
     is_own: Callable[[Row], bool] = is_anything
+    said: Callable[[Any], Any] = lambda event: event
 
 
 SOURCES = [
@@ -59,8 +84,15 @@ SOURCES = [
     Source("anthropic", "bedrock-invoke", 27, 52, is_claude),
     Source("bedrock-converse", "bedrock-converse", 56, 419),
     Source("gemini", "gemini", 297, 503, is_generated),
+    # The others' ends and whole answers have modules of their own.
+    Source("openai-chat", "openai-chat", 232, 441, is_chat),
+    Source("openai-chat", "openai-compat", 157, 221, is_chat),
+    Source("openai-chat", "other", 25, 2, is_chat),
+    Source("openai-responses", "openai-responses", 183, 286, is_response, beside_pieces),
+    Source("openai-responses", "responses-compat", 26, 46, is_response, beside_pieces),
 ]
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.file)
+each_of_blocks = pytest.mark.parametrize("source", SOURCES[:5], ids=lambda source: source.file)
 
 # Addresses and titles that no item has, by the end of a recording's id, and why.
 EXCEPTIONS = {}
@@ -101,6 +133,7 @@ def fed(source, row):
 
 # -- what is named ------------------------------------------------------------------------------------------------
 
+TITLES = {"title", "filename", "file_id", "url"}
 ADDRESS = re.compile(r"https?://[^\s\"'<>\\]+")
 
 
@@ -116,17 +149,19 @@ def strings(value, name=""):
             yield from strings(inner, name)
 
 
-def named(event):
+def named(source, event):
     try:
-        found = list(strings(json.loads(event)))
+        found = list(strings(source.said(json.loads(event))))
     except ValueError:
         return set()
-    titles = {text for name, text in found if name == "title" and text}
+    titles = {text for name, text in found if text and (name in TITLES or text.startswith("http"))}
     return titles.union(*(ADDRESS.findall(text) for _, text in found))
 
 
 def told(items):
-    return "\n".join(text for _, text in strings(json.loads(msgspec.json.encode(items))))
+    """Everything that items say, decoded, and the texts that their deltas make."""
+    said = [text for _, text in strings(json.loads(msgspec.json.encode(items)))]
+    return "\n".join([*said, *(entry.text for entry in reduce(items).entries)])
 
 
 @each_source
@@ -134,7 +169,7 @@ def test_every_address_and_every_title_is_in_the_items(source):
     missing = {}
     count = 0
     for row in [*streamed(source), *answers(source)]:
-        expected = set().union(*map(named, events(row)))
+        expected = set().union(*(named(source, event) for event in events(row)))
         count += len(expected)
         said = told(fed(source, row)) if expected else ""
         lost = sorted(text for text in expected if text not in said)
@@ -144,7 +179,7 @@ def test_every_address_and_every_title_is_in_the_items(source):
     assert count or source.file in {"anthropic-compat", "bedrock-invoke"}
 
 
-@each_source
+@each_of_blocks
 def test_sources_of_a_text_stand_with_the_text_and_not_beside_it(source):
     """Where an answer has a text and names sources, they are not told apart from it."""
     apart = [
@@ -166,7 +201,7 @@ def reasons(row):
     return [{"1": "STOP", "2": "MAX_TOKENS"}.get(reason, reason) for reason in found]
 
 
-@each_source
+@each_of_blocks
 def test_an_answer_whose_end_was_told_is_not_called_cut(source):
     for row in [*streamed(source), *answers(source)]:
         items = fed(source, row)
@@ -188,7 +223,7 @@ def test_the_recordings_are_all_there(source):
 # -- answers that were not streamed ----------------------------------------------------------------------------------
 
 
-@each_source
+@each_of_blocks
 def test_an_answer_that_was_not_streamed_is_on_the_screen(source):
     for row in answers(source):
         items = fed(source, row)
@@ -233,7 +268,7 @@ def blocks(source, answer):
 # -- beside the official client --------------------------------------------------------------------------------------
 
 
-@each_source
+@each_of_blocks
 def test_stop_reasons_and_tokens_are_the_official_clients(source):
     for row in streamed(source):
         final = row.get("sdk_final")
