@@ -34,14 +34,16 @@ MOST_LATENCY = 2.0
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What an event took of the broker's processor (µs), and how long events took to their items (ms)."""
+    """What an event took of the processor (µs), the broker's and the worker's, and how long to its items (ms)."""
 
     broker_cpu: float
+    worker_cpu: float
     p50: float
     p99: float
 
     def __str__(self):
-        return f"{self.broker_cpu:.0f} µs of CPU an event, p50 {self.p50:.1f} ms, p99 {self.p99:.1f} ms"
+        cpu = f"{self.broker_cpu:.0f} µs of CPU an event, the worker {self.worker_cpu:.0f} µs"
+        return f"{cpu}, p50 {self.p50:.1f} ms, p99 {self.p99:.1f} ms"
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -65,17 +67,17 @@ async def cost(server, prefix, load, delivery, interval=0):
             await drive(send, load, range(load.rate))  # the first second warms up
             await asyncio.sleep(0.5)
             took.clear()
-            spent, numbers = (
-                bench_worker.cpu_seconds(server.pid or 0),
-                range(load.rate, int(load.rate * (load.seconds + 1))),
-            )
+            numbers = range(load.rate, int(load.rate * (load.seconds + 1)))
+            processes = (server.pid or 0, worker.pid)
+            spent = [bench_worker.cpu_seconds(pid) for pid in processes]
             await drive(send, load, numbers)
             await asyncio.sleep(1.5)
-            used = (bench_worker.cpu_seconds(server.pid or 0) - spent) / len(numbers) * 1e6
+            used = [bench_worker.cpu_seconds(pid) for pid in processes]
+            cpu = [(now - then) / len(numbers) * 1e6 for now, then in zip(used, spent, strict=True)]
     finally:
         worker.end()
     cuts = statistics.quantiles(took, n=100)
-    return Cost(used, cuts[49], cuts[98])
+    return Cost(*cpu, cuts[49], cuts[98])
 
 
 async def drive(send, load, numbers):

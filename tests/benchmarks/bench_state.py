@@ -1,6 +1,6 @@
 """State: what a turn and a delta write of it, and how many sessions one worker holds with the disk store.
 
-    python tests/benchmarks/bench_state.py [--sessions 100000] [--turns 50]
+    python tests/benchmarks/bench_state.py [--sessions 100000] [--turns 50] [--only worker]
 
 The first part needs nothing: bytes of the changelog for each record, one a batch, which is the worst that can be. The
 second runs a real worker on a real Kafka (Java 17, `deploy/kafka`) and looks at its resident memory, and at how soon it
@@ -107,7 +107,7 @@ async def one_worker(sessions, turns, directory):
     """All sessions' turns through one worker, turn by turn over all of them: each is cold when it comes again."""
     server = kafka_broker.Broker(directory / "kafka", heap="1g")
     server.start()
-    port = 9_464
+    port = kafka_broker.free_port()
     place = (server.bootstrap, "")
     try:
         await lab.make_topics(*place)
@@ -145,13 +145,16 @@ def main():
     parser = measure.arguments(__doc__)
     parser.add_argument("--sessions", type=int, default=2_000, help="100000 is what the budget is for")
     parser.add_argument("--turns", type=int, default=50)
+    parser.add_argument("--only", nargs="+", choices=["bytes", "worker"], default=["bytes", "worker"])
     options = parser.parse_args()
-    bytes_of_state("turns that settle", TurnsStage, settled_turns)
-    # The work for a record grows with what is open: 8,000 results take half an hour.
-    bytes_of_state("results of open calls", TurnsStage, results_of_open_calls, SIZES[:-1])
-    bytes_of_state("small deltas of one message", EventsStage, small_deltas)
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(one_worker(options.sessions, options.turns, Path(directory)))
+    if "bytes" in options.only:
+        bytes_of_state("turns that settle", TurnsStage, settled_turns)
+        # The work for a record grows with what is open: 8,000 results take half an hour.
+        bytes_of_state("results of open calls", TurnsStage, results_of_open_calls, SIZES[:-1])
+        bytes_of_state("small deltas of one message", EventsStage, small_deltas)
+    if "worker" in options.only:
+        with tempfile.TemporaryDirectory() as directory:
+            asyncio.run(one_worker(options.sessions, options.turns, Path(directory)))
 
 
 if __name__ == "__main__":

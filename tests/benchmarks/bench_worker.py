@@ -14,11 +14,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -46,6 +48,7 @@ TIMES = {"recorded": 1, "long": 4}
 BUDGETS = {"faust": 40.0, "quix": 4.0, "bare": 1.0}
 NAMES = {"faust": "idiomatic Faust", "quix": "Quix Streams", "bare": "bare aiokafka loop, no transactions"}
 LONGEST_LATENCY = 2.0
+ALL = ("rate", "two", "latency")
 
 
 class FailedError(RuntimeError):
@@ -103,8 +106,8 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def pace(bootstrap, topic, lines, side):
-    """Measure from the first visible output to the last."""
+async def pace(bootstrap, topic, lines, *sides):
+    """Measure from the first visible output to the last; ``sides`` are the processes that do the work."""
     tps = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     began = first = last = time.perf_counter()
     base = seen = 0
@@ -116,15 +119,24 @@ async def pace(bootstrap, topic, lines, side):
             now = time.perf_counter()
             if total > seen:
                 if not base:
-                    base, first, spent = total, now, cpu_seconds(side.pid)
-                seen, last, began, so_far = total, now, now, cpu_seconds(side.pid)
+                    base, first, spent = total, now, sum(cpu_seconds(side.pid) for side in sides)
+                seen, last, began = total, now, now
+                so_far = sum(cpu_seconds(side.pid) for side in sides)
             elif base and now - last > QUIET_SECONDS and await at_end(bootstrap, topic):
                 # The first look was at `base` outputs already: their lines were done before the clock started.
                 done = lines * (1 - base / seen)
                 return Pace(done / (last - first), (so_far - spent) / done * 1e6)
-            if side.poll() is not None or now - began > PATIENCE_SECONDS:
-                raise FailedError(f"{topic}: status {side.poll()}, {seen} outputs")
+            statuses = [side.poll() for side in sides]
+            if any(status is not None for status in statuses) or now - began > PATIENCE_SECONDS:
+                raise FailedError(f"{topic}: status {statuses}, {seen} outputs")
             await asyncio.sleep(0.02)
+
+
+def has_partitions(port, count):
+    """Whether the worker with this port says that it has so many partitions and their state."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        return f'reknit_partitions{{topic="{EVENTS}"}} {count:.1f}\n' in page.read().decode()
+    return False
 
 
 async def at_end(bootstrap, topic):
@@ -149,13 +161,53 @@ class Bench:
         return f"bench{self._runs}."
 
     async def worker(self, delivery, workload):
-        """Our pace on a backlog."""
         prefix, lines = self.fresh(), self.options.lines * TIMES[workload]
         apply_topics(self.bootstrap, prefix)
         await recorded.write_backlog(self.bootstrap, prefix + EVENTS, workload, PARTITIONS, lines)
         command = worker_command(self.bootstrap, prefix, delivery, self.directory)
         with process(command, self.directory / f"{prefix}log") as side:
             return await pace(self.bootstrap, prefix + ITEMS, lines, side)
+
+    async def together(self, workload, count):
+        """The pace of so many workers of one pipeline, of which each has its share of the partitions from the start."""
+        prefix, lines = self.fresh(), self.options.lines * TIMES[workload]
+        apply_topics(self.bootstrap, prefix)
+        with contextlib.ExitStack() as stack:
+            sides = {}
+            for number in range(count):
+                place, port = self.directory / f"{prefix}{number}", kafka_broker.free_port()
+                command = worker_command(self.bootstrap, prefix, "exactly-once", place, port)
+                # While the backlog is written they stand still, and nobody is to take them for dead.
+                command = ["env", "REKNIT_SESSION_SECONDS=60", *command]
+                sides[port] = stack.enter_context(process(command, self.directory / f"{prefix}{number}.log"))
+            until = time.monotonic() + PATIENCE_SECONDS
+            while not all(has_partitions(port, PARTITIONS / count) for port in sides):
+                if time.monotonic() > until:
+                    raise FailedError(f"{prefix}: {count} workers do not share the partitions")
+                await asyncio.sleep(0.2)
+            for side in sides.values():
+                side.send_signal(signal.SIGSTOP)
+            await recorded.write_backlog(self.bootstrap, prefix + EVENTS, workload, PARTITIONS, lines)
+            for side in sides.values():
+                side.send_signal(signal.SIGCONT)
+            return await pace(self.bootstrap, prefix + ITEMS, lines, *sides.values())
+
+    async def scaling(self, workload):
+        """One worker and two, in turns, on as many processors as there are."""
+        await self.together(workload, 1)
+        paces = {1: [], 2: []}
+        for _ in range(self.options.rounds):
+            for count, found in paces.items():
+                found.append(await self.together(workload, count))
+        one, two = (median(found) for found in paces.values())
+        measure.report(
+            measure.Finding(
+                what=f"two workers, {workload} claude-cli lines, {os.cpu_count()} cores for them and the broker",
+                ours=str(two),
+                theirs=f"one worker {one}",
+                ratio=f"{two.rate / one.rate:.2f} times as fast",
+            )
+        )
 
     async def host(self, name, workload):
         """The pace of another host on a backlog of its own."""
@@ -314,6 +366,8 @@ async def run(options, directory):
         if "rate" in options.only:
             for workload in options.workloads:
                 await bench.throughput(workload)
+        if "two" in options.only:
+            await bench.scaling("long")
         if "latency" in options.only:
             await bench.latency()
     finally:
@@ -321,13 +375,12 @@ async def run(options, directory):
 
 
 def main():
-    """Read the options and measure."""
     parser = measure.arguments(__doc__)
     parser.add_argument("--lines", type=int, default=80_000)
     parser.add_argument("--workloads", nargs="+", choices=["recorded", "long"], default=["recorded", "long"])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=6.0, help="of load, for each measurement of latency")
-    parser.add_argument("--only", nargs="+", choices=["rate", "latency"], default=["rate", "latency"])
+    parser.add_argument("--only", nargs="+", choices=ALL, default=ALL)
     parser.add_argument("--logs", type=Path, help="keep the logs of all sides in this directory")
     options = parser.parse_args()
     for name in ("aiokafka", "asyncio"):

@@ -36,6 +36,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert pages == {
         "README.md",
+        "capacity.md",
         "testing.md",
         "feeding.md",
         "consuming.md",
