@@ -36,6 +36,7 @@ def ignore(context: Context, event: Event) -> list[Item]:
 
 
 def show_aside(context: Context, event: Event) -> list[Item]:
+    """Pass on what stands beside the messages."""
     if isinstance(event, UserMessage):
         return _show_user_message(context, event)
     if isinstance(event, WholeMessage):
