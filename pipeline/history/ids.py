@@ -60,6 +60,8 @@ class IdTable:
         self._used: set[str] = set()
         self._rewritten: dict[str, int] = {}
         self._answered: dict[str, bool] = {}
+        # How earlier calls of an id ended, where there were some.
+        self._earlier: dict[str, list[bool]] = {}
 
     def begin_turn(self) -> None:
         """Let the calls of a new turn of the assistant's have the ids of earlier ones, where they may."""
@@ -73,10 +75,10 @@ class IdTable:
         if not taken and _LEGAL(original) and self._is_free(original):
             self._take_id(original)
             return original
-        count = self._rewritten.get(original, 0)
+        count = before = self._rewritten.get(original, 0)
         while not self._is_free(final := _derive(original, count)):
             count += 1
-        self._rewritten[original] = count + 1
+        self._rewritten[original] = before + 1
         self._take_id(final)
         return final
 
@@ -92,11 +94,32 @@ class IdTable:
         self._used.update(ids)
         for image, taken in self._images:
             taken.update(map(image, ids))
+        for each in self._answered.keys() & ids:
+            self._earlier.setdefault(each, []).append(self._answered[each])
         self._answered.update(dict.fromkeys(ids, True))
 
     def settle_call(self, call: SettledCall) -> None:
         """Remember how a call ended, for results that come after it has been settled."""
+        if call.original in self._answered:
+            self._earlier.setdefault(call.original, []).append(self._answered[call.original])
         self._answered[call.original] = call.answered
+
+    def unsettle_call(self, call: SettledCall) -> None:
+        """Take back the call that was settled last, as if it had never been made."""
+        earlier = self._earlier.get(call.original)
+        if earlier:
+            self._answered[call.original] = earlier.pop()
+        else:
+            self._answered.pop(call.original, None)
+        self.take_back(call.original, call.final)
+
+    def take_back(self, original: str, final: str) -> None:
+        """Take back a call that has not been settled."""
+        if final != original:
+            self._rewritten[original] -= 1
+        self._used.discard(final)
+        for image, taken in self._images:
+            taken.discard(image(final))
 
     def reload(self, call: SettledCall) -> None:
         """Take a call from saved state, in the order in which they were settled."""

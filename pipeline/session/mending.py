@@ -6,6 +6,7 @@ A target has one lane, and a second one where a policy only observes some mends:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -16,8 +17,8 @@ from pipeline.history.ids import IdWriter, SettledCall
 from pipeline.history.machine import History
 from pipeline.model import Policy, Structure, Turn
 from pipeline.registry import Target
-from pipeline.session.settled import SettledPart, SettledSlice, Shared
-from pipeline.session.state import Head, Mended, Slice
+from pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
+from pipeline.session.state import Head, Mended, OpenEnd, Slice, load_open_end
 from pipeline.targets import Setting
 from pipeline.targets.base import HealthyTurns, images_of, structure_of
 
@@ -57,6 +58,7 @@ class Mending:
         self.calls: list[SettledCall] = []
         self.settled_bytes = 0
         self._open_parts()
+        self._sizes: list[tuple[Size, dict[str, Size]]] = []  # with each segment
         self.mark_packed(Slice())
 
     @property
@@ -133,16 +135,18 @@ class Mending:
     def regain(self, slices: Sequence[Slice], saved: Head) -> None:
         """Take back what was saved, after the machine's history."""
         for gained in slices:
+            self._sizes.append(self._size())
             mended = gained.mended(self.names[0])
             self.shared.ids += mended.ids
             self.shared.fixes += mended.fixes
             self.shared.gone += mended.gone
+            self.calls += mended.calls
             for name, part in self.parts.items():
                 part.regain(gained.tracks.get(name, SettledSlice()))
         for name, part in self.parts.items():
             part.resume(saved.tracks[name])
         self.mark_packed(saved.gained)
-        self.calls = saved.gained.mended(self.names[0]).calls
+        del self._sizes[:1]
 
     def mark_packed(self, behind: Slice) -> None:
         """Remember up to where segments hold what there is; ``behind`` is what none of them holds yet."""
@@ -151,14 +155,53 @@ class Mending:
             len(shared.ids) - len(mended.ids),
             len(shared.fixes) - len(mended.fixes),
             len(shared.gone) - len(mended.gone),
+            len(self.calls) - len(mended.calls),
         )
-        self.calls = []
         self._mark_parts_packed(behind)
 
     def _mark_parts_packed(self, behind: Slice) -> None:
         tracks = {name: behind.tracks.get(name, SettledSlice()) for name in self.parts}
         self._packed_parts = {name: part.size(tracks[name]) for name, part in self.parts.items()}
         self.settled_bytes = sum(len(chunk) for track in tracks.values() for chunk in track.chunks)
+
+    def note_segment(self) -> None:
+        """Remember what there is now that all of it stands in segments."""
+        self.mark_packed(Slice())
+        self._sizes.append(self._size())
+        for part in self.parts.values():
+            part.note_milestone(len(self._sizes))
+
+    def _size(self) -> tuple[Size, dict[str, Size]]:
+        shared = self.shared
+        settled = (len(shared.ids), len(shared.fixes), len(shared.gone), len(self.calls))
+        return settled, {name: part.size(SettledSlice()) for name, part in self.parts.items()}
+
+    def cut(self, segments: int, saved: OpenEnd) -> None:
+        """Go back to how the machine was when the last of so many segments was written."""
+        ids, parts = self.history.ids, self.parts
+        (id_count, fix_count, gone_count, call_count), sizes = self._sizes[segments - 1]
+        for exchange in self.history.exchanges:
+            for call in exchange.calls if not exchange.sealed else ():
+                ids.take_back(call.original, exchange.tool_use(call).id)
+        for settled in reversed(self.calls[call_count:]):
+            ids.unsettle_call(settled)
+        self.history = History(self.history.policy, structure_for(self.lanes[0], self.setting))
+        self.history.ids = ids
+        load_open_end(saved.machine(self.names[0])[1], self.history)
+        # Requests that were made read the lists, so these are copies, of pointers.
+        shared, self.shared = self.shared, Shared()
+        self.shared.ids, self.shared.fixes = shared.ids[:id_count], shared.fixes[:fix_count]
+        self.shared.gone, self.shared.system = shared.gone[:gone_count], self.history.system
+        del self.calls[call_count:], self._sizes[segments:]
+        self._parts = {name: copy(part) for name, part in parts.items()}
+        for name, part in self._parts.items():
+            part.cut(sizes[name], saved.tracks[name], segments)
+        self.mark_packed(Slice())
+
+    def can_cut(self, segments: int, saved: OpenEnd) -> bool:
+        """Whether the parts can go on from there: before anything settles, a system message gives them another head."""
+        (settled, *_), _ = self._sizes[segments - 1]
+        return settled > 0 and saved.tracks.keys() >= self.parts.keys()
 
     @property
     def settled(self) -> int:
@@ -167,9 +210,9 @@ class Mending:
 
     def gained(self) -> Mended:
         """What the machine has settled since the last segment."""
-        ids, fixes, gone = self._packed_shared
+        ids, fixes, gone, calls = self._packed_shared
         shared = self.shared
-        return Mended(self.names, shared.ids[ids:], shared.fixes[fixes:], shared.gone[gone:], self.calls)
+        return Mended(self.names, shared.ids[ids:], shared.fixes[fixes:], shared.gone[gone:], self.calls[calls:])
 
     def tracks(self) -> dict[str, SettledSlice]:
         """What each lane's part has gained since the last segment."""

@@ -20,7 +20,7 @@ from pipeline.registry import Target, target_named
 from pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from pipeline.session.request import Normalized
 from pipeline.session.state import LogEntry, decode_whole_log, encode_whole_log
-from pipeline.session.working import WorkingHistory, entries_before
+from pipeline.session.working import WorkingHistory
 from pipeline.targets import Setting
 
 GivenMessage: TypeAlias = dict[str, Any] | bytes | str | Turn
@@ -185,14 +185,10 @@ class Session:
         Raises:
             InputError: no such message.
         """
-        entries = list(self._work.archive.entries())
-        if isinstance(to, int):
-            count, least = to, 0
-        else:
-            count, least = max((e.index for e in entries if isinstance(e, Turn) and e.id == to), default=-1) + 1, 1
+        count, least = (to, 0) if isinstance(to, int) else (self._work.archive.last_named(to) + 1, 1)
         if not least <= count <= self.count:
             raise InputError("unknown_message", f"no message {to!r} to go back to; the history has {self.count}")
-        self._work = self._work.again(entries_before(entries, count), count, dict.fromkeys(self.targets, "rewound"))
+        self._work = self._work.back(count, dict.fromkeys(self.targets, "rewound"))
 
     # The log, as another session takes it up.
 
@@ -237,6 +233,9 @@ class Session:
     @property
     def segment_count(self) -> int:
         return len(self._work.archive.segments)
+
+    def has_segment(self, number: int) -> bool:
+        return self._work.archive.has_segment(number)
 
     def head(self) -> bytes:
         """The rest of the state as a record; with the segments it makes the session again."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -66,6 +66,24 @@ class SettledHead(Struct, array_like=True):
     reset: str
 
 
+Size: TypeAlias = tuple[int, int, int, int]
+"""How many chunks, rows, fixes and blocks that went a part has."""
+
+
+class Milestone(Struct, frozen=True, gc=False):
+    """How far a part was hashed, measured and judged when a segment was written, for a rewind to go on from.
+
+    ``segments`` is the number of segments then, ``chunks`` that of the chunks.
+    """
+
+    segments: int
+    chunks: int
+    hashed: tuple[Any, int] = (None, 0)
+    measured: tuple[int, int] = (0, 0)
+    judged: tuple[int, bytes, Any, int] = (0, b"", None, 0)
+    inert: bool = True
+
+
 class SettledPart:
     """The settled messages in the bytes of one target, and what hangs on them: digest, rules, breakpoints."""
 
@@ -81,17 +99,20 @@ class SettledPart:
         self.gone: list[Entry] = []
         self.marks: list[Mark] = []
         self.reset = ""
-        self._hash = hashlib.sha256(self.dialect.prefix)
-        self._hashed = 0
-        self._measured = 0
-        self._bytes = len(self.dialect.prefix)
-        self._judged = 0
-        self._inert = True
-        self._judged_head = b""
-        self._judgement: Any = None
+        self._violations: list[Violation] = []
+        self._milestones: list[Milestone] = []
+        self._go_on_from(Milestone(0, 0))
+
+    def _go_on_from(self, milestone: Milestone) -> None:
+        digest, self._hashed = milestone.hashed
+        self._hash = hashlib.sha256(self.dialect.prefix) if digest is None else digest.copy()
+        self._measured, more = milestone.measured
+        self._bytes = len(self.dialect.prefix) + more
+        self._judged, self._judged_head, self._judgement, violations = milestone.judged
+        self._violations = self._violations[:violations]
+        self._inert = milestone.inert
         # What the last request judged behind the settled judgement, the state after it, and what was found.
         self._ahead: tuple[list[bytes], Any, list[Violation]] | None = None
-        self._violations: list[Violation] = []
 
     def settle_message(self, message: Message) -> int:
         """Write a message for good; the bytes it takes."""
@@ -220,7 +241,44 @@ class SettledPart:
 
     # State.
 
-    def size(self, behind: SettledSlice) -> tuple[int, int, int, int]:
+    def note_milestone(self, segments: int) -> None:
+        """Remember how far it is; of those before, fewer the older they are, so that as many as it takes to halve."""
+        milestone = Milestone(
+            segments,
+            len(self.chunks),
+            (self._hash.copy(), self._hashed),
+            (self._measured, self._bytes - len(self.dialect.prefix)),
+            (self._judged, self._judged_head, self._judgement, len(self._violations)),
+            self._inert,
+        )
+        # From wherever a rewind ends, the nearest one is then about as far away as what the rewind cuts is long.
+        near = [each for each in self._milestones if segments - each.segments < 2 * (each.segments & -each.segments)]
+        self._milestones = [*near, milestone]
+
+    def cut(self, size: Size, saved: SettledHead, segments: int) -> None:
+        """Go back to how the part was with so many segments.
+
+        Requests that were made read the lists, so a copy of the part is cut, and its lists are copied too.
+        """
+        chunks, rows, fixes, gone = size
+        self.chunks, self.rows = self.chunks[:chunks], self.rows[:rows]
+        self.fixes, self.gone = self.fixes[:fixes], self.gone[:gone]
+        self.resume(saved)
+        head, judged, sent = self._judged_head, self._judged, self._hashed
+        self._milestones = [each for each in self._milestones if each.segments <= segments and each.chunks <= chunks]
+        nearest = self._milestones[-1] if self._milestones else Milestone(0, 0)
+        self._go_on_from(nearest)
+        if (judged or sent) and nearest.segments != segments:
+            # What the next request would do anyway is done now, so that another rewind to here goes on from here.
+            self._advance()
+            self.steady()
+            if isinstance(self.target.rules, WholeBody):
+                self._all_inert(self.target.rules)
+            elif judged:
+                self.judge((), head)
+            self.note_milestone(segments)
+
+    def size(self, behind: SettledSlice) -> Size:
         """How much there is, less what is ``behind``."""
         return (
             len(self.chunks) - len(behind.chunks),
@@ -229,7 +287,7 @@ class SettledPart:
             len(self.gone) - len(behind.gone),
         )
 
-    def since(self, size: tuple[int, int, int, int]) -> SettledSlice:
+    def since(self, size: Size) -> SettledSlice:
         """What has come since the part had that size."""
         chunks, rows, fixes, gone = size
         return SettledSlice(

@@ -8,6 +8,7 @@ for a segment.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -17,10 +18,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.errors import InputError, InternalError
 from pipeline.fixes import Fix
 from pipeline.history.exchanges import Exchange
-from pipeline.history.ids import IdWriter, SettledCall
+from pipeline.history.ids import SettledCall
 from pipeline.history.machine import History
 from pipeline.history.pieces import Entry, Piece
-from pipeline.model import Policy, Structure, Tool, Turn
+from pipeline.model import Policy, Tool, Turn
 from pipeline.session.settled import SettledHead, SettledSlice
 from pipeline.targets import Setting
 
@@ -81,6 +82,7 @@ class Segment(Struct, array_like=True):
     number: int
     layout: int
     gained: Slice
+    open_end: bytes = b""  # an ``OpenEnd``; segments of 0.1 have none
 
 
 class SavedMachine(Struct):
@@ -90,21 +92,15 @@ class SavedMachine(Struct):
     history: bytes
 
 
-class Head(Struct, kw_only=True):
-    """The head record. ``setting`` and ``history`` are JSON, since they hold raw JSON themselves.
+class OpenEnd(Struct, kw_only=True):
+    """What goes on behind what is settled: how many messages had come in, and how the machines and lanes stand.
 
-    ``history`` is the first machine's, and serves every target that none of the ``others`` works for.
+    ``history`` is the first machine's, and serves every target that none of the ``others`` works for; it is JSON, since
+    it holds raw JSON itself.
     """
 
-    layout: int
-    targets: list[str]
-    policy: Policy
-    setting: bytes
-    history: bytes
     count: int
-    segments: list[tuple[int, bytes]]
-    next_segment: int
-    gained: Slice
+    history: bytes
     tracks: dict[str, SettledHead]
     others: list[SavedMachine] = []
 
@@ -112,6 +108,18 @@ class Head(Struct, kw_only=True):
         """The number and the saved history of the machine of one of the targets."""
         found = ((at, other.history) for at, other in enumerate(self.others, 1) if target in other.targets)
         return next(found, (0, self.history))
+
+
+class Head(OpenEnd, kw_only=True):
+    """The head record. ``setting`` is JSON too."""
+
+    layout: int
+    targets: list[str]
+    policy: Policy
+    setting: bytes
+    segments: list[tuple[int, bytes]]
+    next_segment: int
+    gained: Slice
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):
@@ -143,19 +151,70 @@ class Archive:
     def __init__(self, next_segment: int = 0) -> None:
         self.log: list[LogEntry] = []
         self.packed: list[bytes] = []
+        self.open_ends: list[bytes] = []
         self.segments: list[tuple[int, bytes]] = []
         self.next_segment = next_segment
+        # The places of the turns that came with an id of their own; None where they have to be looked for first.
+        self._named: dict[str, list[int]] | None = {}
 
-    def entries(self) -> Iterator[LogEntry]:
-        """The whole log, oldest first."""
-        for packed in self.packed:
+    def keep(self, turns: Sequence[Turn]) -> None:
+        """Add turns to the log."""
+        self.log += turns
+        if self._named is not None:
+            self._name(turns, self._named)
+
+    def keep_history(self, turns: Sequence[Turn]) -> None:
+        """Add the turns of a whole history, which is seldom gone back in."""
+        self.log += turns
+        self._named = None
+
+    def last_named(self, name: str) -> int:
+        """The place of the last message with an id of its own; -1 where there is none."""
+        if self._named is None:
+            # Once for each time that the session is read: it takes as long as reading it.
+            self._named = {}
+            self._name((entry for entry in self.entries() if isinstance(entry, Turn)), self._named)
+        return self._named.get(name, [-1])[-1]
+
+    @staticmethod
+    def _name(turns: Iterable[Turn], named: dict[str, list[int]]) -> None:
+        for turn in turns:
+            if turn.id is not None:
+                named.setdefault(turn.id, []).append(turn.index)
+
+    def entries(self, behind: int = 0) -> Iterator[LogEntry]:
+        """The log ``behind`` so many segments, oldest first."""
+        for packed in self.packed[behind:]:
             yield from decode_log(packed)
         yield from self.log
 
-    def pack(self, gained: Slice) -> tuple[int, bytes]:
-        """Put what was gained, its log included, in a new segment."""
-        number = self.next_segment
-        record = _encode(Segment(number, LAYOUT, gained))
+    def open_end(self, segments: int) -> OpenEnd | None:
+        """The open end when the last of so many segments was written, if that is known."""
+        saved = self.open_ends[segments - 1]
+        return _OPEN_END.decode(saved) if saved else None
+
+    def cut(self, segments: int) -> list[LogEntry]:
+        """Give up what is behind so many segments; the entries."""
+        entries = list(self.entries(segments))
+        for entry in entries:
+            if isinstance(entry, Turn) and entry.id is not None and self._named is not None:
+                places = self._named[entry.id]
+                places.pop()
+                if not places:
+                    del self._named[entry.id]
+        del self.packed[segments:], self.open_ends[segments:], self.segments[segments:]
+        self.log = []
+        return entries
+
+    def has_segment(self, number: int) -> bool:
+        at = bisect_left(self.segments, (number,))
+        return at < len(self.segments) and self.segments[at][0] == number
+
+    def pack(self, gained: Slice, end: OpenEnd) -> tuple[int, bytes]:
+        """Put what was gained, its log included, in a new segment, beside the open end that goes on behind it."""
+        number, open_end = self.next_segment, _encode(end)
+        record = _encode(Segment(number, LAYOUT, gained, open_end))
+        self.open_ends.append(open_end)
         self.segments.append((number, _digest(record)))
         self.next_segment += 1
         self.packed.append(gained.log)
@@ -179,7 +238,9 @@ class Archive:
             segment, _ = found[number]
             slices.append(segment.gained)
             self.packed.append(segment.gained.log)
+            self.open_ends.append(segment.open_end)
         self.segments = list(head.segments)
+        self._named = None
         self.next_segment = head.next_segment
         self.log = decode_log(head.gained.log)
         return slices
@@ -188,6 +249,7 @@ class Archive:
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 _HEAD = msgspec.msgpack.Decoder(Head)
+_OPEN_END = msgspec.msgpack.Decoder(OpenEnd)
 _SEGMENT = msgspec.msgpack.Decoder(Segment)
 _LOG = msgspec.json.Decoder(list[Logged])
 _WHOLE_LOG = msgspec.json.Decoder(WholeLog)
@@ -259,12 +321,9 @@ def save_history(history: History) -> bytes:
     )
 
 
-def load_history(
-    data: bytes, policy: Policy, structure: Structure, calls: Iterable[SettledCall], id_writers: Sequence[IdWriter] = ()
-) -> History:
-    """A history that goes on where the saved one stopped; ``calls`` are all that were settled, oldest first."""
+def load_open_end(data: bytes, history: History) -> None:
+    """Let a history that knows the ids of all settled calls go on where the saved one stopped."""
     state = _HISTORY.decode(data)
-    history = History(policy, structure, id_writers)
     history.exchanges = state.exchanges
     history.system = state.system
     history.messages, history.turns, history.number = state.messages, state.turns, state.number
@@ -272,13 +331,10 @@ def load_history(
     history.cut = set(state.cut)
     history.referred = state.referred
     history.user_spoke_last = state.user_spoke_last
-    for settled in calls:
-        history.ids.reload(settled)
     for exchange in state.exchanges:
         history.ids.begin_turn()
         for call in exchange.calls if not exchange.sealed else ():
             history.ids.reload_open(call.original, exchange.tool_use(call).id)
-    return history
 
 
 def save_setting(setting: Setting) -> bytes:

@@ -1,11 +1,13 @@
 """A history at work: the machines that mend it, the part of it that is settled for each target, and its log.
 
-A ``WorkingHistory`` only goes forward. Whatever goes back or changes what is given begins a new one from the log.
+A ``WorkingHistory`` goes forward, and back to the end of a segment. Whatever goes back further or changes what is given
+begins a new one from the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from pipeline.fixes import Fix, name_where_not_shared
 from pipeline.history.healthy import Stretch
@@ -20,12 +22,13 @@ from pipeline.session.state import (
     Archive,
     Head,
     LogEntry,
+    OpenEnd,
     SavedMachine,
     Slice,
     decode_head,
     encode_head,
     encode_log,
-    load_history,
+    load_open_end,
     load_setting,
     save_history,
     save_setting,
@@ -96,13 +99,13 @@ class WorkingHistory:
 
     def begin_history(self, turns: Sequence[Turn], stretches: Sequence[Stretch]) -> None:
         """Take the first turns: those of stretches that are known to be healthy in one go, the rest one by one."""
-        self.archive.log += turns
+        self.archive.keep_history(turns)
         for mending in self.mendings:
             mending.begin_history(turns, stretches)
 
     def take_turns(self, turns: Sequence[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain, each once."""
-        self.archive.log += turns
+        self.archive.keep(turns)
         return _told_once([(mending, mending.take_turns(turns)) for mending in self.mendings])
 
     def request(self, target: str) -> Normalized:
@@ -122,15 +125,36 @@ class WorkingHistory:
     def again(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> WorkingHistory:
         """The same from a log, for a changed log or setting; ``reasons`` say by target why the prefix is given up."""
         work = WorkingHistory(self.targets, self.policy, self.setting, Archive(self.archive.next_segment))
-        work.count = count
+        return work.replay(entries, count, reasons)
+
+    def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
+        """The same with only so many messages; this one may not be used any more.
+
+        It goes on from the last segment with none of the others, so the work is that of what is cut and of less than
+        one segment.
+        """
+        for segments in range(len(self.archive.segments), 0, -1):
+            end = self.archive.open_end(segments)
+            if end is None or end.count > count:
+                continue
+            if not all(mending.can_cut(segments, end) for mending in self.mendings):
+                break
+            for mending in self.mendings:
+                mending.cut(segments, end)
+            return self.replay(entries_before(self.archive.cut(segments), count), count, reasons)
+        return self.again(entries_before(self.archive.entries(), count), count, reasons)
+
+    def replay(self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str]) -> WorkingHistory:
+        """Go on by a log until there are so many messages."""
+        self.count = count
         for entry in entries:
             if isinstance(entry, Turn):
-                work.take_turns((entry,))
+                self.take_turns((entry,))
             else:
-                work.note_fixes(entry)
-        for part in work.parts.values():
+                self.note_fixes(entry)
+        for part in self.parts.values():
             part.reset = reasons.get(part.target.name, "")
-        return work
+        return self
 
     # State.
 
@@ -140,27 +164,32 @@ class WorkingHistory:
         due = settled >= _SEGMENT_MESSAGES or sum(each.settled_bytes for each in self.mendings) >= _SEGMENT_BYTES
         if not (due or (flush and self.archive.log)):
             return []
-        packed = self.archive.pack(self._gained())
+        packed = self.archive.pack(self._gained(), OpenEnd(**self._open_end()))
         for mending in self.mendings:
-            mending.mark_packed(Slice())
+            mending.note_segment()
         return [packed]
+
+    def _open_end(self) -> dict[str, Any]:
+        first, *others = self.mendings
+        return {
+            "count": self.count,
+            "history": save_history(first.history),
+            "tracks": {name: SettledHead(part.state, part.marks, part.reset) for name, part in self.parts.items()},
+            "others": [SavedMachine(other.names, save_history(other.history)) for other in others],
+        }
 
     def head(self) -> bytes:
         """The rest of the state as a record."""
-        first, *others = self.mendings
         return encode_head(
             Head(
                 layout=LAYOUT,
                 targets=[target.name for target in self.targets],
                 policy=self.policy,
                 setting=save_setting(self.setting),
-                history=save_history(first.history),
-                count=self.count,
                 segments=self.archive.segments,
                 next_segment=self.archive.next_segment,
                 gained=self._gained(),
-                tracks={name: SettledHead(part.state, part.marks, part.reset) for name, part in self.parts.items()},
-                others=[SavedMachine(other.names, save_history(other.history)) for other in others],
+                **self._open_end(),
             )
         )
 
@@ -182,9 +211,11 @@ class WorkingHistory:
             lanes_of(targets, saved.policy), lambda lane: (structure_for(lane, setting), saved.machine(lane.name)[0])
         ):
             name = alike[0].name
-            calls = [call for gained in slices for call in gained.mended(name).calls]
-            images = ids_written(alike, setting)
-            history = load_history(saved.machine(name)[1], saved.policy, structure, calls, images)
+            history = History(saved.policy, structure, ids_written(alike, setting))
+            for gained in slices:
+                for call in gained.mended(name).calls:
+                    history.ids.reload(call)
+            load_open_end(saved.machine(name)[1], history)
             mending = Mending(alike, setting, history)
             mending.regain(slices, saved)
             mendings.append(mending)

@@ -22,6 +22,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 
 import msgspec
 from msgspec import UNSET, Struct, field
@@ -120,7 +121,8 @@ class TurnState(msgspec.Struct, kw_only=True):
     ``first`` is the offset with which this life of the session began, None where an earlier version did not note it;
     ``wanted`` counts the requests that were asked for since the last turn. ``told`` are the identities of fixes that
     were published with a request and are not yet certain. ``waiting`` are records behind the one that the session is
-    parked for, by their offsets. ``segments`` are the sizes of those that are written, by number.
+    parked for, by their offsets. ``segments`` are the sizes of those that are written, by number. ``message_ids`` are
+    those of ``ids`` that messages came under, in order; some may be known no more.
     """
 
     session: Session
@@ -134,6 +136,7 @@ class TurnState(msgspec.Struct, kw_only=True):
     segments: dict[int, int] = {}
     new_ids: set[str] = set()
     gone_ids: set[str] = set()
+    message_ids: list[str] = []
     parked: Parked | None = None
     waiting: dict[int, bytes] = {}
     new_waiting: set[int] = set()
@@ -242,7 +245,8 @@ class TurnStates(Kept[TurnState]):
                 told=set(head.told),
                 quarantined=head.quarantined,
                 ids=ids,
-                segments={number: len(segment) for number, segment in segments.items()},
+                message_ids=_in_order_of_messages(ids),
+                segments={number: len(segments[number]) for number in sorted(segments)},
                 parked=None if parked is None else msgspec.msgpack.decode(parked, type=Parked),
                 waiting=waiting,
                 head=written,
@@ -258,11 +262,15 @@ class TurnStates(Kept[TurnState]):
             changes[_segment_key(number, session)] = segment
             entry.segments[number] = len(segment)
         # A session that starts anew leaves the segments of its former history behind.
-        if len(entry.segments) != entry.session.segment_count:
-            for number in sorted(entry.segments.keys() - set(entry.session.segments)):
+        left = len(entry.segments) - entry.session.segment_count
+        if left:
+            behind = (number for number in reversed(entry.segments) if not entry.session.has_segment(number))
+            for number in reversed(list(islice(behind, left))):
                 changes[_segment_key(number, session)] = None
                 del entry.segments[number]
-        changes |= dict.fromkeys((_id_key(name, session) for name in sorted(entry.gone_ids - entry.ids.keys())), None)
+        changes |= dict.fromkeys(
+            (_id_key(name, session) for name in sorted(entry.gone_ids.difference(entry.ids))), None
+        )
         for name in sorted(entry.new_ids & entry.ids.keys()):
             changes[_id_key(name, session)] = msgspec.msgpack.encode(entry.ids[name])
         entry.new_ids, entry.gone_ids = set(), set()
@@ -270,6 +278,12 @@ class TurnStates(Kept[TurnState]):
         changes |= entry.head.write(_HEAD + session, session, head, self.format)
         _weigh(entry, head)
         return changes | _parked_changes(session, entry, was_parked=_PARKED + session in self._standing[_PARKED])
+
+
+def _in_order_of_messages(ids: dict[str, SeenId]) -> list[str]:
+    return sorted(
+        (name for name, seen in ids.items() if seen.messages != NO_MESSAGE), key=lambda name: ids[name].messages
+    )
 
 
 def _weigh(entry: TurnState, head: bytes) -> None:
@@ -328,6 +342,8 @@ def seen_before(entry: TurnState, event: TurnRecord) -> bool:
     if seen is None:
         place = entry.session.count if isinstance(event, TurnAppended) else NO_MESSAGE
         entry.ids[name] = SeenId(digest, place)
+        if place != NO_MESSAGE:
+            entry.message_ids.append(name)
         entry.new_ids.add(name)
         return False
     if seen.digest != digest:
@@ -349,8 +365,9 @@ def forget_id(entry: TurnState, name: str) -> None:
 
 def forget_behind(entry: TurnState, count: int) -> None:
     """After the history was cut to ``count`` messages: ids of those that are gone may come again."""
-    for name in [name for name, seen in entry.ids.items() if seen.messages >= count]:
-        forget_id(entry, name)
+    names = entry.message_ids
+    while names and ((seen := entry.ids.get(names[-1])) is None or seen.messages >= count):
+        forget_id(entry, names.pop())
 
 
 def _digest(event: TurnRecord) -> bytes:

@@ -155,6 +155,36 @@ def test_a_session_goes_on_from_its_records(model, messages, beside, policy, dat
         assert sorted(resumed.ledger, key=repr) == sorted(whole.ledger, key=repr)
 
 
+@pytest.mark.parametrize("model", [None, "claude-sonnet-4-5", "mistral-7b"])
+@settings(max_examples=45 * SCALE)
+@given(messages=st.one_of(histories, own, reasoned, spiced), policy=policies, data=data)
+def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, messages, policy, data):
+    """Also from its records, and whatever stood in segments by then; what a request said before stays as it was."""
+    session, segments = Session(TARGETS, policy, model=model), []
+    asked = data.draw(st.sampled_from(sorted(TARGETS)))
+    for _ in range(3):
+        for message in messages[session.count :]:
+            session.append(message)
+            if data.draw(st.booleans()):
+                segments += session.take_segments(flush=True)
+            if data.draw(st.booleans()):
+                session.request(asked)
+        before = session.request(asked)
+        expected = (before.fixes, before.ledger, before.ids)
+        if data.draw(st.booleans()):
+            session = Session.load(session.head(), [record for _, record in segments])
+        session.rewind(data.draw(st.integers(0, session.count)))
+        assert (before.fixes, before.ledger, before.ids) == expected
+        read = Session(TARGETS, policy, model=model)
+        for message in messages[: session.count]:
+            read.append(message)
+        for target in TARGETS:
+            found, whole = session.request(target), read.request(target)
+            assert (found.unjudged, found.body, found.sha256) == (whole.unjudged, whole.body, whole.sha256)
+            assert (found.fixes, found.ledger, found.ids) == (whole.fixes, whole.ledger, whole.ids)
+            assert (found.violations, found.prefix_bytes) == (whole.violations, whole.prefix_bytes)
+
+
 @pytest.mark.parametrize("asked", READABLE, ids=str)
 @settings(max_examples=100 * SCALE)
 @given(data=data, policy=policies, named=st.booleans())

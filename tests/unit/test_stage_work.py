@@ -1,6 +1,6 @@
 """What a record costs depends on it and on the open end, not on how long its session is already.
 
-But for those that make the history anew: a rewind, a restore, an opening that changes something, and the end.
+But for those that make the history anew: a far rewind, a restore, an opening that changes something, and the end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ def record(offset, event):
     return Record(partition=0, offset=offset, key=b"s", value=value)
 
 
-def work(turns, event, policy):
-    """The lines that run for an event in a session of so many turns."""
+def begun(turns, policy="go-on"):
+    """A stage with a session of so many turns."""
     stage = TurnsStage(Defaults(on_dead_letter=policy))
     said_so_far = [turn((said if at % 2 else user)(f"{at}"), id=f"i{at}") for at in range(turns)]
     for offset, each in enumerate([OPENED, *said_so_far]):
         stage.committed(stage.process([record(offset, each)]).changes, 1 << 40)
+    return stage
+
+
+def work(turns, event, policy):
+    """The lines that run for an event in a session of so many turns."""
+    stage = begun(turns, policy)
     return lines(lambda: stage.process([record(turns + 1, event)]))
 
 
@@ -60,3 +66,35 @@ def test_a_record_costs_no_more_in_a_long_session(event):
 @pytest.mark.parametrize("policy", ["follow", "park"])
 def test_neither_does_putting_its_session_aside(policy):
     assert work(1_000, b"{", policy) <= 1.25 * work(100, b"{", policy) + 40
+
+
+# Both lengths end at the same place in a segment of 16 messages.
+SHORT, LONG = 104, 1_000
+REWINDS = {
+    "by one turn": lambda turns: turns - 1,
+    "to before the last segment": lambda turns: turns - 12,
+    "over several segments": lambda turns: turns - 50,
+    "to a record's id": lambda turns: f"i{turns - 3}",
+    "to nobody": lambda turns: "nobody",
+}
+
+
+def rewinding(turns, to):
+    """The lines that run for a rewind and the turn behind it, several times."""
+    stage, cost = begun(turns), []
+    again = [turn((said if at % 2 else user)(f"{at} again"), id=f"i{at}") for at in range(turns - 60, turns)]
+    for offset in range(0, 300, 100):
+        for at, event in enumerate([{"type": "history.rewound", "to": to(turns)}, turn(user("x"))]):
+            batch = [record(turns + 1 + offset + at, event)]
+            cost.append(lines(lambda: stage.process(batch)))  # noqa: B023  called at once
+        # Up to where it was; what is still known is a repetition.
+        stage.committed(stage.process([record(0, {"type": "history.rewound", "to": turns - 60})]).changes, 1 << 40)
+        for each in again:
+            stage.committed(stage.process([record(0, each)]).changes, 1 << 40)
+    return cost
+
+
+@pytest.mark.parametrize("to", REWINDS.values(), ids=REWINDS)
+def test_a_rewind_costs_what_it_cuts(to):
+    short, long = rewinding(SHORT, to), rewinding(LONG, to)
+    assert all(there <= 1.25 * here + 100 for here, there in zip(short, long, strict=True)), (short, long)
