@@ -252,6 +252,8 @@ class Partition:
         self.next = await self._kept.read() or 0
         await self._on_opened(self.next)
         self._backlog.clear(self.next)
+        if self.state is State.CLOSED:
+            return  # meanwhile, and the cancellation was lost on the way: asyncio.wait_for may, until Python 3.12
         self.state = State.WORKING
         self._on_position(self.next)
         self._on_room()

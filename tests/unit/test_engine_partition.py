@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -474,6 +475,23 @@ async def test_while_no_broker_answers_it_waits(make, monkeypatch):
     assert (broker.opened, runtime.failure) == (1, None)
     monkeypatch.setattr("pipeline.engine.runtime.SILENT_SECONDS", 10.0)
     await until(lambda: broker.opened == 2 and actor.state is State.WORKING)
+
+
+async def test_closed_while_it_opens_it_ends_though_its_cancellation_is_lost(make):
+    broker, actor, _ = await make()
+    opens = asyncio.Event()
+
+    async def deaf():
+        opens.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    broker.open = deaf
+    broker.fail_once(KafkaConnectionError("gone"), committed=False)
+    actor.offer(span(0, fetched(0)))
+    await opens.wait()
+    await asyncio.wait_for(actor.hold(5.0), 5)
+    assert (actor.state, broker.closed) == (State.CLOSED, 2)
 
 
 async def test_a_missing_right_ends_the_worker_and_is_named(make):
