@@ -1,6 +1,5 @@
 """Brokers for tests: a real Apache Kafka from Maven's jars, and the embedded one."""
 
-import importlib.util
 import logging
 import os
 import sys
@@ -12,17 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # importlib mode: harness and toy stage are modules beside the tests
 
-ROOT = HERE.parent.parent
-
-
-def _load_broker_module():
-    spec = importlib.util.spec_from_file_location("reknit_kafka_broker", ROOT / "deploy/kafka/broker.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-kafka_broker = _load_broker_module()
+from chaos.cluster import kafka_broker  # noqa: E402  on the path now
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,9 +45,14 @@ def _need_kafka():
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory):
-    """A real Apache Kafka for the whole run."""
+def kafka_is_there():
+    """Skips where no real Apache Kafka can be started, or fails where one is required."""
     _need_kafka()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory, kafka_is_there):
+    """A real Apache Kafka for the whole run."""
     server = kafka_broker.Broker(tmp_path_factory.mktemp("kafka"), heap="768m")
     server.start()
     try:
@@ -68,9 +62,8 @@ def broker(tmp_path_factory):
 
 
 @pytest.fixture
-def own_broker(tmp_path):
+def own_broker(tmp_path, kafka_is_there):
     """A real Apache Kafka for one test, to be stopped and started at will."""
-    _need_kafka()
     # After a kill -9 the controller must notice the old incarnation's end before it lets the new one in.
     server = kafka_broker.Broker(tmp_path / "kafka", broker_session_timeout_ms="3000")
     server.start()

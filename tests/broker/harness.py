@@ -17,7 +17,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -133,12 +134,14 @@ def toy_command(**options: Any) -> Callable[[int], Sequence[str]]:
     return lambda port: [sys.executable, script, json.dumps(options | {"metrics_port": port})]
 
 
-async def make_topics(bootstrap: str, names: Iterable[str], partitions: int, **config: str) -> None:
+async def make_topics(bootstrap: str, names: Iterable[str], partitions: int, copies: int = 1, **config: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
         names = list(names)
-        response = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=config) for name in names])
+        response = await admin.create_topics(
+            [NewTopic(name, partitions, copies, topic_configs=config) for name in names]
+        )
         errors = {entry[0]: entry[1] for entry in response.topic_errors}
         assert errors == dict.fromkeys(names, 0)
     finally:
@@ -333,7 +336,7 @@ async def audit(  # noqa: PLR0917 - the places first, in the order of the pipeli
                 found.setdefault((topic, number, source_of(record)), []).append(record.value)
     for place in expected.keys() | found.keys():
         seen = found.get(place, [])
-        _compare(place, expected.get(place, []), list(dict.fromkeys(seen)) if repeats else seen)
+        compare(place, expected.get(place, []), list(dict.fromkeys(seen)) if repeats else seen)
     return total
 
 
@@ -341,14 +344,30 @@ def made_by(stage: Stage, records: Sequence[Record]) -> list[Output]:
     return stage.process(records).outputs if records else []
 
 
-def _compare(place: object, expected: list[bytes | None], found: list[bytes | None]) -> None:
+class DiffersError(AssertionError):
+    """What readers see is not what one undisturbed run makes."""
+
+    def __init__(self, place: object, words: str, *, lost: int = 0, doubled: int = 0, different: int = 0) -> None:
+        super().__init__(f"{place}: lost {lost}, doubled {doubled}, different {different}; {words}")
+        self.lost, self.doubled, self.different = lost, doubled, different
+
+
+def compare(place: object, expected: Sequence[Hashable], found: Sequence[Hashable]) -> None:
+    """Compare in order.
+
+    Raises:
+        DiffersError: something is missing (lost), there again (doubled), or not among what was expected, or elsewhere.
+    """
     if expected == found:
         return
-    lost = [value for value in expected if value not in set(found)]
-    doubled = len(found) - len(set(found))
-    first = next((i for i, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), None)
-    near = (expected[first], found[first]) if first is not None else None
-    raise AssertionError(
-        f"{place}: expected {len(expected)}, found {len(found)}, lost {len(lost)} {lost[:3]}, doubled {doubled}, "
-        f"first difference at {first}: {near}"
-    )
+    wanted, seen = Counter(expected), Counter(found)
+    pairs = list(zip(expected, found, strict=False))
+    first = next((i for i, pair in enumerate(pairs) if pair[0] != pair[1]), None)
+    near = pairs[first] if first is not None else None
+    more = seen - wanted
+    doubled = sum(count for row, count in more.items() if row in wanted)
+    lost = (wanted - seen).total()
+    strange = more.total() - doubled
+    moved = sum(a != b for a, b in pairs) if wanted == seen else 0
+    words = f"expected {len(expected)}, found {len(found)}, first difference at {first}: {near}"
+    raise DiffersError(place, words, lost=lost, doubled=doubled, different=strange + moved)

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -20,10 +20,12 @@ import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from pipeline.demo.clients import Wait, fleet, inputs
+from pipeline.objects import Objects
 from pipeline.stages import stages
 from pipeline.stages.base import Output, Record
 from pipeline.stages.defaults import Defaults
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
+from topics.headers import DATAREF, find_dataref
 from topics.items import AnyItem, ItemDelta
 from topics.reducer import reduce
 
@@ -39,8 +41,8 @@ SETTINGS += '[session]\nmodel = "claude-sonnet-4-5"\nmax_tokens = 1024\n'
 DEFAULTS = Defaults(model="claude-sonnet-4-5", params={"max_tokens": msgspec.Raw(b"1024")})
 
 
-async def make_topics(bootstrap: str, prefix: str) -> None:
-    await harness.make_topics(bootstrap, [prefix + topic.name for topic in TOPICS], PARTITIONS)
+async def make_topics(bootstrap: str, prefix: str, copies: int = 1) -> None:
+    await harness.make_topics(bootstrap, [prefix + topic.name for topic in TOPICS], PARTITIONS, copies)
 
 
 def make_fleet(
@@ -49,13 +51,18 @@ def make_fleet(
     directory: Path,
     free_port: Callable[[], int],
     *,
+    top: str = "",
     more: str = "",
     build: Path | None = None,
+    own_state: bool = False,
 ) -> harness.Fleet:
-    """Workers with these settings and ``more``; of another build, if its directory is given."""
+    """Workers with these settings, ``top`` before and ``more`` behind; of another build, if its directory is given.
+
+    With ``own_state`` each has a state directory of its own, as on machines of their own.
+    """
     directory.mkdir(exist_ok=True)
     settings = directory / "reknit.toml"
-    settings.write_text(SETTINGS + more)
+    settings.write_text(top + SETTINGS + more)
     start = f"import sys; sys.path.insert(0, {str(build)!r}); from reknit.__main__ import main; sys.exit(main())"
     program = ["-m", "reknit"] if build is None else ["-c", start]
 
@@ -65,7 +72,7 @@ def make_fleet(
             "--bootstrap-servers": bootstrap,
             "--prefix": prefix,
             "--metrics-port": str(port),
-            "--state-dir": str(directory / "state"),
+            "--state-dir": str(directory / (f"state-{port}" if own_state else "state")),
         }
         return [sys.executable, *program, "worker", *(part for pair in options.items() for part in pair)]
 
@@ -106,7 +113,8 @@ class Feeder:
         await asyncio.wait_for(self._task, 60)
 
     async def _run(self) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all")
+        # What is sent again when a broker has gone stands in the log once.
+        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True)
         await producer.start()
         began, futures = time.monotonic(), []
         try:
@@ -164,15 +172,24 @@ async def _ends(bootstrap: str, prefix: str) -> list[int]:
     return [len(records) for topic in found for records in topic]
 
 
-async def audit(bootstrap: str, prefix: str) -> Counter[str]:
-    """Compare what the workers wrote with one undisturbed run over the same logs; count what was compared."""
+async def audit(
+    bootstrap: str, prefix: str, defaults: Defaults = DEFAULTS, objects: Objects | None = None
+) -> Counter[str]:
+    """Compare what the workers wrote with one undisturbed run over the same logs; count what was compared.
+
+    Raises:
+        DiffersError: it is not the same.
+    """
     counted: Counter[str] = Counter()
     topics = (*SOURCES, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
     logs = {topic: await harness.read_all(bootstrap, prefix + topic, PARTITIONS) for topic in topics}
+    if objects is not None:
+        requests = logs[PROVIDER_REQUESTS]
+        logs[PROVIDER_REQUESTS] = [[await _with_body(record, objects) for record in records] for records in requests]
     for number in range(PARTITIONS):
         made = [
             output
-            for topic, factory in stages(DEFAULTS).items()
+            for topic, factory in stages(defaults).items()
             for output in harness.made_by(factory(number), logs[topic][number])
         ]
         found = {topic: logs[topic][number] for topic in topics}
@@ -181,27 +198,40 @@ async def audit(bootstrap: str, prefix: str) -> Counter[str]:
     return counted
 
 
+async def _with_body(record: Record, objects: Objects) -> Record:
+    """A request as it is where no store takes its body."""
+    if (dataref := find_dataref(record.headers)) is None:
+        return record
+    headers = [header for header in record.headers if header[0] != DATAREF]
+    return msgspec.structs.replace(record, value=await objects.get(record.key or b"", dataref), headers=headers)
+
+
 def _compare(number: int, made: list[Output], found: dict[str, list[Record]]) -> Counter[str]:
     counted: Counter[str] = Counter()
     # Two sources share the fixes and the dead letters, so they are compared source by source. Events of one session are
     # fed together, so what the stream side writes keeps its order within a session.
     for topic in (PROVIDER_REQUESTS, HISTORY_FIXES):
         expected = [_row(output) for output in made if output.topic == topic and not _is_spoken(output)]
-        assert [_row(record) for record in found[topic] if not _is_spoken(record)] == expected, f"{topic} {number}"
+        seen = [_row(record) for record in found[topic] if not _is_spoken(record)]
+        harness.compare((topic, number), expected, seen)
         counted[topic] = len(expected)
     spoken = _in_sessions(output for output in made if output.topic == HISTORY_FIXES and _is_spoken(output))
-    assert _in_sessions(record for record in found[HISTORY_FIXES] if _is_spoken(record)) == spoken
+    seen = _in_sessions(record for record in found[HISTORY_FIXES] if _is_spoken(record))
+    harness.compare(("fixes of streams", number), spoken, seen)
     counted["fixes of streams"] = len(spoken)
     for source in SOURCES:
         expected = _in_sessions(o for o in made if o.topic == DEAD_LETTERS and _from(o) == source)
-        assert _in_sessions(r for r in found[DEAD_LETTERS] if _from(r) == source) == expected, f"letters of {source}"
+        seen = _in_sessions(r for r in found[DEAD_LETTERS] if _from(r) == source)
+        harness.compare((f"letters of {source}", number), expected, seen)
         counted[DEAD_LETTERS] += len(expected)
     # What the stages append to their own sources stands there among what clients wrote.
     recorded = _in_sessions(output for output in made if output.topic == AGENT_TURNS)
-    assert _in_sessions(record for record in found[AGENT_TURNS] if _is_recorded(record)) == recorded
+    seen = _in_sessions(record for record in found[AGENT_TURNS] if _is_recorded(record))
+    harness.compare(("recorded turns", number), recorded, seen)
     counted["recorded turns"] = len(recorded)
     told = [_row(output) for output in made if output.topic == PROVIDER_EVENTS]
-    assert [_row(r) for r in found[PROVIDER_EVENTS] if dict(r.headers).get("origin") == b"reknit"] == told
+    seen = [_row(r) for r in found[PROVIDER_EVENTS] if dict(r.headers).get("origin") == b"reknit"]
+    harness.compare(("policies", number), told, seen)
     counted["policies"] = len(told)
     counted["sessions"] = _compare_items([o for o in made if o.topic == SESSION_ITEMS], found[SESSION_ITEMS])
     return counted
@@ -210,11 +240,14 @@ def _compare(number: int, made: list[Output], found: dict[str, list[Record]]) ->
 def _compare_items(made: list[Output], found: list[Record]) -> int:
     """Items may be joined otherwise from batch to batch; the view of each session and its records may not."""
     expected, seen = _by_session(made), _by_session(found)
-    assert expected.keys() == seen.keys()
+    harness.compare("sessions with items", sorted(expected), sorted(seen))
     for key in expected:
-        assert _view(seen[key]) == _view(expected[key]), key
-        whole = [item for item in seen[key] if not isinstance(item, ItemDelta)]
-        assert whole == [item for item in expected[key] if not isinstance(item, ItemDelta)], key
+        harness.compare(("view", key), [_view(expected[key])], [_view(seen[key])])
+        whole = [
+            [msgspec.json.encode(i) for i in each if not isinstance(i, ItemDelta)]
+            for each in (expected[key], seen[key])
+        ]
+        harness.compare(("items", key), *whole)
     return len(expected)
 
 
@@ -231,13 +264,13 @@ def _view(items: list[AnyItem]) -> bytes:
     return msgspec.json.encode([view.entries, sorted(view.retracted), view.notices, view.results, view.unrecognized])
 
 
-def _row(record: Output | Record) -> tuple[object, ...]:
+def _row(record: Output | Record) -> Hashable:
     return record.key, record.value, tuple(record.headers)
 
 
-def _in_sessions(records: Iterable[Output | Record]) -> list[tuple[object, ...]]:
+def _in_sessions(records: Iterable[Output | Record]) -> list[Hashable]:
     """Records as they are to be compared where sessions may interleave: each session's in order."""
-    return sorted(map(_row, records), key=lambda row: row[0] or b"")
+    return [_row(record) for record in sorted(records, key=lambda record: record.key or b"")]
 
 
 def _from(record: Output | Record) -> str:

@@ -25,7 +25,7 @@ from pipeline.settings import StateSettings
 
 
 def fail_at(point: str) -> None:
-    """Let commits fail: every 20th, three times; or stop the process in one, as soon as a file is there."""
+    """Let commits fail: every 20th, three times; or end the process in one, or stop it as soon as a file is there."""
     counts, flag = {"commits": 0}, Path(point)
 
     def freeze(flag: Path) -> None:
@@ -40,9 +40,13 @@ def fail_at(point: str) -> None:
             now = counts["commits"] in {20, 40, 60}
             if now and point == "no end":
                 await asyncio.Event().wait()
+            if now and point == "killed before the commit":
+                os.kill(os.getpid(), signal.SIGKILL)
             if now and point == "lost before the commit":
                 raise KafkaConnectionError("a failpoint")
             await super().commit_transaction()
+            if now and point == "killed after the commit":
+                os.kill(os.getpid(), signal.SIGKILL)
             if now and point == "lost after the commit":
                 raise KafkaConnectionError("a failpoint")
 

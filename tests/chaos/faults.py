@@ -1,0 +1,289 @@
+"""What may happen to a pipeline: one table. Each fault shows by itself that it did happen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import harness
+import pipeline_lab as lab
+from build import user
+from chaos.under_test import Pipeline
+from chaos.worker import WHILE_RESTORING
+from msgspec import Struct
+
+from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
+
+_CHANCE = random.Random(5)  # noqa: S311  reproducible, not secret
+# Longer than the workers' session (pipeline_lab.SETTINGS), so that the group goes on without them.
+_PAST_THE_SESSION = 7.0
+
+
+class NotHereError(Exception):
+    """This machine does not let it happen; the message says why."""
+
+
+async def _away(pipeline: Pipeline, how: str, *, node: int = 1) -> None:
+    """End a broker that leads partitions, and start it again once the others lead them."""
+    broker = pipeline.cluster.brokers[node - 1]
+    assert (await pipeline.leads())[node] > 0
+    await asyncio.to_thread(getattr(broker, how))
+    await pipeline.until(lambda: _follows(pipeline, node), "others lead")
+    await asyncio.sleep(1)
+    await _back(pipeline, node)
+
+
+async def _back(pipeline: Pipeline, node: int) -> None:
+    await asyncio.to_thread(pipeline.cluster.brokers[node - 1].start)
+    await pipeline.until(lambda: _leads(pipeline, node), "it leads again, every copy is there")
+
+
+async def _leads(pipeline: Pipeline, node: int) -> bool:
+    leads = await pipeline.leads()
+    return leads[0] == 0 and leads[node] > 0
+
+
+async def _follows(pipeline: Pipeline, node: int) -> bool:
+    return (await pipeline.leads())[node] == 0
+
+
+async def stop_a_broker(pipeline: Pipeline) -> None:
+    await _away(pipeline, "stop")
+
+
+async def kill_a_broker(pipeline: Pipeline) -> None:
+    await _away(pipeline, "kill", node=2)
+
+
+async def kill_each_broker(pipeline: Pipeline) -> None:
+    for node in (1, 2, 3):
+        await _away(pipeline, "kill", node=node)
+
+
+async def fill_a_disk(pipeline: Pipeline) -> None:
+    cluster = pipeline.cluster
+    if cluster.disk is None:
+        raise NotHereError("mounting a file system needs a right that this process does not have")
+    broker = cluster.brokers[-1]
+    cluster.disk.fill()
+    await pipeline.until(lambda: _follows(pipeline, len(cluster.brokers)), "it gives up")
+    await asyncio.to_thread(broker.wait)
+    assert "No space left on device" in broker.log.read_text()
+    broker.kill()
+    cluster.disk.clear()
+    await _back(pipeline, len(cluster.brokers))
+
+
+async def cut_the_network(pipeline: Pipeline, *, every: bool) -> None:
+    ports = list(pipeline.cluster.network.ways)
+    pipeline.cluster.network.cut = frozenset(ports if every else ports[:1])
+    try:
+        await asyncio.sleep(_PAST_THE_SESSION)
+        if every:
+            await pipeline.until(lambda: _no_broker(pipeline), "each worker says that no broker answers")
+    finally:
+        pipeline.cluster.network.cut = frozenset()
+
+
+async def _no_broker(pipeline: Pipeline) -> bool:
+    pages = [await asyncio.to_thread(worker.ask, "/readyz") for worker in pipeline.workers if worker.running]
+    return all("no broker has answered for" in text for _, text in pages)
+
+
+async def slow_the_network(pipeline: Pipeline) -> None:
+    pipeline.cluster.network.bytes_a_second = 20_000
+    await asyncio.sleep(_PAST_THE_SESSION)
+    pipeline.cluster.network.bytes_a_second = 0
+
+
+async def kill_workers(pipeline: Pipeline, *, times: int) -> None:
+    for _ in range(times):
+        victim = _CHANCE.choice(pipeline.workers)
+        victim.kill()
+        # Sometimes the other worker takes over first, sometimes the group meets the newcomer at once.
+        await asyncio.sleep(_CHANCE.choice([0.0, 5.0]))
+        await victim.start().ready(90)
+
+
+async def kill_at_the_commit(pipeline: Pipeline) -> None:
+    victim = pipeline.workers[0]
+    for point in ("killed before the commit", "killed after the commit"):
+        victim.kill()
+        await pipeline.die_at(victim, point)
+
+
+async def freeze_a_worker(pipeline: Pipeline) -> None:
+    # It loses its partitions; if it wakes in the middle of a batch it is fenced.
+    frozen = pipeline.workers[1]
+    frozen.signal(signal.SIGSTOP)
+    await asyncio.sleep(_PAST_THE_SESSION)
+    frozen.signal(signal.SIGCONT)
+    await asyncio.sleep(3)
+    assert frozen.status in {None, 75}
+
+
+async def scale_out_and_in(pipeline: Pipeline) -> None:
+    one, *others = pipeline.workers
+    for worker in others:
+        assert await worker.stop() == 0
+    more = [*(worker.start() for worker in others), pipeline.fleet.start(), pipeline.fleet.start()]
+    await pipeline.ready()
+    for worker in more:
+        assert await worker.stop() == 0
+    del pipeline.workers[2:]
+    assert one.running
+
+
+async def interrupt_recovery(pipeline: Pipeline) -> None:
+    # Its volume is lost, so that there is something to read back.
+    victim = pipeline.workers[0]
+    victim.kill()
+    for _ in range(2):
+        shutil.rmtree(pipeline.state_folder(victim))
+        await pipeline.die_at(victim, WHILE_RESTORING)
+
+
+async def read_slowly(pipeline: Pipeline) -> None:
+    topic = pipeline.prefix + PROVIDER_REQUESTS
+    got: list[list[tuple[int, bytes | None]]] = [[] for _ in range(lab.PARTITIONS)]
+    async with harness.reader(pipeline.cluster.through_the_network) as consumer:
+        tps = [harness.TopicPartition(topic, number) for number in range(lab.PARTITIONS)]
+        consumer.assign(tps)
+        for _ in range(60):
+            for tp, records in (await consumer.getmany(timeout_ms=100, max_records=5)).items():
+                got[tp.partition].extend((record.offset, record.value) for record in records)
+            await asyncio.sleep(0.1)
+    whole = await harness.read_all(pipeline.cluster.direct, topic, lab.PARTITIONS)
+    assert sum(map(len, got)) > 0
+    for number, rows in enumerate(got):
+        harness.compare((topic, number), [(r.offset, r.value) for r in whole[number]][: len(rows)], rows)
+
+
+async def poison(pipeline: Pipeline) -> None:
+    """Sessions are parked by a record that nobody can process, and released, by two at once, with a mended one."""
+    keys = [f"poisoned-{pipeline.prefix}{_CHANCE.randrange(1 << 30)}-{at}".encode() for at in range(8)]
+    turns = [
+        {"type": "turn.appended", "message": message} for message in (user("one"), {"role": "nobody"}, user("two"))
+    ]
+    released = {"type": "session.released", "record": {"type": "turn.appended", "message": user("mended")}}
+    await pipeline.feed([(AGENT_TURNS, key, json.dumps(turn).encode(), []) for turn in turns for key in keys])
+    pipeline.workers[0].kill()
+    await pipeline.feed([(AGENT_TURNS, key, json.dumps(released).encode(), []) for _ in range(2) for key in keys])
+    letters = partial(harness.read_all, pipeline.cluster.direct, pipeline.prefix + DEAD_LETTERS, lab.PARTITIONS)
+    await pipeline.until(lambda: _are_among(keys, letters), "a dead letter of each")
+
+
+async def _are_among(keys: list[bytes], letters: Callable[[], Awaitable[list]]) -> bool:
+    return set(keys) <= {record.key for records in await letters() for record in records}
+
+
+# What a worker says of a partition whose bodies cannot be written.
+_NO_STORE = "is opened anew: ConnectionError"
+
+
+async def lose_the_object_store(pipeline: Pipeline) -> None:
+    """A file stands where its folder was. The workers are held meanwhile: one that wrote then would make it anew."""
+    folder, away = pipeline.objects_folder, pipeline.directory / "objects-away"
+    before = pipeline.said().count(_NO_STORE)
+
+    def held(change: Callable[[], object]) -> None:
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for worker in pipeline.workers:
+                worker.signal(number)
+            if number == signal.SIGSTOP:
+                change()
+
+    held(lambda: (folder.rename(away), folder.touch()))
+    try:
+        await pipeline.until(lambda: _says(pipeline, _NO_STORE, before), "a body cannot be written")
+        await asyncio.sleep(3)
+    finally:
+        held(lambda: (folder.unlink(), away.rename(folder)))
+
+
+async def _says(pipeline: Pipeline, words: str, before: int) -> bool:
+    return pipeline.said().count(words) > before
+
+
+async def damage_the_disk_stores(pipeline: Pipeline) -> None:
+    before = pipeline.said().count("the store on disk is not used")
+    for worker in pipeline.workers:
+        worker.kill()
+        for path in sorted(pipeline.state_folder(worker).rglob("*")):
+            if path.is_file() and (data := bytearray(path.read_bytes())):
+                data[_CHANCE.randrange(len(data))] ^= 0xFF
+                path.write_bytes(data[: _CHANCE.choice([len(data), len(data) // 2])])
+    for worker in pipeline.workers:
+        worker.start()
+    await pipeline.until(lambda: _says(pipeline, "the store on disk is not used", before), "a store is thrown away")
+
+
+async def remove_a_disk_store(pipeline: Pipeline) -> None:
+    shutil.rmtree(pipeline.state_folder(pipeline.workers[0]))
+    await asyncio.sleep(3)
+    for worker in pipeline.workers:
+        worker.kill()
+
+
+class Fault(Struct, frozen=True):
+    name: str
+    does: str
+    ends: str
+    inflict: Callable[[Pipeline], Awaitable[None]]
+    quick: bool = True
+    """Whether the short form has it too."""
+
+
+FAULTS = (
+    Fault("worker killed", "kill -9 of one of two, now and then", "started again", partial(kill_workers, times=2)),
+    Fault("worker killed often", "the same ten times", "started again", partial(kill_workers, times=10), quick=False),
+    Fault(
+        "killed at the commit",
+        "kill -9 after a transaction's records were written: before its commit, and after it",
+        "started again",
+        kill_at_the_commit,
+    ),
+    Fault("worker frozen", "SIGSTOP past its session", "SIGCONT", freeze_a_worker),
+    Fault("scaled", "one worker, four, one", "two again", scale_out_and_in),
+    Fault(
+        "recovery interrupted",
+        "a worker without its volume killed while it reads state back, twice",
+        "started again",
+        interrupt_recovery,
+    ),
+    Fault("broker stopped", "one of three ends in order, others lead", "back, leads again", stop_a_broker),
+    Fault("broker killed", "kill -9 of one of three", "back, leads again", kill_a_broker),
+    Fault("brokers killed", "kill -9 of each, one after the other", "back each time", kill_each_broker, quick=False),
+    Fault("disk full", "no byte is left on a broker's disk, it ends", "room again, started", fill_a_disk),
+    Fault(
+        "network cut",
+        "no byte passes between workers and brokers past their session",
+        "it passes",
+        partial(cut_the_network, every=True),
+    ),
+    Fault(
+        "one way cut",
+        "the workers reach two brokers of three",
+        "the third again",
+        partial(cut_the_network, every=False),
+        quick=False,
+    ),
+    Fault("network slow", "20 kB/s a connection", "as fast as ever", slow_the_network, quick=False),
+    Fault(
+        "slow consumer", "reads 25 requests a second while more are written", "stays behind", read_slowly, quick=False
+    ),
+    Fault(
+        "poison",
+        "sessions are parked by a record that cannot be processed; a worker is killed",
+        "released twice at once, with a mended record",
+        poison,
+    ),
+    Fault("object store away", "a file stands in its folder's place", "the folder is back", lose_the_object_store),
+    Fault("disk store damaged", "bytes flipped, files cut, workers killed", "read anew", damage_the_disk_stores),
+    Fault("disk store removed", "the folder goes while a worker is at work; kill -9", "read anew", remove_a_disk_store),
+)

@@ -1,0 +1,140 @@
+"""Two workers of the product on three brokers, what they are fed, and the audit of all that they wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import harness
+import msgspec
+import pipeline_lab as lab
+from aiokafka.errors import KafkaError
+from chaos.cluster import COPIES, Cluster, kafka_broker
+
+from pipeline.objects import ObjectSettings, open_objects
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, TOPICS
+
+DEFAULTS = msgspec.structs.replace(lab.DEFAULTS, on_dead_letter="park")
+# Small, since the script's histories are: about every second request becomes an object.
+_OBJECT_BYTES = 400
+_RATE = 100
+_WORKERS = 2
+_SECONDS = 90.0
+# What a worker may end with: told to, killed, or with nothing committed since its broker or its place was lost.
+_ENDS = {0, -9, 75}
+
+
+class Pipeline:
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.prefix = f"c{uuid.uuid4().hex[:8]}."
+        self.objects_folder = directory / "objects"
+        settings = ObjectSettings(url=f"file://{self.objects_folder}", threshold_bytes=_OBJECT_BYTES)
+        self._objects = open_objects(SimpleNamespace(prefix=self.prefix, objects=settings))
+        more = '[state]\nstore = "disk"\n'
+        more += f'[objects]\nurl = "{settings.url}"\nthreshold_bytes = {settings.threshold_bytes}\n'
+        directory.mkdir(parents=True, exist_ok=True)
+        place = (cluster.through_the_network, self.prefix, directory, kafka_broker.free_port)
+        self.fleet = lab.make_fleet(*place, top='on_dead_letter = "park"\n', more=more, own_state=True)
+        self._rows = lab.script(100_000)
+        self._sent: Counter[str] = Counter()
+        self._audited: Counter[str] = Counter()
+
+    async def start(self) -> None:
+        await lab.make_topics(self.cluster.direct, self.prefix, COPIES)
+        for _ in range(_WORKERS):
+            self.fleet.start()
+        await self.ready()
+
+    @property
+    def workers(self) -> list[harness.WorkerProcess]:
+        return self.fleet.workers
+
+    async def ready(self) -> None:
+        await asyncio.gather(*(worker.ready(_SECONDS) for worker in self.workers))
+
+    def state_folder(self, worker: harness.WorkerProcess) -> Path:
+        return self.directory / f"state-{worker.port}"
+
+    def said(self) -> str:
+        return "".join(worker.log.read_text() for worker in self.workers)
+
+    async def die_at(self, worker: harness.WorkerProcess, point: str) -> None:
+        """Run a worker, which is not running, until it ends itself at a failpoint."""
+        program = [sys.executable, str(Path(__file__).with_name("worker.py")), point]
+        doomed = harness.WorkerProcess(worker.name, [*program, *worker.command[3:]], worker.log, worker.port).start()
+        try:
+            assert await doomed.wait(_SECONDS) == -9, doomed.tail()
+        finally:
+            doomed.end()
+
+    async def leads(self) -> Counter[int]:
+        return await self.cluster.leads([self.prefix + topic.name for topic in TOPICS])
+
+    async def until(self, true: Callable[[], Awaitable[bool]], what: str) -> None:
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            with suppress(KafkaError):  # a broker that is asked may be the one that is away
+                if await true():
+                    return
+            assert time.monotonic() < deadline, f"{what}: not within {_SECONDS:.0f} s\n{self.said()[-4000:]}"
+            await asyncio.sleep(0.2)
+
+    async def feed(self, rows: Iterable[lab.Row]) -> None:
+        async with lab.Feeder(self.cluster.direct, self.prefix, _RATE, rows) as feeder:
+            await feeder.wait()
+        self._sent += feeder.sent
+
+    async def undergo(self, inflict: Callable[[Pipeline], Awaitable[None]]) -> Counter[str]:
+        """Feed records while something happens, then audit all that was ever fed; count what is new since last time.
+
+        Raises:
+            DiffersError: readers do not see what an undisturbed run makes.
+        """
+        async with lab.Feeder(self.cluster.direct, self.prefix, _RATE, self._rows) as feeder:
+            await asyncio.sleep(1)
+            await inflict(self)
+            await asyncio.sleep(1)
+        self._sent += feeder.sent
+        for worker in self.workers:
+            if not worker.running:
+                assert worker.status in _ENDS, worker.tail()
+                worker.start()
+        await self.ready()
+        await lab.drained(self.cluster.direct, self.prefix, _SECONDS)
+        counted = await lab.audit(self.cluster.direct, self.prefix, DEFAULTS, self._objects)
+        # Every record that a client wrote is in its source, and what the workers appended is all that is beside it.
+        for source, own in ((AGENT_TURNS, "recorded turns"), (PROVIDER_EVENTS, "policies")):
+            there, due = counted[f"source {source}"], self._sent[source] + counted[own]
+            if there != due:
+                words = f"{there} records in the source, {due} were written"
+                lost, doubled = max(0, due - there), max(0, there - due)
+                raise harness.DiffersError(source, words, lost=lost, doubled=doubled)
+        new = counted - self._audited
+        self._audited = counted
+        return new
+
+
+def outputs(counted: Counter[str]) -> int:
+    topics = (
+        PROVIDER_REQUESTS,
+        HISTORY_FIXES,
+        "fixes of streams",
+        DEAD_LETTERS,
+        "recorded turns",
+        "policies",
+        "sessions",
+    )
+    return sum(counted[topic] for topic in topics)
+
+
+def sources(counted: Counter[str]) -> int:
+    return sum(counted[f"source {topic}"] for topic in lab.SOURCES)
