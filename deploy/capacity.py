@@ -40,8 +40,9 @@ _STATE = "`bench_state.py`"
 # Sessions of TURNS turns of TURN_BYTES bytes; what grows with a history is reckoned in proportion.
 TURNS, TURN_BYTES = 50, 300
 COSTS = {
-    "turn_cpu": Cost(900, "µs", "a worker's CPU for a turn, Kafka client and requests included", _REQUESTS),
-    "event_cpu": Cost(60, "µs", "a worker's CPU for an event, Kafka client and items included", _WORKER),
+    "turn_cpu": Cost(260, "µs", "a worker's CPU for a turn, requests included", f"{_SESSION}, {_WORKER}"),
+    "event_cpu": Cost(45, "µs", "a worker's CPU for an event, items included", _WORKER),
+    "batch_cpu": Cost(1_600, "µs", "a worker's CPU for a transaction, at the most", _PACING),
     "hot": Cost(101_000, "B", "memory of a session at work", _SESSION),
     "cold": Cost(6_700, "B", "memory of a cold session, without a disk store", _SESSION),
     "disk": Cost(8_400, "B", "a worker's disk for a session, with a disk store", _SESSION),
@@ -51,21 +52,22 @@ COSTS = {
     "event_in": Cost(82, "B", "an event in `provider.events.v1`, compressed", _SESSION),
     "event_out": Cost(40, "B", "items for an event in `session.items.v1`, compressed", _SESSION),
     "event_state": Cost(260, "B", "state for an event in `pipeline.events-state.v1`, compressed", _SESSION),
-    "restored": Cost(2_000, "1/s", "sessions that a worker reads back in a second from the changelog", _STATE),
+    "state_read": Cost(4_500_000, "B", "state that a worker reads back in a second, compressed, at the least", _STATE),
     "idle_cpu": Cost(120_000, "µs", "a broker's CPU in a second, before any record", _PACING),
     "record_cpu": Cost(70, "µs", "a broker's CPU for an input with its outputs and state", _PACING),
     "transaction_cpu": Cost(500, "µs", "a broker's CPU for a transaction", _PACING),
 }
 
-# Days that a topic keeps what it is given, as topics are declared; of state that is compacted, what one segment holds.
+# Days that a topic keeps what it is given, as topics are declared. State is compacted, but for the segment that is
+# written: a day's, or as many bytes as Kafka's own default for a segment.
 KEPT_DAYS = {"turn_in": 30, "turn_out": 7, "turn_state": 1, "event_in": 7, "event_out": 7, "event_state": 1}
+SEGMENT_BYTES = GIB
 
 # What one thing can do. The last three are of the machines that you have.
 WORKER_CORES = 0.6  # one process is one core; the rest is for peaks, and for a neighbour's partitions
 WORKER_BYTES = 2 * GIB
 WORKER_FIXED_BYTES = 250 * MIB
 WORKER_HOT_BYTES = 512 * MIB  # [state] memory_mib
-RESTORE_SECONDS = 60.0
 SKEW = 3.0  # the busiest partition beside the mean one
 FEWEST_PARTITIONS = 12
 TRANSACTION_SECONDS = 0.005  # without an interval, the next batch gathers while one is written
@@ -122,6 +124,7 @@ class Plan:
     broker_cores: float
     broker_bytes: float
     written_a_second: float
+    restore_seconds: float
     used: dict[str, float]
 
     @property
@@ -136,24 +139,33 @@ def plan(load: Load) -> Plan:
         cost[name] *= load.history
     for name in ("turn_in", "turn_state"):
         cost[name] *= load.turn_bytes / TURN_BYTES
-    worker_cores = (load.turn_rate * cost["turn_cpu"] + load.event_rate * cost["event_cpu"]) / 1e6
     hot = load.sessions * load.working * cost["hot"]
     cold = 0.0 if load.store == "disk" else load.sessions * cost["cold"]
-    workers = max(
-        2,  # one may end at any time
-        math.ceil(worker_cores / WORKER_CORES),
-        math.ceil(hot / WORKER_HOT_BYTES),
-        math.ceil((hot + cold) / (WORKER_BYTES - WORKER_FIXED_BYTES)),
-        math.ceil(load.sessions / cost["restored"] / RESTORE_SECONDS),
-    )
-    # A worker's busiest partition is no more than its half, and twice the workers still find one each.
-    partitions = max(FEWEST_PARTITIONS, -(-workers * 2 // FEWEST_PARTITIONS) * FEWEST_PARTITIONS)
-    broker_cores = _broker_cores(load, partitions, cost)
+    records_cpu = load.turn_rate * cost["turn_cpu"] + load.event_rate * cost["event_cpu"]
+    partitions, wanted = 0, FEWEST_PARTITIONS
+    while partitions < wanted:  # more workers want more partitions, which have more transactions
+        partitions = wanted
+        transactions = _transactions(load, partitions)
+        worker_cores = (records_cpu + transactions * cost["batch_cpu"]) / 1e6
+        workers = max(
+            2,  # one may end at any time
+            math.ceil(worker_cores / WORKER_CORES),
+            math.ceil(hot / WORKER_HOT_BYTES),
+            math.ceil((hot + cold) / (WORKER_BYTES - WORKER_FIXED_BYTES)),
+        )
+        # Two for each worker: its busiest partition is not all that it has, and there may be twice the workers.
+        wanted = math.ceil(workers * 2 / FEWEST_PARTITIONS) * FEWEST_PARTITIONS
+    records = load.turn_rate + load.event_rate
+    leaders_cpu = records * cost["record_cpu"] + transactions * cost["transaction_cpu"]
+    broker_cores = leaders_cpu / 1e6 * (1 + FOLLOWER_CPU * (load.replicas - 1))
     rates = {name: load.turn_rate if name.startswith("turn") else load.event_rate for name in KEPT_DAYS}
     written = sum(rates[name] * cost[name] for name in KEPT_DAYS) * load.replicas
     busy_seconds = load.busy_hours / 24 * DAY_SECONDS
-    kept = sum(rates[name] * cost[name] * days for name, days in KEPT_DAYS.items()) * busy_seconds
-    broker_bytes = (kept + load.sessions * cost["disk"]) * load.replicas
+    kept = {name: rates[name] * cost[name] * days * busy_seconds for name, days in KEPT_DAYS.items()}
+    for name in ("turn_state", "event_state"):
+        kept[name] = min(kept[name], partitions * SEGMENT_BYTES)
+    broker_bytes = (sum(kept.values()) + load.sessions * cost["disk"]) * load.replicas
+    state = kept["turn_state"] + kept["event_state"] + load.sessions * cost["disk"]
     brokers = max(
         load.replicas,
         math.ceil(broker_cores / (BROKER_CORES - cost["idle_cpu"] / 1e6)),
@@ -166,9 +178,6 @@ def plan(load: Load) -> Plan:
         "the workers' memory for sessions at work": hot / workers / WORKER_HOT_BYTES,
         "the workers' memory": (hot + cold) / workers / (WORKER_BYTES - WORKER_FIXED_BYTES),
         "the busiest partition, which one worker must do alone": worker_cores / partitions * SKEW,
-        "the time in which a worker without its volume reads its state back": (
-            load.sessions / workers / cost["restored"] / RESTORE_SECONDS
-        ),
         "the brokers' processors": broker_cores / brokers / (BROKER_CORES - cost["idle_cpu"] / 1e6),
         "the brokers' disks": broker_bytes / brokers / BROKER_DISK_BYTES,
         "what the brokers' disks can write": written / brokers / BROKER_BYTES_A_SECOND,
@@ -185,22 +194,18 @@ def plan(load: Load) -> Plan:
         broker_cores + brokers * cost["idle_cpu"] / 1e6,
         broker_bytes,
         written,
+        state / workers / cost["state_read"],
         used,
     )
 
 
-def _broker_cores(load: Load, partitions: int, cost: dict[str, float]) -> float:
-    """What the load takes of the brokers.
+def _transactions(load: Load, partitions: int) -> float:
+    """How many a second.
 
     A partition that has records waits an interval, or a transaction's time, and takes all that came meanwhile.
     """
     between = max(load.commit_interval_ms / 1000, TRANSACTION_SECONDS)
-    cores = 0.0
-    for rate in (load.turn_rate, load.event_rate):
-        each = rate / partitions
-        transactions = each / (1 + each * between) * partitions
-        cores += (rate * cost["record_cpu"] + transactions * cost["transaction_cpu"]) / 1e6
-    return cores * (1 + FOLLOWER_CPU * (load.replicas - 1))
+    return sum(rate / (1 + rate / partitions * between) for rate in (load.turn_rate, load.event_rate))
 
 
 def size(amount: float) -> str:
@@ -233,6 +238,7 @@ def plans_table(plans: list[Plan]) -> str:
     rows.append(["their processors, together", *(f"{one.broker_cores:,.1f} cores" for one in plans)])
     rows.append(["written a second, all copies", *(size(one.written_a_second) for one in plans)])
     rows.append(["**disk**, all copies", *(size(one.broker_bytes) for one in plans)])
+    rows.append(["ready without its volume within", *(f"{one.restore_seconds / 60:,.1f} minutes" for one in plans)])
     rows.append(["breaks first", *(one.breaks_first for one in plans)])
     rows.append(["at so many times the load", *(f"{1 / one.used[one.breaks_first]:.1f}" for one in plans)])
     return table(rows)

@@ -62,7 +62,7 @@ async def cost(server, prefix, load, delivery, interval=0):
     command = ["env", f"REKNIT_COMMIT_INTERVAL_MS={interval}", *started]
     worker = harness.WorkerProcess(prefix, command, directory / f"{prefix}log", port)
     try:
-        await worker.start().ready()
+        await worker.start().ready(120)
         async with bench_worker.timed(server.bootstrap, prefix, load.partitions) as (send, took):
             await drive(send, load, range(load.rate))  # the first second warms up
             await asyncio.sleep(0.5)

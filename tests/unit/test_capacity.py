@@ -19,14 +19,10 @@ capacity = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 # Loads of one kind, and what uses up first.
 LOADS = {
-    "few, each in a transaction": ({"sessions": 100, "commit_interval_ms": 0.0}, "the brokers' processors"),
+    "few, each in a transaction": ({"sessions": 100, "commit_interval_ms": 0.0}, "the workers' processors"),
     "answers that nobody keeps for long": (
         {"answer_events": 400, "busy_hours": 0.1, "commit_interval_ms": 1_000.0, "replicas": 1},
         "the workers' processors",
-    ),
-    "idle": (
-        {"sessions": 10**6, "working": 1e-4},
-        "the time in which a worker without its volume reads its state back",
     ),
     "idle, in memory": (
         {"sessions": 10**6, "working": 1e-4, "store": "memory", "turns": 1_000},
@@ -66,7 +62,10 @@ def test_rates_and_disk_are_reckoned_from_the_load():
     load = capacity.Load(sessions=6_000, working=0.5, turn_seconds=30.0, answer_events=10, busy_hours=6.0, replicas=1)
     assert (load.turn_rate, load.event_rate) == (100.0, 500.0)
     plan = capacity.plan(load)
-    assert math.isclose(plan.worker_cores, (100 * cost["turn_cpu"] + 500 * cost["event_cpu"]) / 1e6)
+    # Twelve partitions, each of which gathers 25 ms.
+    transactions = 100 / (1 + 100 / 12 * 0.025) + 500 / (1 + 500 / 12 * 0.025)
+    cpu = 100 * cost["turn_cpu"] + 500 * cost["event_cpu"] + transactions * cost["batch_cpu"]
+    assert (plan.partitions, plan.worker_cores) == (12, pytest.approx(cpu / 1e6))
     turns = 30 * cost["turn_in"] + 7 * cost["turn_out"] + cost["turn_state"]
     events = 7 * cost["event_in"] + 7 * cost["event_out"] + cost["event_state"]
     assert math.isclose(plan.broker_bytes, 6 * 3_600 * (100 * turns + 500 * events) + 6_000 * cost["disk"])
