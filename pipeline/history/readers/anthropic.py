@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.errors import InputError
 from pipeline.history.readers.fields import Fields, Notes, Taker, as_list, as_string, read_input, reader_of, tag_of
 from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.history.readers.typed import CANONICAL, StrictReader, decoded, is_harmless
+from pipeline.history.readers.typed import CANONICAL, Placed, StrictParts, StrictReader, is_harmless
 from pipeline.model import (
     Block,
     Document,
@@ -27,8 +27,6 @@ from pipeline.model import (
     Unknown,
 )
 
-Placed: TypeAlias = tuple[Block, str]
-"""A block and its place in the input."""
 BlockReader: TypeAlias = Callable[[Raw, str, Notes], list[Placed]]
 Inner: TypeAlias = Text | Image | Document | Unknown
 """What a tool result may hold."""
@@ -52,7 +50,6 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=
     type: Literal["message"] = "message"
 
 
-_BLOCK: Final[msgspec.json.Decoder[Typed]] = msgspec.json.Decoder(Typed)
 # The members of each kind that are raw.
 _FREE_FORM: Final[dict[type[Struct], tuple[str, ...]]] = {
     kind: tuple(field.name for field in structs.fields(kind) if field.type in (Raw, Raw | UnsetType))
@@ -109,6 +106,9 @@ def _is_flat_inside(block: Block) -> bool:
     return True
 
 
+PARTS: Final[StrictParts[Typed]] = StrictParts(
+    msgspec.json.Decoder(tuple[Typed, ...]), lambda block, path: [(block, path)] if is_sound(block) else None
+)
 STRICT: Final = StrictReader(CANONICAL, Message, _turn_of, lambda _: False, is_sound)
 
 
@@ -119,10 +119,12 @@ def read(fields: Fields, notes: Notes) -> list[Placed]:
             message = f"{key} belongs to the openai-chat shape, not to anthropic"
             raise InputError("wrong_shape", message, path=fields.at(key))
     fields.ignore(*_RESPONSE_KEYS)
-    return read_content(fields.take("content"), fields.at("content"), notes, mend_block)
+    return read_content(fields.take("content"), fields.at("content"), notes, mend_block, PARTS)
 
 
-def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> list[Placed]:
+def read_content(
+    value: Raw | None, path: str, notes: Notes, mend_one: BlockReader, parts: StrictParts[Any] | None = None
+) -> list[Placed]:
     """A content's blocks: a string is one text block, strings in a list are too, null is none.
 
     A number or a boolean becomes its text, in a list too; a list or null in a list is refused.
@@ -131,14 +133,18 @@ def read_content(value: Raw | None, path: str, notes: Notes, read_one: BlockRead
         return []
     if starts_with(value, b"{"):
         notes.add_fix("content_wrapped", path)
-        return read_one(value, path, notes)
+        return mend_one(value, path, notes)
     if not starts_with(value, b"["):
         return [(_plain(value, path, notes), path)]
     placed: list[Placed] = []
-    for i, item in enumerate(as_list(value, path)):
+    items = as_list(value, path)
+    healthy = parts.read(items, path) if parts is not None else {}
+    for i, item in enumerate(items):
         place = f"{path}.{i}"
-        if starts_with(item, b"{"):
-            placed += read_one(item, place, notes)
+        if i in healthy:
+            placed += healthy[i]
+        elif starts_with(item, b"{"):
+            placed += mend_one(item, place, notes)
         elif starts_with(item, b"[") or starts_with(item, b"n"):
             raise wrong_type(place, "a block or a string", item)
         else:
@@ -152,12 +158,6 @@ def _plain(value: Raw, path: str, notes: Notes) -> Text:
         return Text(text=as_string(value, path))
     notes.add_fix("content_as_text", path, before=bytes(value))
     return Text(text=bytes(value).decode())
-
-
-def read_block(value: Raw, path: str, notes: Notes) -> list[Placed]:
-    """One block of a message of which nothing is known: most are healthy, and take one typed decode."""
-    block = decoded(_BLOCK, value)
-    return [(block, path)] if block is not None and is_sound(block) else mend_block(value, path, notes)
 
 
 def mend_block(value: Raw, path: str, notes: Notes) -> list[Placed]:

@@ -23,9 +23,10 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
 from pipeline.errors import InputError
-from pipeline.history.readers.anthropic import Placed, read_block, read_content
+from pipeline.history.readers.anthropic import PARTS, mend_block, read_content
 from pipeline.history.readers.fields import Notes
 from pipeline.history.readers.rawjson import check_nesting
+from pipeline.history.readers.typed import Placed
 from pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
 
 _SYNTHETIC: Final = "<synthetic>"
@@ -308,7 +309,7 @@ class _Conversation:
         if line.number not in self._read_lines:
             notes = self._notes.attempt()
             content = None if line.message is None else line.message.content
-            placed = read_content(content, f"lines.{line.number}.message.content", notes, read_block)
+            placed = read_content(content, f"lines.{line.number}.message.content", notes, mend_block, PARTS)
             signed = [(_signed(block, line.model), path) for block, path in placed]
             self._read_lines[line.number] = (signed, notes)
         return self._read_lines[line.number][0]

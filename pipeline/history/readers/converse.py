@@ -14,10 +14,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
-from pipeline.history.readers.anthropic import INNER, Inner, Placed, mend_fields, read_content, string_turn
+from pipeline.history.readers.anthropic import INNER, Inner, mend_fields, read_content, string_turn
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.history.readers.typed import StrictReader, decoded, is_harmless
+from pipeline.history.readers.typed import Placed, StrictParts, StrictReader, is_harmless
 from pipeline.model import (
     Block,
     Document,
@@ -67,7 +67,7 @@ MEDIA_TYPES: Final = _TEXT_TYPES | {
 
 def read(fields: Fields, notes: Notes) -> list[Placed]:
     """The blocks of one message."""
-    return read_content(fields.take("content"), fields.at("content"), notes, read_member)
+    return read_content(fields.take("content"), fields.at("content"), notes, read_member, _MEMBERS)
 
 
 def read_member(value: Raw, path: str, notes: Notes) -> list[Placed]:
@@ -225,12 +225,33 @@ class _ToolUse(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", 
     input: Raw
 
 
+class _Bytes(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    bytes: str
+
+
+class _Image(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    format: str
+    source: _Bytes
+
+
+class _ReasoningText(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    text: str
+    signature: str | UnsetType = UNSET
+
+
+class _Reasoning(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
+    """Reasoning: a union, so that one member is set."""
+
+    reasoning_text: _ReasoningText | UnsetType = UNSET
+    redacted_content: str | UnsetType = UNSET
+
+
 class _Part(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
     """A part of a result: a union, so that one member is set."""
 
     text: str | UnsetType = UNSET
     json: Raw | UnsetType = UNSET
-    image: Raw | UnsetType = UNSET
+    image: _Image | UnsetType = UNSET
     document: Raw | UnsetType = UNSET
     video: Raw | UnsetType = UNSET
     search_result: Raw | UnsetType = UNSET
@@ -248,8 +269,8 @@ class _Member(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", g
     text: str | UnsetType = UNSET
     tool_use: _ToolUse | UnsetType = UNSET
     tool_result: _ToolResult | UnsetType = UNSET
-    reasoning_content: Raw | UnsetType = UNSET
-    image: Raw | UnsetType = UNSET
+    reasoning_content: _Reasoning | UnsetType = UNSET
+    image: _Image | UnsetType = UNSET
     document: Raw | UnsetType = UNSET
     video: Raw | UnsetType = UNSET
     audio: Raw | UnsetType = UNSET
@@ -259,22 +280,10 @@ class _Member(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", g
     search_result: Raw | UnsetType = UNSET
 
 
-class _Bytes(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    bytes: str
-
-
-class _ImageMember(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    format: str
-    source: _Bytes
-
-
 class _Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     role: Role
     content: str | tuple[_Member, ...]
     id: str | None = None
-
-
-_IMAGE: Final = msgspec.json.Decoder(_ImageMember)
 
 
 def _turn_of(message: _Message, index: int) -> Turn | None:
@@ -283,9 +292,7 @@ def _turn_of(message: _Message, index: int) -> Turn | None:
         return string_turn(message.role, content, index, message.id)
     made: list[Block] = []
     for member in content:
-        # Equal to one with this member alone: the quickest way to see that it is alone.
-        text = member.text
-        block = Text(text=text) if type(text) is str and member == _Member(text) else _block(member)
+        block = _block(member)
         if block is None:
             return None
         made.append(block)
@@ -301,9 +308,10 @@ STRICT: Final = StrictReader(
 
 
 def _block(member: _Member) -> Block | None:
-    """The block of a member that is not text and stands alone, or None where it needs mending."""
-    if member.text is not UNSET:
-        return None
+    """The block of a member that stands alone, or None where it needs mending."""
+    # Equal to one with this member alone: the quickest way to see that it is alone.
+    if type(text := member.text) is str:
+        return Text(text=text) if member == _Member(text) else None
     if type(call := member.tool_use) is _ToolUse:
         if member != _Member(tool_use=call) or not starts_with(call.input, b"{") or not is_harmless(bytes(call.input)):
             return None
@@ -339,6 +347,14 @@ def _structured(data: Raw) -> Text | None:
     return Text(text=whole.decode(), structured=starts_with(data, b"{"))
 
 
+def _thought(given: _Reasoning) -> Thinking | RedactedThinking | None:
+    if type(data := given.redacted_content) is str:
+        return RedactedThinking(data=data, issuer=ISSUER) if given == _Reasoning(redacted_content=data) else None
+    if type(said := given.reasoning_text) is _ReasoningText:
+        return Thinking(thinking=said.text, signature=said.signature, issuer=ISSUER)
+    return None
+
+
 def _rare_block(member: _Member | _Part) -> Block | None:
     """The block of a raw member, as the tolerant reader makes it, if it stands alone and takes no fix."""
     keys = zip(member.__struct_fields__, member.__struct_encode_fields__, strict=True)
@@ -346,13 +362,21 @@ def _rare_block(member: _Member | _Part) -> Block | None:
     if len(found) != 1:
         return None
     key, value = found[0]
+    if type(value) is _Image:
+        return _inline(value.format, value.source.bytes)
+    if type(value) is _Reasoning:
+        return _thought(value)
     if starts_with(value, b"n") or not is_harmless(bytes(value)):
         return None
-    if key == "image" and (shown := decoded(_IMAGE, value)) is not None:
-        return _inline(shown.format, shown.source.bytes)
     notes = Notes()
     try:
         block = member_block(key, value, "", notes)
     except InputError:
         return None
     return None if notes.fixes else block
+
+
+_MEMBERS: Final = StrictParts(
+    msgspec.json.Decoder(tuple[_Member, ...]),
+    lambda member, path: None if (block := _block(member)) is None else [(block, path)],
+)

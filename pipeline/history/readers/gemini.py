@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.ids import made_id
 from pipeline.history.native import as_json
-from pipeline.history.readers.anthropic import INNER, Inner, Placed, is_flat, read_content
+from pipeline.history.readers.anthropic import INNER, Inner, is_flat, read_content
 from pipeline.history.readers.fields import (
     EMPTY_OBJECT,
     Fields,
@@ -30,7 +30,7 @@ from pipeline.history.readers.fields import (
     unknown_role,
 )
 from pipeline.history.readers.rawjson import compact, starts_with
-from pipeline.history.readers.typed import StrictReader
+from pipeline.history.readers.typed import Placed, StrictParts, StrictReader
 from pipeline.model import Block, Document, Image, Issuer, Role, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 
 ISSUER: Final = Issuer(provider="gemini")
@@ -60,7 +60,9 @@ def read(fields: Fields, index: int) -> Turn:
     if role is None:
         raise unknown_role(name, fields.at("role"), "user, model or function")
     parts = _Parts()
-    placed = read_content(fields.take("parts"), fields.at("parts"), fields.notes, parts.read)
+    placed = read_content(
+        fields.take("parts"), fields.at("parts"), fields.notes, parts.read, StrictParts(_PARTS, parts.healthy)
+    )
     blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
     return Turn(role=role, blocks=blocks, index=index, paths=paths, root="contents", ids_made=parts.ids_made)
 
@@ -104,31 +106,20 @@ _read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response),
 
 def _turn_of(content: _Content, index: int) -> Turn | None:
     role = _ROLES.get(content.role or "user")
-    parts, notes = _Parts(), Notes()
+    parts = _Parts()
     placed: list[Placed] = []
     for at, part in enumerate(content.parts):
-        path = f"contents.{index}.parts.{at}"
-        call, response, blob, text = part.function_call, part.function_response, part.inline_data, part.text
-        block: Block | None = None
-        if (call is None) + (response is None) + (blob is None) + (text is None) != 3:
+        read = parts.healthy(part, f"contents.{index}.parts.{at}")
+        if read is None:
             return None
-        if text is not None:
-            block = _words(text, is_thought=bool(part.thought))
-        elif call is not None:
-            block = parts.call(call, path, notes)
-        elif response is not None and response.parts is UNSET:
-            block = parts.response(response, path, notes)
-        elif blob is not None:
-            block = _media(blob)
-        if block is None:
-            return None
-        placed += _sealed(block, part.thought_signature or "", path)
-    if role is None or notes.fixes:
+        placed += read
+    if role is None:
         return None
     blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
     return Turn(role=role, blocks=blocks, index=index, paths=paths, root="contents", ids_made=parts.ids_made)
 
 
+_PARTS: Final = msgspec.json.Decoder(tuple[_Part, ...])
 STRICT: Final = StrictReader("gemini", _Content, _turn_of, lambda _: True, is_flat)
 
 
@@ -154,6 +145,23 @@ class _Parts:
 
     def __init__(self) -> None:
         self.ids_made = False
+
+    def healthy(self, part: _Part, path: str) -> list[Placed] | None:
+        """A healthy part as its block, behind the signature that stands on it; None where it needs mending."""
+        call, response, blob, text = part.function_call, part.function_response, part.inline_data, part.text
+        block: Block | None = None
+        notes = Notes()
+        if (call is None) + (response is None) + (blob is None) + (text is None) != 3:
+            return None
+        if text is not None:
+            block = _words(text, is_thought=bool(part.thought))
+        elif call is not None:
+            block = self.call(call, path, notes)
+        elif response is not None and response.parts is UNSET:
+            block = self.response(response, path, notes)
+        elif blob is not None:
+            block = _media(blob)
+        return None if block is None or notes.fixes else _sealed(block, part.thought_signature or "", path)
 
     def read(self, value: Raw, path: str, notes: Notes) -> list[Placed]:
         """One part as its block, behind the signature that stands on it."""

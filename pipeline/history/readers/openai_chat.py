@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.native import CHAT, as_json
 from pipeline.history.readers.anthropic import (
-    Placed,
     read_content,
     result_content,
 )
@@ -23,9 +23,19 @@ from pipeline.history.readers.fields import (
     derived_id,
     read_input,
 )
-from pipeline.history.readers.parts import ISSUER, ChatPart, blocks_of, has_parts, inner_of, own_of, read_part, unless
+from pipeline.history.readers.parts import (
+    CHAT_PARTS,
+    ISSUER,
+    ChatPart,
+    blocks_of,
+    has_parts,
+    inner_of,
+    own_of,
+    read_part,
+    unless,
+)
 from pipeline.history.readers.rawjson import MAX_NESTING, may_nest_too_deeply, starts_with
-from pipeline.history.readers.typed import StrictReader, is_harmless
+from pipeline.history.readers.typed import Placed, StrictParts, StrictReader, is_harmless
 from pipeline.model import Block, Own, Role, Text, Thinking, ToolResult, ToolUse, Turn
 
 _ASSISTANT: Final = Raw(b'"assistant"')
@@ -120,13 +130,21 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
         blocks.append(Text(text=row.refusal, refusal=True))
         paths.append(f"{place}.refusal")
     for at, call in enumerate(calls or ()):
-        call_input = input_of(call.function.arguments)
-        if call_input is None or not (call.index is UNSET or is_harmless(call.index)):
+        use = _use(call)
+        if use is None:
             return None
-        numbered = UNSET if call.index is UNSET else own_of(CHAT, index=call.index)
-        blocks.append(ToolUse(id=call.id, name=call.function.name, input=call_input, own=numbered))
+        blocks.append(use)
         paths.append(f"{place}.tool_calls.{at}")
     return Turn(role=role, blocks=tuple(blocks), index=index, id=row.id, paths=tuple(paths) or None, own=own)
+
+
+def _use(call: _Call) -> ToolUse | None:
+    """A healthy call's block, or None."""
+    call_input = input_of(call.function.arguments)
+    if call_input is None or not (call.index is UNSET or is_harmless(call.index)):
+        return None
+    numbered = UNSET if call.index is UNSET else own_of(CHAT, index=call.index)
+    return ToolUse(id=call.id, name=call.function.name, input=call_input, own=numbered)
 
 
 def _result_turn(row: _Row, index: int) -> Turn | None:
@@ -161,6 +179,9 @@ def _is_telling(row: _Row) -> bool:
     return has_parts(row.content)
 
 
+_CALLS: Final = StrictParts(
+    msgspec.json.Decoder(tuple[_Call, ...]), lambda call, path: None if (use := _use(call)) is None else [(use, path)]
+)
 STRICT: Final = StrictReader("openai-chat", _Row, _turn_of, _is_telling)
 
 
@@ -175,7 +196,7 @@ def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Pla
     placed = _reasoning(texts, fields.path)
     content = fields.take("content")
     if not (calls and content is not None and bytes(content) == b'""'):
-        placed += read_content(content, fields.at("content"), notes, read_part)
+        placed += read_content(content, fields.at("content"), notes, read_part, CHAT_PARTS)
     refusal = fields.take_string("refusal")
     if refusal:
         placed.append((Text(text=refusal, refusal=True), fields.at("refusal")))
@@ -238,7 +259,10 @@ def _calls(fields: Fields, notes: Notes) -> list[Placed]:
     path = fields.at("tool_calls")
     value = fields.take("tool_calls")
     items = [] if value is None else as_list(value, path)
-    placed: list[Placed] = [_call(Fields(item, f"{path}.{i}", notes)) for i, item in enumerate(items)]
+    healthy = _CALLS.read(items, path)
+    placed: list[Placed] = []
+    for i, item in enumerate(items):
+        placed += healthy.get(i) or [_call(Fields(item, f"{path}.{i}", notes))]
     legacy = fields.take_object("function_call")
     if legacy is not None:
         placed.append(_call(legacy))

@@ -13,10 +13,11 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
-from pipeline.history.readers.anthropic import Placed, is_flat, kind_named, read_content, result_content
+from pipeline.history.readers.anthropic import is_flat, kind_named, read_content, result_content
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, derived_id, read_input
 from pipeline.history.readers.openai_chat import input_of
 from pipeline.history.readers.parts import (
+    RESPONSES_PARTS,
     InputFile,
     ResponsesPart,
     blocks_of,
@@ -27,7 +28,7 @@ from pipeline.history.readers.parts import (
     screenshot,
 )
 from pipeline.history.readers.rawjson import starts_with
-from pipeline.history.readers.typed import StrictReader, decoded
+from pipeline.history.readers.typed import Placed, StrictReader, decoded
 from pipeline.model import (
     Block,
     Issuer,
@@ -225,7 +226,7 @@ def read_item(fields: Fields, value: Raw, item_id: Raw | None) -> tuple[Role, li
 def read_message(fields: Fields, notes: Notes) -> list[Placed]:
     """The blocks of a message."""
     fields.ignore("type")
-    return read_content(fields.take("content"), fields.at("content"), notes, read_part_of_item)
+    return read_content(fields.take("content"), fields.at("content"), notes, read_part_of_item, RESPONSES_PARTS)
 
 
 def own_of_message(fields: Fields, role: Raw | None, item_id: Raw | None) -> Own | UnsetType:

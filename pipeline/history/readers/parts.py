@@ -13,7 +13,6 @@ from pipeline.history.native import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import (
     INNER,
     Inner,
-    Placed,
     Typed,
     is_flat,
     is_sound,
@@ -23,6 +22,7 @@ from pipeline.history.readers.anthropic import (
 )
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, reader_of, tag_of
 from pipeline.history.readers.rawjson import starts_with
+from pipeline.history.readers.typed import Placed, StrictParts
 from pipeline.model import Block, Document, Image, Issuer, Own, Text, Thinking
 
 ISSUER: Final = Issuer(provider=CHAT)
@@ -182,6 +182,15 @@ def blocks_of(parts: Iterable[Any]) -> list[Any] | None:
             return None
         blocks.append(block)
     return blocks
+
+
+def _placed(part: Any, path: str) -> list[Placed] | None:  # noqa: ANN401  a part of either shape
+    blocks = blocks_of((part,))
+    return None if blocks is None else [(blocks[0], path)]
+
+
+CHAT_PARTS: Final = StrictParts[Any](msgspec.json.Decoder(tuple[ChatPart, ...]), _placed)
+RESPONSES_PARTS: Final = StrictParts[Any](msgspec.json.Decoder(tuple[ResponsesPart, ...]), _placed)
 
 
 def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
-from pipeline.history.readers.anthropic import Placed, kind_named
+from pipeline.history.readers.anthropic import kind_named
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, unknown_role
 from pipeline.history.readers.parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from pipeline.history.readers.typed import Shape
+from pipeline.history.readers.typed import Placed, Shape
 from pipeline.model import Block, Own, Role, Turn
 
 # The lists of the shapes whose messages do not stand in ``messages``.

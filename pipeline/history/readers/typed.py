@@ -6,6 +6,7 @@ here: there is None, and the message is read tolerantly, by the same declaration
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import GenericAlias
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
@@ -15,12 +16,20 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.healthy import IsSound, Stretch, healthy_stretches
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
-from pipeline.model import Own, Text, Turn
+from pipeline.model import Block, Own, Text, Turn
 
 Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini"]
 CANONICAL: Final[Shape] = "anthropic"
 
+Placed: TypeAlias = tuple[Block, str]
+"""A block and its place in the input."""
+
 _T = TypeVar("_T")
+
+# How many parts of a content may not fit for the others to be read together.
+_MISFITS: Final = 2
+# Where msgspec says that a list does not fit.
+_INDEX: Final = re.compile(r"`\$\[(\d+)\]")
 
 # The usual keys beside ``messages``, in the order in which they then stand in a body.
 _USUAL_KEYS: Final = (
@@ -118,6 +127,43 @@ class StrictReader(Generic[_T]):
                 return None
             turns.append(turn)
         return turns
+
+
+class StrictParts(Generic[_T]):
+    """Reads the parts of a content that are healthy, where others of its parts or its message are not.
+
+    Args:
+        parts: decodes a list of healthy parts.
+        read_one: the blocks of a part at a path, or None where it needs mending.
+    """
+
+    def __init__(
+        self, parts: msgspec.json.Decoder[tuple[_T, ...]], read_one: Callable[[_T, str], list[Placed] | None]
+    ) -> None:
+        self._list = parts
+        self._read_one = read_one
+
+    def read(self, items: Sequence[Raw], path: str) -> dict[int, list[Placed]]:
+        """The blocks of each part that is healthy, in few decodes, by its index in the content at a path.
+
+        A part that does not fit is left out and the others are decoded again; where many do not, none is read here.
+        """
+        # A part that is alone is as quickly mended.
+        if len(items) == 1:
+            return {}
+        left = list(range(len(items)))
+        for _ in range(_MISFITS + 1):
+            try:
+                parts = self._list.decode(b"[%b]" % b",".join([items[at] for at in left]))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                misfit = _INDEX.search(str(error))
+                if misfit is None:
+                    return {}
+                del left[int(misfit[1])]
+                continue
+            read = ((at, self._read_one(part, f"{path}.{at}")) for at, part in zip(left, parts, strict=True))
+            return {at: placed for at, placed in read if placed is not None}
+        return {}
 
 
 def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:
