@@ -170,31 +170,43 @@ def _assistant(
 def _user(exchange: Exchange, results: Sequence[Piece], changed: set[int], book: Book) -> list[Message]:
     return [
         _message("system" if said[0].stays_system else "user", said, identity, changed)
-        for said, identity in _messages([*results, *exchange.user], exchange.user_starts, exchange.user_id, book)
+        for said, identity in _messages(
+            [*results, *exchange.user], exchange.user_starts, exchange.user_id, book, items=True
+        )
     ]
 
 
 def _messages(
-    pieces: Sequence[Piece], starts: Sequence[Start], first: str | None, book: Book, *, flat: bool = False
+    pieces: Sequence[Piece],
+    starts: Sequence[Start],
+    first: str | None,
+    book: Book,
+    *,
+    flat: bool = False,
+    items: bool = False,
 ) -> list[tuple[list[Piece], str | None]]:
-    """The pieces of each message with its id, that of the ``first`` one where no other starts."""
+    """The pieces of each message with its id, that of the ``first`` one where no other starts.
+
+    Blank texts stay in a ``flat`` list; with ``items``, those that were all of an item stay.
+    """
     if pieces and not starts and not any(piece.system for piece in pieces):
         # One message, as nearly always.
         said = [*pieces]
-        return [(said if flat else _without_blanks(said, book), first)]
+        return [(said if flat else _without_blanks(said, book, items=items), first)]
     ids = {start.turn: start.id for start in starts}
     return [
-        (said if flat else _without_blanks(said, book), ids.get(said[0].turn) if at else first)
+        (said if flat else _without_blanks(said, book, items=items), ids.get(said[0].turn) if at else first)
         for at, said in enumerate(_parted(pieces, starts))
     ]
 
 
-def _without_blanks(pieces: list[Piece], book: Book) -> list[Piece]:
+def _without_blanks(pieces: list[Piece], book: Book, *, items: bool) -> list[Piece]:
     """The pieces of a message less texts that say nothing, which may be all of a message and stand beside nothing."""
     if len(pieces) == 1 or not any(map(is_blank, pieces)) or not book.makes("blank_dropped"):
         return pieces
     beside = Counter(piece.turn for piece in pieces)
-    kept = [piece for piece in pieces if not is_blank(piece) or _is_item(piece, beside)] or pieces[:1]
+    kept = [piece for piece in pieces if not is_blank(piece) or (items and _is_item(piece, beside))]
+    kept = kept or pieces[:1]
     for piece in pieces:
         if piece not in kept:
             book.drop("blank_dropped", piece)

@@ -257,8 +257,8 @@ class HeadWriter:
     def note_fix(self, code: str, path: str, *, before: object = None, after: object = None, detail: str = "") -> None:
         self.fixes.append(make(code, path, before=before, after=after, target=self.shape.target, detail=detail))
 
-    def prompt_texts(self, own: Container[frozenset[str]] = ()) -> Iterator[PromptText]:
-        return prompt_texts(self.setting.system, self.shape.target, self.fixes, own)
+    def prompt_texts(self, own: Container[frozenset[str]] = (), *, keeps_blanks: bool = False) -> Iterator[PromptText]:
+        return prompt_texts(self.setting.system, self.shape.target, self.fixes, own, keeps_blanks=keeps_blanks)
 
     def system_rows(self, rows: Sequence[Piece], owners: Collection[str] = ()) -> list[Piece]:
         return system_rows(rows, self.shape.target, self.fixes, owners)

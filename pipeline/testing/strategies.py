@@ -5,6 +5,7 @@ Importing this module needs hypothesis, which is no dependency of ours: nothing 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from hypothesis import strategies as st
@@ -252,6 +253,43 @@ def perturbed_histories(draw: st.DrawFn) -> list[JSON]:
         history.insert(at, draw(messages))
     return history
 
+
+# What is said, called or returned, as a row of each shape.
+_ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
+    "says": lambda role, text: [
+        {"role": role, "content": [{"type": "text", "text": text}]},
+        {"role": role, "content": text},
+        {"type": "message", "role": role, "content": [{"type": f"{_SIDES[role]}_text", "text": text}]},
+        {"role": role, "content": [{"text": text}]},
+        {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]},
+    ],
+    "calls": lambda id_: [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": id_, "name": "read", "input": {}}]},
+        {"role": "assistant", "tool_calls": [{"id": id_, "function": {"name": "read", "arguments": "{}"}}]},
+        {"type": "function_call", "call_id": id_, "name": "read", "arguments": "{}"},
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": id_, "name": "read", "input": {}}}]},
+        {"role": "model", "parts": [{"functionCall": {"id": id_, "name": "read", "args": {}}}]},
+    ],
+    "returns": lambda id_, text: [
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id_, "content": text}]},
+        {"role": "tool", "tool_call_id": id_, "content": text},
+        {"type": "function_call_output", "call_id": id_, "output": text},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": id_, "content": [{"text": text}]}}]},
+        {"role": "user", "parts": [{"functionResponse": {"id": id_, "name": "read", "response": {"a": text}}}]},
+    ],
+}
+_SIDES: Final = {"user": "input", "assistant": "output"}
+_ids: st.SearchStrategy[str] = st.sampled_from(("call_0", "call_1", "call.0"))
+_acts: st.SearchStrategy[tuple[str, ...]] = st.one_of(
+    st.tuples(st.just("says"), st.sampled_from(sorted(_SIDES)), st.sampled_from(TEXTS)),
+    st.tuples(st.just("calls"), _ids),
+    st.tuples(st.just("returns"), _ids, st.sampled_from(RESULTS)),
+)
+_mixed: Histories = st.lists(
+    st.builds(lambda act, shape: _ROWS[act[0]](*act[1:])[shape], _acts, st.integers(0, 4)), max_size=12
+)
+mixed_histories: Histories = _mixed.map(lambda rows: [{"role": "user", "content": [{"text": "start"}]}, *rows])
+"""Histories with rows of five shapes; the first tells its own, so that no other row's shape is the list's."""
 
 # A history may be well for long before something happens to it.
 spoilt_histories: Histories = st.builds(lambda well, ill: well + ill, healthy_histories(), broken_histories)

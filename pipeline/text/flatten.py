@@ -113,22 +113,31 @@ class PromptText(Struct, frozen=True):
 
 
 def prompt_texts(
-    system: str | Raw | None, target: str, fixes: list[Fix], own: Container[frozenset[str]] = ()
+    system: str | Raw | None,
+    target: str,
+    fixes: list[Fix],
+    own: Container[frozenset[str]] = (),
+    *,
+    keeps_blanks: bool = False,
 ) -> Iterator[PromptText]:
     """The texts of a system prompt that stands beside the messages, with a fix for each block that is not one.
 
-    A block whose keys are in ``own`` is the target's, and comes without a text.
+    A block whose keys are in ``own`` is the target's, and comes without a text; so does a blank one, which a target may
+    write as it came.
     """
     if system is None:
         return
     if isinstance(system, str):
+        if not system.strip():
+            fixes.append(make("blank_dropped", "system", before=system, target=target))
         yield PromptText("" if not system.strip() else system, {})
         return
     for at, keys in enumerate(msgspec.json.decode(system, type=list[dict[str, Raw]])):
         text = _said(keys)
-        if frozenset(keys) in own or not (text is None or text.strip()):
-            # A blank string is what says nothing in the first place; null is no text at all.
-            if frozenset(keys) not in own and bytes(keys["text"]) == b"null":
+        if frozenset(keys) in own:
+            yield PromptText("", keys, at)
+        elif text is not None and not text.strip():
+            if not keeps_blanks or bytes(keys["text"]) == b"null":
                 fixes.append(make("blank_dropped", f"system.{at}", before=keys, target=target))
             yield PromptText("", keys, at)
         elif text is None:

@@ -14,6 +14,7 @@ from pipeline import Session, normalize
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.testing import Kit
+from pipeline.testing.strategies import mixed_histories, perturbed_histories
 
 everybody = pytest.mark.parametrize("asked", ASKED, ids=str)
 READABLE = [asked for asked in ASKED if asked.provider.shape]
@@ -183,6 +184,13 @@ def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, mes
             assert (found.unjudged, found.body, found.sha256) == (whole.unjudged, whole.body, whole.sha256)
             assert (found.fixes, found.ledger, found.ids) == (whole.fixes, whole.ledger, whole.ids)
             assert (found.violations, found.prefix_bytes) == (whole.violations, whole.prefix_bytes)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@settings(max_examples=40 * SCALE)
+@given(messages=st.one_of(mixed_histories, perturbed_histories()))
+def test_all_promises_hold_where_shapes_are_mixed_and_where_one_block_is_not_as_it_should_be(target, messages):
+    Kit(target).check(messages)
 
 
 @pytest.mark.parametrize("asked", READABLE, ids=str)

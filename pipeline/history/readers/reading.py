@@ -267,13 +267,13 @@ def _listed(value: Raw, root: str) -> list[Raw]:
 
 
 def _shape_of_list(items: list[Raw]) -> Shape | None:
-    """The shape of a list whose messages only some of them tell, because the rest are any shape's."""
-    for item in items:
-        if starts_with(item, b"{"):
-            found = shape_of_message(Fields(item, "", Notes()))
-            if found in ROOTS:
-                return found
-    return None
+    """The shape of a list whose messages only some of them tell, because the rest are any shape's.
+
+    Where others tell of another shape there is none, and each message is read as it would be alone.
+    """
+    messages = [Fields(item, "", Notes()) for item in items if starts_with(item, b"{")]
+    listed = next((found for each in messages if (found := shape_of_message(each)) in ROOTS), None)
+    return listed if all(shape_of_message(each, listed) == listed for each in messages) else None
 
 
 def _read_one(

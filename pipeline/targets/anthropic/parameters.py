@@ -128,9 +128,6 @@ def _system_blocks(writer: HeadWriter) -> list[Any]:
         if block.text:
             blocks.append({"type": "text", **block.keys, "text": block.text})
             continue
-        if bytes(block.keys.get("text", b"null")) != b"null":
-            # This API refuses a request for an empty one.
-            writer.note_fix("blank_dropped", f"system.{block.at}", before=block.keys)
         if mark is not None and blocks:
             blocks[-1].setdefault("cache_control", mark)
     return blocks

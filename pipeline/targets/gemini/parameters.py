@@ -50,7 +50,7 @@ def write_head(setting: Setting, system: Sequence[Piece]) -> WrittenHead:
     writer = HeadWriter(_SHAPE, setting)
     keys: dict[str, Any] = {}
     params = writer.read_params()
-    given = [_text_of(each) for each in writer.prompt_texts()]
+    given = [_text_of(each) for each in writer.prompt_texts(keeps_blanks=True)]
     words = [text for text in given if text is not None]
     words += [piece.block.text for piece in writer.system_rows(system) if isinstance(piece.block, Text)]
     prompt = _instruction(words, params.values.get("systemInstruction"))

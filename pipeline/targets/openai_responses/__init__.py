@@ -85,8 +85,9 @@ def write_head(setting: Setting) -> WrittenHead:
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
     given = params.values.get("instructions")
     first = [] if given is None else [msgspec.json.decode(given, type=str)]
-    prompt = "\n\n".join(text for text in [*first, prompt_as_text(setting.system, NAME, writer.fixes)] if text)
-    if prompt:
+    if isinstance(setting.system, str) and not first:
+        keys["instructions"] = setting.system  # this API takes a blank one
+    elif prompt := "\n\n".join(text for text in [*first, prompt_as_text(setting.system, NAME, writer.fixes)] if text):
         keys["instructions"] = prompt
     tools = write_tools(writer, _tool, _is_responses)
     if tools:
