@@ -254,6 +254,7 @@ def perturbed_histories(draw: st.DrawFn) -> list[JSON]:
     return history
 
 
+_SIDES: Final = {"user": "input", "assistant": "output"}
 # What is said, called or returned, as a row of each shape.
 _ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
     "says": lambda role, text: [
@@ -278,7 +279,6 @@ _ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
         {"role": "user", "parts": [{"functionResponse": {"id": id_, "name": "read", "response": {"a": text}}}]},
     ],
 }
-_SIDES: Final = {"user": "input", "assistant": "output"}
 _ids: st.SearchStrategy[str] = st.sampled_from(("call_0", "call_1", "call.0"))
 _acts: st.SearchStrategy[tuple[str, ...]] = st.one_of(
     st.tuples(st.just("says"), st.sampled_from(sorted(_SIDES)), st.sampled_from(TEXTS)),
