@@ -1,6 +1,6 @@
 """Worker processes under load, what may happen to them, and an audit of every source offset.
 
-Nothing here knows the toy stage: a test gives the command that starts a worker, the topics, and a stage that says
+All but ``toys`` serves any stage: a test gives the command that starts a worker, the topics, and a stage that says
 what an undisturbed run would have written. The product's own chaos tests use the same pieces.
 """
 
@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequenc
 from pathlib import Path
 from typing import Any, Self
 
+import toy_stage
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
@@ -128,10 +129,34 @@ class Fleet:
         for worker in self.workers:
             worker.end()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
 
 def toy_command(**options: Any) -> Callable[[int], Sequence[str]]:
     script = str(Path(__file__).with_name("toy_worker.py"))
     return lambda port: [sys.executable, script, json.dumps(options | {"metrics_port": port})]
+
+
+@contextlib.asynccontextmanager
+async def toys(
+    bootstrap: str,
+    prefix: str,
+    directory: Path,
+    free_port: Callable[[], int],
+    *,
+    partitions: int,
+    **options: Any,
+) -> AsyncIterator[Fleet]:
+    """Workers with the toy stage over topics of their own, exactly once; none of them outlives the block."""
+    await make_topics(bootstrap, [prefix + name for name in toy_stage.TOPICS], partitions)
+    place = {"bootstrap_servers": bootstrap, "prefix": prefix, "state_dir": str(directory / "state")}
+    command = toy_command(**place, partitions=partitions, delivery="exactly-once", **options)
+    with Fleet(command, directory, free_port) as fleet:
+        yield fleet
 
 
 async def make_topics(bootstrap: str, names: Iterable[str], partitions: int, copies: int = 1, **config: str) -> None:

@@ -7,11 +7,12 @@ end. What the workers wrote must be exactly that, whatever happened to them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -77,6 +78,16 @@ def make_fleet(
         return [sys.executable, *program, "worker", *(part for pair in options.items() for part in pair)]
 
     return harness.Fleet(command, directory, free_port)
+
+
+@contextlib.asynccontextmanager
+async def workers(
+    bootstrap: str, prefix: str, directory: Path, free_port: Callable[[], int], *, more: str = ""
+) -> AsyncIterator[harness.Fleet]:
+    """The same over topics of its own; no worker outlives the block."""
+    await make_topics(bootstrap, prefix)
+    with make_fleet(bootstrap, prefix, directory, free_port, more=more) as made:
+        yield made
 
 
 def script(copies: int) -> Iterator[Row]:

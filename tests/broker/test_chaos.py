@@ -11,26 +11,12 @@ import toy_stage
 pytestmark = pytest.mark.broker
 
 PARTITIONS = 6
-OTHERS = ("toy.first-state.v1", "toy.second-state.v1", toy_stage.OUT, "pipeline.dead-letters.v1")
 # A short session keeps the test short: it is how long a killed worker's partitions wait.
 TUNING = {"session_seconds": 4.0, "heartbeat_seconds": 1.0, "rebalance_seconds": 10.0}
 
 
-async def make_topics(bootstrap, prefix):
-    names = [prefix + name for name in (*toy_stage.SOURCES, *OTHERS)]
-    await harness.make_topics(bootstrap, names, PARTITIONS)
-
-
-def make_fleet(bootstrap, prefix, directory, free_port, **more):
-    options = {
-        "bootstrap_servers": bootstrap,
-        "prefix": prefix,
-        "partitions": PARTITIONS,
-        "delivery": "exactly-once",
-        "state_dir": str(directory / "state"),
-        "tuning": TUNING,
-    }
-    return harness.Fleet(harness.toy_command(**options | more), directory, free_port)
+def toys(bootstrap, prefix, directory, free_port):
+    return harness.toys(bootstrap, prefix, directory, free_port, partitions=PARTITIONS, tuning=TUNING)
 
 
 async def audited(bootstrap, prefix):
@@ -41,10 +27,8 @@ async def audited(bootstrap, prefix):
 
 async def test_kill_9_of_one_of_two_workers_ten_times(broker, prefix, tmp_path, free_port):
     chance = random.Random(11)  # noqa: S311 - reproducible, not secret
-    await make_topics(broker.bootstrap, prefix)
-    fleet = make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     sources = [prefix + source for source in toy_stage.SOURCES]
-    try:
+    async with toys(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         pair = [fleet.start(), fleet.start()]
         async with harness.Feeder(broker.bootstrap, sources, PARTITIONS, 2_000) as feeder:
             await asyncio.gather(*(worker.ready() for worker in pair))
@@ -59,15 +43,11 @@ async def test_kill_9_of_one_of_two_workers_ten_times(broker, prefix, tmp_path, 
         assert feeder.sent > 10_000
         assert await audited(broker.bootstrap, prefix) == feeder.sent
         assert [await worker.stop() for worker in pair] == [0, 0]
-    finally:
-        fleet.end()
 
 
 async def test_scaling_freezing_and_a_source_full_of_markers(broker, prefix, tmp_path, free_port):
-    await make_topics(broker.bootstrap, prefix)
-    fleet = make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     sources = [prefix + source for source in toy_stage.SOURCES]
-    try:
+    async with toys(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         first = fleet.start()
         feeder = harness.Feeder(broker.bootstrap, sources, PARTITIONS, 1_000, transactions=f"{prefix}feeder")
         async with feeder:
@@ -94,15 +74,11 @@ async def test_scaling_freezing_and_a_source_full_of_markers(broker, prefix, tmp
         assert 5_000 < total < feeder.sent, "a quarter of the transactions is aborted"
         assert await first.stop() == 0
         assert await other.stop() == 0
-    finally:
-        fleet.end()
 
 
 async def test_the_broker_dies_and_comes_back(own_broker, prefix, tmp_path, free_port):
-    await make_topics(own_broker.bootstrap, prefix)
-    fleet = make_fleet(own_broker.bootstrap, prefix, tmp_path, free_port)
     sources = [prefix + source for source in toy_stage.SOURCES]
-    try:
+    async with toys(own_broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         pair = [fleet.start(), fleet.start()]
         async with harness.Feeder(own_broker.bootstrap, sources, PARTITIONS, 1_500):
             await asyncio.gather(*(worker.ready() for worker in pair))
@@ -114,5 +90,3 @@ async def test_the_broker_dies_and_comes_back(own_broker, prefix, tmp_path, free
                 await asyncio.sleep(4)
         assert await audited(own_broker.bootstrap, prefix) > 5_000
         assert [await worker.stop() for worker in pair] == [0, 0], "nobody gave up meanwhile"
-    finally:
-        fleet.end()

@@ -41,13 +41,9 @@ async def sending(brokers, url, **options):
 
 @asynccontextmanager
 async def pipeline(broker, prefix, tmp_path, free_port):
-    await lab.make_topics(broker.bootstrap, prefix)
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    async with lab.workers(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         await fleet.start().ready(60)
         yield Brokers(bootstrap_servers=broker.bootstrap, prefix=prefix)
-    finally:
-        fleet.end()
 
 
 async def shown_text(items, session):

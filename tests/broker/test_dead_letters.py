@@ -61,22 +61,18 @@ class Typed:
 @pytest.fixture
 async def typed(broker, prefix, tmp_path, free_port, monkeypatch):
     monkeypatch.setenv("REKNIT_ON_DEAD_LETTER", "park")
-    await lab.make_topics(broker.bootstrap, prefix)
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     rows = [
         (AGENT_TURNS, name.encode(), json.dumps(record).encode(), [("producer", b"crew/1")])
         for name, records in SESSIONS.items()
         for record in [*records, *([WANTED] if name == "rejected" else [])]
     ]
-    try:
+    async with lab.workers(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         worker = fleet.start()
         await worker.ready(60)
         async with lab.Feeder(broker.bootstrap, prefix, 5_000, rows) as feeder:
             await feeder.wait()
         await lab.drained(broker.bootstrap, prefix)
         yield Typed(broker.bootstrap, prefix), fleet, worker
-    finally:
-        fleet.end()
 
 
 def by_session(letters):

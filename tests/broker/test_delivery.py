@@ -17,7 +17,6 @@ pytestmark = pytest.mark.broker
 PARTITIONS = 2
 FIRST = toy_stage.SOURCES[0]
 DEAD = "pipeline.dead-letters.v1"
-STATES = [source.replace(".v1", "-state.v1") for source in toy_stage.SOURCES]
 MIB = 1 << 20
 
 
@@ -27,9 +26,11 @@ async def make(broker, tmp_path, free_port):
     fleets = []
 
     async def build(prefix, **more):
-        names = [*toy_stage.SOURCES, *STATES, toy_stage.OUT, DEAD]
         await harness.make_topics(
-            broker.bootstrap, [prefix + name for name in names], PARTITIONS, **{"max.message.bytes": str(68 * MIB)}
+            broker.bootstrap,
+            [prefix + name for name in toy_stage.TOPICS],
+            PARTITIONS,
+            **{"max.message.bytes": str(68 * MIB)},
         )
         options = {
             "bootstrap_servers": broker.bootstrap,
@@ -228,19 +229,19 @@ async def test_two_hundred_thousand_state_records_are_read_back_and_nothing_abor
     for n in range(count):
         row = {"key": b"session-%d" % n, "value": b"v" * 100, "timestamp": None}
         if batch.append(**row) is None:
-            await producer.send_batch(batch, prefix + STATES[0], partition=0)
+            await producer.send_batch(batch, prefix + toy_stage.STATES[0], partition=0)
             batch = producer.create_batch()
             batch.append(**row)
     batch.append(key=POSITION, value=b"41", timestamp=None)
-    await producer.send_batch(batch, prefix + STATES[0], partition=0)
+    await producer.send_batch(batch, prefix + toy_stage.STATES[0], partition=0)
     await producer.commit_transaction()
     await producer.begin_transaction()
-    await producer.send_and_wait(prefix + STATES[0], key=b"session-0", value=b"aborted", partition=0)
+    await producer.send_and_wait(prefix + toy_stage.STATES[0], key=b"session-0", value=b"aborted", partition=0)
     await producer.abort_transaction()
     await producer.stop()
     state = {}
     restored = await restore(
-        {"bootstrap_servers": broker.bootstrap}, prefix + STATES[0], 0, state.__setitem__, committed_only=True
+        {"bootstrap_servers": broker.bootstrap}, prefix + toy_stage.STATES[0], 0, state.__setitem__, committed_only=True
     )
     assert restored.position == 41
     assert restored.records == count + 1

@@ -20,12 +20,9 @@ BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 async def test_every_block_of_the_pages_runs(broker, prefix, tmp_path, free_port):
     await run("operating.md", "sh", "reknit topics apply", broker.bootstrap, prefix)
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    with lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         await fleet.start().ready(60)
         ran = [await run(page, *block, broker.bootstrap, prefix) for page in PAGES for block in blocks(page)]
-    finally:
-        fleet.end()
     assert len(ran) >= 5
 
 

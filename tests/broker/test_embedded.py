@@ -19,8 +19,7 @@ from pipeline.engine.embedded import EmbeddedBroker, create_topics
 pytestmark = pytest.mark.embedded
 
 PARTITIONS = 2
-STATES = [source.replace(".v1", "-state.v1") for source in toy_stage.SOURCES]
-TOPICS = [*toy_stage.SOURCES, *STATES, toy_stage.OUT, "pipeline.dead-letters.v1"]
+TOPICS = toy_stage.TOPICS
 TUNING = {"session_seconds": 10.0, "rebalance_seconds": 10.0, "fetch_wait_seconds": 0.05}
 
 
@@ -44,21 +43,17 @@ def options(server, directory, **more):
 async def test_exactly_once_is_refused_and_says_what_to_do(embedded, tmp_path, free_port):
     await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)
     command = harness.toy_command(**options(embedded, tmp_path, delivery="exactly-once"))
-    fleet = harness.Fleet(command, tmp_path, free_port)
-    try:
+    with harness.Fleet(command, tmp_path, free_port) as fleet:
         worker = fleet.start()
         assert await worker.wait(20) == 2
         assert "ERROR transactions_unsupported: " in worker.tail()
         assert "say --delivery at-least-once" in worker.tail()
-    finally:
-        fleet.end()
 
 
 async def test_a_killed_worker_repeats_outputs_but_loses_none(embedded, tmp_path, free_port):
     await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)
     await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)  # again: those that exist are left alone
-    fleet = harness.Fleet(harness.toy_command(**options(embedded, tmp_path)), tmp_path, free_port)
-    try:
+    with harness.Fleet(harness.toy_command(**options(embedded, tmp_path)), tmp_path, free_port) as fleet:
         began = time.monotonic()
         worker = fleet.start()
         await worker.ready()
@@ -76,8 +71,6 @@ async def test_a_killed_worker_repeats_outputs_but_loses_none(embedded, tmp_path
         )
         assert total > 1_000
         assert await worker.stop() == 0
-    finally:
-        fleet.end()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel to end the child with its parent")

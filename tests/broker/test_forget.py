@@ -234,9 +234,7 @@ def restless(chance: random.Random) -> Iterator[lab.Row]:
 
 async def test_what_expires_and_is_forgotten_is_the_same_under_kill_9(broker, prefix, tmp_path, free_port):
     chance = random.Random(7)  # noqa: S311  reproducible, not secret
-    await lab.make_topics(broker.bootstrap, prefix)
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    async with lab.workers(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         worker = fleet.start()
         async with lab.Feeder(broker.bootstrap, prefix, 200, restless(chance)):
             for _ in range(4):
@@ -252,5 +250,3 @@ async def test_what_expires_and_is_forgotten_is_the_same_under_kill_9(broker, pr
         assert codes[b"expired"] > 5
         assert codes[b"forgotten"] > 5
         assert await worker.stop() == 0
-    finally:
-        fleet.end()

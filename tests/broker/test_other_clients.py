@@ -27,15 +27,11 @@ PROGRAMS = {
 async def test_strangers_programs_feed_and_read_the_pipeline(broker, prefix, tmp_path, free_port, broker_is_required):
     if missing := [program for program in ("javac", "kcat") if shutil.which(program) is None]:
         (pytest.fail if broker_is_required else pytest.skip)(f"not installed: {missing}")
-    await lab.make_topics(broker.bootstrap, prefix)
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
     asking = {f"{name}-{number}": name for name in PROGRAMS for number in range(2)}
-    try:
+    async with lab.workers(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         await fleet.start().ready(60)
         each = (asked(name, broker.bootstrap, prefix, session) for session, name in asking.items())
         bodies = await asyncio.gather(*each)
-    finally:
-        fleet.end()
     said = [{"role": "user", "content": "What is there?"}]
     assert [(body["model"], body["messages"]) for body in bodies] == [("claude-sonnet-4-5", said)] * len(asking)
     partitions = await harness.read_all(broker.bootstrap, prefix + AGENT_TURNS, lab.PARTITIONS)

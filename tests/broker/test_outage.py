@@ -98,14 +98,10 @@ class Prometheus:
 
 async def test_a_minute_without_a_broker_is_seen_and_survived(own_broker, prefix, tmp_path, free_port, monkeypatch):
     monkeypatch.setenv("REKNIT_LOG_FORMAT", "json")
-    await lab.make_topics(own_broker.bootstrap, prefix)
-    fleet = lab.make_fleet(own_broker.bootstrap, prefix, tmp_path, free_port)
-    worker = fleet.start()
-    try:
+    async with lab.workers(own_broker.bootstrap, prefix, tmp_path, free_port) as fleet:
+        worker = fleet.start()
         with Prometheus(tmp_path / "prometheus", free_port(), worker) as prometheus:
             await without_a_broker(own_broker, prefix, worker, prometheus)
-    finally:
-        fleet.end()
 
 
 async def without_a_broker(own_broker, prefix, worker, prometheus):
@@ -160,23 +156,14 @@ async def without_a_broker(own_broker, prefix, worker, prometheus):
 
 
 SOURCES = toy_stage.SOURCES
-TOPICS = [*SOURCES, *(name.replace(".v1", "-state.v1") for name in SOURCES), toy_stage.OUT, "pipeline.dead-letters.v1"]
 
 
 @pytest.mark.parametrize("failpoint", ["lost before the commit", "lost after the commit", "no end"])
 async def test_a_commit_of_unknown_outcome_opens_the_partition_anew(broker, prefix, tmp_path, free_port, failpoint):
-    await harness.make_topics(broker.bootstrap, [prefix + name for name in TOPICS], 2)
-    options = {
-        "bootstrap_servers": broker.bootstrap,
-        "prefix": prefix,
-        "partitions": 2,
-        "delivery": "exactly-once",
-        "state_dir": str(tmp_path / "state"),
-        "tuning": {"session_seconds": 6.0, "heartbeat_seconds": 1.0, "batch_seconds": 4.0},
-        "failpoint": failpoint,
-    }
-    fleet = harness.Fleet(harness.toy_command(**options), tmp_path, free_port)
-    try:
+    tuning = {"session_seconds": 6.0, "heartbeat_seconds": 1.0, "batch_seconds": 4.0}
+    async with harness.toys(
+        broker.bootstrap, prefix, tmp_path, free_port, partitions=2, tuning=tuning, failpoint=failpoint
+    ) as fleet:
         worker = fleet.start()
         sources = [prefix + source for source in SOURCES]
         async with harness.Feeder(broker.bootstrap, sources, 2, 300):
@@ -193,25 +180,21 @@ async def test_a_commit_of_unknown_outcome_opens_the_partition_anew(broker, pref
         total = await harness.audit(broker.bootstrap, prefix, toy_stage.ToyStage, SOURCES, [toy_stage.OUT], 2)
         assert total > 500
         assert await worker.stop() == 0
-    finally:
-        fleet.end()
 
 
 async def test_a_frozen_worker_whose_partitions_moved_takes_them_back_or_ends_with_one_line(
     broker, prefix, tmp_path, free_port
 ):
-    await harness.make_topics(broker.bootstrap, [prefix + name for name in TOPICS], 2)
-    options = {
-        "bootstrap_servers": broker.bootstrap,
-        "prefix": prefix,
-        "partitions": 2,
-        "delivery": "exactly-once",
-        "state_dir": str(tmp_path / "state"),
-        "tuning": {"session_seconds": 4.0, "heartbeat_seconds": 1.0, "rebalance_seconds": 8.0},
-        "failpoint": str(tmp_path / "freeze"),
-    }
-    fleet = harness.Fleet(harness.toy_command(**options), tmp_path, free_port)
-    try:
+    tuning = {"session_seconds": 4.0, "heartbeat_seconds": 1.0, "rebalance_seconds": 8.0}
+    async with harness.toys(
+        broker.bootstrap,
+        prefix,
+        tmp_path,
+        free_port,
+        partitions=2,
+        tuning=tuning,
+        failpoint=str(tmp_path / "freeze"),
+    ) as fleet:
         frozen = fleet.start()
         await frozen.ready()
         sources = [prefix + source for source in SOURCES]
@@ -232,17 +215,13 @@ async def test_a_frozen_worker_whose_partitions_moved_takes_them_back_or_ends_wi
         await harness.caught_up(broker.bootstrap, prefix + toy_stage.OUT, sources, 2, 60)
         assert await harness.audit(broker.bootstrap, prefix, toy_stage.ToyStage, SOURCES, [toy_stage.OUT], 2) > 200
         assert await other.stop() == 0
-    finally:
-        fleet.end()
 
 
 async def test_told_to_stop_while_no_broker_answers_it_ends_within_its_bound(
     own_broker, prefix, tmp_path, free_port, monkeypatch
 ):
     monkeypatch.setenv("REKNIT_STOP_SECONDS", "4")
-    await lab.make_topics(own_broker.bootstrap, prefix)
-    fleet = lab.make_fleet(own_broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    async with lab.workers(own_broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         worker = fleet.start()
         await worker.ready(60)
         async with lab.Feeder(own_broker.bootstrap, prefix, 500):
@@ -256,5 +235,3 @@ async def test_told_to_stop_while_no_broker_answers_it_ends_within_its_bound(
         await fleet.start().ready(60)
         await lab.drained(own_broker.bootstrap, prefix)
         assert (await lab.audit(own_broker.bootstrap, prefix))["sessions"] > 1
-    finally:
-        fleet.end()

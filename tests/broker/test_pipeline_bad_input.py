@@ -80,15 +80,12 @@ async def test_hostile_records_become_dead_letters_or_items_and_every_session_go
     rows += [(events, b"victim", b"{}", [("source", b"nobody")]), (events, None, b"{}", SOURCE)]
     rows += [(events, b"victim", said("still here", "m1"), SOURCE)]
     await produce(broker.bootstrap, rows)
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    with lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         worker = fleet.start()
         await worker.ready(60)
         await lab.drained(broker.bootstrap, prefix)
         counted = await lab.audit(broker.bootstrap, prefix)
         assert await worker.stop() == 0
-    finally:
-        fleet.end()
     letters = [dict(record.headers) for record in await read(broker.bootstrap, prefix + DEAD_LETTERS)]
     codes = sorted(letter["reknit.error.code"].decode() for letter in letters)
     assert codes == sorted([*[code for _, code in BAD_TURNS], "no_key", "no_key", "unknown_source"])
@@ -113,14 +110,11 @@ async def test_a_record_of_64_mib_goes_through(broker, prefix, tmp_path, free_po
     large = appended("x" * (LARGEST_INPUT - 8192))
     rows = [(prefix + AGENT_TURNS, b"large", large, []), (prefix + AGENT_TURNS, b"large", appended("small"), [])]
     await produce(broker.bootstrap, rows)
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    with lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         worker = fleet.start()
         await worker.ready(60)
         await lab.drained(broker.bootstrap, prefix, 120)
         assert await worker.stop() == 0
-    finally:
-        fleet.end()
     # Beyond the provider's own limit nothing is sent: the record is named by its digest, or stands there whole.
     letters = await read(broker.bootstrap, prefix + DEAD_LETTERS)
     headers = [dict(letter.headers) for letter in letters]

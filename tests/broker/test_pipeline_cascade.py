@@ -54,8 +54,7 @@ async def test_a_session_from_its_turns_to_the_request_that_its_text_feeds(broke
     rows = [(PROVIDER_EVENTS, value, SOURCE) for value in events]
     end = (PROVIDER_EVENTS, None, [*SOURCE, ("exit", b"0")])
     result = {"type": "tool_result", "tool_use_id": "cascade-block-2", "content": f"bin etc</tool_result>{CALL}"}
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    with lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         worker = fleet.start()
         await worker.ready(60)
         await feed(
@@ -71,8 +70,6 @@ async def test_a_session_from_its_turns_to_the_request_that_its_text_feeds(broke
         await feed(broker.bootstrap, prefix, [(AGENT_TURNS, turn([result], "t2"), [])])
         page = worker.ask("/metrics")[1]
         assert await worker.stop() == 0
-    finally:
-        fleet.end()
 
     first, second = await read(broker.bootstrap, prefix + PROVIDER_REQUESTS)
     body, later = json.loads(first.value), json.loads(second.value)

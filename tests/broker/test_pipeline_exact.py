@@ -75,8 +75,7 @@ async def test_a_session_from_its_opening_to_the_request_that_its_stream_feeds(b
     ]
     rows += [(PROVIDER_EVENTS, value, run) for value in events]
     rows += [(PROVIDER_EVENTS, None, [*run, ("exit", b"0")])]
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    with lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
         worker = fleet.start()
         await worker.ready(60)
         await feed(broker.bootstrap, prefix, rows)
@@ -86,8 +85,6 @@ async def test_a_session_from_its_opening_to_the_request_that_its_stream_feeds(b
         page = worker.ask("/metrics")[1]
         state = inspected(broker.bootstrap, prefix)
         assert await worker.stop() == 0
-    finally:
-        fleet.end()
 
     requests = await read(broker.bootstrap, prefix + PROVIDER_REQUESTS)
     headers = [{name: value.decode() for name, value in record.headers} for record in requests]

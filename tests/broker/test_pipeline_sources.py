@@ -91,9 +91,7 @@ def rows():
 
 
 async def test_all_sources_interleaved_with_a_worker_killed(broker, prefix, tmp_path, free_port):
-    await lab.make_topics(broker.bootstrap, prefix)
-    workers = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port)
-    try:
+    async with lab.workers(broker.bootstrap, prefix, tmp_path, free_port) as workers:
         pair = [workers.start(), workers.start()]
         async with lab.Feeder(broker.bootstrap, prefix, 600, rows()) as feeder:
             await asyncio.gather(*(worker.ready(60) for worker in pair))
@@ -106,8 +104,6 @@ async def test_all_sources_interleaved_with_a_worker_killed(broker, prefix, tmp_
         counted = await lab.audit(broker.bootstrap, prefix)
         items = await harness.read_all(broker.bootstrap, prefix + SESSION_ITEMS, lab.PARTITIONS)
         assert [await worker.stop() for worker in pair] == [0, 0]
-    finally:
-        workers.end()
     assert counted["sessions"] == SESSIONS
     assert counted[f"source {PROVIDER_EVENTS}"] == feeder.sent[PROVIDER_EVENTS] + counted["policies"]
     assert counted[f"source {AGENT_TURNS}"] == feeder.sent[AGENT_TURNS] + counted["recorded turns"]

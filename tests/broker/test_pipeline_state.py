@@ -10,12 +10,12 @@ import harness
 import pipeline_lab as lab
 import pytest
 from aiokafka.client import AIOKafkaClient
-from pipeline.stages.registry import stages
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.engine.disk import Belonging, DiskRecords
 from pipeline.engine.preflight import _topics, topic_ids
 from pipeline.engine.restore import POSITION, read_position
+from pipeline.stages import stages
 from pipeline.stages.base import NO_SESSION
 from topics import AGENT_TURNS, PROVIDER_REQUESTS, TURNS_STATE
 
@@ -87,8 +87,7 @@ async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broke
     pytest.importorskip("rocksdict")
     await lab.make_topics(broker.bootstrap, prefix)
     more = '[state]\nstore = "disk"\nmemory_mib = 1\n'
-    fleet = lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port, more=more)
-    try:
+    with lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port, more=more) as fleet:
         worker = fleet.start()
         await worker.ready(60)
         await fed(broker.bootstrap, prefix, range(2))
@@ -103,8 +102,6 @@ async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broke
         await fed(broker.bootstrap, prefix, range(2, ROUNDS))
         await lab.drained(broker.bootstrap, prefix)
         assert await again.stop() == 0
-    finally:
-        fleet.end()
     assert await bodies_are_those_of_one_run(broker.bootstrap, prefix) == SESSIONS * ROUNDS
     for number, part in enumerate(await state_by_full_read(broker.bootstrap, prefix)):
         position = part.pop(POSITION, None)

@@ -11,8 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 pytestmark = pytest.mark.broker
 
-STATES = [source.replace(".v1", "-state.v1") for source in toy_stage.SOURCES]
-TOPICS = [*toy_stage.SOURCES, *STATES, toy_stage.OUT, "pipeline.dead-letters.v1"]
+TOPICS = toy_stage.TOPICS
 
 
 async def start_and_fail(bootstrap, directory, free_port, *, status=2, **more):
@@ -24,15 +23,12 @@ async def start_and_fail(bootstrap, directory, free_port, *, status=2, **more):
         "state_dir": str(directory / "state"),
         "tuning": {"start_seconds": 8.0},
     }
-    fleet = harness.Fleet(harness.toy_command(**options | more), directory, free_port)
-    try:
+    with harness.Fleet(harness.toy_command(**options | more), directory, free_port) as fleet:
         began = time.monotonic()
         worker = fleet.start()
         assert await worker.wait(20) == status
         assert time.monotonic() - began < 15
         return worker.tail()
-    finally:
-        fleet.end()
 
 
 async def test_no_broker(tmp_path, free_port):

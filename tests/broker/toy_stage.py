@@ -9,6 +9,8 @@ from pipeline.stages.base import Output, Record, Result, Stage, dead_letter
 
 SOURCES = ("toy.first.v1", "toy.second.v1")
 OUT = "toy.out.v1"
+STATES = [source.replace(".v1", "-state.v1") for source in SOURCES]
+TOPICS = [*SOURCES, *STATES, OUT, "pipeline.dead-letters.v1"]
 POISON = b"poison"
 HUGE = b"huge:"
 SLOW = b"slow:"
