@@ -1,8 +1,8 @@
 """A session's state as records: a small head, and segments that are written once.
 
-A segment holds what settled since the one before: the encoded chunks of each target, and the log of the messages as
-they came, from which a rewind or a new target starts afresh. The head holds the open end and what is not yet enough
-for a segment.
+A segment holds what settled since the one before: the encoded chunks of each target, the log of the messages as they
+came, from which a new target starts afresh, and the open end of then, from which a rewind goes on. The head holds the
+open end and what is not yet enough for a segment.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     python tests/benchmarks/bench_neighbours.py [--seconds 12] [--rounds 2]
 
 Everybody is in one partition, the worst case. The hot session talks on, so its history and its requests grow; the
-hostile one sends what nobody can read. Beside both stands the same rate spread over ordinary sessions: what is left
-between that and the hot one is what its bytes cost, since each of its requests holds its whole history.
+hostile one sends what nobody can read; the rewinding one goes back by a turn and says it again. Beside them stands the
+same rate spread over ordinary sessions: what is left between that and the hot one is what its bytes cost, since each of
+its requests holds its whole history.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ NEIGHBOURS, PER_SECOND, TIMES = 20, 0.5, 100
 # Of an ordinary session that only fills the same rate.
 TURNS_A_SESSION = 20
 MOST = 2.0
+# How many turns there are before the first rewind.
+LONG = 200
 OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
 
 
@@ -52,13 +55,20 @@ def hostile():
         yield b"hostile", {"type": "turn.appended", "message": {"role": "nobody", "content": "x" * 300 + str(number)}}
 
 
+def rewinding():
+    yield b"rewinding", OPENED
+    yield from ((b"rewinding", said(number)) for number in range(LONG))
+    for number in itertools.count():
+        yield b"rewinding", said(LONG) if number % 2 else {"type": "history.rewound", "to": LONG}
+
+
 def spread():
     for number in itertools.count():
         key, at = b"other-%d" % (number // (TURNS_A_SESSION + 1)), number % (TURNS_A_SESSION + 1)
         yield key, said(at - 1) if at else OPENED
 
 
-LOADS = {"alone": None, "spread": spread, "hot": hot, "hostile": hostile}
+LOADS = {"alone": None, "spread": spread, "hot": hot, "hostile": hostile, "rewinding": rewinding}
 
 
 class Run:
@@ -140,7 +150,7 @@ async def compare(bench):
         for load in LOADS:
             took[load] += await measured(bench, load)
             measure.say(f"  {load}: {bench_worker.percentiles(took[load])}")
-    for load in ("hot", "hostile"):
+    for load in ("hot", "hostile", "rewinding"):
         for other in ("alone", "spread"):
             p99 = {name: statistics.quantiles(took[name], n=100)[98] for name in (load, other)}
             measure.report(
