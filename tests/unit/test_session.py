@@ -12,6 +12,7 @@ from build import answered, called, rounds, said, text, user
 from pipeline import Session, normalize
 from pipeline.errors import InputError, InternalError, PolicyError, UnknownTargetError
 from pipeline.model import Policy, Text, Turn
+from pipeline.registry import TARGETS
 
 
 def session_of(messages, *targets, **given):
@@ -191,6 +192,19 @@ def test_segments_of_an_abandoned_history_are_ignored():
     assert {number for number, _ in old}.isdisjoint(session.segments)
     resumed = Session.load(session.head(), [record for _, record in (*new, *old)])
     assert resumed.request().body == normalize(rounds(12)[:8]).body
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_going_back_leaves_the_segments_before_it_and_frees_the_ids_behind_it(target):
+    session, history = Session([target]), rounds(20)
+    for message in history:
+        session.append(message)
+        session.take_segments()
+    session.rewind(50)
+    assert session.segments == [0, 1, 2]
+    for message in history[50:]:
+        session.append(message)
+    assert session.request().body == normalize(history, to=target).body
 
 
 @pytest.mark.parametrize("damage", ["missing", "other"])
