@@ -80,11 +80,18 @@ THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     "history",
     [
         lambda count: [{"role": "user", "content": [DOCUMENT] * count}],
+        lambda count: [{"role": "user", "content": [DOCUMENT]}, {"role": "assistant", "content": "a"}] * count,
         lambda count: [{"role": "system", "content": "rule"}] * count + [{"role": "user", "content": "q"}],
         lambda count: [{"role": "user", "content": "q"}] + [{"role": "assistant", "content": [THINKING]}] * count,
         lambda count: [{"role": "user", "content": "q"}, {"role": "assistant", "content": [THINKING]}] * count,
     ],
-    ids=["documents of one name", "leading system rows", "turns of reasoning in a row", "turns of reasoning"],
+    ids=[
+        "documents of one name",
+        "documents of one name, one a message",
+        "leading system rows",
+        "turns of reasoning in a row",
+        "turns of reasoning",
+    ],
 )
 def test_twice_as_many_are_twice_the_work(history, target):
     few, many = (lines(partial(written, history(count), target)) for count in (200, 400))
