@@ -256,7 +256,7 @@ FAULTS = (
         "started again",
         interrupt_recovery,
     ),
-    Fault("broker stopped", "one of three ends in order, others lead", "back, leads again", stop_a_broker),
+    Fault("broker stopped", "one of three ends in order, others lead", "back, leads again", stop_a_broker, quick=False),
     Fault("broker killed", "kill -9 of one of three", "back, leads again", kill_a_broker),
     Fault("brokers killed", "kill -9 of each, one after the other", "back each time", kill_each_broker, quick=False),
     Fault("disk full", "no byte is left on a broker's disk, it ends", "room again, started", fill_a_disk),
