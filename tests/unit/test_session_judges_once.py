@@ -25,17 +25,17 @@ def exchange(at, size=200):
     yield {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{at}", "content": "x" * size}]}
 
 
-def stepped(target):
-    """What the target's rules were given to step over, and the patch that notes it."""
+def judged(target):
+    """The sizes of the messages that the target's rules were given, and the patch that notes them."""
     rules = RULE_SETS[target]
     sizes = []
-    step = type(rules).step
+    judge_messages = type(rules).judge_messages
 
     def seen(self, state, messages):
         sizes.append(len(messages))
-        return step(self, state, messages)
+        return judge_messages(self, state, messages)
 
-    return sizes, patch.object(type(rules), "step", seen)
+    return sizes, patch.object(type(rules), "judge_messages", seen)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -46,7 +46,7 @@ def test_one_more_turn_is_one_step_over_what_is_new(target):
         for message in exchange(at):
             session.append(message)
     session.request()
-    sizes, noting = stepped(target)
+    sizes, noting = judged(target)
     with noting:
         for at in range(40, 60):
             for message in exchange(at):
@@ -66,7 +66,7 @@ def test_asking_again_reads_a_long_history_no_second_time(target, size):
         for message in exchange(at, size):
             session.append(message)
     session.request()
-    sizes, noting = stepped(target)
+    sizes, noting = judged(target)
     with noting:
         for _ in range(5):
             session.request()
