@@ -13,7 +13,7 @@ from functools import partial
 import harness
 import pipeline_lab as lab
 from build import user
-from chaos.under_test import Pipeline
+from chaos.trial import Pipeline
 from chaos.worker import WHILE_RESTORING
 from msgspec import Struct
 

@@ -28,7 +28,7 @@ sys.path[:0] = [str(_TESTS), str(_TESTS / "broker"), str(_TESTS.parent)]
 import harness  # noqa: E402  beside these, on the path now
 from chaos.cluster import Cluster  # noqa: E402  as above
 from chaos.faults import FAULTS, Fault, NotHereError  # noqa: E402  as above
-from chaos.under_test import Pipeline, outputs, sources  # noqa: E402  as above
+from chaos.trial import Pipeline, outputs, sources  # noqa: E402  as above
 from msgspec import Struct  # noqa: E402  as above
 
 

@@ -169,11 +169,11 @@ def test_an_agents_history_is_read(path):
     ("provider", "bodies", "fixes"),
     [
         ("anthropic", 777, {}),
-        ("openai-chat", 662, {}),
+        ("openai-chat", 662, {"content_wrapped": 1}),
         ("bedrock-converse", 464, {}),
         ("bedrock-invoke", 108, {}),
         ("anthropic-compat", 61, {}),
-        ("openai-compat", 361, {"field_dropped": 48, "field_missing": 2}),
+        ("openai-compat", 361, {"field_dropped": 19, "field_missing": 2}),
     ],
 )
 def test_what_a_provider_accepted_is_read(provider, bodies, fixes):
