@@ -35,7 +35,7 @@ _REOPEN_SECONDS = 0.5
 _REOPEN_SECONDS_MOST = 5.0
 
 
-class State(Enum):
+class Phase(Enum):
     OPENING = "opening"
     WORKING = "working"
     HELD = "held"
@@ -70,7 +70,7 @@ class Partition:
         self.topic = topic
         self.number = number
         self._place = (topic, number)
-        self.state = State.OPENING
+        self.phase = Phase.OPENING
         self.next = 0  # the next source offset to process; known once the changelog is read
         self.aligned = False  # whether the source consumer was told to fetch from `next`
         self._runtime = runtime
@@ -101,11 +101,11 @@ class Partition:
         self._full = self._backlog.fills(share_bytes, share_records)
         if self._full:
             self._wake.set()  # it waits for more no longer
-        return self.state is State.WORKING and self.aligned and not self._full
+        return self.phase is Phase.WORKING and self.aligned and not self._full
 
     def offer(self, span: Span) -> None:
         """Accept a span of the log, or raise ``Hole``: records before it are missing."""
-        if self.state is not State.WORKING:
+        if self.phase is not Phase.WORKING:
             return  # held or closing: it will be fetched again
         self._backlog.accept(span)
         if self._backlog:
@@ -133,11 +133,11 @@ class Partition:
 
         One that is still opening is closed instead: if its start overtook that of a new owner, it would fence it.
         """
-        if self.state is State.OPENING:
+        if self.phase is Phase.OPENING:
             await self.close()
             return
-        if self.state is State.WORKING:
-            self.state = State.HELD
+        if self.phase is Phase.WORKING:
+            self.phase = Phase.HELD
         self._backlog.clear(self.next)
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
@@ -146,16 +146,16 @@ class Partition:
 
     def resume(self) -> None:
         """Go on after a rebalance that left the partition here."""
-        if self.state is State.HELD:
-            self.state = State.WORKING
+        if self.phase is Phase.HELD:
+            self.phase = Phase.WORKING
             self.aligned = False
             self._backlog.clear(self.next)
             self._wake.set()
 
     async def close(self) -> None:
         """Finish the batch in flight and let go. What waits is not committed, so it will be read again."""
-        opening = self.state is State.OPENING
-        self.state = State.CLOSED
+        opening = self.phase is Phase.OPENING
+        self.phase = Phase.CLOSED
         self._backlog.clear(self.next)
         self._wake.set()
         if not opening:
@@ -168,7 +168,7 @@ class Partition:
 
     async def _live(self) -> None:
         try:
-            while self.state is not State.CLOSED:
+            while self.phase is not Phase.CLOSED:
                 try:
                     await self._open()
                     await self._work_until_closed()
@@ -179,13 +179,13 @@ class Partition:
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the worker
             self._runtime.fail(error)
         finally:
-            self.state = State.CLOSED
+            self.phase = Phase.CLOSED
             self._kept.close()
             await self._writer.close()
 
     async def _work_until_closed(self) -> None:
-        while self.state is not State.CLOSED:
-            if self.state is State.HELD or not self._backlog:
+        while self.phase is not Phase.CLOSED:
+            if self.phase is Phase.HELD or not self._backlog:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
@@ -209,10 +209,10 @@ class Partition:
         Raises:
             PartitionLostError: it has another owner, or nothing was committed for long though brokers answer.
         """
-        if self.state is not State.WORKING and self.state is not State.OPENING:
-            self.state = State.CLOSED  # a rebalance is under way: it opens the partition anew where it belongs
+        if self.phase is not Phase.WORKING and self.phase is not Phase.OPENING:
+            self.phase = Phase.CLOSED  # a rebalance is under way: it opens the partition anew where it belongs
             return
-        self.state, self.aligned = State.OPENING, False
+        self.phase, self.aligned = Phase.OPENING, False
         self._backlog.clear(self.next)
         self._kept.fail(error)
         self._note_failure(error)
@@ -226,7 +226,7 @@ class Partition:
             if ours is False and isinstance(error, PartitionLostError) and error.code == "fenced":
                 raise error
             if ours is False:
-                self.state = State.CLOSED
+                self.phase = Phase.CLOSED
                 return
             if ours:
                 break
@@ -252,9 +252,9 @@ class Partition:
         self.next = await self._kept.read() or 0
         await self._on_opened(self.next)
         self._backlog.clear(self.next)
-        if self.state is State.CLOSED:
+        if self.phase is Phase.CLOSED:
             return  # meanwhile, and the cancellation was lost on the way: asyncio.wait_for may, until Python 3.12
-        self.state = State.WORKING
+        self.phase = Phase.WORKING
         self._on_position(self.next)
         self._on_room()
 

@@ -39,7 +39,7 @@ from faust.types import TP
 
 from pipeline.engine.contiguity import Hole, Span
 from pipeline.engine.interface import beyond_end
-from pipeline.engine.partition import Partition, State
+from pipeline.engine.partition import Partition, Phase
 from pipeline.engine.runtime import Runtime, log
 from pipeline.engine.writer import OffsetCommits, writer_for
 from pipeline.kafka import REFUSALS
@@ -232,7 +232,7 @@ class SpanConsumer(driver.Consumer):
     @property
     def settled(self) -> bool:
         """Whether the worker is in the group, no rebalance is under way, and every actor is open."""
-        return self._joined and self.flow_active and all(actor.state is State.WORKING for actor in self.actors.values())
+        return self._joined and self.flow_active and all(actor.phase is Phase.WORKING for actor in self.actors.values())
 
     # Rebalances. Kafka's classic protocol revokes everything and assigns anew, so what is revoked may come back.
 
@@ -255,7 +255,7 @@ class SpanConsumer(driver.Consumer):
             return  # the last rebalance of a worker that leaves: nothing is opened any more
         continuous = generation_id == self._generation + 1
         self._generation = generation_id
-        stays = {tp for tp, actor in self.actors.items() if tp in assigned and actor.state is State.HELD and continuous}
+        stays = {tp for tp, actor in self.actors.items() if tp in assigned and actor.phase is Phase.HELD and continuous}
         await self._close_partitions(self.actors.keys() - stays)
         for tp in assigned:
             topic = self._runtime.contract_name(tp.topic)
@@ -343,7 +343,7 @@ class SpanConsumer(driver.Consumer):
     async def _align(self) -> None:
         """Seek to where each actor goes on: after opening, after a rebalance, and behind a hole."""
         for tp, actor in list(self.actors.items()):
-            if actor.aligned or actor.state is not State.WORKING or tp not in self.assignment():
+            if actor.aligned or actor.phase is not Phase.WORKING or tp not in self.assignment():
                 continue
             try:
                 first, end = await self._thread.bounds(tp)

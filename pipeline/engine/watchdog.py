@@ -22,7 +22,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from mode import Service
 
 from pipeline.engine.interface import EngineError
-from pipeline.engine.partition import Partition, State
+from pipeline.engine.partition import Partition, Phase
 from pipeline.engine.runtime import Runtime, log
 
 # EX_TEMPFAIL: start me again.
@@ -171,9 +171,9 @@ class Watchdog(Service):
 
     def _look_at(self, actor: Partition, end: int) -> None:
         key, at, now = (actor.topic, actor.number), actor.done_to, time.monotonic()
-        if actor.state is not State.OPENING:  # before its changelog is read, nobody knows
+        if actor.phase is not Phase.OPENING:  # before its changelog is read, nobody knows
             self._runtime.metrics.on_lag(actor.topic, actor.number, max(0, end - at))
-        if at >= end or actor.state is not State.WORKING or self._seen.get(key, (-1, 0.0))[0] != at:
+        if at >= end or actor.phase is not Phase.WORKING or self._seen.get(key, (-1, 0.0))[0] != at:
             self._seen[key] = (at, now)
         elif now - self._seen[key][1] > self._runtime.tuning.stall_seconds:
             self._runtime.fail(

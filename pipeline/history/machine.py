@@ -25,7 +25,7 @@ from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import NAMELESS, IdTable, IdWriter, SettledCall, made_id
 from pipeline.history.native import REFERENCE
-from pipeline.history.pieces import Book, Entry, Message, Piece, is_blank, is_row
+from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank, is_row
 from pipeline.history.render import (
     OpenEnd,
     Rendered,
@@ -121,7 +121,7 @@ class History:
         end = OpenEnd(self.exchanges, self.changed, self.messages, drops, self.structure)
         return render_open(end, tail or self.policy.tail)
 
-    def take_settled(self) -> tuple[list[Message], list[Fix], list[Entry], list[SettledCall]]:
+    def take_settled(self) -> tuple[list[Message], list[Fix], list[LedgerEntry], list[SettledCall]]:
         """What has become certain since the last time: messages, fixes, ledger entries of blocks that went, calls."""
         taken = self._settled, self._book.fixes, self._book.gone, self._calls
         self._settled, self._book, self._calls = [], Book(observed=self.structure.observed), []

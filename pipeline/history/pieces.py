@@ -27,7 +27,7 @@ STRIPPED: Final = "reasoning_stripped"
 _GRAVITY: dict[str, int] = {"kept": 0, "rewritten": 1, "moved": 2, "flattened": 3, "dropped": 4, "synthesised": 5}
 
 
-class Entry(Struct, frozen=True, omit_defaults=True):
+class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     """One line of the ledger: what became of an input block, or where an output block comes from.
 
     ``path`` is the block's place in the input (``""`` for what was synthesised), ``output`` its place in the output
@@ -157,7 +157,7 @@ class Book:
         self.target = target
         self.observed = observed
         self.fixes: list[Fix] = []
-        self.gone: list[Entry] = []
+        self.gone: list[LedgerEntry] = []
 
     def makes(self, code: str) -> bool:
         """Whether a mend is made, and not only observed."""
@@ -176,7 +176,7 @@ class Book:
     def drop(self, code: str, piece: Piece, detail: str = "") -> None:
         """Record that a block is left out."""
         self._add(code, piece, None, detail)
-        self.gone.append(Entry(piece.path, "dropped", code=code))
+        self.gone.append(LedgerEntry(piece.path, "dropped", code=code))
 
     def change(self, code: str, piece: Piece, after: Block | None = None, detail: str = "") -> Piece:
         """Record that a block was moved, or that ``after`` takes its place; the piece to go on with."""

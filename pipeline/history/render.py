@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from pipeline.fixes import Fix
 from pipeline.history.exchanges import Call, Exchange, Start, calls_last, is_paused_by, is_reasoning
-from pipeline.history.pieces import Book, Entry, Message, Piece, is_blank
+from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank
 from pipeline.history.results import INTERRUPTED
 from pipeline.model import Role, Structure, Text, ToolResult
 
@@ -43,7 +43,7 @@ class Rendered(Struct, frozen=True):
 
     messages: list[Message]
     fixes: list[Fix]
-    gone: list[Entry]
+    gone: list[LedgerEntry]
     final: bool = False
     refused: bool = False
 

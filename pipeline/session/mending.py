@@ -18,7 +18,7 @@ from pipeline.history.machine import History
 from pipeline.model import Policy, Structure, Turn
 from pipeline.registry import Target
 from pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
-from pipeline.session.state import Head, Mended, OpenEnd, Slice, load_open_end
+from pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from pipeline.targets import Setting
 from pipeline.targets.base import HealthyTurns, images_of, structure_of
 
@@ -132,7 +132,7 @@ class Mending:
             for part in parts:
                 self.settled_bytes += part.settle_message(message)
 
-    def regain(self, slices: Sequence[Slice], saved: Head) -> None:
+    def regain(self, slices: Sequence[Slice], saved: SessionHead) -> None:
         """Take back what was saved, after the machine's history."""
         for gained in slices:
             self._sizes.append(self._size())

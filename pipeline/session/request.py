@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from pipeline.fixes import FIXES, Fix, make
 from pipeline.history.machine import History
-from pipeline.history.pieces import Entry
+from pipeline.history.pieces import LedgerEntry
 from pipeline.history.render import Rendered
 from pipeline.model import Turn
 from pipeline.registry import Target
@@ -118,11 +118,11 @@ class Account(Struct, frozen=True, gc=False):
         return chain(islice(self.settled.rows, self.row_count), (part.rows for part in self.ending.parts))
 
     @property
-    def ledger(self) -> list[Entry]:
+    def ledger(self) -> list[LedgerEntry]:
         """The blocks in the system slot, those in the output, then those that are in neither."""
         own = _touched(self.settled.dialect.fixes)
         shown = chain(
-            (_as_read(Entry(piece.path, "kept", "system"), own) for piece in self.shared.system),
+            (_as_read(LedgerEntry(piece.path, "kept", "system"), own) for piece in self.shared.system),
             (entry for at, row in enumerate(self._all_rows()) for entry in _entries(at, row)),
         )
         read = _touched(self.shared_fixes)
@@ -233,7 +233,7 @@ class Normalized:
         return self._account.ids
 
     @cached_property
-    def ledger(self) -> list[Entry]:
+    def ledger(self) -> list[LedgerEntry]:
         """What became of every block: those in the system slot, those in the output, then those that are in neither."""
         return self._account.ledger
 
@@ -369,15 +369,15 @@ def _touched(fixes: Sequence[Fix]) -> dict[str, str]:
     return touched
 
 
-def _as_read(entry: Entry, touched: dict[str, str]) -> Entry:
+def _as_read(entry: LedgerEntry, touched: dict[str, str]) -> LedgerEntry:
     """A block that came through the repair as it was read is not kept if reading had to change it."""
     if entry.fate != "kept" or entry.path not in touched:
         return entry
-    return Entry(entry.path, "rewritten", entry.output, touched[entry.path])
+    return LedgerEntry(entry.path, "rewritten", entry.output, touched[entry.path])
 
 
-def _entries(at: int, row: Sequence[Row] | Turn) -> list[Entry]:
+def _entries(at: int, row: Sequence[Row] | Turn) -> list[LedgerEntry]:
     return [
-        Entry(path, fate, where[0] if where else f"messages.{at}.content.{place}", code)  # type: ignore[arg-type]  # rows hold fates as text
+        LedgerEntry(path, fate, where[0] if where else f"messages.{at}.content.{place}", code)  # type: ignore[arg-type]  # rows hold fates as text
         for place, (path, fate, code, *where) in enumerate(expanded(row))
     ]

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.fixes import Fix, make
-from pipeline.history.pieces import Entry, Message, Piece, message_of
+from pipeline.history.pieces import LedgerEntry, Message, Piece, message_of
 from pipeline.model import Turn
 from pipeline.registry import Target
 from pipeline.rules import RuleSet, Violation
@@ -32,7 +32,7 @@ class Shared:
     def __init__(self) -> None:
         self.ids: list[str | None] = []
         self.fixes: list[Fix] = []
-        self.gone: list[Entry] = []
+        self.gone: list[LedgerEntry] = []
         self.system: list[Piece] = []
 
 
@@ -55,7 +55,7 @@ class SettledSlice(Struct, array_like=True):
     chunks: list[bytes] = []
     rows: list[list[Row]] = []
     fixes: list[Fix] = []
-    gone: list[Entry] = []
+    gone: list[LedgerEntry] = []
 
 
 class SettledHead(Struct, array_like=True):
@@ -96,7 +96,7 @@ class SettledPart:
         self.chunks: list[bytes] = []
         self.rows: list[Sequence[Row] | Turn] = []
         self.fixes: list[Fix] = list(self.dialect.fixes)
-        self.gone: list[Entry] = []
+        self.gone: list[LedgerEntry] = []
         self.marks: list[Mark] = []
         self.reset = ""
         self._violations: list[Violation] = []

@@ -20,7 +20,7 @@ from pipeline.fixes import Fix
 from pipeline.history.exchanges import Exchange
 from pipeline.history.ids import SettledCall
 from pipeline.history.machine import History
-from pipeline.history.pieces import Entry, Piece
+from pipeline.history.pieces import LedgerEntry, Piece
 from pipeline.model import Policy, Tool, Turn
 from pipeline.session.settled import SettledHead, SettledSlice
 from pipeline.targets import Setting
@@ -52,7 +52,7 @@ class Mended(Struct, array_like=True):
     targets: list[str]
     ids: list[str | None] = []
     fixes: list[Fix] = []
-    gone: list[Entry] = []
+    gone: list[LedgerEntry] = []
     calls: list[SettledCall] = []
 
 
@@ -65,7 +65,7 @@ class Slice(Struct, array_like=True):
     log: bytes = b"[]"
     ids: list[str | None] = []
     fixes: list[Fix] = []
-    gone: list[Entry] = []
+    gone: list[LedgerEntry] = []
     calls: list[SettledCall] = []
     tracks: dict[str, SettledSlice] = {}
     others: list[Mended] = []
@@ -110,7 +110,7 @@ class OpenEnd(Struct, kw_only=True):
         return next(found, (0, self.history))
 
 
-class Head(OpenEnd, kw_only=True):
+class SessionHead(OpenEnd, kw_only=True):
     """The head record. ``setting`` is JSON too."""
 
     layout: int
@@ -221,7 +221,7 @@ class Archive:
         self.log = []
         return number, record
 
-    def unpack(self, head: Head, records: Iterable[bytes]) -> list[Slice]:
+    def unpack(self, head: SessionHead, records: Iterable[bytes]) -> list[Slice]:
         """Take back the segments that a head names, in order; others are leftovers of an abandoned history.
 
         Raises:
@@ -248,7 +248,7 @@ class Archive:
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
-_HEAD = msgspec.msgpack.Decoder(Head)
+_HEAD = msgspec.msgpack.Decoder(SessionHead)
 _OPEN_END = msgspec.msgpack.Decoder(OpenEnd)
 _SEGMENT = msgspec.msgpack.Decoder(Segment)
 _LOG = msgspec.json.Decoder(list[Logged])
@@ -294,12 +294,12 @@ def decode_whole_log(data: bytes) -> tuple[int, list[LogEntry]]:
     return found.messages, [entry.fixes if entry.turn is None else entry.turn for entry in found.entries]
 
 
-def encode_head(head: Head) -> bytes:
+def encode_head(head: SessionHead) -> bytes:
     """A head as a record."""
     return _encode(head)
 
 
-def decode_head(record: bytes) -> Head:
+def decode_head(record: bytes) -> SessionHead:
     """A head from its record."""
     return _HEAD.decode(record)
 

@@ -20,10 +20,10 @@ from pipeline.session.settled import SettledHead, SettledPart
 from pipeline.session.state import (
     LAYOUT,
     Archive,
-    Head,
     LogEntry,
     OpenEnd,
     SavedMachine,
+    SessionHead,
     Slice,
     decode_head,
     encode_head,
@@ -181,7 +181,7 @@ class WorkingHistory:
     def head(self) -> bytes:
         """The rest of the state as a record."""
         return encode_head(
-            Head(
+            SessionHead(
                 layout=LAYOUT,
                 targets=[target.name for target in self.targets],
                 policy=self.policy,

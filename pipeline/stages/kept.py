@@ -39,13 +39,13 @@ class KeptBeside(Protocol):
     def restore(self, key: bytes, value: bytes | None) -> None: ...
 
 
-class Entry(Protocol):
+class LiveSession(Protocol):
     """A live session. ``memory_bytes`` is about how much memory it takes, as measured by the bytes of its records."""
 
     memory_bytes: int
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=LiveSession)
 
 
 class Kept(Generic[E]):

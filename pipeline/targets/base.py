@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix
-from pipeline.history.pieces import Book, Entry, Message, Piece
+from pipeline.history.pieces import Book, LedgerEntry, Message, Piece
 from pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -128,7 +128,7 @@ class Encoded(Struct, frozen=True, kw_only=True):
     state: Any = None
     rows: Sequence[Row] = ()
     fixes: Sequence[Fix] = ()
-    gone: Sequence[Entry] = ()
+    gone: Sequence[LedgerEntry] = ()
     marked: bytes = b""
     marks: int = 0
 

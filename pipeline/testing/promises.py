@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
-from pipeline.history.pieces import Entry, block_path
+from pipeline.history.pieces import LedgerEntry, block_path
 from pipeline.model import Turn
 from pipeline.session import Normalized
 
@@ -156,7 +156,7 @@ def _is_inner(path: str) -> bool:
     return ".content." in path.partition(".content")[2] or path.endswith(".cache_control")
 
 
-def _faults(entry: Entry, fixes: frozenset[tuple[str, str]]) -> Iterator[str]:
+def _faults(entry: LedgerEntry, fixes: frozenset[tuple[str, str]]) -> Iterator[str]:
     # A block that came through as it was owes nobody a reason; every other fate is the doing of one fix.
     if (entry.fate == "kept") != (entry.code == ""):
         yield f"fate {entry.fate!r} with code {entry.code!r}"
@@ -174,7 +174,7 @@ def _faults(entry: Entry, fixes: frozenset[tuple[str, str]]) -> Iterator[str]:
         yield f"{entry.fate} by {entry.code!r}, but no fix names it"
 
 
-def _is_named(entry: Entry, fixes: frozenset[tuple[str, str]]) -> bool:
+def _is_named(entry: LedgerEntry, fixes: frozenset[tuple[str, str]]) -> bool:
     # Reading names the very field that it mended; a block out of a result is named by the result's fix.
     return (entry.code, entry.path) in fixes or any(
         code == entry.code and _related(path, entry.path) for code, path in fixes

@@ -14,7 +14,7 @@ from pipeline.engine import partition as module
 from pipeline.engine import state as state_module
 from pipeline.engine.contiguity import Hole, Span
 from pipeline.engine.interface import NoMetrics, PartitionLostError, StartupError, Tuning
-from pipeline.engine.partition import Partition, State
+from pipeline.engine.partition import Partition, Phase
 from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
 from pipeline.kafka import KafkaSettings
@@ -174,7 +174,7 @@ async def make(monkeypatch):
             is_ours=broker.is_ours,
         )
         made.append(actor)
-        await until(lambda: actor.state is not State.OPENING)
+        await until(lambda: actor.phase is not Phase.OPENING)
         return broker, actor, runtime
 
     yield build
@@ -400,7 +400,7 @@ async def test_after_a_write_of_unknown_outcome_it_is_opened_anew(make, error, c
     broker.ours = [None, True]  # nobody knows at first
     broker.fail_once(error, committed=committed)
     actor.offer(span(0, fetched(0), fetched(1)))
-    await until(lambda: broker.opened == 2 and actor.state is State.WORKING)
+    await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)
     assert (actor.waits_for, actor.aligned) == (2 if committed else 0, False)
     assert broker.closed == 1
     actor.offer(span(actor.waits_for, *(fetched(offset) for offset in range(actor.waits_for, 4))))
@@ -427,7 +427,7 @@ async def test_a_store_that_does_not_answer_holds_its_partition_up_and_loses_not
     runtime.objects = Store()
     log = [fetched(0), structs.replace(fetched(1), value=None, headers=(("dataref", b"key"),))]
     actor.offer(span(0, *log))
-    await until(lambda: broker.opened == 2 and actor.state is State.WORKING)
+    await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)
     assert (broker.values, actor.waits_for) == ([], 0)
     actor.offer(span(0, *log))
     await until(lambda: actor.next == 2)
@@ -442,7 +442,7 @@ async def test_fenced_by_another_owner_it_ends_the_worker_and_moves_nothing(make
     await until(runtime.failed.is_set)
     assert runtime.failure is broker.error
     assert (actor.next, broker.opened) == (0, 1)
-    assert actor.state is State.CLOSED
+    assert actor.phase is Phase.CLOSED
 
 
 async def test_cut_off_from_a_partition_that_moved_away_it_only_closes(make):
@@ -450,7 +450,7 @@ async def test_cut_off_from_a_partition_that_moved_away_it_only_closes(make):
     broker.ours = [False]
     broker.error = KafkaConnectionError("gone")
     actor.offer(span(0, fetched(0)))
-    await until(lambda: actor.state is State.CLOSED)
+    await until(lambda: actor.phase is Phase.CLOSED)
     assert (runtime.failure, broker.opened) == (None, 1)
 
 
@@ -459,8 +459,8 @@ async def test_a_commit_without_an_end_is_given_up_and_one_that_never_ends_is_to
     broker.gate.clear()
     for _ in range(4):
         actor.offer(span(0, fetched(0)))
-        await until(lambda: actor.state is State.OPENING or runtime.failed.is_set())
-        await until(lambda: actor.state is State.WORKING or runtime.failed.is_set())
+        await until(lambda: actor.phase is Phase.OPENING or runtime.failed.is_set())
+        await until(lambda: actor.phase is Phase.WORKING or runtime.failed.is_set())
     await until(runtime.failed.is_set)
     assert runtime.failure.code == "stuck"
 
@@ -470,11 +470,11 @@ async def test_while_no_broker_answers_it_waits(make, monkeypatch):
     monkeypatch.setattr("pipeline.engine.runtime.SILENT_SECONDS", 0.0)
     broker.fail_once(KafkaConnectionError("gone"), committed=False)
     actor.offer(span(0, fetched(0)))
-    await until(lambda: actor.state is State.OPENING)
+    await until(lambda: actor.phase is Phase.OPENING)
     await asyncio.sleep(0.05)
     assert (broker.opened, runtime.failure) == (1, None)
     monkeypatch.setattr("pipeline.engine.runtime.SILENT_SECONDS", 10.0)
-    await until(lambda: broker.opened == 2 and actor.state is State.WORKING)
+    await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)
 
 
 async def test_closed_while_it_opens_it_ends_though_its_cancellation_is_lost(make):
@@ -491,7 +491,7 @@ async def test_closed_while_it_opens_it_ends_though_its_cancellation_is_lost(mak
     actor.offer(span(0, fetched(0)))
     await opens.wait()
     await asyncio.wait_for(actor.hold(5.0), 5)
-    assert (actor.state, broker.closed) == (State.CLOSED, 2)
+    assert (actor.phase, broker.closed) == (Phase.CLOSED, 2)
 
 
 async def test_a_missing_right_ends_the_worker_and_is_named(make):

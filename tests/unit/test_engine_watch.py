@@ -17,7 +17,7 @@ from pipeline.engine import watchdog
 from pipeline.engine import writer as writers
 from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
-from pipeline.engine.partition import State
+from pipeline.engine.partition import Phase
 from pipeline.engine.restore import POSITION
 from pipeline.engine.runtime import Runtime
 from pipeline.engine.writer import Batch, side_by_side
@@ -53,8 +53,8 @@ def clock(monkeypatch):
     return clock
 
 
-def actor(done_to, state=State.WORKING):
-    return SimpleNamespace(topic="in.v1", number=0, done_to=done_to, state=state)
+def actor(done_to, phase=Phase.WORKING):
+    return SimpleNamespace(topic="in.v1", number=0, done_to=done_to, phase=phase)
 
 
 class Ends:
@@ -111,8 +111,8 @@ async def test_lag_without_progress_ends_the_worker(clock, monkeypatch):
     [
         (actor, 99),
         (lambda _: actor(5), 5),
-        (lambda _: actor(5, State.HELD), 9),
-        (lambda _: actor(5, State.OPENING), 9),
+        (lambda _: actor(5, Phase.HELD), 9),
+        (lambda _: actor(5, Phase.OPENING), 9),
         (lambda _: actor(5), [9, *[KafkaConnectionError()] * 30, *[9] * 9]),
     ],
     ids=["progress", "no lag", "rebalancing", "reading state", "no broker answers for a while"],

@@ -29,7 +29,7 @@ class _PlainTool(Struct, frozen=True, forbid_unknown_fields=True):
     description: str | UnsetType = UNSET
 
 
-class Head(Struct, frozen=True, kw_only=True):
+class DocumentHead(Struct, frozen=True, kw_only=True):
     """A document without its messages, in canonical terms; parameters stay as they are written."""
 
     system: str | Raw | None = None
@@ -60,7 +60,7 @@ class _Instruction(Struct, frozen=True, forbid_unknown_fields=True):
 _PLAIN_TOOL: Final = msgspec.json.Decoder(_PlainTool)
 
 
-def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
+def read_head(keys: dict[str, Raw], notes: Notes) -> DocumentHead:
     """Read a document's keys other than ``messages``; what is neither system, tools nor model is a parameter.
 
     ``params`` holds further parameters, and wins over those that stand beside it.
@@ -69,7 +69,7 @@ def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
         InputError: a value of the wrong type, or nested too deeply.
     """
     if not keys:
-        return Head()
+        return DocumentHead()
     for key, value in keys.items():
         check_nesting(value, key)
     rest = {key: value for key, value in keys.items() if not starts_with(value, b"n")}
@@ -77,7 +77,7 @@ def read_head(keys: dict[str, Raw], notes: Notes) -> Head:
     model = rest.pop("model", None) or rest.pop("modelId", None)
     tools = _tool_items(rest, notes)
     given = rest.pop("params", None)
-    return Head(
+    return DocumentHead(
         system=None if system is None else _read_system(system, notes),
         tools=tuple(_read_tool(value, path, notes, came) for value, path, came in tools),
         model=None if model is None else as_string(model, "model"),

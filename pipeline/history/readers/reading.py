@@ -14,7 +14,7 @@ from pipeline.fixes import Fix
 from pipeline.history.healthy import Stretch, healthy_stretches
 from pipeline.history.readers import anthropic, claude_code, converse, gemini, openai_chat, openai_responses
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, with_ids
-from pipeline.history.readers.head import Head, read_head
+from pipeline.history.readers.head import DocumentHead, read_head
 from pipeline.history.readers.rawjson import (
     compact,
     deep_place,
@@ -123,7 +123,7 @@ def read_message(
     return [turn], with_ids(notes.fixes, [turn])
 
 
-def read_setting(given: dict[str, Any]) -> Head:
+def read_setting(given: dict[str, Any]) -> DocumentHead:
     """Read what stands beside messages, where there are none: any of the keys of a document, as Python objects.
 
     Raises:
@@ -139,7 +139,7 @@ def read_setting(given: dict[str, Any]) -> Head:
         raise nesting_error(deep_place(text, "")) from None
 
 
-def _read_setting(text: bytes) -> Head:
+def _read_setting(text: bytes) -> DocumentHead:
     """What was JSON already may have line breaks in it, and lone surrogates, as a document may."""
     try:
         keys = None if _has_line_breaks(text) else msgspec.json.decode(text, type=dict[str, Raw])
@@ -337,12 +337,12 @@ def _read_transcript(text: bytes) -> ReadResult:
     turns, model, skipped = claude_code.read_lines(mask.hide(text) if mask else text, notes)
     if mask:
         turns = [unmask_turn(turn, mask, notes) for turn in turns]
-    return _result(turns, Head(model=model), notes, "claude-code", skipped=skipped)
+    return _result(turns, DocumentHead(model=model), notes, "claude-code", skipped=skipped)
 
 
 def _result(
     turns: list[Turn],
-    head: Head,
+    head: DocumentHead,
     notes: Notes,
     shape: str,
     *,

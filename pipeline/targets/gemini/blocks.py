@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, structs
 
 from pipeline.history.ids import made_id
-from pipeline.history.pieces import Book, Entry, Message, Piece
+from pipeline.history.pieces import Book, LedgerEntry, Message, Piece
 from pipeline.history.readers.gemini import SIGNATURE, UNSIGNED
 from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.base import is_issued_by
@@ -115,12 +115,12 @@ def _stay(waiting: _Waiting, out: list[Signed]) -> None:
         out[waiting.at] = part
 
 
-def _joined(thought: Piece, place: str, book: Book, *, kept: bool) -> Entry:
+def _joined(thought: Piece, place: str, book: Book, *, kept: bool) -> LedgerEntry:
     """What became of a signature without words: it is where it came from, or was put on the part that follows."""
     if kept:
-        return Entry(thought.path, "kept", place)
+        return LedgerEntry(thought.path, "kept", place)
     book.change("signature_joined", thought)
-    return Entry(thought.path, "moved", place, "signature_joined")
+    return LedgerEntry(thought.path, "moved", place, "signature_joined")
 
 
 _Words = Annotated[str, Meta(pattern=r"\S")]
