@@ -45,9 +45,10 @@ chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, wi
 bench: $(VENV)/.dev ## measure the budgets beside the peers; writes build/benchmarks.md
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
-mutants: $(VENV)/.dev ## change the core in small ways and show what no test notices (ARGS="--sample 200 --seed 1")
-	@$(PIP) install --group mutants
-	@$(BIN)/python tests/mutants.py $(ARGS)
+# In an environment of its own: with what mutmut brings along, Faust renames its processes.
+mutants: ## change the core in small ways and show what no test notices (ARGS="--sample 200 --seed 1")
+	@$(MAKE) --no-print-directory VENV=$(VENV)-mutants $(VENV)-mutants/.mutants
+	@$(VENV)-mutants/bin/python tests/mutants.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)
@@ -64,7 +65,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) deploy/kafka/lib
+	rm -rf $(VENV) $(VENV)-mutants deploy/kafka/lib
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:
@@ -84,4 +85,8 @@ $(VENV)/.runtime: $(VENV)/.python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.runtime
 	@$(PIP) install --group dev
+	@touch $@
+
+$(VENV)/.mutants: $(VENV)/.dev
+	@$(PIP) install --group mutants
 	@touch $@
