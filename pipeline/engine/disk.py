@@ -21,7 +21,7 @@ from pipeline.engine.interface import StartupError
 from topics.declarations import DELETIONS_KEPT_MS
 
 if TYPE_CHECKING:
-    from rocksdict import Rdict, WriteBatch
+    from rocksdict import CompactOptions, Rdict, WriteBatch
 
 # A deletion that is not read within `delete.retention.ms` may be gone, and what it deleted would stay for ever.
 _OLDEST_SECONDS = DELETIONS_KEPT_MS / 1000 / 2
@@ -31,6 +31,8 @@ _CACHE_BYTES = 4 << 20
 
 # Longer than any session's id, whose length every other key begins with.
 _PROGRESS = b"\xff\xff\xff\xffprogress"
+# There while what was deleted has still to be erased from the files.
+_TO_ERASE = b"\xff\xff\xff\xfferase"
 
 
 class StoreError(OSError):
@@ -90,6 +92,8 @@ class DiskRecords:
         try:
             with _failing("damaged"):
                 self.progress = self._read_progress(offsets)
+                if self._db.get(_TO_ERASE) is not None:
+                    self.erase_deleted()
         except StoreError:
             self._db.close()
             raise
@@ -139,8 +143,8 @@ class DiskRecords:
             found.status()  # an iterator ends where a block cannot be read
         return records
 
-    def write(self, offset: int, position: int | None, state_format: int) -> None:
-        """Write what was put, and that the changelog was read up to ``offset``.
+    def write(self, offset: int, position: int | None, state_format: int, *, erase: bool = False) -> None:
+        """Write what was put, and that the changelog was read up to ``offset``; with ``erase``, note what is due then.
 
         Raises:
             StoreError: ``failed``.
@@ -148,8 +152,26 @@ class DiskRecords:
         batch, self._batch = self._batch or _new_batch(), None
         self.progress = Progress(self._belonging, offset, position, state_format, self._clock())
         batch.put(_PROGRESS, msgspec.msgpack.encode(self.progress))
+        if erase:
+            batch.put(_TO_ERASE, b"")
         with _failing("failed"):
             self._db.write(batch)
+
+    def erase_deleted(self) -> None:
+        """Leave nothing in the files of what was deleted; they are written anew, which takes as long as they are large.
+
+        RocksDB keeps it in its log and its tables until they are next compacted, and names of what tables held in its
+        manifest until it is next opened.
+
+        Raises:
+            StoreError: ``failed``.
+        """
+        with _failing("failed"):
+            self._db.flush()
+            self._db.compact_range(None, None, _all_tables())
+            self._db.delete(_TO_ERASE)
+            self._db.close()
+            self._db = _open(self._directory)
 
     def close(self) -> None:
         with _failing("failed"):
@@ -199,6 +221,14 @@ def _open(directory: Path) -> Rdict:
     blocks.set_block_cache(Cache(_CACHE_BYTES))
     options.set_block_based_table_factory(blocks)
     return Rdict(str(directory), options=options)
+
+
+def _all_tables() -> CompactOptions:
+    from rocksdict import BottommostLevelCompaction, CompactOptions  # noqa: PLC0415  as above
+
+    options = CompactOptions()
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+    return options
 
 
 def _new_batch() -> WriteBatch:

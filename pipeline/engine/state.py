@@ -62,7 +62,11 @@ class PartitionState:
         position, found = (known.position, known.state_format) if known else (restored.position, restored.state_format)
         self.format = max(found, runtime.state.format)
         self.stage.use_format(self.format)
-        self._tell(Live())
+        # What was forgotten meanwhile, or just before the end, was deleted but may still stand in the store's files.
+        live = self.stage.committed({}, runtime.room)
+        if live.erase and self._disk is not None:
+            self._disk.erase_deleted()
+        self._tell(live)
         return position
 
     def _choose_store(self, first: int, end: int) -> int:
@@ -114,7 +118,9 @@ class PartitionState:
         """
         live = self.stage.committed(changes, self._runtime.room)
         if self._disk is not None and behind is not None:
-            self._disk.write(behind, position, self.format)
+            self._disk.write(behind, position, self.format, erase=live.erase)
+            if live.erase:
+                self._disk.erase_deleted()
         if live.evicted:
             self._runtime.metrics.on_evicted(self._place[0], live.evicted)
         self._tell(live)

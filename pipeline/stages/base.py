@@ -103,11 +103,15 @@ class Store(Protocol):
 
 
 class Live(Struct, frozen=True):
-    """How many sessions a stage has at work, the memory that they take, and how many it let go with the last commit."""
+    """How many sessions a stage has at work, the memory that they take, and how many it let go with the last commit.
+
+    ``erase``: a session was forgotten, so what was deleted may not stay in a store's files either.
+    """
 
     sessions: int = 0
     memory_bytes: int = 0
     evicted: int = 0
+    erase: bool = False
 
 
 class Stage(Protocol):

@@ -96,6 +96,7 @@ class Endings:
         self._now = 0
         self._saved_now = 0
         self._changes: dict[bytes, bytes | None] = {}
+        self._forgotten = False
 
     def __bool__(self) -> bool:
         """Whether there is anything that time ends."""
@@ -168,6 +169,11 @@ class Endings:
         self._changes[_MARKER + digest] = None
         return True
 
+    def has_forgotten(self) -> bool:
+        """Whether a session was forgotten since the last call, or is read to have been."""
+        forgotten, self._forgotten = self._forgotten, False
+        return forgotten
+
     def changes(self) -> dict[bytes, bytes | None]:
         """The changelog records since the last call, always in the same order."""
         now = self._now if self else 0
@@ -179,6 +185,7 @@ class Endings:
 
     def _put_marker(self, digest: bytes, marker: _Marker) -> None:
         self._markers[digest] = marker
+        self._forgotten = self._forgotten or marker.why == "forgotten"
         self._markers_end.set_time(digest, marker.since + self._kept_ms)
 
 

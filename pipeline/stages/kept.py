@@ -61,7 +61,8 @@ class Kept(Generic[E]):
     def __init__(self, endings: Endings | None) -> None:
         self.format = STATE_FORMATS[-1]
         # Who keeps what is no session's own, by the kind of record.
-        self._beside: dict[bytes, KeptBeside] = dict.fromkeys(KINDS, Endings(0) if endings is None else endings)
+        self._endings = Endings(0) if endings is None else endings
+        self._beside: dict[bytes, KeptBeside] = dict.fromkeys(KINDS, self._endings)
         self._store: Store = Records()
         self._live: dict[bytes, E] = {}  # the one touched last is the last
         self._live_bytes = 0
@@ -94,6 +95,7 @@ class Kept(Generic[E]):
                 self._beside[key[:1]].restore(key, value)
             else:
                 self._note_key(key, stands=True)
+        self._endings.has_forgotten()  # of those the store has nothing left
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take one changelog record, oldest first; a session is decoded when it is next heard of."""
@@ -177,7 +179,7 @@ class Kept(Generic[E]):
             entry = self._live.pop(next(iter(self._live)))
             self._live_bytes -= entry.memory_bytes
             evicted += 1
-        return Live(len(self._live), self._live_bytes, evicted)
+        return Live(len(self._live), self._live_bytes, evicted, erase=self._endings.has_forgotten())
 
 
 class KeepsSessions:

@@ -47,15 +47,16 @@ class Pipeline:
             "REKNIT_OBJECTS__THRESHOLD_BYTES": "2000",
         }
         settings = directory / "reknit.toml"
-        settings.write_text(lab.SETTINGS + "[session.policy]\nrecord_assistant = true\n" + self._object_settings())
+        settings.write_text(lab.SETTINGS + "[session.policy]\nrecord_assistant = true\n" + self._store_settings())
         place = {"--config": settings, "--bootstrap-servers": bootstrap, "--prefix": prefix}
         place["--state-dir"] = directory / "state"
         options = [str(part) for pair in place.items() for part in pair]
         worker = [sys.executable, "-m", "reknit", "worker", *options, "--metrics-port"]
         self.fleet = harness.Fleet(lambda port: [*worker, str(port)], directory, free_port)
 
-    def _object_settings(self) -> str:
-        return f'[objects]\nurl = "{self.objects.url}"\nthreshold_bytes = {self.objects.threshold_bytes}\n'
+    def _store_settings(self) -> str:
+        objects = f'[objects]\nurl = "{self.objects.url}"\nthreshold_bytes = {self.objects.threshold_bytes}\n'
+        return f'[state]\nstore = "disk"\n{objects}'
 
     async def run(self, *arguments: str, given: bytes = b"", code: int = 0) -> list[dict]:
         command = [sys.executable, "-m", "reknit", *arguments]

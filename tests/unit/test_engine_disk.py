@@ -17,6 +17,7 @@ from pipeline.engine.runtime import Runtime
 from pipeline.engine.state import PartitionState
 from pipeline.settings import Config, StateSettings
 from pipeline.stages.base import Record
+from pipeline.stages.endings import KINDS
 from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, TURNS_STATE
 
@@ -96,6 +97,20 @@ class Worker:
             if not killed:
                 self.state.committed(changes, self.next, behind)
 
+    def forget(self, session, *, killed=None):
+        """Have a session forgotten; ``killed`` says where the worker ends on the way."""
+        value = b'{"type": "session.forgotten"}'
+        record = Record(partition=0, offset=self.next, key=session, value=value, timestamp=1)
+        changes = self.state.stage.process([record]).changes
+        self.next += 1
+        behind = self.changelog.append(changes, self.next)
+        if killed == "before the erasing":
+            for key, change in changes.items():
+                self.state.stage._states._put(key, change)
+            self.state._disk.write(behind, self.next, self.state.format, erase=True)
+        elif killed is None:
+            self.state.committed(changes, self.next, behind)
+
     def kept(self):
         return {key: value for session in SESSIONS for key, value in self.state._disk.read(session).items()}
 
@@ -134,6 +149,29 @@ async def test_a_worker_that_was_killed_between_commit_and_write_reads_what_it_m
     assert (again.next, changelog.read_from) == (31, behind)
     assert again.kept() == changelog.whole()
     assert again.close() == []
+
+
+@pytest.mark.parametrize("killed", [None, "before the write", "before the erasing"])
+async def test_no_file_has_anything_left_of_a_session_that_was_forgotten(worker, tmp_path, killed):
+    changelog, gone = Changelog(), SESSIONS[0]
+    first = await worker(changelog).open()
+    first.work(60)
+    first.state._disk._db.flush()
+    assert files_with(tmp_path, gone)
+    first.forget(gone, killed=killed)
+    if killed:
+        first.close()
+        again = await worker(changelog).open()
+    else:
+        again = first
+    assert files_with(tmp_path, gone) == []
+    assert again.kept() == {key: value for key, value in changelog.whole().items() if key[:1] not in KINDS}
+    assert files_with(tmp_path, SESSIONS[1])
+    assert again.close() == []
+
+
+def files_with(directory, words):
+    return [path for path in directory.rglob("*") if path.is_file() and words in path.read_bytes()]
 
 
 async def test_a_partition_that_comes_back_has_what_others_wrote_and_deleted(worker, tmp_path, monkeypatch):
