@@ -104,13 +104,20 @@ def script(copies: int) -> Iterator[Row]:
 
 
 class Feeder:
-    """Writes rows at a pace, the script's if none are given, then ends; leaving the block early stops it there."""
+    """Writes rows at a pace, the script's if none are given, then ends; leaving the block early stops it there.
+
+    What is ``sent_once`` stands in the log once, also where a broker goes while it is sent; where none is left, leaving
+    never ends.
+    """
 
     async def wait(self) -> None:
         await self._task
 
-    def __init__(self, bootstrap: str, prefix: str, rate: int, rows: Iterable[Row] | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, prefix: str, rate: int, rows: Iterable[Row] | None = None, *, sent_once: bool = False
+    ) -> None:
         self._bootstrap, self._prefix, self._rate = bootstrap, prefix, rate
+        self._sent_once = sent_once
         self._rows = script(1_000) if rows is None else rows
         self._stop = asyncio.Event()
         self.sent: Counter[str] = Counter()
@@ -124,8 +131,7 @@ class Feeder:
         await asyncio.wait_for(self._task, 60)
 
     async def _run(self) -> None:
-        # What is sent again when a broker has gone stands in the log once.
-        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True)
+        producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=self._sent_once)
         await producer.start()
         began, futures = time.monotonic(), []
         try:

@@ -89,7 +89,7 @@ class Pipeline:
             await asyncio.sleep(0.2)
 
     async def feed(self, rows: Iterable[lab.Row]) -> None:
-        async with lab.Feeder(self.cluster.direct, self.prefix, _RATE, rows) as feeder:
+        async with lab.Feeder(self.cluster.direct, self.prefix, _RATE, rows, sent_once=True) as feeder:
             await feeder.wait()
         self._sent += feeder.sent
 
@@ -99,7 +99,7 @@ class Pipeline:
         Raises:
             DiffersError: readers do not see what an undisturbed run makes.
         """
-        async with lab.Feeder(self.cluster.direct, self.prefix, _RATE, self._rows) as feeder:
+        async with lab.Feeder(self.cluster.direct, self.prefix, _RATE, self._rows, sent_once=True) as feeder:
             await asyncio.sleep(1)
             await inflict(self)
             await asyncio.sleep(1)
