@@ -246,7 +246,12 @@ async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> 
     done: dict[str, str] = {}
     places = [TopicPartition(name, number) for number in numbers]
     async for record in read_partitions(consumer, places, wanted.since, Progress()):
-        letter = Letter(record.partition, record.offset, record, names.decode(record.headers, DeadLetterHeaders))
+        try:
+            why = names.decode(record.headers, DeadLetterHeaders)
+        except (msgspec.ValidationError, UnicodeDecodeError) as error:
+            say(f"{record.partition}/{record.offset} is not a worker's letter and is passed over: {error}")
+            continue
+        letter = Letter(record.partition, record.offset, record, why)
         if letter.why.letter is not UNSET:
             done[letter.why.letter] = letter.why.code
         elif letter in wanted:
