@@ -366,11 +366,16 @@ async def partitions_of(consumer: AIOKafkaConsumer, config: Config, topic: str) 
     name = qualified(topic, config.prefix)
     if name not in await consumer.topics():
         raise _topic_missing(name)
+    return [place.partition for place in await places_of(consumer, name)]
+
+
+async def places_of(consumer: AIOKafkaConsumer, name: str) -> list[TopicPartition]:
+    """The partitions of a topic that exists, under its name on the broker."""
     # The consumer learns a topic's partitions only once it has something to do with one of them.
     first = TopicPartition(name, 0)
     consumer.assign([first])
     await consumer.end_offsets([first])
-    return sorted(consumer.partitions_for_topic(name) or {0})
+    return [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or {0})]
 
 
 def usual_partition(session: str, partitions: list[int]) -> int:

@@ -22,7 +22,8 @@ from pipeline.cli.broker import partitions_of, producing, read_partitions, reade
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.inspect import Progress, Since, as_json
 from pipeline.cli.output import Exit, fail, read_input, say, write_json
-from pipeline.cli.sessions import JSON, RECORD, Standing, mended, release_of, standing
+from pipeline.cli.sessions import JSON, RECORD, Standing, mended, release_of, retry_id, standing
+from pipeline.client import Place
 from pipeline.errors import InputError
 from pipeline.settings import Config
 from topics import AGENT_TURNS, DEAD_LETTERS, qualified
@@ -52,6 +53,11 @@ class Letter(Struct, frozen=True):
         return f"{self.partition}/{self.offset}"
 
     @property
+    def failed(self) -> Place:
+        """Where the record stands that could not be processed."""
+        return Place(self.why.topic, self.why.partition, self.why.offset)
+
+    @property
     def session(self) -> str | None:
         return None if self.record.key is None else self.record.key.decode("utf-8", "replace")
 
@@ -62,10 +68,15 @@ class Letter(Struct, frozen=True):
 
     def told(self) -> dict[str, object]:
         """What a list says of it; nothing of its content."""
-        where = f"{self.why.topic}/{self.why.partition}/{self.why.offset}"
         said = {"rule": self.why.rule, "path": self.why.path, "done": self.done or UNSET}
         known = {name: value for name, value in said.items() if value is not UNSET}
-        return {"letter": self.place, "session": self.session, "code": self.why.code, "record": where, **known}
+        return {
+            "letter": self.place,
+            "session": self.session,
+            "code": self.why.code,
+            "record": str(self.failed),
+            **known,
+        }
 
 
 class Retry(Struct, frozen=True):
@@ -84,7 +95,7 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
         record: what is written in place of what came.
     """
     why, value = letter.why, record or letter.record.value
-    name = f"retry/{why.topic}/{why.partition}/{why.offset}"
+    name = retry_id(letter.failed)
     if why.topic != AGENT_TURNS:
         return Retry(left=f"records of {why.topic} are replayed, not retried")
     if letter.record.key is None:

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 
 import click
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from msgspec import Struct
 
 from pipeline.cli import Group
-from pipeline.cli.broker import connected, read_partitions, reader, run_with_broker
+from pipeline.cli.broker import connected, places_of, read_partitions, reader, run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import Exit, fail, say, write_json
 from pipeline.client import Place
@@ -96,8 +96,7 @@ async def _forget(config: Config, session: str, seconds: float) -> Receipt:
     if done and told is not None:
         done = await _is_past(config, told, seconds)
     left = 0 if objects is None else len(await objects.every(session.encode()))
-    record = f"{place.topic}/{place.partition}/{place.offset}"
-    return Receipt(session=session, record=record, done=done, held=held, objects=left)
+    return Receipt(session=session, record=str(place), done=done, held=held, objects=left)
 
 
 async def _is_past(config: Config, record: Place, seconds: float) -> bool:
@@ -127,7 +126,7 @@ async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
     async with reader(config) as consumer:
         contract = tuple(topic.name for topic in TOPICS)
         ours = sorted(name for name in await consumer.topics() if name.endswith(contract) and _is_ours(name, config))
-        places = [place for name in ours for place in await _partitions(consumer, name)]
+        places = [place for name in ours for place in await places_of(consumer, name)]
         counted: dict[str, int] = {}
         latest: dict[str, int] = {}
         async for record in read_partitions(consumer, places):
@@ -145,14 +144,6 @@ async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
 def _is_ours(name: str, config: Config) -> bool:
     prefix = next(name.removesuffix(topic.name) for topic in TOPICS if name.endswith(topic.name))
     return prefix == config.prefix or "replay." in prefix
-
-
-async def _partitions(consumer: AIOKafkaConsumer, name: str) -> list[TopicPartition]:
-    # The consumer learns a topic's partitions only once it has something to do with one of them.
-    first = TopicPartition(name, 0)
-    consumer.assign([first])
-    await consumer.end_offsets([first])
-    return [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or {0})]
 
 
 def _is_of(record: ConsumerRecord, key: bytes) -> bool:
@@ -224,7 +215,7 @@ async def _collect(config: Config, objects: Objects, older: float, *, dry_run: b
     async with reader(config) as consumer:
         there = await consumer.topics()
         naming = [name for name in (qualified(topic, config.prefix) for topic in _NAMING) if name in there]
-        places = [place for name in naming for place in await _partitions(consumer, name)]
+        places = [place for name in naming for place in await places_of(consumer, name)]
         named = {key async for key in _named(read_partitions(consumer, places))}
     # One that was written again meanwhile is about to be named.
     young = {key for key, written in (await objects.every()).items() if written.timestamp() > before}

@@ -19,6 +19,7 @@ from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.ingest import FILE
 from pipeline.cli.inspect import Progress
 from pipeline.cli.output import fail, read_input, say, write_json
+from pipeline.client import Place
 from pipeline.client.producers import Turns
 from pipeline.engine.restore import POSITION
 from pipeline.errors import InputError, InternalError
@@ -39,11 +40,12 @@ RECORD = click.option(
 
 
 class Standing(Struct, frozen=True):
-    """How a session stands; ``entry`` is None where its state cannot be read."""
+    """How a session stands; where its state cannot be read, ``entry`` is None and ``error`` says why."""
 
     partition: int
     key: bytes
     entry: TurnState | None
+    error: InternalError | None = None
 
     @property
     def parked(self) -> Parked | None:
@@ -68,7 +70,12 @@ class Standing(Struct, frozen=True):
         if self.parked is None or self.failed is None:
             return told
         behind = {"waiting": len(self.entry.waiting), "bytes": self.parked.size, "overflowed": self.parked.overflowed}
-        return {**told, "record": f"{AGENT_TURNS}/{self.partition}/{self.failed.offset}", **behind}
+        return {**told, "record": str(Place(AGENT_TURNS, self.partition, self.failed.offset)), **behind}
+
+
+def retry_id(failed: Place) -> str:
+    """The id of the record that takes up a failed one again: two people who do so at once do it once."""
+    return f"retry/{failed}"
 
 
 def release_of(session: Standing, record: bytes | None) -> bytes:
@@ -79,11 +86,11 @@ def release_of(session: Standing, record: bytes | None) -> bytes:
     """
     if session.failed is None:
         raise InputError("not_parked", f"session {session.key.decode('utf-8', 'replace')!r} is not parked")
-    # As who retries the letter has it, so that two who do either at once do it once.
+    failed = Place(AGENT_TURNS, session.partition, session.failed.offset)
     return msgspec.json.encode(
         SessionReleased(
             record=UNSET if record is None else Raw(record),
-            id=f"retry/{AGENT_TURNS}/{session.partition}/{session.failed.offset}",
+            id=retry_id(failed),
             origin=REKNIT,
         )
     )
@@ -119,8 +126,8 @@ def _found(states: dict[int, TurnStates], places: list[tuple[int, bytes]]) -> It
     for partition, key in places:
         try:
             entry = states[partition].find(key)
-        except InternalError:
-            yield Standing(partition, key, None)
+        except InternalError as error:
+            yield Standing(partition, key, None, error)
         else:
             if entry is not None:
                 yield Standing(partition, key, entry)
@@ -215,19 +222,17 @@ def export_command(sessions: tuple[str, ...], config_file: str | None, **options
 async def _export(config: Config, sessions: tuple[str, ...]) -> None:
     async with reader(config) as consumer:
         numbers = await partitions_of(consumer, config, TURNS_STATE)
-        states: dict[str, TurnStates] = {session: TurnStates(Defaults().session) for session in sessions}
-        places = {TopicPartition(qualified(TURNS_STATE, config.prefix), usual_partition(s, numbers)) for s in sessions}
-        async for record in read_partitions(consumer, places):
-            found = states.get(session_of(record.key or b"").decode("utf-8", "replace"))
-            if found is not None:
-                found.restore(record.key, record.value)
+        whose = [(usual_partition(session, numbers), session.encode()) for session in sessions]
+        found = {one.key: one for one in await standing(consumer, config, whose)}
     for session in sessions:
-        entry = states[session].find(session.encode())
-        if entry is None:
+        one = found.get(session.encode())
+        if one is None:
             raise InputError("unknown_session", f"nothing is known of session {session!r}")
-        if entry.parked is not None:
-            say(f"reknit: {session} is parked; {len(entry.waiting)} records that wait are not in the document")
-        write_json(export(session, entry.session))
+        if one.entry is None:
+            raise one.error or InternalError("unreadable", f"the state of session {session!r} cannot be read")
+        if one.parked is not None:
+            say(f"reknit: {session} is parked; {len(one.entry.waiting)} records that wait are not in the document")
+        write_json(export(session, one.entry.session))
 
 
 @click.command("import")
@@ -257,4 +262,4 @@ async def _import(config: Config, file: str) -> None:
                     ) from error
                 for record in restoring(found):
                     place = await turns.write(found.session, record)
-                write_json({"session": found.session, "record": f"{place.topic}/{place.partition}/{place.offset}"})
+                write_json({"session": found.session, "record": str(place)})

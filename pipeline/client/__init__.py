@@ -29,8 +29,11 @@ class Brokers(Struct, frozen=True, kw_only=True):
 
 
 class Place(Struct, frozen=True):
-    """A record's place; ``topic`` is the contract's name, without prefix."""
+    """A record's place; ``topic`` is the contract's name, without prefix. As text it reads as headers name it."""
 
     topic: str
     partition: int
     offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"

@@ -43,9 +43,13 @@ class LimitError(ReknitError):
 
     fault = "caller"
 
-    @property
-    def limit(self) -> str:
-        return self.message.rpartition(" ")[2]
+    def __init__(self, code: str, name: str, most: int) -> None:
+        self.limit = f"{name}={most}"
+        super().__init__(code, f"its tenant has all that it may have: {self.limit}")
+        self._given = code, name, most
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LimitError, self._given
 
 
 class Usage:
@@ -79,10 +83,10 @@ class Usage:
         tenant = self._tenant(key)
         limit = self._limits.tenants.get(tenant.decode("utf-8", "replace"), self._limits)
         if begins and limit.sessions is not None and self._sessions.get(tenant, 0) >= limit.sessions:
-            raise LimitError("limit_sessions", f"its tenant has all that it may have: sessions={limit.sessions}")
+            raise LimitError("limit_sessions", "sessions", limit.sessions)
         before, after = self._sizes.get(key, 0), self._size_after(key, event, size)
         if limit.bytes is not None and after > before and self._bytes.get(tenant, 0) - before + after > limit.bytes:
-            raise LimitError("limit_bytes", f"its tenant has all that it may have: bytes={limit.bytes}")
+            raise LimitError("limit_bytes", "bytes", limit.bytes)
 
     def note_taken(self, key: bytes, event: TurnRecord, size: int) -> None:
         """A record was taken."""
