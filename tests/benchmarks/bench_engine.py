@@ -9,11 +9,9 @@ that a reader can see, so that starting costs nobody anything. Needs a real Kafk
 
 import argparse
 import asyncio
-import logging
 import multiprocessing
 import statistics
 import sys
-import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -23,6 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "broker"), str(HERE.parent.parent /
 
 import broker as kafka_broker  # noqa: E402 - a script beside the jars, found through the path above
 import harness  # noqa: E402 - shared with the broker tests
+import measure  # noqa: E402 - beside this file
 import toy_stage  # noqa: E402 - as above
 import uvloop  # noqa: E402 - after the path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
@@ -170,28 +169,23 @@ def percentiles(values):
     return f"p50 {cuts[49]:.1f} ms, p90 {cuts[89]:.1f} ms, p99 {cuts[98]:.1f} ms"
 
 
-async def run(options, directory):
+async def run(options, server, directory):
     """Measure, alternating the sides so that a slow moment of the machine hits both, and print."""
-    server = kafka_broker.Broker(directory / "kafka", heap="1g")
-    server.start()
-    try:
-        rates = {"bare": [], "exactly-once": [], "at-least-once": []}
-        for _ in range(options.rounds):
-            rates["bare"].append(await bare_rate(server.bootstrap, options.records))
-            for delivery in ("exactly-once", "at-least-once"):
-                rates[delivery].append(await engine_rate(server.bootstrap, directory, delivery, options.records))
-        best = {name: max(values) for name, values in rates.items()}
-        for name, value in best.items():
-            print(f"{name:14s} {value:9,.0f} records/s  {value / best['bare']:.2f} x bare")  # noqa: T201 - a report
-        middle = {}
-        for delivery in ("at-least-once", "exactly-once"):
-            took = await latency(server.bootstrap, directory, delivery, options.seconds)
-            middle[delivery] = statistics.median(took)
-            print(f"{delivery:14s} 200/s: {percentiles(took)}")  # noqa: T201 - a report
-        ratio = middle["exactly-once"] / middle["at-least-once"]
-        print(f"exactly-once takes {ratio:.2f} times as long (median)")  # noqa: T201 - a report
-    finally:
-        server.stop()
+    rates = {"bare": [], "exactly-once": [], "at-least-once": []}
+    for _ in range(options.rounds):
+        rates["bare"].append(await bare_rate(server.bootstrap, options.records))
+        for delivery in ("exactly-once", "at-least-once"):
+            rates[delivery].append(await engine_rate(server.bootstrap, directory, delivery, options.records))
+    best = {name: max(values) for name, values in rates.items()}
+    for name, value in best.items():
+        print(f"{name:14s} {value:9,.0f} records/s  {value / best['bare']:.2f} x bare")  # noqa: T201 - a report
+    middle = {}
+    for delivery in ("at-least-once", "exactly-once"):
+        took = await latency(server.bootstrap, directory, delivery, options.seconds)
+        middle[delivery] = statistics.median(took)
+        print(f"{delivery:14s} 200/s: {percentiles(took)}")  # noqa: T201 - a report
+    ratio = middle["exactly-once"] / middle["at-least-once"]
+    print(f"exactly-once takes {ratio:.2f} times as long (median)")  # noqa: T201 - a report
 
 
 def main():
@@ -200,10 +194,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    for name in ("aiokafka", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(asyncio.wait_for(run(options, Path(directory)), 300))
+    measure.on_a_broker(lambda server, directory: asyncio.wait_for(run(options, server, directory), 300))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,8 @@ import asyncio
 import contextlib
 import itertools
 import json
-import logging
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
 import bench_worker
 import measure
@@ -165,24 +162,12 @@ async def compare(bench):
             )
 
 
-async def run(options, directory):
-    server = kafka_broker.Broker(directory / "kafka", heap="1g")
-    server.start()
-    try:
-        await compare(bench_worker.Bench(server, directory, options))
-    finally:
-        server.stop()
-
-
 def main():
     parser = measure.arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=12.0, help="of load, for each measurement")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    for name in ("aiokafka", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as temporary:
-        asyncio.run(run(options, Path(temporary)))
+    measure.on_a_broker(lambda server, directory: compare(bench_worker.Bench(server, directory, options)))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,8 @@ every side. Latencies are those of a ``read_committed`` reader. Needs Java 17 (`
 from __future__ import annotations
 
 import asyncio
-import logging
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -88,25 +86,19 @@ async def drive(send, load, numbers):
         await send(recorded.whole_message(b"session-%d" % number), number % load.partitions)
 
 
-async def run(options, directory):
-    """Start a broker on a data directory that nobody has used, measure, stop it."""
-    server = kafka_broker.Broker(directory / "kafka", heap="1g")
-    server.start()
+async def run(options, server, _directory):
     numbers = iter(range(10_000))
     sides = {"at least once": ("at-least-once", 0)}
     sides |= {f"{interval} ms": ("exactly-once", interval) for interval in options.intervals}
-    try:
-        await cost(server, "warm.", Load(4, 200, 6.0), "exactly-once")
-        for partitions in options.partitions:
-            for rate in options.rates:
-                load = Load(partitions, rate, options.seconds)
-                found = {name: [] for name in sides}
-                for _ in range(options.rounds):
-                    for name, arguments in sides.items():
-                        found[name].append(await cost(server, f"pace{next(numbers)}.", load, *arguments))
-                compare(load, {name: middle(costs) for name, costs in found.items()})
-    finally:
-        server.stop()
+    await cost(server, "warm.", Load(4, 200, 6.0), "exactly-once")
+    for partitions in options.partitions:
+        for rate in options.rates:
+            load = Load(partitions, rate, options.seconds)
+            found = {name: [] for name in sides}
+            for _ in range(options.rounds):
+                for name, arguments in sides.items():
+                    found[name].append(await cost(server, f"pace{next(numbers)}.", load, *arguments))
+            compare(load, {name: middle(costs) for name, costs in found.items()})
 
 
 def middle(costs):
@@ -142,10 +134,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=6.0, help="of load, for each measurement")
     options = parser.parse_args()
-    for name in ("aiokafka", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as temporary:
-        asyncio.run(run(options, Path(temporary)))
+    measure.on_a_broker(lambda server, directory: run(options, server, directory))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,9 @@ body costs that has to be digested and compressed is measured apart. Needs Java 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import logging
 import subprocess
 import sys
-import tempfile
 from itertools import chain, islice
 from pathlib import Path
 
@@ -29,7 +26,6 @@ import recorded  # noqa: E402 - beside this file
 from histories import canonical, one_round, openai_chat  # noqa: E402 - beside this file
 
 # isort: split
-import broker as kafka_broker  # noqa: E402 - deploy/kafka
 import cramjam  # noqa: E402 - after the path
 import harness  # noqa: E402 - tests/broker
 from aiokafka import AIOKafkaProducer  # noqa: E402 - after the path
@@ -80,24 +76,18 @@ async def write_backlog(bootstrap, topic, length, count):
     return written
 
 
-class Bench:
-    """One broker and what runs on it."""
-
-    def __init__(self, server, directory, options):
-        self.bootstrap = server.bootstrap
-        self.directory = directory
-        self.options = options
-        self._runs = 0
+class Bench(bench_worker.Bench):
+    """Turns to requests instead of events to items."""
 
     async def ours(self, length):
-        prefix = self._fresh()
+        prefix = self.fresh()
         bench_worker.apply_topics(self.bootstrap, prefix)
         count = await write_backlog(self.bootstrap, prefix + TURNS, length, self.options.turns)
         command = bench_worker.worker_command(self.bootstrap, prefix, "exactly-once", self.directory)
         return await self._pace(prefix, ["env", *(f"{k}={v}" for k, v in SETTINGS.items()), *command], count)
 
     async def litellm(self, length):
-        prefix = self._fresh()
+        prefix = self.fresh()
         places = Places(
             bootstrap=self.bootstrap,
             group=f"{prefix}litellm",
@@ -115,10 +105,6 @@ class Bench:
     async def _pace(self, prefix, command, count):
         with bench_worker.process(command, self.directory / f"{prefix}log") as side:
             return await bench_worker.pace(self.bootstrap, prefix + REQUESTS, count, side)
-
-    def _fresh(self):
-        self._runs += 1
-        return f"requests{self._runs}."
 
     async def run(self):
         """Both sides in turns, for each length."""
@@ -150,16 +136,6 @@ def compare(length, ours, theirs):
     )
 
 
-async def run(options, directory):
-    """Start a broker on a data directory that nobody has used, measure, stop it."""
-    server = kafka_broker.Broker(directory / "kafka", heap="1g")
-    server.start()
-    try:
-        await Bench(server, directory, options).run()
-    finally:
-        server.stop()
-
-
 def main():
     parser = measure.arguments(__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[10, 100, 1_000])
@@ -169,10 +145,7 @@ def main():
     if subprocess.run([options.peers, "-c", "import litellm"], capture_output=True, check=False).returncode:
         measure.say(f"LiteLLM: {options.peers} does not have it (see --peers)")
         return
-    for name in ("aiokafka", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as temporary:
-        asyncio.run(run(options, Path(temporary)))
+    measure.on_a_broker(lambda server, directory: Bench(server, directory, options).run())
 
 
 if __name__ == "__main__":

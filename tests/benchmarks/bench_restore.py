@@ -6,17 +6,14 @@ The changelog is written as workers write it, in transactions, a record a sessio
 reads the same log into a dictionary and knows neither positions nor deadlines. Needs Java 17 (`deploy/kafka`).
 """
 
-import asyncio
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "broker"), str(HERE.parents[1] / "deploy/kafka")]
 
-import broker as kafka_broker  # noqa: E402 - deploy/kafka
 import harness  # noqa: E402 - tests/broker
 import measure  # noqa: E402 - beside this file
 import msgspec  # noqa: E402 - after the path
@@ -57,7 +54,7 @@ async def write(bootstrap, records):
 async def ours(bootstrap):
     """Records a second into the state of a stage."""
     stage = EventsStage()
-    done = await restore(bootstrap, TOPIC, 0, stage.restore, committed_only=True)
+    done = await restore({"bootstrap_servers": bootstrap}, TOPIC, 0, stage.restore, committed_only=True)
     return done.records / done.seconds
 
 
@@ -77,19 +74,14 @@ async def bare(bootstrap):
     return count / (time.monotonic() - began)
 
 
-async def run(records, rounds, directory):
+async def run(records, rounds, server):
     """Both sides, round by round, on one broker."""
-    server = kafka_broker.Broker(directory, heap="1g")
-    server.start()
-    try:
-        await harness.make_topics(server.bootstrap, [TOPIC], 1)
-        await write(server.bootstrap, records)
-        rates = {"ours": [], "bare": []}
-        for _ in range(rounds):
-            rates["ours"].append(await ours(server.bootstrap))
-            rates["bare"].append(await bare(server.bootstrap))
-    finally:
-        server.stop()
+    await harness.make_topics(server.bootstrap, [TOPIC], 1)
+    await write(server.bootstrap, records)
+    rates = {"ours": [], "bare": []}
+    for _ in range(rounds):
+        rates["ours"].append(await ours(server.bootstrap))
+        rates["bare"].append(await bare(server.bootstrap))
     middle = {name: statistics.median(found) for name, found in rates.items()}
     measure.report(
         measure.Finding(
@@ -108,8 +100,7 @@ def main():
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(run(options.records, options.rounds, Path(directory) / "kafka"))
+    measure.on_a_broker(lambda server, _: run(options.records, options.rounds, server))
 
 
 if __name__ == "__main__":

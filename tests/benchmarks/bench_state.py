@@ -8,12 +8,9 @@ is ready again with its volume and without. At its full size it takes an hour an
 kept, the same command starts on what stands there and only measures how soon the worker is ready.
 """
 
-import asyncio
-import contextlib
 import json
 import random
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -122,23 +119,18 @@ async def resident_after(fleet, place, sessions, turns):
     return resident
 
 
-async def one_worker(sessions, turns, directory):
-    server = kafka_broker.Broker(directory / "kafka", heap="1g")
-    server.start()
+async def one_worker(sessions, turns, server, directory):
     port = kafka_broker.free_port()
     place = (server.bootstrap, "")
     found = directory / "resident"
-    try:
-        disk = lab.make_fleet(*place, directory / "disk", lambda: port, more='[state]\nstore = "disk"\n')
-        memory = lab.make_fleet(*place, directory / "memory", lambda: port)
-        if not found.exists():
-            await lab.make_topics(*place)
-            found.write_text(str(await resident_after(disk, place, sessions, turns)))
-        resident = int(found.read_text())
-        with_volume = await seconds_until_ready(disk)
-        without = await seconds_until_ready(memory)
-    finally:
-        server.stop()
+    disk = lab.make_fleet(*place, directory / "disk", lambda: port, more='[state]\nstore = "disk"\n')
+    memory = lab.make_fleet(*place, directory / "memory", lambda: port)
+    if not found.exists():
+        await lab.make_topics(*place)
+        found.write_text(str(await resident_after(disk, place, sessions, turns)))
+    resident = int(found.read_text())
+    with_volume = await seconds_until_ready(disk)
+    without = await seconds_until_ready(memory)
     measure.report(
         measure.Finding(
             what=f"{sessions:,} sessions of {turns} turns of 300 bytes through one worker with the disk store",
@@ -164,10 +156,7 @@ def main():
         bytes_of_state("results of open calls", TurnsStage, results_of_open_calls, SIZES[:-1])
         bytes_of_state("small deltas of one message", EventsStage, small_deltas)
     if "worker" in options.only:
-        with contextlib.ExitStack() as stack:
-            directory = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            directory.mkdir(parents=True, exist_ok=True)
-            asyncio.run(one_worker(options.sessions, options.turns, directory))
+        measure.on_a_broker(lambda *place: one_worker(options.sessions, options.turns, *place), options.keep)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -357,21 +355,15 @@ def has_quix(python):
     return subprocess.run([python, "-c", "import quixstreams"], capture_output=True, check=False).returncode == 0
 
 
-async def run(options, directory):
-    """Start a broker on a data directory that nobody has used, measure, stop it."""
-    server = kafka_broker.Broker(directory / "kafka", heap="1g")
-    server.start()
-    try:
-        bench = Bench(server, options.logs or directory, options)
-        if "rate" in options.only:
-            for workload in options.workloads:
-                await bench.throughput(workload)
-        if "two" in options.only:
-            await bench.scaling("long")
-        if "latency" in options.only:
-            await bench.latency()
-    finally:
-        server.stop()
+async def run(options, server, directory):
+    bench = Bench(server, options.logs or directory, options)
+    if "rate" in options.only:
+        for workload in options.workloads:
+            await bench.throughput(workload)
+    if "two" in options.only:
+        await bench.scaling("long")
+    if "latency" in options.only:
+        await bench.latency()
 
 
 def main():
@@ -383,10 +375,7 @@ def main():
     parser.add_argument("--only", nargs="+", choices=ALL, default=ALL)
     parser.add_argument("--logs", type=Path, help="keep the logs of all sides in this directory")
     options = parser.parse_args()
-    for name in ("aiokafka", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as temporary:
-        asyncio.run(run(options, Path(temporary)))
+    measure.on_a_broker(lambda server, directory: run(options, server, directory))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,21 @@ missed is a line in the table.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
+import logging
 import os
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "deploy/kafka"))
+
+import broker as kafka_broker
 
 # Variables of the environment: where findings go, and the Python that has what we are compared with.
 ROWS, PEERS = "BENCH_ROWS", "BENCH_PEERS"
@@ -58,6 +65,27 @@ def arguments(description):
         help=f"a Python that has LiteLLM and Quix Streams  [env: {PEERS}]",
     )
     return parser
+
+
+def on_a_broker(work, directory=None):
+    """Run ``work(server, directory)`` beside a broker, on a directory that is gone afterwards unless one is given."""
+
+    async def run(directory):
+        server = kafka_broker.Broker(directory / "kafka", heap="1g")
+        server.start()
+        try:
+            await work(server, directory)
+        finally:
+            server.stop()
+
+    for name in ("aiokafka", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        asyncio.run(run(directory))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        asyncio.run(run(Path(temporary)))
 
 
 def seconds_a_call(work):
