@@ -22,6 +22,7 @@ EDGE = (
     "kafka",
     "metrics",
     "objects",
+    "pages",
     "replay",
     "testing",
     "viewer",

@@ -1,0 +1,61 @@
+"""HTML pages that stand alone: one file, no script, nothing loaded, and whatever they show is text.
+
+A page is a template in this folder that extends ``base.html``. Every value is escaped, and what nobody would see in
+it is named; texts that others wrote go through the filter ``shown``, which also cuts what nobody would read. The page's
+Content-Security-Policy lets in its own style and nothing else, so what slipped through would still not run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from base64 import b64encode
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from pipeline._version import __version__
+from pipeline.text.invisible import code_point, split_invisible, visible
+
+# Code points of one text that a page shows, unless its template says otherwise.
+SHOWN = 4000
+_HERE = Path(__file__).parent
+
+
+def shown(text: str, limit: int = SHOWN) -> Markup:
+    """A foreign text as HTML, invisible characters as marks; of a longer one its beginning, and how much is left."""
+    pieces = [_mark(piece) if hidden else escape(piece) for piece, hidden in split_invisible(text[:limit])]
+    if len(text) > limit:
+        pieces.append(Markup('<span class="cut">… {} more characters</span>').format(f"{len(text) - limit:,}"))
+    return Markup().join(pieces)
+
+
+def _mark(character: str) -> Markup:
+    name = unicodedata.name(character, "")
+    return Markup('<span class="invisible" title="{}">{}</span>').format(name, code_point(character))
+
+
+def _count(number: int, one: str = "", many: str = "") -> str:
+    """A number as people write it, with what is counted: ``1 session``, ``2,000 sessions``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}" if one else f"{number:,}"
+
+
+def _named(value: object) -> object:
+    return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+
+
+def render(template: str, **values: object) -> str:
+    """A page of this folder's template; every value that it names must be given."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_named,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"shown": shown, "count": _count}
+    style = (_HERE / "page.css").read_text(encoding="utf-8")
+    digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return environment.get_template(template).render(**values, style=style, style_sha256=digest, version=__version__)

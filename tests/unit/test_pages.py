@@ -1,0 +1,116 @@
+"""Pages that stand alone: what others wrote is text in them, can be seen, and never runs."""
+
+import pytest
+from browser import needs_browser, open_page
+from jinja2 import DictLoader, UndefinedError
+
+import pipeline.pages
+from pipeline.pages import render, shown
+from pipeline.text.invisible import visible
+
+# Each would ask for a picture, show a dialog or write to the console, if a browser took it for more than text.
+HOSTILE = (
+    "<script>alert('ran')</script>",
+    "<script src=http://127.0.0.1:9/x.js></script>",
+    "<img src=http://127.0.0.1:9/x.png onerror=alert('ran')>",
+    "\"><svg onload=alert('ran')>",
+    "' autofocus onfocus=alert('ran') x='",
+    "<iframe src=\"javascript:alert('ran')\"></iframe>",
+    "</pre></details></main><style>@import 'http://127.0.0.1:9/x.css'; body { display: none }</style>",
+    "<a href=\"javascript:alert('ran')\">here</a>",
+    "{{ 7 * 7 }} {% include 'base.html' %}",
+    "<!-- ]]> --!><base href=http://127.0.0.1:9/>",
+)
+# No policy can keep a page from going elsewhere; only escaping does.
+ELSEWHERE = "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>"
+PAGE = """{% extends "base.html" %}
+{% block title %}{{ texts[0] }}{% endblock %}
+{% block content %}{% for text in texts %}
+<details open id="{{ text }}"><summary title="{{ text }}">{{ text }}</summary>
+<pre class="foreign">{{ text | shown }}</pre></details>
+{% endfor %}{% endblock %}"""
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """Renders a page of the given texts, each in every place where pages have texts."""
+    base = (pipeline.pages._HERE / "base.html").read_text(encoding="utf-8")
+    loader = DictLoader({"base.html": base, "page.html": PAGE})
+    monkeypatch.setattr(pipeline.pages, "FileSystemLoader", lambda _: loader)
+    return lambda *texts: render("page.html", texts=texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("plain", "plain"),
+        ("a < b & 'c'", "a &lt; b &amp; &#39;c&#39;"),
+        ("two\n\tlines", "two\n\tlines"),
+        ("a\u202eb", 'a<span class="invisible" title="RIGHT-TO-LEFT OVERRIDE">U+202E</span>b'),
+        ("\u200b", '<span class="invisible" title="ZERO WIDTH SPACE">U+200B</span>'),
+        ("\x1b[2J", '<span class="invisible" title="">U+001B</span>[2J'),
+        ("\r\n", '<span class="invisible" title="">U+000D</span>\n'),
+        ("\ud800", '<span class="invisible" title="">U+D800</span>'),
+        ("\U000e0041", '<span class="invisible" title="TAG LATIN CAPITAL LETTER A">U+E0041</span>'),
+        ("né ש 漢\u3000字 👍", "né ש 漢\u3000字 👍"),
+    ],
+)
+def test_a_foreign_text_is_shown_as_it_is_with_marks(text, html):
+    assert shown(text) == html
+
+
+def test_a_value_without_the_filter_is_escaped_and_marked_too(page):
+    assert "<title>&lt;a&gt;⟦U+202E⟧⟦U+D800⟧</title>" in page("<a>\u202e\ud800")
+
+
+def test_a_text_of_ten_megabytes_is_cut():
+    assert len(shown("<" * 10_000_000)) < 20_000
+    assert shown("<" * 10_000_000, 1) == '&lt;<span class="cut">… 9,999,999 more characters</span>'
+
+
+def test_a_terminal_gets_the_same_marks():
+    assert visible("a\x1b[31mb\u202ec\nd") == "a⟦U+001B⟧[31mb⟦U+202E⟧c\nd"
+
+
+def test_a_value_that_a_page_names_must_be_given(page):
+    with pytest.raises(UndefinedError):
+        render("page.html")
+
+
+@needs_browser
+async def test_hostile_content_is_shown_and_never_runs(page, tmp_path):
+    file = tmp_path / "page.html"
+    texts = (*HOSTILE, ELSEWHERE)
+    file.write_text(page(*texts), encoding="utf-8")
+    opened = await open_page(file, ask=["document.title", "document.querySelectorAll('main > details').length"])
+    assert (opened.requests, opened.dialogs, opened.messages) == ([], [], [])
+    assert [text for text in texts if opened.text.count(text) < 2] == []
+    assert opened.values == [texts[0], len(texts)]
+
+
+@needs_browser
+async def test_the_policy_alone_lets_nothing_run(page, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline.pages, "shown", pipeline.pages.Markup)
+    file = tmp_path / "page.html"
+    file.write_text(page(*HOSTILE), encoding="utf-8")
+    opened = await open_page(file)
+    assert (opened.requests, opened.dialogs) == ([], [])
+
+
+@needs_browser
+async def test_the_browser_would_tell_what_runs(page, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline.pages, "shown", pipeline.pages.Markup)
+    file = tmp_path / "page.html"
+    file.write_text(page(*HOSTILE).replace("Content-Security-Policy", "nothing"), encoding="utf-8")
+    opened = await open_page(file)
+    assert "ran" in opened.dialogs
+    assert "http://127.0.0.1:9/x.png" in opened.requests
+
+
+@needs_browser
+@pytest.mark.parametrize(("dark", "ground"), [(False, "rgb(255, 255, 255)"), (True, "rgb(15, 19, 24)")])
+async def test_its_own_style_is_let_in_by_day_and_by_night(page, tmp_path, dark, ground):
+    file = tmp_path / "page.html"
+    file.write_text(page("words"), encoding="utf-8")
+    opened = await open_page(file, dark=dark, ask=["getComputedStyle(document.body).backgroundColor"])
+    assert opened.values == [ground]
