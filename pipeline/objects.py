@@ -75,6 +75,10 @@ class Objects:
         self._folder = folder
         self.threshold_bytes = threshold_bytes
 
+    def of_pipeline(self, prefix: str) -> Objects:
+        """The objects of another pipeline in the same store."""
+        return Objects(self._store, _folder(prefix), self.threshold_bytes)
+
     async def put(self, session: bytes, value: bytes) -> str:
         """Write a value; its key."""
         key = dataref_of(session, value)
@@ -161,7 +165,6 @@ def open_objects(config: HasObjects) -> Objects | None:
         raise ObjectStoreError(
             "objects_missing", "object stores need an extra: pip install 'reknit[objects]'"
         ) from error
-    folder = f"{config.prefix}reknit"
     try:
         if settings.url.startswith("file://"):
             store: ObjectStore = LocalStore.from_url(settings.url, mkdir=True, automatic_cleanup=True)
@@ -173,7 +176,11 @@ def open_objects(config: HasObjects) -> Objects | None:
         raise ObjectStoreError(
             "objects_unusable", f"{settings.url} cannot be used: {words}", path="objects.url"
         ) from error
-    return Objects(store, folder, settings.threshold_bytes)
+    return Objects(store, _folder(config.prefix), settings.threshold_bytes)
+
+
+def _folder(prefix: str) -> str:
+    return f"{prefix}reknit"
 
 
 # Objects that are read at once: each may hold 64 MiB.

@@ -76,6 +76,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="Stands before every topic, group and transactional id: two pipelines differ in nothing else.",
         ),
     ] = ""
+    source_prefix: Annotated[
+        Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] | None,
+        Meta(
+            description="Stands before the inputs that a worker reads, where they are another pipeline's; it then "
+            "writes no input, and refuses a prefix that has inputs of its own.",
+        ),
+    ] = None
+    publish: Annotated[
+        tuple[str, ...],
+        Meta(description="The outputs that a worker publishes, by their names without prefix; empty: all of them."),
+    ] = ()
     partitions: Annotated[
         int,
         Meta(ge=1, description="Partitions of each topic that `topics apply` makes; a worker takes what topics have."),

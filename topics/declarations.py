@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 Direction: TypeAlias = Literal["in", "out", "internal"]
 
@@ -53,6 +53,10 @@ class Topic(Struct, frozen=True, kw_only=True):
     def settings_on(self, replication_factor: int) -> tuple[Setting, ...]:
         """All settings for a cluster that keeps ``replication_factor`` copies."""
         return (*self.settings, _in_sync(replication_factor))
+
+
+# Before the names of inputs: what a worker that reads another pipeline's inputs would have written to them.
+RECORDED_PREFIX = "recorded."
 
 
 def qualified(name: str, prefix: str) -> str:
@@ -192,4 +196,23 @@ TOPICS: tuple[Topic, ...] = (
         settings=_COMPACTED,
     ),
 )
+# Those of a pipeline that reads another one's inputs: it has none, which is how a live one is told from it.
+TOPICS_BESIDE: tuple[Topic, ...] = tuple(
+    structs.replace(
+        topic,
+        name=RECORDED_PREFIX + topic.name,
+        direction="out",
+        summary=f"What would have been written to {topic.name}, had it not been another pipeline's.",
+    )
+    if topic.direction == "in"
+    else topic
+    for topic in TOPICS
+)
+
+
+def topics_of(prefix: str, source_prefix: str | None) -> tuple[Topic, ...]:
+    """The topics of a pipeline, by its prefix and that of the inputs that it reads; None is its own."""
+    return TOPICS if source_prefix in {None, prefix} else TOPICS_BESIDE
+
+
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}

@@ -7,12 +7,12 @@ beside Write on its topic. Pure: giving the rights is somebody else's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from topics.declarations import AGENT_TURNS, DEAD_LETTERS, TOPICS, qualified
+from topics.declarations import AGENT_TURNS, DEAD_LETTERS, TOPICS, Topic, qualified, topics_of
 
 Kind: TypeAlias = Literal["topic", "group", "transactionalId"]
 
@@ -40,11 +40,12 @@ class Role(Struct, frozen=True):
     rights: tuple[Right, ...]
 
 
-def roles(prefix: str) -> Iterator[Role]:
-    """Return the roles of the pipeline with this prefix."""
+def roles(prefix: str, source_prefix: str | None = None) -> Iterator[Role]:
+    """Return the roles of the pipeline with this prefix, which reads the inputs of another where that is named."""
+    topics = topics_of(prefix, source_prefix)
     group = f"{prefix}reknit"
-    yield _role(prefix, "worker", *_worker_on_topics(prefix), *_worker_beside(group))
-    for topic in TOPICS:
+    yield _role(prefix, "worker", *_worker_on_topics(prefix, source_prefix), *_worker_beside(group))
+    for topic in topics:
         name, short = qualified(topic.name, prefix), re.sub(r"\.v\d+$", "", topic.name)
         if topic.direction == "in":
             yield _role(prefix, f"producer-{short}", Right("topic", name, ("Write",)))
@@ -52,22 +53,26 @@ def roles(prefix: str) -> Iterator[Role]:
             user = f"consumer-{short}"
             group_of_it = Right("group", _user(prefix, user), ("Read",), prefixed=True)
             yield _role(prefix, user, Right("topic", name, ("Read",)), group_of_it)
-    yield _role(prefix, "operator", *_operator_on_topics(prefix))
+    yield _role(prefix, "operator", *_operator_on_topics(prefix, topics))
 
 
-def _worker_on_topics(prefix: str) -> Iterator[Right]:
-    for topic in TOPICS:
+def _worker_on_topics(prefix: str, source_prefix: str | None) -> Iterator[Right]:
+    if topics_of(prefix, source_prefix) is not TOPICS:
+        for name in [topic.name for topic in TOPICS if topic.direction == "in"]:
+            yield Right("topic", qualified(name, source_prefix or ""), ("Read",))
+            yield Right("topic", qualified(name, prefix), ("Describe",))  # to see that there is none
+    for topic in topics_of(prefix, source_prefix):
         # The worker writes to the inputs as well: recorded turns, policies.
         operations = ("Write",) if topic.direction == "out" else ("Read", "Write")
         yield Right("topic", qualified(topic.name, prefix), operations)
 
 
-def _operator_on_topics(prefix: str) -> Iterator[Right]:
+def _operator_on_topics(prefix: str, topics: Sequence[Topic]) -> Iterator[Right]:
     """Who looks at sessions, has them forgotten, and retries or drops dead letters, which a note in their topic says.
 
     When a session is forgotten the group's offsets say, and until when something holds it, the settings of topics.
     """
-    for topic in TOPICS:
+    for topic in topics:
         operations = ("Read", "Write") if topic.name in {AGENT_TURNS, DEAD_LETTERS} else ("Read",)
         yield Right("topic", qualified(topic.name, prefix), (*operations, "DescribeConfigs"))
     yield Right("group", f"{prefix}reknit", ("Describe",))

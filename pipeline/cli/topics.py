@@ -16,11 +16,16 @@ from pipeline.cli.config import broker_options, configured, setting_option, wait
 from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
 from pipeline.errors import InputError
 from pipeline.settings import Config
-from topics import TOPICS, compat, generate, qualified
+from topics import compat, generate, qualified
+from topics.declarations import topics_of
 from topics.plan import Wanted, wanted
 from topics.rights import kafka_acls, kafka_user, roles
 
-_LAYOUT = (setting_option("partitions", type=int), setting_option("replication_factor", type=int))
+_LAYOUT = (
+    setting_option("source_prefix"),
+    setting_option("partitions", type=int),
+    setting_option("replication_factor", type=int),
+)
 _TIMEOUT = click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds for all of it."
 )
@@ -48,7 +53,7 @@ def topics() -> None:
 def list_command(**options: Any) -> None:  # noqa: ANN401  click's options, as `configured` takes them
     """Print the declared topics, one a line, with every setting and its reason. Needs no broker."""
     config = configured(**options)
-    for topic in TOPICS:
+    for topic in topics_of(config.prefix, config.source_prefix):
         write_json(
             {
                 "topic": qualified(topic.name, config.prefix),
@@ -105,6 +110,7 @@ def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: A
     help="Lines for kafka-acls.sh, or KafkaUser resources of Strimzi for kubectl apply.",
 )
 @click.option("--cluster", default="kafka", show_default=True, help="The Kafka resource of Strimzi's users.")
+@setting_option("source_prefix")
 @broker_options
 def acls_command(form: str, cluster: str, **options: Any) -> None:  # noqa: ANN401  as above
     """Print the least rights of a worker, of producers and of consumers. Needs no broker.
@@ -112,7 +118,7 @@ def acls_command(form: str, cluster: str, **options: Any) -> None:  # noqa: ANN4
     A consumer's group begins with the name of its user.
     """
     config = configured(**options)
-    for role in roles(config.prefix):
+    for role in roles(config.prefix, config.source_prefix):
         if form == "strimzi":
             write_bytes(b"---\n")
             write_json(kafka_user(role, cluster))
@@ -169,7 +175,12 @@ def _asyncapi() -> dict[str, bytes]:
 def _on_cluster(
     config: Config, timeout: float, work: Callable[[Topics, Sequence[Wanted]], Awaitable[list[Outcome]]]
 ) -> list[Outcome]:
-    declared = wanted(prefix=config.prefix, partitions=config.partitions, replication_factor=config.replication_factor)
+    declared = wanted(
+        prefix=config.prefix,
+        partitions=config.partitions,
+        replication_factor=config.replication_factor,
+        topics=topics_of(config.prefix, config.source_prefix),
+    )
 
     async def run() -> list[Outcome]:
         async with connected(config, timeout) as cluster:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, TextIO
 
 import click
@@ -16,16 +16,18 @@ import structlog
 from pipeline.cli.config import broker_options, setting_option, wait_option
 from pipeline.cli.output import exit_of, fail
 from pipeline.config import load_config
-from pipeline.errors import ReknitError
+from pipeline.errors import InputError, ReknitError, expected_one_of
 from pipeline.objects import open_objects
 from pipeline.registry import target_named
 from pipeline.session.arguments import policy_from
 from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults, refuse_chained
 from pipeline.text import Redactor
+from topics import AGENT_TURNS, PROVIDER_EVENTS
+from topics.declarations import topics_of
 
 if TYPE_CHECKING:
-    from pipeline.engine import Tuning
+    from pipeline.engine import Progress, Scope, StageFactory, Tuning
 
 
 log = logging.getLogger("reknit.worker")
@@ -34,6 +36,7 @@ log = logging.getLogger("reknit.worker")
 @click.command("worker")
 @broker_options
 @wait_option
+@setting_option("source_prefix")
 @setting_option("delivery", type=click.Choice(["exactly-once", "at-least-once"]))
 @setting_option("metrics_port", type=int)
 @setting_option("state_dir", type=click.Path(file_okay=False))
@@ -57,8 +60,22 @@ def worker_command(config_file: str | None, **options: str | int | None) -> None
         raise SystemExit(exit_of(error)) from None
 
 
-def run(config: Config, tuning: Tuning | None = None) -> int:
-    """Run a worker in this process and return its exit code; ``tuning`` instead of the configuration's bounds.
+def run(
+    config: Config,
+    tuning: Tuning | None = None,
+    *,
+    ends: Mapping[str, Sequence[int]] | None = None,
+    factories: Mapping[str, StageFactory] | None = None,
+    on_progress: Progress | None = None,
+) -> int:
+    """Run a worker in this process and return its exit code.
+
+    Args:
+        config: the configuration.
+        tuning: the engine's bounds, instead of the configuration's.
+        ends: the offsets before which it ends, by input and number of the partition; None: it goes on for ever.
+        factories: what makes the stages, instead of the configuration.
+        on_progress: told how far all workers of the group are, where they end somewhere.
 
     Raises:
         ReknitError: the worker cannot start.
@@ -72,11 +89,32 @@ def run(config: Config, tuning: Tuning | None = None) -> int:
     tuning = tuning or Tuning(**bounds)
     return run_worker(
         config,
-        stages(session_defaults(config)),
+        factories or stages(session_defaults(config)),
         Metrics(targets=config.session.targets),
         outputs=WRITTEN,
         tuning=tuning,
         objects=open_objects(config),
+        scope=scope_of(config, ends),
+        on_progress=on_progress,
+    )
+
+
+def scope_of(config: Config, ends: Mapping[str, Sequence[int]] | None = None) -> Scope:
+    """What a worker of this configuration reads, publishes, and where it ends.
+
+    Raises:
+        InputError: it is to publish what is no output.
+    """
+    from pipeline.engine import Scope
+
+    outputs = {topic.name for topic in topics_of(config.prefix, config.source_prefix) if topic.direction == "out"}
+    for name in config.publish:
+        if name not in outputs:
+            raise InputError("unknown_topic", expected_one_of(outputs, name), path="publish")
+    # What a worker writes to inputs of its own is no output that may be left out.
+    publishes = {*config.publish, AGENT_TURNS, PROVIDER_EVENTS} if config.publish else None
+    return Scope(
+        source_prefix=config.source_prefix, publishes=None if publishes is None else frozenset(publishes), ends=ends
     )
 
 

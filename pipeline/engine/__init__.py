@@ -1,11 +1,13 @@
 """The Faust worker: transport, transactions, state, and the process around them. The only place with I/O and await."""
 
+from pipeline.engine.finish import Progress
 from pipeline.engine.interface import (
     Delivery,
     EngineConfig,
     EngineError,
     Metrics,
     NoMetrics,
+    Scope,
     StageFactory,
     StartupError,
     Tuning,
@@ -19,6 +21,8 @@ __all__ = [
     "EngineError",
     "Metrics",
     "NoMetrics",
+    "Progress",
+    "Scope",
     "StageFactory",
     "StartupError",
     "Tuning",

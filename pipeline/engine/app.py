@@ -82,7 +82,7 @@ def make_app(runtime: Runtime) -> ReknitApp:
     )
     app.runtime = runtime
     for topic in runtime.stages:
-        _subscribe(app, runtime.prefix + topic)
+        _subscribe(app, runtime.source_prefix + topic)
     return app
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pipeline.stages.base import Record
 
@@ -34,6 +34,12 @@ class Span(Struct, frozen=True):
     end: int
     records: Sequence[Record]
     limit: int
+
+    def before(self, end: int) -> Span:
+        """What of it lies before an offset, as if the log ended there."""
+        if self.end <= end:
+            return structs.replace(self, limit=min(self.limit, end))
+        return Span(min(self.start, end), end, [record for record in self.records if record.offset < end], end)
 
 
 class Hole(Exception):  # noqa: N818 - a signal between two parts of the engine, not an error of anyone

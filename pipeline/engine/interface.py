@@ -5,7 +5,7 @@ Each error carries a code and says what the operator can do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal, Protocol
 
 from msgspec import Struct
@@ -20,7 +20,7 @@ class StartupError(ReknitError):
     """The worker cannot start with this configuration or this broker; nothing was read or written.
 
     Codes: ``port_taken``, ``port_refused``, ``topics_missing``, ``partitions_mismatch``, ``transactions_unsupported``,
-    ``delivery_unknown``, ``state_dir_unusable``, ``disk_missing``.
+    ``delivery_unknown``, ``state_dir_unusable``, ``disk_missing``, ``prefix_live``.
     """
 
     fault: ClassVar[Fault] = "caller"
@@ -160,6 +160,19 @@ class Tuning(Struct, frozen=True, kw_only=True):
     # Changelogs are read by so many partitions at once.
     restores: int = 4
     metrics_host: str = "127.0.0.1"
+
+
+class Scope(Struct, frozen=True, kw_only=True):
+    """What a worker reads, what it publishes and where it ends; as it stands here, live work.
+
+    ``source_prefix`` is that of the inputs; None is the worker's own, whose inputs it writes to as well. ``publishes``
+    are the topics (contract names) whose outputs leave; None is all of them. ``ends`` has the offset before which the
+    worker ends, by input and number of the partition; with None it goes on for ever.
+    """
+
+    source_prefix: str | None = None
+    publishes: frozenset[str] | None = None
+    ends: Mapping[str, Sequence[int]] | None = None
 
 
 class Metrics(Protocol):

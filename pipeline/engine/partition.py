@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from aiokafka.errors import KafkaError
+from msgspec import structs
 
 from pipeline.engine.contiguity import Backlog, Slices, Span
 from pipeline.engine.dead_letters import buried, log_letters, output_size, size_letter, walk
@@ -70,6 +71,7 @@ class Partition:
         self.topic = topic
         self.number = number
         self._place = (topic, number)
+        self._end = runtime.end_of(topic, number)
         self.phase = Phase.OPENING
         self.next = 0  # the next source offset to process; known once the changelog is read
         self.aligned = False  # whether the source consumer was told to fetch from `next`
@@ -101,13 +103,13 @@ class Partition:
         self._full = self._backlog.fills(share_bytes, share_records)
         if self._full:
             self._wake.set()  # it waits for more no longer
-        return self.phase is Phase.WORKING and self.aligned and not self._full
+        return self.phase is Phase.WORKING and self.aligned and not (self._full or self.at_end)
 
     def offer(self, span: Span) -> None:
         """Accept a span of the log, or raise ``Hole``: records before it are missing."""
         if self.phase is not Phase.WORKING:
             return  # held or closing: it will be fetched again
-        self._backlog.accept(span)
+        self._backlog.accept(span if self._end is None else span.before(self._end))
         if self._backlog:
             self._wake.set()
 
@@ -117,6 +119,11 @@ class Partition:
         log.error("%s partition %d: offsets %d to %d expired before they were read", *self._place, lost, first - 1)
         self._runtime.metrics.on_expired(*self._place, first - lost)
         self._backlog.clear(first)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether everything was fetched before the offset at which the worker is to end."""
+        return self._end is not None and self._backlog.end >= self._end
 
     @property
     def waits_for(self) -> int:
@@ -266,7 +273,7 @@ class Partition:
         started = time.monotonic()
         result, done, at, size = Result(), 0, 0, 0
         while at < len(records):
-            part = await with_objects(records[at : at + self._slices.length], self._runtime.objects)
+            part = await with_objects(records[at : at + self._slices.length], self._runtime.source_objects)
             before = time.perf_counter()
             try:
                 made = self._kept.stage.process(part)
@@ -299,8 +306,13 @@ class Partition:
             bytes_of_one = output_size(output)
             if bytes_of_one > self._tuning.output_bytes:
                 output = size_letter(output, *self._place, last)  # noqa: PLW2901 - it stands for it
-            else:
-                size += bytes_of_one
+                bytes_of_one = 0
+            destination = self._runtime.destination(output.topic)
+            if destination is None:
+                continue
+            if destination != output.topic:
+                output = structs.replace(output, topic=destination)  # noqa: PLW2901 - as above
+            size += bytes_of_one
             result.outputs.append(output)
         result.changes.update(made.changes)
         size += sum(map(len, filter(None, made.changes.values())))

@@ -150,7 +150,7 @@ class _GroupRequest(Request[_GroupRequestStruct]):  # type: ignore[misc] # as ab
 
 
 async def check(runtime: Runtime, read: Collection[str], written: Collection[str]) -> None:
-    """Look at the broker, at the topics (contract names) that this worker reads and writes, and at its rights.
+    """Look at the broker, at the topics (names on the broker) that this worker reads and writes, and at its rights.
 
     How many partitions the topics have is what the worker goes by.
 
@@ -158,7 +158,7 @@ async def check(runtime: Runtime, read: Collection[str], written: Collection[str
         BrokerDownError: no broker answers within ``start_seconds``, nor within ``wait_seconds`` of looking again.
         BrokerError: it does not let this worker in.
         NotAuthorizedError: rights are missing; it names all that can be found out without writing.
-        StartupError: ``topics_missing``, ``partitions_mismatch`` or ``transactions_unsupported``.
+        StartupError: ``topics_missing``, ``partitions_mismatch``, ``transactions_unsupported`` or ``prefix_live``.
     """
     patience = time.monotonic() + runtime.tuning.wait_seconds
     while True:
@@ -177,8 +177,10 @@ async def _check(runtime: Runtime, read: Collection[str], written: Collection[st
     try:
         async with asyncio.timeout(runtime.tuning.start_seconds):
             await client.bootstrap()
-            topics = await _topics(client, {runtime.prefix + topic for topic in {*read, *written}})
-            missing = [*_missing_on_topics(runtime, topics, read, written), *await _missing_beside(client, runtime)]
+            if runtime.reads_another:
+                await _check_not_live(client, runtime)
+            topics = await _topics(client, {*read, *written})
+            missing = [*_missing_on_topics(topics, read, written), *await _missing_beside(client, runtime)]
             if missing:
                 raise NotAuthorizedError(
                     "not_authorized",
@@ -194,10 +196,23 @@ async def _check(runtime: Runtime, read: Collection[str], written: Collection[st
         await client.close()
 
 
+async def _check_not_live(client: AIOKafkaClient, runtime: Runtime) -> None:
+    """Refuse to write beside the inputs of another pipeline: its outputs and state are its own."""
+    found = await _topics(client, [runtime.prefix + topic for topic in runtime.stages])
+    inputs = sorted(name for name, entry in found.items() if not entry["error_code"])
+    if inputs:
+        raise StartupError(
+            "prefix_live",
+            f"a worker that reads the inputs of {runtime.source_prefix!r} must not write to {runtime.prefix!r}, which "
+            f"is a live pipeline: it has inputs of its own ({', '.join(inputs)}). Give it another --prefix.",
+        )
+
+
 def _check_topics(runtime: Runtime, topics: Mapping[str, Mapping[str, Any]]) -> None:
     found = {name: len(entry["partitions"]) for name, entry in topics.items() if not entry["error_code"]}
     apply = f"`reknit topics apply --bootstrap-servers {runtime.bootstrap}"
-    apply += f" --prefix {runtime.prefix}`" if runtime.prefix else "`"
+    apply += f" --prefix {runtime.prefix}" if runtime.prefix else ""
+    apply += f" --source-prefix '{runtime.source_prefix}'`" if runtime.reads_another else "`"
     missing = sorted(topics.keys() - found.keys())
     if missing:
         raise StartupError("topics_missing", f"missing topics: {', '.join(missing)}. Run {apply}.")
@@ -235,11 +250,10 @@ async def _topics(client: AIOKafkaClient, names: Collection[str]) -> Mapping[str
 
 
 def _missing_on_topics(
-    runtime: Runtime, topics: Mapping[str, Mapping[str, Any]], read: Collection[str], written: Collection[str]
+    topics: Mapping[str, Mapping[str, Any]], read: Collection[str], written: Collection[str]
 ) -> Iterator[str]:
     for operation, needed in (("Read", read), ("Write", written)):
-        for topic in sorted(needed):
-            name = runtime.prefix + topic
+        for name in sorted(needed):
             entry = topics[name]
             if entry["error_code"] == TopicAuthorizationFailedError.errno or _lacks(entry, operation):
                 yield f"{operation} on topic {name}"

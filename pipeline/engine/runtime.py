@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.engine.interface import EngineError, NotAuthorizedError, StartupError
+from pipeline.engine.interface import EngineError, NotAuthorizedError, Scope, StartupError
 from pipeline.errors import ReknitError
 from pipeline.kafka import REFUSALS, Cluster, connection, refusal
 from pipeline.objects import Objects
+from topics.declarations import RECORDED_PREFIX
 
 if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Metrics, StageFactory, Tuning
@@ -44,6 +45,8 @@ class Runtime:
         metrics: Metrics,
         tuning: Tuning,
         objects: Objects | None = None,
+        *,
+        scope: Scope | None = None,
     ) -> None:
         if config.delivery not in DELIVERIES:
             raise StartupError(
@@ -52,7 +55,13 @@ class Runtime:
         self.cluster: Cluster = config
         self.bootstrap = config.bootstrap_servers
         self.connection = connection(config)
+        self.scope = scope or Scope()
         self.prefix = config.prefix
+        self.source_prefix = config.prefix if self.scope.source_prefix is None else self.scope.source_prefix
+        # Beside a live worker that reads the same inputs, which this one must not write to.
+        self.reads_another = self.source_prefix != self.prefix
+        if self.reads_another:
+            self.connection["client_id"] = f"{self.prefix}{config.kafka.client_id}"
         self.topic_ids: dict[str, str] = {}  # which topic of which cluster a name stands for, where brokers say it
         self.partitions = 0  # what the topics have; known once they were looked at
         self.exactly_once = config.delivery == "exactly-once"
@@ -77,8 +86,26 @@ class Runtime:
         return self.state.memory_mib * 1024 * 1024 // max(1, self.open_partitions)
 
     def contract_name(self, topic: str) -> str:
-        """Return a broker's topic name without this pipeline's prefix."""
-        return topic.removeprefix(self.prefix)
+        """Return an input's name on the broker without the prefix."""
+        return topic.removeprefix(self.source_prefix)
+
+    @property
+    def source_objects(self) -> Objects | None:
+        """Where the values lie that records of the inputs name."""
+        if self.objects is None or not self.reads_another:
+            return self.objects
+        return self.objects.of_pipeline(self.source_prefix)
+
+    def destination(self, topic: str) -> str | None:
+        """Return the topic that an output for this one goes to, both by contract names; None where none is to leave."""
+        if self.reads_another and topic in self.stages:
+            topic = RECORDED_PREFIX + topic
+        publishes = self.scope.publishes
+        return topic if publishes is None or topic in publishes else None
+
+    def end_of(self, topic: str, partition: int) -> int | None:
+        """Return the offset before which the worker ends in a partition of an input; None where it goes on for ever."""
+        return None if self.scope.ends is None else self.scope.ends[topic][partition]
 
     def on_answer(self) -> None:
         """Take note that a broker answered just now."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -46,6 +46,7 @@ from pipeline.kafka import REFUSALS
 
 if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import Fetcher
+    from aiokafka.structs import OffsetAndMetadata
     from faust.types import AppT, ServiceT
 
 
@@ -121,10 +122,13 @@ class SpanThread(driver.AIOKafkaConsumerThread):
 
     async def committed_by_hand(self, tp: TP) -> int | None:
         """Return the group's offset of a partition where no worker committed it, as the metadata beside it tells."""
+        found = (await self.committed([tp])).get(tp)
+        return None if found is None or found.metadata == _COMMITTED_BY_A_WORKER else found.offset
+
+    async def committed(self, tps: Collection[TP]) -> Mapping[TP, OffsetAndMetadata]:
+        """Return the group's offsets of partitions, as far as there are any."""
         fetch = self._ensure_consumer()._coordinator.fetch_committed_offsets
-        for found in (await self.call_thread(fetch, [aiokafka.TopicPartition(*tp)])).values():
-            return None if found.metadata == _COMMITTED_BY_A_WORKER else found.offset
-        return None
+        return await self.call_thread(fetch, [aiokafka.TopicPartition(*tp) for tp in tps])  # type: ignore[no-any-return] # as above
 
     async def _commit_positions(self, positions: Mapping[TP, int]) -> None:
         consumer = self._ensure_consumer()
@@ -233,6 +237,11 @@ class SpanConsumer(driver.Consumer):
     def settled(self) -> bool:
         """Whether the worker is in the group, no rebalance is under way, and every actor is open."""
         return self._joined and self.flow_active and all(actor.phase is Phase.WORKING for actor in self.actors.values())
+
+    async def how_far(self, tps: Collection[TP]) -> Mapping[TP, int]:
+        """Return the group's offsets of partitions; those of this worker are committed first, markers included."""
+        await self._thread.commit_positions({tp: actor.done_to for tp, actor in self.actors.items()})
+        return {tp: found.offset for tp, found in (await self._thread.committed(tps)).items()}
 
     # Rebalances. Kafka's classic protocol revokes everything and assigns anew, so what is revoked may come back.
 

@@ -126,7 +126,8 @@ class Watchdog(Service):
                     continue
                 self._on_answer()
                 for tp, actor in actors.items():
-                    self._look_at(actor, ends[tp])
+                    end = self._runtime.end_of(actor.topic, actor.number)
+                    self._look_at(actor, ends[tp] if end is None else min(end, ends[tp]))
         finally:
             if reader is not None:
                 await reader.stop()

@@ -19,6 +19,7 @@ import uvloop
 from pipeline._version import __version__
 from pipeline.engine import preflight, selfcheck
 from pipeline.engine.app import ReknitApp, make_app, patch_aiokafka
+from pipeline.engine.finish import Finish, Progress
 from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import NoMetrics, StartupError, Tuning
 from pipeline.engine.runtime import Runtime, log, where
@@ -28,7 +29,7 @@ from pipeline.objects import Objects
 from topics import DEAD_LETTERS
 
 if TYPE_CHECKING:
-    from pipeline.engine.interface import EngineConfig, Metrics, StageFactory
+    from pipeline.engine.interface import EngineConfig, Metrics, Scope, StageFactory
 
 EXIT_CLEAN = 0
 # Only a person can change why it does not run.
@@ -68,6 +69,8 @@ def run_worker(
     outputs: Collection[str] = (),
     tuning: Tuning | None = None,
     objects: Objects | None = None,
+    scope: Scope | None = None,
+    on_progress: Progress | None = None,
 ) -> int:
     """Run a worker in this process until a signal or a failure ends it; must be called in the main thread.
 
@@ -78,10 +81,13 @@ def run_worker(
         outputs: topics that the stages write to, so that a missing one is noticed before anything is read.
         objects: where values lie that are too large for a topic.
         tuning: bounds; the defaults fit a broker near by.
+        scope: whose inputs are read, what is published, and where the worker ends; by default it is live work.
+        on_progress: told, where the worker ends somewhere, how far the whole group is.
 
     Returns:
-        0 after SIGTERM or SIGINT, however early it comes; 75 when the worker was fenced, got stuck or failed: start it
-        again; 2 when a right is missing. Whatever was in flight then is not committed and will be processed again.
+        0 after SIGTERM or SIGINT, however early it comes, and once all ends of the scope are reached; 75 when the
+        worker was fenced, got stuck or failed: start it again; 2 when a right is missing. Whatever was in flight then
+        is not committed and will be processed again.
 
     Raises:
         BrokerError: no broker answers, or it does not let this worker in.
@@ -96,12 +102,13 @@ def run_worker(
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning(), objects)
+        runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning(), objects, scope=scope)
         _make_directory(runtime)
         listening = listen(runtime.tuning.metrics_host, runtime.metrics_port)
-        changelogs = {stages[topic](0).state_topic for topic in stages}
-        written = {*changelogs, *outputs, DEAD_LETTERS}
-        check = preflight.check(runtime, {*stages, *changelogs}, written)
+        changelogs = {runtime.prefix + stages[topic](0).state_topic for topic in stages}
+        destinations = {runtime.destination(topic) for topic in (*outputs, DEAD_LETTERS)} - {None}
+        written = changelogs | {f"{runtime.prefix}{topic}" for topic in destinations}
+        check = preflight.check(runtime, changelogs | {runtime.source_prefix + topic for topic in stages}, written)
         if not loop.run_until_complete(_unless_stopped(loop, check)):
             loop.close()
             return EXIT_CLEAN
@@ -112,7 +119,7 @@ def run_worker(
     gc.set_threshold(*_GC_THRESHOLDS)
     runtime.on_answer()
     log.info("reknit %s: delivery %s, group %s at %s", __version__, config.delivery, runtime.group, runtime.bootstrap)
-    return EngineWorker(make_app(runtime), runtime, loop, listening).run()
+    return EngineWorker(make_app(runtime), runtime, loop, listening, on_progress).run()
 
 
 async def _unless_stopped(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> bool:
@@ -154,16 +161,22 @@ class EngineWorker(faust.Worker):
     """Faust's worker with health, watchdog, and an end within a bound."""
 
     def __init__(
-        self, app: ReknitApp, runtime: Runtime, loop: asyncio.AbstractEventLoop, listening: socket.socket
+        self,
+        app: ReknitApp,
+        runtime: Runtime,
+        loop: asyncio.AbstractEventLoop,
+        listening: socket.socket,
+        on_progress: Progress | None,
     ) -> None:
         self._runtime = runtime
         self._deadman = Deadman(runtime.tuning.loop_stuck_seconds)
         self.health = Health(runtime.metrics.registry, self._not_live, self._not_ready, listening)
         watchdog = Watchdog(runtime, self._deadman, lambda: self._consumer.actors, self._end_worker)
+        services = [self.health, watchdog]
+        if runtime.scope.ends is not None:
+            services.append(Finish(runtime, lambda: self._consumer, self._end_clean, on_progress))
         # Logging is the caller's; Faust's own setup would replace it and draw a spinner.
-        super().__init__(
-            app, self.health, watchdog, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False
-        )
+        super().__init__(app, *services, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False)
         self.spinner = None
 
     def run(self) -> int:
@@ -197,6 +210,11 @@ class EngineWorker(faust.Worker):
             log.info("stopping: %s", signal.name)
         self._deadman.must_end_within(self._runtime.tuning.stop_seconds)
         super()._schedule_shutdown(signal)
+
+    def _end_clean(self) -> None:
+        log.info("all ends are reached")
+        self._deadman.must_end_within(self._runtime.tuning.stop_seconds)
+        super()._schedule_shutdown(signal.SIGTERM)
 
     def _end_worker(self) -> None:
         """Stop after a failure: leave the group if that is quick; what is open is the next owner's to settle."""

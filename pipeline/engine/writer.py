@@ -165,7 +165,7 @@ class ExactlyOnceWriter:
         """Topics are contract names; ``partition`` is the number in all of them."""
         tuning = runtime.tuning
         self._state_topic = state_topic
-        self._source = f"{runtime.prefix}{topic} partition {partition}"
+        self._source = f"{runtime.source_prefix}{topic} partition {partition}"
         self._producer = AIOKafkaProducer(
             **runtime.connection,
             transactional_id=f"{runtime.group}-{topic}-{partition}",

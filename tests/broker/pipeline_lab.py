@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -26,6 +26,7 @@ from pipeline.stages import stages
 from pipeline.stages.base import Output, Record
 from pipeline.stages.defaults import Defaults
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
+from topics.declarations import RECORDED_PREFIX
 from topics.headers import DATAREF, find_dataref
 from topics.items import AnyItem, ItemDelta
 from topics.reducer import reduce
@@ -190,16 +191,30 @@ async def _ends(bootstrap: str, prefix: str) -> list[int]:
 
 
 async def audit(
-    bootstrap: str, prefix: str, defaults: Defaults = DEFAULTS, objects: Objects | None = None
+    bootstrap: str,
+    prefix: str,
+    defaults: Defaults = DEFAULTS,
+    objects: Objects | None = None,
+    *,
+    source_prefix: str | None = None,
+    ends: Mapping[str, Sequence[int]] | None = None,
 ) -> Counter[str]:
     """Compare what the workers wrote with one undisturbed run over the same logs; count what was compared.
+
+    ``source_prefix`` is that of the inputs, where they are another pipeline's, and ``ends`` is where the workers ended.
 
     Raises:
         DiffersError: it is not the same.
     """
     counted: Counter[str] = Counter()
     topics = (*SOURCES, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
-    logs = {topic: await harness.read_all(bootstrap, prefix + topic, PARTITIONS) for topic in topics}
+    logs = {topic: await harness.read_all(bootstrap, prefix + topic, PARTITIONS) for topic in topics[2:]}
+    read_from = prefix if source_prefix is None else source_prefix
+    logs |= {topic: await harness.read_all(bootstrap, read_from + topic, PARTITIONS) for topic in SOURCES}
+    for topic, offsets in (ends or {}).items():
+        logs[topic] = [[r for r in log if r.offset < end] for log, end in zip(logs[topic], offsets, strict=True)]
+    own = "" if read_from == prefix else RECORDED_PREFIX
+    written = {topic: await harness.read_all(bootstrap, prefix + own + topic, PARTITIONS) for topic in SOURCES}
     if objects is not None:
         requests = logs[PROVIDER_REQUESTS]
         logs[PROVIDER_REQUESTS] = [[await _with_body(record, objects) for record in records] for records in requests]
@@ -210,7 +225,7 @@ async def audit(
             for output in harness.made_by(factory(number), logs[topic][number])
         ]
         found = {topic: logs[topic][number] for topic in topics}
-        counted += _compare(number, made, found)
+        counted += _compare(number, made, found, {topic: written[topic][number] for topic in SOURCES})
         counted += {f"source {topic}": len(found[topic]) for topic in SOURCES}
     return counted
 
@@ -223,7 +238,9 @@ async def _with_body(record: Record, objects: Objects) -> Record:
     return msgspec.structs.replace(record, value=await objects.get(record.key or b"", dataref), headers=headers)
 
 
-def _compare(number: int, made: list[Output], found: dict[str, list[Record]]) -> Counter[str]:
+def _compare(
+    number: int, made: list[Output], found: dict[str, list[Record]], written: dict[str, list[Record]]
+) -> Counter[str]:
     counted: Counter[str] = Counter()
     # Two sources share the fixes and the dead letters, so they are compared source by source. Events of one session are
     # fed together, so what the stream side writes keeps its order within a session.
@@ -243,11 +260,11 @@ def _compare(number: int, made: list[Output], found: dict[str, list[Record]]) ->
         counted[DEAD_LETTERS] += len(expected)
     # What the stages append to their own sources stands there among what clients wrote.
     recorded = _in_sessions(output for output in made if output.topic == AGENT_TURNS)
-    seen = _in_sessions(record for record in found[AGENT_TURNS] if _is_recorded(record))
+    seen = _in_sessions(record for record in written[AGENT_TURNS] if _is_recorded(record))
     harness.compare(("recorded turns", number), recorded, seen)
     counted["recorded turns"] = len(recorded)
     told = [_row(output) for output in made if output.topic == PROVIDER_EVENTS]
-    seen = [_row(r) for r in found[PROVIDER_EVENTS] if dict(r.headers).get("origin") == b"reknit"]
+    seen = [_row(r) for r in written[PROVIDER_EVENTS] if dict(r.headers).get("origin") == b"reknit"]
     harness.compare(("policies", number), told, seen)
     counted["policies"] = len(told)
     counted["sessions"] = _compare_items([o for o in made if o.topic == SESSION_ITEMS], found[SESSION_ITEMS])

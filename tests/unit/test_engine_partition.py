@@ -13,7 +13,7 @@ from msgspec import structs
 from pipeline.engine import partition as module
 from pipeline.engine import state as state_module
 from pipeline.engine.contiguity import Hole, Span
-from pipeline.engine.interface import NoMetrics, PartitionLostError, StartupError, Tuning
+from pipeline.engine.interface import NoMetrics, PartitionLostError, Scope, StartupError, Tuning
 from pipeline.engine.partition import Partition, Phase
 from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
@@ -157,11 +157,11 @@ async def make(monkeypatch):
     made = []
     monkeypatch.setattr(module, "_REOPEN_SECONDS", 0.001)
 
-    async def build(*, state=None, position=None, metrics=None, **tuning):
+    async def build(*, state=None, position=None, metrics=None, scope=None, **tuning):
         broker = Broker()
         broker.state, broker.position = state or {}, position
         monkeypatch.setattr(state_module, "restore", broker.restore)
-        runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning))
+        runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning), scope=scope)
         told = broker.positions.append
         actor = Partition(
             runtime,
@@ -518,6 +518,46 @@ async def test_expired_offsets_are_counted_and_passed(make):
     actor.expired(40)
     assert actor.waits_for == 40
     assert runtime.metrics.calls == [("expired", "in.v1", 0, 40)]
+
+
+async def test_it_ends_at_a_frozen_end_whatever_is_fetched_beyond(make):
+    broker, actor, _ = await make(scope=Scope(ends={"in.v1": [2]}))
+    actor.aligned = True
+    actor.offer(span(0, fetched(0)))
+    assert (actor.wants(1 << 20, 10), actor.at_end) == (True, False)
+    actor.offer(span(1, fetched(1), fetched(2), fetched(3)))
+    assert (actor.wants(1 << 20, 10), actor.at_end) == (False, True)
+    await until(lambda: actor.next == 2)
+    actor.offer(span(4, fetched(4)))
+    assert (broker.values, actor.done_to, actor.wants(1 << 20, 10)) == ([b"0:1", b"1:2"], 2, False)
+
+
+async def test_markers_behind_the_last_record_are_done_at_the_end(make):
+    _, actor, _ = await make(scope=Scope(ends={"in.v1": [4]}))
+    actor.offer(span(0, fetched(0), end=3))
+    actor.offer(span(3, end=9))
+    await until(lambda: actor.done_to == 4)
+
+
+@pytest.mark.parametrize(
+    ("scope", "outputs"),
+    [
+        (Scope(publishes=frozenset()), []),
+        (Scope(publishes=frozenset({"out.v1"})), [("out.v1", b"0:1")]),
+        (Scope(source_prefix="live."), [("out.v1", b"0:1"), ("recorded.in.v1", b"to the input")]),
+        (Scope(source_prefix="p."), [("out.v1", b"0:1"), ("in.v1", b"to the input")]),
+        (Scope(source_prefix="live.", publishes=frozenset({"recorded.in.v1"})), [("recorded.in.v1", b"to the input")]),
+    ],
+)
+async def test_what_is_published_and_where_what_is_for_an_input_goes(make, monkeypatch, scope, outputs):
+    def process(stage, records):
+        return Result(outputs=[Output("out.v1", b"k", b"0:1"), Output("in.v1", b"k", b"to the input")])
+
+    monkeypatch.setattr(Counting, "process", process)
+    broker, actor, _ = await make(scope=scope)
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: actor.next == 1)
+    assert [(output.topic, output.value) for output in broker.batches[0].outputs] == outputs
 
 
 async def test_room_is_shared(make):

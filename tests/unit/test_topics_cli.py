@@ -170,6 +170,16 @@ def test_users_of_strimzi_have_the_rights_that_kafkas_own_lines_give():
     assert ("p-reknit-producer-agent-turns", "topic", "p.agent.turns.v1", "literal", "Write") in given
 
 
+def test_who_reads_another_pipelines_inputs_may_not_write_them():
+    lines = CliRunner().invoke(command, ["acls", "--prefix", "p.r.", "--source-prefix", "p."]).stdout.splitlines()
+    of_worker = [line.split(" --operation ", 1)[1] for line in lines if "User:p-r-reknit-worker" in line]
+    assert [line for line in of_worker if "agent.turns" in line] == [
+        "Read --topic 'p.agent.turns.v1' --resource-pattern-type literal",
+        "Describe --topic 'p.r.agent.turns.v1' --resource-pattern-type literal",
+        "Write --topic 'p.r.recorded.agent.turns.v1' --resource-pattern-type literal",
+    ]
+
+
 @pytest.mark.parametrize("name", ["diff", "apply"])
 def test_a_broker_that_is_down_is_told_from_one_that_does_not_answer(name):
     port = free_port()

@@ -1,0 +1,81 @@
+"""Work beside a live pipeline: what reads its inputs writes none of its topics, and makes what it made."""
+
+import subprocess
+import sys
+
+import harness
+import msgspec
+import pipeline_lab as lab
+import pytest
+from aiokafka import TopicPartition
+
+from topics import TOPICS
+
+pytestmark = pytest.mark.broker
+
+# A worker that ends at these offsets, which no option says.
+ENDS = """
+import sys, msgspec
+from pipeline.cli.worker import run
+from pipeline.config import load_config
+sys.exit(run(load_config(sys.argv[1]), ends=msgspec.json.decode(sys.argv[2])))
+"""
+
+
+def reknit(*args):
+    command = [sys.executable, "-m", "reknit", *args]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+async def ends_of(bootstrap, names):
+    async with harness.reader(bootstrap) as reader:
+        places = [TopicPartition(name, number) for name in names for number in range(lab.PARTITIONS)]
+        return {tuple(place): end for place, end in (await reader.end_offsets(places)).items()}
+
+
+@pytest.fixture
+async def live(broker, prefix, tmp_path, free_port):
+    """The prefix of a pipeline that worked through recorded sessions."""
+    async with lab.workers(broker.bootstrap, prefix, tmp_path / "live", free_port) as fleet:
+        await fleet.start().ready()
+        async with lab.Feeder(broker.bootstrap, prefix, 2_000, lab.script(2)) as feeder:
+            await feeder.wait()
+        await lab.drained(broker.bootstrap, prefix)
+        for worker in fleet.workers:
+            await worker.stop()
+    return prefix
+
+
+async def test_workers_that_read_another_pipelines_inputs_end_at_its_frozen_ends(broker, live, tmp_path, free_port):
+    beside, bootstrap = f"{live}beside.", broker.bootstrap
+    place = ("--bootstrap-servers", bootstrap, "--prefix", beside, "--source-prefix", live)
+    assert reknit("topics", "apply", *place, "--partitions", str(lab.PARTITIONS)).returncode == 0
+    before = await ends_of(bootstrap, [live + topic.name for topic in TOPICS])
+    ends = {topic: [before[live + topic, n] for n in range(lab.PARTITIONS)] for topic in lab.SOURCES}
+    async with lab.Feeder(bootstrap, live, 2_000, list(lab.script(1))[:40]) as late:
+        await late.wait()  # behind the ends
+    after = await ends_of(bootstrap, [live + topic.name for topic in TOPICS])
+    top = f'bootstrap_servers = "{bootstrap}"\nprefix = "{beside}"\nsource_prefix = "{live}"\nbatch_records = 37\n'
+    top += f'state_dir = "{tmp_path}/beside"\nmetrics_port = '
+
+    def command(port):
+        settings = tmp_path / f"{port}.toml"
+        settings.write_text(f"{top}{port}\n{lab.SETTINGS}")
+        return [sys.executable, "-c", ENDS, str(settings), msgspec.json.encode(ends).decode()]
+
+    with harness.Fleet(command, tmp_path, free_port) as fleet:
+        first, second = fleet.start(), fleet.start()
+        assert [await first.wait(90), await second.wait(90)] == [0, 0]
+    counted = await lab.audit(bootstrap, beside, source_prefix=live, ends=ends)
+    assert counted["sessions"] > 10
+    assert counted["recorded turns"] > 0
+    assert await ends_of(bootstrap, [live + topic.name for topic in TOPICS]) == after
+
+
+async def test_a_live_prefix_is_never_written_by_a_worker_that_reads_another(broker, live, tmp_path):
+    other = f"{live}other."
+    await lab.make_topics(broker.bootstrap, other)
+    place = ("--bootstrap-servers", broker.bootstrap, "--prefix", other, "--source-prefix", live)
+    found = reknit("worker", *place, "--metrics-port", "0", "--state-dir", str(tmp_path))
+    assert found.returncode == 2
+    assert f"must not write to '{other}', which is a live pipeline: it has inputs of its own" in found.stderr
