@@ -236,6 +236,7 @@ class Structure(Struct, frozen=True, kw_only=True):
         paused_by: types of blocks behind which any model goes on with its own turn.
         neighbours: the roles of which two messages may follow each other.
         calls_apart: so may an assistant's message with calls and one without text, before the results.
+        assistant_media: an assistant's message may hold images and documents.
         flat: the assistant's blocks are items of a flat list: text may stand behind a call, a blank one beside it.
         unanswered: a turn's calls may be without any result.
         blank: the roles of which a message may be a text that says nothing.
@@ -254,6 +255,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     paused_by: frozenset[str] = frozenset()
     neighbours: frozenset[Role] = frozenset()
     calls_apart: bool = False
+    assistant_media: bool = False
     flat: bool = False
     unanswered: bool = False
     blank: frozenset[Role] = frozenset()

@@ -85,7 +85,8 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: Book, changed:
             continue
         if isinstance(block, ToolResult) and not structure.blank_results:
             piece = _without_blanks(piece, book)
-        role = _ROLES.get(type(piece.block), speaker)
+        may_stay = structure.assistant_media and isinstance(piece.block, (Image, Document))
+        role = speaker if may_stay else _ROLES.get(type(piece.block), speaker)
         if role != speaker:
             piece = book.change("block_moved", piece)
         if stretches and stretches[-1][0] == role:

@@ -89,10 +89,11 @@ class Gemini:
     tail_rule = "GEM-09"
     tail_rules = frozenset({"GEM-05", "GEM-09"})
 
-    def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  all models have it from the API
+    def structure(self, setting: Setting) -> Structure:  # noqa: ARG002  all models have it from the API, images that some of them draw included
         return Structure(
             assistant_last="always",
             neighbours=frozenset({"user"}),
+            assistant_media=True,
             unanswered=True,
             blank=frozenset({"user", "assistant"}),
             ids_again=True,
