@@ -13,7 +13,8 @@ Order and meaning, which every consumer may rely on (``topics.reducer`` is the r
 3. ``item/completed`` ends the content. Without ``text`` and ``input`` the deltas were all of it; with one of them,
    that is the content and replaces what was streamed. ``incomplete: true`` means that the end never came: what is
    there is kept, and a tool call's input stays the raw JSON that came, never closed or parsed. An item that was
-   incomplete may be completed once more, when its whole content still arrives.
+   incomplete may be completed once more, when its whole content still arrives; one that was ``doubtful``, when its
+   program's own transcript proves it.
 4. ``item/retracted`` withdraws an item, completed or not, with its result. Its id is never used again, and whatever
    else speaks of it is void, before or after.
 5. ``item/result`` is a tool's answer; it may come while other items of the same turn are still open. The last counts.
@@ -40,6 +41,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 # Where an item's content came from: its stream, a complete message, or (unseen results) the result's text.
 Origin: TypeAlias = Literal["stream", "promoted", "result"]
 MaybeRaw: TypeAlias = Raw | UnsetType
+# Of an item: its program may have given it up for another attempt, or may have taken a beginning for the whole.
+Doubt: TypeAlias = Literal["", "attempt", "end"]
 # Why a run ended without finishing, in words that a metric can bear.
 Cause: TypeAlias = Literal["stall", "loop", "time_limit", "disconnect", "stopped", "error", "other"]
 
@@ -61,7 +64,9 @@ class ItemStarted(Item, frozen=True, tag="item/started", gc=False):
     """A block appears. ``item_type`` is the block's type, or ``user_message``.
 
     A tool's name is split: ``mcp__github__search`` has ``name`` search, ``tool_server`` github, ``tool_source`` mcp.
-    ``raw`` is the whole block, where its type is not one that Reknit knows.
+    ``raw`` is the whole block, where its type is not one that Reknit knows. ``repeats`` is the item of an attempt that
+    was cut, which said the same: both stay, for the program's own history holds both. ``doubtful``: its program does
+    not tell whether it has given the item up for another ``attempt``, or whether its ``end`` is one.
     """
 
     item_id: str
@@ -78,6 +83,8 @@ class ItemStarted(Item, frozen=True, tag="item/started", gc=False):
     is_sidechain: bool = False
     is_synthetic: bool = False
     is_replay: bool = False
+    repeats: str = ""
+    doubtful: Doubt = ""
     uuid: str | None = None
     extras: dict[str, Raw] | UnsetType = UNSET
 
@@ -96,6 +103,7 @@ class ItemCompleted(Item, frozen=True, tag="item/completed", gc=False):
     """An item's content has ended. ``reason`` says why, where it is incomplete.
 
     ``partial_input`` repeats the raw JSON that came of an incomplete call's input; ``raw`` is a block of unknown type.
+    ``doubtful`` is as in ``item/started``; the last record's word counts.
     """
 
     item_id: str
@@ -105,6 +113,7 @@ class ItemCompleted(Item, frozen=True, tag="item/completed", gc=False):
     raw: MaybeRaw = UNSET
     partial_input: str | UnsetType = UNSET
     incomplete: bool = False
+    doubtful: Doubt = ""
     reason: str = ""
     extras: dict[str, Raw] | UnsetType = UNSET
 

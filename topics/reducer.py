@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from topics.items import (
     AgentError,
     AgentUnrecognized,
+    Doubt,
     Item,
     ItemCompleted,
     ItemDelta,
@@ -29,7 +30,8 @@ class Entry(Struct, kw_only=True):
     """One item on the screen.
 
     ``text`` is its text, or the raw JSON of a call's input as it streamed; ``input`` the whole input, where a record
-    carried it. ``done`` says that the content has ended, ``incomplete`` that it ended before its end.
+    carried it. ``done`` says that the content has ended, ``incomplete`` that it ended before its end, ``doubtful`` what
+    its program leaves open of it.
     """
 
     item_id: str
@@ -39,6 +41,7 @@ class Entry(Struct, kw_only=True):
     input: Raw | None = None
     done: bool = False
     incomplete: bool = False
+    doubtful: Doubt = ""
     reason: str = ""
     result: ItemResult | None = None
 
@@ -46,6 +49,11 @@ class Entry(Struct, kw_only=True):
     def origin(self) -> str:
         """Whether its stream delivered it, or it was promoted."""
         return self.started.origin
+
+    @property
+    def repeats(self) -> str:
+        """The item of an attempt that was cut and said the same, if there is one."""
+        return self.started.repeats
 
     @property
     def parent(self) -> str | None:
@@ -111,7 +119,7 @@ class View:
     def _start_item(self, item: ItemStarted) -> None:
         if item.item_id in self._entries or item.item_id in self.retracted:
             return
-        entry = Entry(item_id=item.item_id, item_type=item.item_type, started=item)
+        entry = Entry(item_id=item.item_id, item_type=item.item_type, started=item, doubtful=item.doubtful)
         entry.input = item.input if isinstance(item.input, Raw) else None
         # A user's message comes whole, in one record.
         entry.done = item.item_type == "user_message"
@@ -133,13 +141,14 @@ class View:
 
     def _complete(self, item: ItemCompleted) -> None:
         entry = self._entries.get(item.item_id)
-        if entry is None or (entry.done and not entry.incomplete):
+        if entry is None or (entry.done and not (entry.incomplete or entry.doubtful)):
             return
         if isinstance(item.text, str):
             self._write(item.item_id, item.text)
         if isinstance(item.input, Raw):
             entry.input = item.input
         entry.done, entry.incomplete, entry.reason = True, item.incomplete, item.reason
+        entry.doubtful = item.doubtful
 
     def _retract(self, item: ItemRetracted) -> None:
         self.retracted.add(item.item_id)

@@ -16,13 +16,14 @@ from pipeline.streams.bedrock_converse import BedrockConverse
 from pipeline.streams.cascade import Cascade
 from pipeline.streams.cascade.speech import Speech
 from pipeline.streams.claude_cli import ClaudeCli
+from pipeline.streams.codex_cli import CodexCli
 from pipeline.streams.decoder import Decoder
 from pipeline.streams.gemini import Gemini
 from pipeline.streams.openai_chat import OpenAiChat, Vllm
 from pipeline.streams.openai_responses import OpenAiResponses
 
-# What proves a block: a complete message that holds it, or its own stop and its message's stop reason.
-Proof: TypeAlias = Literal["message", "stop"]
+# What proves a block: a complete message that holds it, its own stop and its message's stop reason, or that it came.
+Proof: TypeAlias = Literal["message", "stop", "block"]
 
 
 class RewritingDecoder(Decoder, Protocol):
@@ -40,7 +41,8 @@ class Source(Struct, frozen=True, kw_only=True):
         prefix: begins the ids of the source's items. It never changes, for ids are kept.
         issuer: the provider's name on reasoning in the session's log; ``""`` where complete messages tell all there is.
         confirmed_by: what proves a block; ``message`` is for agent programs that tell which of several attempts they
-            took, ``stop`` for everything else.
+            took, ``block`` for those that tell nothing but whole blocks and keep them all, ``stop`` for everything
+            else.
         self_driving: an agent program that runs its tools itself and goes on by itself, so that its recorded turns
             never ask for a request.
         rewrites: the decoder changes words, and is told by ``speech`` into what. Its records are fed one by one, so
@@ -58,6 +60,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 _ALL: Final = (
     Source(name="claude-cli", decoder=ClaudeCli, prefix="cc", confirmed_by="message", self_driving=True),
+    Source(name="codex-cli", decoder=CodexCli, prefix="codex", confirmed_by="block", self_driving=True),
     Source(name="anthropic", decoder=Anthropic, prefix="an", issuer="anthropic"),
     Source(name="bedrock-converse", decoder=BedrockConverse, prefix="bc", issuer="bedrock-converse"),
     Source(name="cascade", decoder=Cascade, prefix="cascade", issuer="cascade", rewrites=True),

@@ -104,11 +104,40 @@ def cascade(words):
     ]
 
 
+def codex_cli(words):
+    done = [
+        {"type": "agent_message", "text": words},
+        {"type": "command_execution", "command": words, "aggregated_output": words, "status": "failed", "odd": words},
+        {
+            "type": "mcp_tool_call",
+            "server": words,
+            "tool": "t",
+            "result": {"content": [{"type": "text", "text": words}]},
+        },
+        {"type": "todo_list", "items": [{"text": words, "completed": False}]},
+        {"type": "odd", "of": words},
+    ]
+    lines = [{"type": "item.completed", "item": {"id": f"item_{at}"} | item} for at, item in enumerate(done)]
+    search = {"id": "item_9", "type": "web_search", "query": words}
+    usage = {"input_tokens": 3, "cached_input_tokens": 1}
+    return [
+        {"type": "thread.started", "thread_id": words},
+        {"type": "turn.started"},
+        *lines,
+        {"type": "item.started", "item": search},
+        {"type": "error", "message": f"Reconnecting... 1/5 ({words})"},
+        lines[0],
+        {"type": "turn.completed", "usage": usage, "odd": words},
+        {"type": "turn.failed", "error": {"message": words}},
+    ]
+
+
 EVENTS = {
     "anthropic": anthropic,
     "bedrock-converse": converse,
     "cascade": cascade,
     "claude-cli": claude_cli,
+    "codex-cli": codex_cli,
     "gemini": gemini,
     "openai-chat": chat,
     "openai-responses": responses,

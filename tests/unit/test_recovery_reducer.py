@@ -48,6 +48,18 @@ STREAM = [
 ]
 
 
+def test_a_doubtful_item_is_so_until_its_last_record_says_otherwise():
+    doubted = ItemStarted(item_id="d", item_type="text", text="Half", doubtful="attempt", repeats="a")
+    view = reduce([*STREAM, doubted, ItemCompleted(item_id="d", doubtful="end")])
+    entry = view.blocks("text")[-1]
+    assert (entry.item_id, entry.done, entry.doubtful, entry.repeats) == ("d", True, "end", "a")
+    view.apply(ItemCompleted(item_id="d", text="Half a word"))
+    proven = view.blocks("text")[-1]
+    assert (proven.text, proven.done, proven.doubtful) == ("Half a word", True, "")
+    view.apply(ItemCompleted(item_id="d", text="Another"))
+    assert view.blocks("text")[-1].text == "Half a word"
+
+
 def picture(view):
     return (
         [

@@ -133,9 +133,13 @@ def end_run(context: Context, event: RunEnded) -> list[Item]:
     """Complete what is open as incomplete, and say what is left of a run that has not finished."""
     memory = context.memory
     message = memory.message
-    items = [] if message is None else close_message(context, message, event.reason)
-    # An agent program's run has a result, an API's message its stop reason.
     closed = memory.state is MessageState.CLOSED
+    items: list[Item] = []
+    if message is not None:
+        # Of a program that tells no message's end, the run's result alone shows that it has had its say.
+        items += stop_turn(context, message) if context.whole_blocks and not closed else []
+        items += close_message(context, message, event.reason)
+    # An agent program's run has a result, an API's message its stop reason.
     ended = closed if context.complete_messages else message is not None and not message.is_open()
     diagnosis = memory.trace.diagnosis(event.reason, message, ended=ended, excerpt=context.excerpt)
     if diagnosis is not None:

@@ -21,7 +21,7 @@ from pipeline.streams.recovery.render import (
     uncover_growing,
     whole_items,
 )
-from topics.items import Item, TurnDelta
+from topics.items import Item, Origin, TurnDelta
 
 # Actions.
 
@@ -51,7 +51,8 @@ def confirm_blocks(context: Context, event: WholeMessage) -> list[Item]:
         if message.attempt and context.complete_messages:
             block.likeness = likeness(whole)  # it may be said again, by another message in this one's place
     told = turn_delta(event)
-    return [*items, *([told] if context.complete_messages or told != TurnDelta() else []), *completed]
+    tells = told != TurnDelta() or (context.complete_messages and not context.whole_blocks)
+    return [*items, *([told] if tells else []), *completed]
 
 
 def promote_next(context: Context, event: WholeMessage) -> list[Item]:
@@ -80,11 +81,16 @@ def _promote_block(context: Context, message: Message, whole: WholeBlock) -> lis
     before = message.block_said_before(likeness(whole)) if message.former is not None else None
     items += [] if before is None else withdraw_block(before)
     ids = context.ids
-    item_id = ids.for_promoted() if whole.tool_id is None else ids.for_call(whole.tool_id)
+    for_block = ids.for_streamed if context.whole_blocks else ids.for_promoted
+    item_id = for_block() if whole.tool_id is None else ids.for_call(whole.tool_id)
     block = promoted_block(item_id, whole, _json_for_log(context, whole))
     block.unseen = not context.complete_messages and is_unspoken(whole)
     message.add_block(block)
-    return items if block.unseen else [*items, *whole_items(item_id, whole, origin="promoted")]
+    if block.unseen:
+        return items
+    origin: Origin = "stream" if context.whole_blocks else "promoted"
+    repeats = message.take_said(likeness(whole)) if message.said else ""
+    return [*items, *whole_items(item_id, whole, origin=origin, repeats=repeats)]
 
 
 def _json_for_log(context: Context, whole: WholeBlock) -> bytes | None:

@@ -9,6 +9,9 @@ An API's own stream (``confirmed_by`` stop) goes through the same table. It repe
 confirmed by their stops and the message's stop reason; an attempt that does not get that far is worth nothing once
 the next one starts; and what streams where no message is can only belong to one whose start was lost.
 
+A program that tells only whole blocks (``confirmed_by`` block) keeps all that an attempt has said when it asks again,
+so nothing is withdrawn, and what the next attempt says once more is marked.
+
 A complete message of another id, in place of an attempt that has not stopped, withdraws of what that attempt confirmed
 only what it says again: the source leaves the rest out for a while, but keeps it. Another run in the same pipe
 withdraws nothing at all.
@@ -240,7 +243,7 @@ class Machine:
 
     Args:
         memory: what it knows so far.
-        confirmed_by: what proves a block, a complete message or its own stop (see ``sources``).
+        confirmed_by: what proves a block (see ``sources``).
         records: whether finished turns are made for the log.
         issuer: the provider's name, for reasoning in the log; ``""`` where complete messages tell all there is.
         excerpt: how much of each end of a run's text a diagnosis keeps, in code points.
@@ -250,10 +253,11 @@ class Machine:
         self, memory: Memory, confirmed_by: Proof, *, records: bool, issuer: str = "", excerpt: int = EXCERPT
     ) -> None:
         self.memory = memory
-        self._complete_messages = confirmed_by == "message"
+        self._complete_messages = confirmed_by != "stop"
         self._context = Context(
             memory=memory,
             complete_messages=self._complete_messages,
+            whole_blocks=confirmed_by == "block",
             records=records,
             issuer=issuer,
             excerpt=excerpt,

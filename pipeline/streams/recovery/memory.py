@@ -126,14 +126,16 @@ class Memory(Struct):
 class Context(Struct, frozen=True, kw_only=True):
     """What an action works on: the memory, and how this source's events are to be taken.
 
-    ``complete_messages``: the source sends everything once more in complete messages, which alone prove a block; else
-    its own stop does. ``records``: finished turns and fixes are kept for the log. ``issuer`` is the provider's name,
-    for reasoning in the log; ``""`` where complete messages tell all there is. ``excerpt`` is how much of each end of a
-    run's text a diagnosis keeps, in code points.
+    ``complete_messages``: the source sends everything in complete messages, which alone prove a block; else its own
+    stop does. ``whole_blocks``: it sends nothing else, and keeps what an attempt that was cut has said. ``records``:
+    finished turns and fixes are kept for the log. ``issuer`` is the provider's name, for reasoning in the log; ``""``
+    where complete messages tell all there is. ``excerpt`` is how much of each end of a run's text a diagnosis keeps, in
+    code points.
     """
 
     memory: Memory
     complete_messages: bool
+    whole_blocks: bool
     records: bool
     issuer: str
     excerpt: int

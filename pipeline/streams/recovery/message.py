@@ -153,7 +153,8 @@ class Message(Struct, kw_only=True):
 
     ``cut``: its stop reason says that the output ended before its end. ``failed`` is the error that cut it;
     ``retried`` says that its request was made again. ``former`` is the attempt in whose place this message came, while
-    its blocks may still be said again. ``placed``: its blocks' indexes are their order.
+    its blocks may still be said again. ``placed``: its blocks' indexes are their order. ``said`` is what attempts that
+    were cut said before it and keep: the likeness of each block, and its item.
     """
 
     id: str | None
@@ -175,6 +176,7 @@ class Message(Struct, kw_only=True):
     retried: bool = False
     former: Message | None = None
     placed: bool = False
+    said: list[tuple[bytes, str]] = []
 
     def is_open(self) -> bool:
         """Whether it streamed, and nothing has told why it stopped."""
@@ -217,6 +219,14 @@ class Message(Struct, kw_only=True):
         """The block of the attempt before that a block like this one says again."""
         blocks = [] if self.former is None else self.former.surviving()
         return next((block for block in blocks if block.likeness == likeness), None)
+
+    def take_said(self, likeness: bytes) -> str:
+        """The item of an attempt that was cut, which a block like this one repeats; each is repeated once."""
+        found = next((one for one in self.said if one[0] == likeness), None)
+        if found is None:
+            return ""
+        self.said.remove(found)
+        return found[1]
 
     def streamed_block(self, whole: WholeBlock) -> Block | None:
         """The streamed block that a complete message now confirms; None if it never streamed.

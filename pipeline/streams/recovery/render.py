@@ -42,7 +42,13 @@ def streamed_start(item_id: str, event: BlockStarted) -> ItemStarted:
 
 
 def whole_items(
-    item_id: str, whole: WholeBlock, *, origin: Origin = "stream", parent: str | None = None, sidechain: bool = False
+    item_id: str,
+    whole: WholeBlock,
+    *,
+    origin: Origin = "stream",
+    parent: str | None = None,
+    sidechain: bool = False,
+    repeats: str = "",
 ) -> list[Item]:
     raw = whole.raw if whole.opaque or whole.kind == "redacted_thinking" else UNSET
     started = ItemStarted(
@@ -54,6 +60,7 @@ def whole_items(
         raw=raw,
         parent_tool_use_id=parent,
         is_sidechain=sidechain,
+        repeats=repeats,
         **tool_name(whole.name),
     )
     text = whole.text or UNSET

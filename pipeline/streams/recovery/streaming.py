@@ -36,9 +36,12 @@ def start_next(context: Context, event: MessageStarted) -> list[Item]:
 def start_again(context: Context, event: MessageStarted) -> list[Item]:
     """Withdraw what is unconfirmed, begin an attempt."""
     # Of an API, another attempt means that the client threw this one away as a whole.
-    items = withdraw_blocks(context.message, everything=not context.complete_messages)
+    before = context.message
+    items = withdraw_blocks(before, everything=not context.complete_messages)
     items += leave_message(context, "next attempt")
     _begin_attempt(context, event)
+    if context.whole_blocks:
+        context.message.said = [*before.said, *((block.likeness, block.item_id) for block in before.surviving())]
     return items
 
 

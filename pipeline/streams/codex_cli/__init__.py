@@ -1,0 +1,245 @@
+"""The output of ``codex exec --json`` to common events.
+
+Codex tells whole items and nothing of how they grow. Its turns are runs of several answers: where an answer of the
+model begins is not told either, so the next item after all calls have results, or after a notice that Codex asks
+again, is taken for the next answer's. What an answer said before it was cut stays, for it goes into the next request.
+
+Items are numbered from 0 in each run, also in one that resumes a thread, so calls are named after the run as well; and
+the tokens that a turn ends with are the thread's so far, of which the run's own share is told.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from pipeline.streams import fields as read
+from pipeline.streams.codex_cli.calls import CALLS
+from pipeline.streams.decoder import PayloadDecoder
+from pipeline.streams.events import (
+    Aside,
+    Event,
+    MessageDelta,
+    MessageStarted,
+    Notice,
+    Retried,
+    RunEnded,
+    RunResult,
+    WholeBlock,
+    WholeMessage,
+    unrecognized,
+)
+from pipeline.streams.fields import Fields
+from pipeline.streams.framing.mending import check_strings
+from pipeline.streams.redelivery import mark_of
+from topics.items import SessionInit, TurnResult, Usage
+
+# How Codex says that it asks again: "Reconnecting... 1/5 (…)", up to 0.44 "stream error: …; retrying 1/5 in 188ms…".
+_AGAIN: Final = re.compile(r"(?:reconnecting\.\.\.|; retrying) \d+/\d+", re.IGNORECASE)
+_WORDS: Final = {"agent_message": "text", "reasoning": "thinking"}
+# Lines about items that are remembered: one that comes again is a redelivery, for items are numbered.
+_MOST_LINES: Final = 64
+
+
+class CodexDecoderState(Struct, array_like=True):
+    """What is remembered from line to line; the first three from run to run.
+
+    ``total`` is what the thread has taken so far. ``asked``: a turn is on. ``answering``: an answer of the model is.
+    ``cut``: the next item is of another answer. ``open`` are calls without a result, ``held`` such whose input is not
+    known yet; ``todo`` is the last to-do list, and ``lists`` how many there were.
+    """
+
+    run: int = 0
+    thread: str = ""
+    total: dict[str, int] = {}
+    asked: bool = False
+    answering: bool = False
+    cut: bool = False
+    blocks: int = 0
+    calls: int = 0
+    open: list[str] = []
+    held: dict[str, bytes] = {}
+    todo: bytes = b""
+    lists: int = 0
+    lines: list[int] = []
+
+
+class CodexCli(PayloadDecoder[CodexDecoderState]):
+    """The source ``codex-cli``."""
+
+    def __init__(self) -> None:
+        super().__init__(CodexDecoderState)
+
+    def payload(self, payload: bytes) -> list[Event]:
+        check_strings(payload)
+        fields = read.read_object(payload)
+        kind = read.text(fields, "type")
+        match kind:
+            case "item.started" | "item.updated" | "item.completed":
+                return self._item(kind, fields, payload)
+            case "thread.started":
+                left = self._leave_turn("next run")
+                self._enter_run(read.text(fields, "thread_id"))
+                extras = read.others(fields, {"type", "thread_id"})
+                return [*left, Aside(SessionInit(session_id=self.state.thread, extras=extras))]
+            case "turn.started":
+                return [*self._leave_turn("next turn"), *self._answer()]
+            case "turn.completed":
+                return [*self._release_held(), MessageDelta("end_turn"), self._result(fields)]
+            case "turn.failed":
+                return [*self._release_held(), self._result(fields)]
+            case "error":
+                self.state.cut = self.state.answering
+                message = read.text(fields, "message")
+                return [Retried(message) if _AGAIN.search(message) else Notice(message=message)]
+            case _:
+                return [unrecognized(f"unknown event type: {kind}" if kind else "no event type", event=fields)]
+
+    def release_held(self) -> list[Event]:
+        return self._release_held()
+
+    def end_run(self) -> list[Event]:
+        run, thread, total = self.state.run, self.state.thread, self.state.total
+        left = super().end_run()
+        self.state = CodexDecoderState(run + 1, thread, total)
+        return left
+
+    # Turns.
+
+    def _leave_turn(self, reason: str) -> list[Event]:
+        """The end of a turn that has told none, for another one begins."""
+        if not self.state.asked:
+            return []
+        left = [*self._release_held(), RunEnded(reason)]
+        self.state.asked = self.state.answering = self.state.cut = False
+        self.state.open = []
+        return left
+
+    def _enter_run(self, thread: str) -> None:
+        state = self.state
+        total = state.total if thread == state.thread else {}
+        # Where nobody told the end of the run before, its items are there.
+        self.state = CodexDecoderState(state.run + bool(state.lines), thread, total)
+
+    def _answer(self) -> list[Event]:
+        """The start of another answer of the model."""
+        state = self.state
+        # An answer whose calls have their results has been taken; one that was cut waits for what comes in its place.
+        taken: list[Event] = [MessageDelta("tool_use")] if state.answering and not state.cut else []
+        state.asked = state.answering = True
+        state.cut, state.blocks, state.calls = False, 0, 0
+        return [*taken, MessageStarted(None)]
+
+    def _result(self, fields: Fields) -> Event:
+        state = self.state
+        failed = read.members(fields, "error")
+        usage = self._own_usage(fields)
+        extras = read.others(fields, {"type", "error", "usage"})
+        if usage is not UNSET:
+            extras = ({} if extras is UNSET else extras) | {"thread_usage": read.own(fields["usage"])}
+        state.asked = state.answering = state.cut = False
+        return RunResult(
+            TurnResult(
+                subtype=read.text(fields, "type"),
+                is_error=read.text(fields, "type") == "turn.failed",
+                usage=usage,
+                errors=UNSET if failed is None else Raw(msgspec.json.encode([read.text(failed, "message")])),
+                extras=extras,
+            )
+        )
+
+    def _own_usage(self, fields: Fields) -> Usage | UnsetType:
+        """What this run took: the thread's tokens without those that runs before it had told."""
+        told = read.members(fields, "usage")
+        if told is None:
+            return UNSET
+        total = {name: count for name in told if (count := read.integer(told, name)) is not None}
+        before = self.state.total
+        if any(count < before.get(name, 0) for name, count in total.items()):
+            before = {}  # the thread was begun anew
+        self.state.total = total
+        own = {name: count - before.get(name, 0) for name, count in total.items()}
+        cached, written = own.get("cached_input_tokens", 0), own.get("cache_write_input_tokens", 0)
+        return Usage(
+            input_tokens=max(own.get("input_tokens", 0) - cached - written, 0),
+            output_tokens=own.get("output_tokens", 0),
+            cache_creation_input_tokens=written,
+            cache_read_input_tokens=cached,
+        )
+
+    # Items.
+
+    def _item(self, kind: str, fields: Fields, line: bytes) -> list[Event]:
+        item = read.members(fields, "item")
+        if item is None:
+            return [unrecognized(f"malformed {kind}", event=fields)]
+        item_type, item_id, done = read.text(item, "type"), read.text(item, "id"), kind == "item.completed"
+        if kind != "item.updated" and item_id and self._is_known(item_id, line):
+            return []
+        if item_type == "error":
+            return [Notice(message=read.text(item, "message"))]
+        if item_type in _WORDS and done:
+            return self._show(_words(_WORDS[item_type], read.text(item, "text")))
+        if item_type == "todo_list":
+            return self._todo(item, item_id, done=done)
+        if item_type in CALLS and kind != "item.updated":
+            return self._call(item, item_type, self._named(item_id), done=done)
+        return [unrecognized(f"unknown {kind}: {item_type}" if item_type else f"malformed {kind}", event=fields)]
+
+    def _is_known(self, item_id: str, line: bytes) -> bool:
+        mark, lines = mark_of(item_id, line), self.state.lines
+        if mark in lines:
+            return True
+        self.state.lines = [*lines[1 - _MOST_LINES :], mark]
+        return False
+
+    def _named(self, item_id: str) -> str:
+        return f"run-{self.state.run}-{item_id or f'call-{self.state.calls}'}"
+
+    def _show(self, block: WholeBlock) -> list[Event]:
+        """A block of the running answer, or of the next one."""
+        state = self.state
+        answered = state.calls and not (state.open or state.held)
+        begun = self._answer() if state.cut or answered or not state.answering else []
+        placed = msgspec.structs.replace(block, index=state.blocks)
+        state.blocks += 1
+        state.calls += block.kind == "tool_use"
+        return [*begun, WholeMessage(message_id=None, blocks=(placed,))]
+
+    def _call(self, item: Fields, item_type: str, tool_id: str, *, done: bool) -> list[Event]:
+        call, state = CALLS[item_type], self.state
+        if not done and call.known_late:
+            state.held[tool_id] = msgspec.json.encode(item)
+            return []
+        began = tool_id in state.open
+        state.held.pop(tool_id, None)
+        events = [] if began else self._show(call.block(item, tool_id))
+        if not done:
+            state.open.append(tool_id)
+            return events
+        if began:
+            state.open.remove(tool_id)
+        return [*events, call.result(item, tool_id)]
+
+    def _todo(self, item: Fields, item_id: str, *, done: bool) -> list[Event]:
+        """Each list that the model writes is a call of its own; at the turn's end Codex only repeats the last."""
+        todo = bytes(item.get("items", b""))
+        if done and todo == self.state.todo:
+            return []
+        self.state.todo = todo
+        self.state.lists += 1
+        return self._call(item, "todo_list", f"{self._named(item_id)}-{self.state.lists}", done=True)
+
+    def _release_held(self) -> list[Event]:
+        """Calls of which nothing more came, with what was known of them."""
+        held, self.state.held = self.state.held, {}
+        found = [(tool_id, read.read_object(item)) for tool_id, item in held.items()]
+        return [event for key, item in found for event in self._show(CALLS[read.text(item, "type")].block(item, key))]
+
+
+def _words(kind: str, text: str) -> WholeBlock:
+    name = "thinking" if kind == "thinking" else "text"
+    return WholeBlock(kind=kind, text=text, raw=Raw(msgspec.json.encode({"type": kind, name: text})))
