@@ -49,33 +49,56 @@ class Session:
         model: str | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        self._work = WorkingHistory(_named(targets), policy_from(policy), setting_from(system, tools, model, params))
+        self._at_work = WorkingHistory(_named(targets), policy_from(policy), setting_from(system, tools, model, params))
+        # What was configured since, and by target why the prefix is new.
+        self._configured: tuple[WorkingHistory, dict[str, str]] | None = None
         self._last_role: Role | None = None
+
+    @property
+    def _work(self) -> WorkingHistory:
+        """The history at work, mended for what was configured last.
+
+        That takes as long as the history is, so it is done when the history is next used, however often a session is
+        configured before.
+        """
+        if self._configured is not None:
+            (new, reasons), old = self._configured, self._at_work
+            self._work = new.again(old.archive.entries(), old.count, reasons)
+        return self._at_work
+
+    @_work.setter
+    def _work(self, work: WorkingHistory) -> None:
+        self._at_work, self._configured = work, None
+
+    @property
+    def _given(self) -> WorkingHistory:
+        """What has the targets, the policy and the setting in force."""
+        return self._at_work if self._configured is None else self._configured[0]
 
     @property
     def count(self) -> int:
         """How many messages came in."""
-        return self._work.count
+        return self._at_work.count
 
     @property
     def targets(self) -> tuple[str, ...]:
         """The names of the targets."""
-        return tuple(target.name for target in self._work.targets)
+        return tuple(target.name for target in self._given.targets)
 
     @property
     def policy(self) -> Policy:
         """The policy in force."""
-        return self._work.policy
+        return self._given.policy
 
     @property
     def model(self) -> str | None:
         """The model that requests name."""
-        return self._work.setting.model
+        return self._given.setting.model
 
     @property
     def tool_names(self) -> tuple[str, ...]:
         """The names of the tools, in their order."""
-        return tuple(tool.name for tool in self._work.setting.tools)
+        return tuple(tool.name for tool in self._given.setting.tools)
 
     @property
     def last_role(self) -> Role | None:
@@ -137,7 +160,7 @@ class Session:
 
         The history is repaired and encoded anew, and the next request of each target says why its prefix is new.
         """
-        old = self._work
+        old = self._given
         given = old.setting
         setting = setting_from(
             given.system if system is UNSET else system,
@@ -149,16 +172,20 @@ class Session:
             old.targets if targets is UNSET else _named(targets),
             old.policy if policy is UNSET else policy_from(policy),
             setting,
-            old.archive,
+            self._at_work.archive,
         )
         same = (new.policy, new.setting) == (old.policy, old.setting)
         if same and new.targets == old.targets:
             return False
         # A target that was there before goes on as it was; what it has not yet said about its prefix it still says.
-        kept = {name: part.reset for name, part in old.parts.items()} if same else {}
-        reasons = {target.name: kept.get(target.name, "configured") for target in new.targets}
-        self._work = new.again(old.archive.entries(), old.count, reasons)
+        kept = self._resets() if same else {}
+        self._configured = new, {target.name: kept.get(target.name, "configured") for target in new.targets}
         return True
+
+    def _resets(self) -> dict[str, str]:
+        if self._configured is not None:
+            return self._configured[1]
+        return {name: part.reset for name, part in self._at_work.parts.items()}
 
     def replace(self, messages: Sequence[GivenMessage] | bytes, source: str = "auto") -> list[Fix]:
         """Put another history in the place of what there was; the fixes that are certain.
@@ -176,7 +203,7 @@ class Session:
             for index, message in enumerate(messages):
                 turns, fixes = _read_message(message, index, source)
                 entries += [fixes, *turns]
-        self._work = self._work.again(entries, count, dict.fromkeys(self.targets, "replaced"))
+        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"))
         return self._work.fixes
 
     def rewind(self, to: str | int) -> None:
@@ -195,7 +222,7 @@ class Session:
     @property
     def setting(self) -> Setting:
         """What stands beside the messages in every request."""
-        return self._work.setting
+        return self._given.setting
 
     @property
     def turns(self) -> list[Turn]:
@@ -213,7 +240,7 @@ class Session:
             InputError: it is no log; the session is as it was.
         """
         count, entries = decode_whole_log(log)
-        self._work = self._work.again(entries, count, dict.fromkeys(self.targets, "replaced"))
+        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"))
         return self._work.fixes
 
     # State.

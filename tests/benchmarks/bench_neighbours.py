@@ -3,9 +3,9 @@
     python tests/benchmarks/bench_neighbours.py [--seconds 12] [--rounds 2]
 
 Everybody is in one partition, the worst case. The hot session talks on, so its history and its requests grow; the
-hostile one sends what nobody can read; the rewinding one goes back by a turn and says it again. Beside them stands the
-same rate spread over ordinary sessions: what is left between that and the hot one is what its bytes cost, since each of
-its requests holds its whole history.
+hostile one sends what nobody can read; the rewinding one goes back by a turn and says it again; the reopening one has
+its system prompt changed without end. Beside them stands the same rate spread over ordinary sessions: what is left
+between that and the hot one is what its bytes cost, since each of its requests holds its whole history.
 """
 
 from __future__ import annotations
@@ -59,13 +59,27 @@ def rewinding():
         yield b"rewinding", said(LONG) if number % 2 else {"type": "history.rewound", "to": LONG}
 
 
+def reopening():
+    yield b"reopening", OPENED
+    yield from ((b"reopening", said(number)) for number in range(LONG))
+    for number in itertools.count():
+        yield b"reopening", OPENED | {"system": f"be brief {number % 2}"}
+
+
 def spread():
     for number in itertools.count():
         key, at = b"other-%d" % (number // (TURNS_A_SESSION + 1)), number % (TURNS_A_SESSION + 1)
         yield key, said(at - 1) if at else OPENED
 
 
-LOADS = {"alone": None, "spread": spread, "hot": hot, "hostile": hostile, "rewinding": rewinding}
+LOADS = {
+    "alone": None,
+    "spread": spread,
+    "hot": hot,
+    "hostile": hostile,
+    "rewinding": rewinding,
+    "reopening": reopening,
+}
 
 
 class Run:
@@ -147,7 +161,7 @@ async def compare(bench):
         for load in LOADS:
             took[load] += await measured(bench, load)
             measure.say(f"  {load}: {bench_worker.percentiles(took[load])}")
-    for load in ("hot", "hostile", "rewinding"):
+    for load in ("hot", "hostile", "rewinding", "reopening"):
         for other in ("alone", "spread"):
             p99 = {name: statistics.quantiles(took[name], n=100)[98] for name in (load, other)}
             measure.report(

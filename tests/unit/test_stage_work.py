@@ -1,6 +1,7 @@
 """What a record costs depends on it and on the open end, not on how long its session is already.
 
-But for those that make the history anew: a far rewind, a restore, an opening that changes something, and the end.
+But for those that make the history anew: a far rewind, a restore, the end, and openings that change something, however
+many come at once.
 """
 
 from __future__ import annotations
@@ -61,6 +62,22 @@ EVENTS = {
 def test_a_record_costs_no_more_in_a_long_session(event):
     short, long = work(100, event, "go-on"), work(1_000, event, "go-on")
     assert long <= 1.25 * short + 40
+
+
+def openings(turns, count):
+    """The lines that run for openings in one batch, each of which changes something, and the request behind them."""
+    stage = begun(turns)
+    opened = [record(turns + 1 + at, OPENED | {"system": f"be brief {(count - at) % 2}"}) for at in range(count)]
+    work = lines(lambda: stage.process(opened))
+    (request,) = stage.process([record(turns + 1 + count, turn(user("x")))]).outputs
+    return work, request.value
+
+
+def test_however_many_openings_come_at_once_the_history_is_mended_once():
+    found = {turns: (openings(turns, 1), openings(turns, 50)) for turns in (100, 1_000)}
+    more = {turns: many[0] - once[0] for turns, (once, many) in found.items()}
+    assert more[1_000] <= 1.25 * more[100] + 40
+    assert all(many[1] == once[1] for once, many in found.values())
 
 
 @pytest.mark.parametrize("policy", ["follow", "park"])
