@@ -61,6 +61,14 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Requests refused before sending, by the rule they break.",
         ("target", "rule"),
     ),
+    "reknit_requests_doubted_total": (
+        "Published requests in which a rule that is not hard finds a breach.",
+        ("target", "rule"),
+    ),
+    "reknit_provider_refusals_total": (
+        "Requests that their provider refused, by outcome: foreseen, missed, unknown, not_shape, unmatched.",
+        ("target", "outcome", "rule"),
+    ),
     "reknit_turns_total": (
         "Records of agent.turns by type and outcome: taken, repeated.",
         ("type", "outcome"),
@@ -106,6 +114,7 @@ DEAD_LETTER_CODES = (
     "bad_policy",
     "bad_record",
     "bad_snapshot",
+    "bad_status",
     "chained",
     "empty",
     "expired",
@@ -128,6 +137,9 @@ DEAD_LETTER_CODES = (
     "parked_full",
     "policy",
     "quarantined",
+    "refused_foreseen",
+    "refused_missed",
+    "refused_unknown",
     "rejected",
     "size",
     "state_incomplete",
@@ -148,6 +160,18 @@ _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 
 # Why a partition's store on disk was not used, as `pipeline.engine.disk.StoreError` says it.
 STORE_REASONS = ("damaged", "failed", "foreign", "locked", "old", "outside")
+
+
+def _refusals(targets: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Everything that can be said of a provider's refusal."""
+    yield "", "unmatched", ""
+    for target in targets:
+        yield from ((target, "unknown", ""), (target, "not_shape", ""))
+    for rule in RULES.values():
+        if rule.target in targets:
+            yield rule.target, "not_shape" if rule.unchecked else "missed", rule.id
+            if rule.severity != "hard":
+                yield rule.target, "foreseen", rule.id
 
 
 class Metrics:
@@ -222,6 +246,10 @@ class Metrics:
             "reknit_prefix_resets_total": product(PREFIX_RESETS),
             "reknit_turns_total": product(_TURN_TYPES, ("taken", "repeated")),
             "reknit_rejections_total": ((rule.target, rule.id) for rule in RULES.values() if rule.target in targets),
+            "reknit_requests_doubted_total": (
+                (rule.target, rule.id) for rule in RULES.values() if rule.target in targets and rule.severity != "hard"
+            ),
+            "reknit_provider_refusals_total": _refusals(targets),
             "reknit_items_total": product(SOURCES, ("stream", "promoted", "result")),
             "reknit_results_unseen_total": product(SOURCES),
             "reknit_retractions_total": product(SOURCES),

@@ -61,6 +61,8 @@ ERROR_VERSION = ERROR_PREFIX + "version"
 ERROR_VALUE_SHA256 = ERROR_PREFIX + "value-sha256"
 ERROR_LIMIT = ERROR_PREFIX + "limit"
 ERROR_LETTER = ERROR_PREFIX + "letter"
+ERROR_TARGET = ERROR_PREFIX + "target"
+ERROR_BODY_SHA256 = ERROR_PREFIX + "body-sha256"
 
 Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256, hexadecimal.")]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -101,7 +103,13 @@ class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     request_id: Annotated[
         str | UnsetType, Meta(description="The published request that this is the provider's answer to.")
     ] = UNSET
-    status: Annotated[Status | UnsetType, Meta(description="The HTTP status of that answer.")] = UNSET
+    status: Annotated[
+        Status | UnsetType,
+        Meta(
+            description="The HTTP status of that answer. From 400 on the record holds the whole of it, and is compared "
+            "with the rules."
+        ),
+    ] = UNSET
     dataref: Dataref | UnsetType = UNSET
     producer: Producer | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
@@ -244,6 +252,12 @@ class DeadLetterHeaders(
             description="Only of a note, which has no value: the letter, as partition/offset of this topic, that was "
             "retried or dropped, as the note's code says."
         ),
+    ] = UNSET
+    target: Annotated[
+        str | UnsetType, Meta(description="Whose the request was, where the provider refused a published one.")
+    ] = UNSET
+    body_sha256: Annotated[
+        Digest | UnsetType, Meta(description="The digest of that request, as in its own header.")
     ] = UNSET
 
 

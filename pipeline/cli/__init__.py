@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pipeline.cli.dead_letters:dead_letters_group",
         "List, show, count, retry and drop records that could not be processed.",
     ),
+    "feedback": (
+        "pipeline.cli.feedback:feedback_group",
+        "List what providers refused of published requests, and what the rules say of it.",
+    ),
     "export": ("pipeline.cli.sessions:export_command", "Print a session as a document that restores it."),
     "import": ("pipeline.cli.sessions:import_command", "Restore sessions from what `export` printed."),
     "forget": ("pipeline.cli.forget:forget_command", "Have a session forgotten, and say what still holds it."),

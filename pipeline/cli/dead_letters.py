@@ -34,7 +34,7 @@ from topics.records import RequestWanted
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Of these the turn was taken, and only what it led to did not leave.
-_ASKED_AGAIN = {"rejected", "size"}
+_ASKED_AGAIN = {"rejected", "size", "refused_foreseen", "refused_missed", "refused_unknown"}
 # A session that expired or was forgotten takes nothing more of what it was.
 _OVER = {"expired", "forgotten"}
 
@@ -211,8 +211,8 @@ def count_command(*, every: bool, as_lines: bool, **options: Any) -> None:  # no
 def retry_command(*, record: str | None, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  click's options
     """Write letters to their sessions' log again, each once, however many people do it.
 
-    What a session is parked for is released with it; after `rejected` and `size` a request is wanted; anything else
-    comes last in its session. Ends with 2 where a letter was left, and says why.
+    What a session is parked for is released with it; after `rejected`, `size` and what a provider refused a request is
+    wanted; anything else comes last in its session. Ends with 2 where a letter was left, and says why.
     """
     _act("retried", record, as_lines=as_lines, **options)
 
@@ -242,11 +242,13 @@ def _letters(
     config = configured(config_file, **options)
     wanted = _wanted(codes, session, since, places)
 
-    async def read() -> list[Letter]:
-        async with reader(config) as consumer:
-            return await _found(consumer, config, wanted)
+    found = run_with_broker(config, lambda: read_letters(config, wanted))
+    return [letter for letter in found if every or not letter.done]
 
-    return [letter for letter in run_with_broker(config, read) if every or not letter.done]
+
+async def read_letters(config: Config, wanted: Wanted) -> list[Letter]:
+    async with reader(config) as consumer:
+        return await _found(consumer, config, wanted)
 
 
 async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> list[Letter]:

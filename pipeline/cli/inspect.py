@@ -193,7 +193,7 @@ def _history(states: TurnStates, session: bytes) -> dict[str, Any]:
             "parked": entry.parked is not None,
             "waiting_records": len(entry.waiting),
             "segments": len(entry.segments),
-            "requests": {target: sent.request_id for target, sent in entry.sent.items()},
+            "requests": {target: sent.request_id for target, sent in entry.sent.last.items()},
         }
     }
 

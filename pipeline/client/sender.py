@@ -4,7 +4,8 @@ It shows what a sender of one's own has to do, and is one for demos. A session's
 those of different sessions side by side. A request that a newer one supersedes is not sent, or broken off. What may
 pass (429, 5xx, a broken connection) is tried again as late as the provider says, else with growing pauses. A place is
 committed once every request before it is done, so after a crash some are sent a second time, under the same run: the
-stream side takes that for another attempt, and the first is withdrawn.
+stream side takes that for another attempt, and the first is withdrawn. A refusal goes back whole, with its status and
+the request's id, and is compared with the rules there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from topics.headers import Framing
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 60.0
+_REFUSED_FROM: Final = 400
 _MAY_PASS: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 # A program prints one event a line; a line may hold a whole message with its images.
 _LONGEST_LINE: Final = 64 * 1024 * 1024
@@ -85,6 +87,10 @@ class Http:
                 if response.status in _MAY_PASS:
                     body = Answer(await response.read(), response.status)
                     raise TryAgainError(f"HTTP {response.status}", _rest(response.headers), body)
+                if response.status >= _REFUSED_FROM:
+                    # Whole: it is judged by its words, and a piece of it would be another answer.
+                    yield Answer(await response.read(), response.status)
+                    return
                 async for data in response.content.iter_any():
                     yield Answer(data, response.status)
         except (aiohttp.ClientError, TimeoutError) as error:

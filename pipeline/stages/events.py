@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from pipeline.errors import InputError, InternalError, ReknitError
+from pipeline.stages.answers import crossing
 from pipeline.stages.base import Headers, Output, Record, Result, dead_letter, stopped
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.endings import EndedError, Endings, Why
@@ -137,6 +138,8 @@ class EventsStage(KeepsSessions):
             if value is None and names.EXIT not in headers:
                 raise without_value(run[0], "the record has no value, and no header `exit`, `policy` or `closed`")
             found = _feed(entry.recovery, value, headers)
+        answers = [crossing(record, headers) for record in run]
+        result.outputs.extend([answer for answer in answers if answer is not None])
         _count_items([*ended, *found], source, tally)
         _show_items(items, key, described, found)
         fixes = entry.recovery.take_fixes()

@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from pipeline.errors import ReknitError
-from topics.records import HistoryRestored, ProviderAnswered, SessionOpened, TurnAppended, TurnRecord
+from topics.records import HistoryRestored, SessionOpened, TurnAppended, TurnRecord
 
 Most = Annotated[int, Meta(ge=0)]
 
@@ -116,7 +116,7 @@ class Usage:
         match event:
             case HistoryRestored():
                 return size
-            case TurnAppended() | SessionOpened() | ProviderAnswered():
+            case TurnAppended() | SessionOpened():
                 return self._sizes.get(key, 0) + size
             case _:
                 return self._sizes.get(key, 0)

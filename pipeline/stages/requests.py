@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -14,10 +15,12 @@ from pipeline._version import __version__
 from pipeline.errors import ReknitError
 from pipeline.fixes import Fix, name_where_not_shared
 from pipeline.rules import RULES, Violation
+from pipeline.rules.refusals import Doubt
 from pipeline.session import Normalized
+from pipeline.stages.answers import Sent
 from pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
 from pipeline.stages.records import FixPublisher
-from pipeline.stages.turn_state import Sent, TurnState
+from pipeline.stages.turn_state import TurnState
 from topics import AGENT_TURNS, PROVIDER_REQUESTS, headers
 
 # Why a request is due; `headers.RequestHeaders` says what each means.
@@ -56,11 +59,6 @@ class Publisher:
             elif _identity(structs.replace(fix, target="")) not in told:
                 self._fixes.publish_fix(fix, self._entry.turn)
 
-    def answered(self) -> None:
-        """Note that an assistant turn came: the requests before it are not superseded by the next ones."""
-        sent = self._entry.sent
-        self._entry.sent = {target: structs.replace(last, answered=True) for target, last in sent.items()}
-
     def requests(self, reason: Reason) -> None:
         """Publish a request for each target whose body has changed, or for each that was asked for."""
         session = self._entry.session
@@ -75,7 +73,7 @@ class Publisher:
         self._entry.told &= still_open
 
     def _request(self, done: Normalized, open_fixes: Sequence[Fix], reason: Reason) -> None:
-        last = self._entry.sent.get(done.target)
+        last = self._entry.sent.last.get(done.target)
         refused = _refused(done)
         if refused is not None:
             self._reject(done.target, refused)
@@ -86,7 +84,10 @@ class Publisher:
             return
         request_id = self._request_id(done.target)
         self._result.outputs.append(self._output(done, request_id, reason, last))
-        self._entry.sent[done.target] = Sent(request_id, done.sha256, own_fixes=done.own_fix_count)
+        doubts = _doubts(done)
+        self._entry.sent.note_sent(
+            done.target, Sent(request_id, done.sha256, own_fixes=done.own_fix_count, doubts=doubts)
+        )
         known = 0 if last is None or done.reset else last.own_fixes
         # What the request stands on and no record told yet.
         for fix in done.own_fixes(known):
@@ -94,6 +95,8 @@ class Publisher:
         for fix in open_fixes:
             self._tell_once(fix, request_id, remember=True)
         self._count(done)
+        for rule in dict.fromkeys(doubt.rule for doubt in doubts):
+            self._tally["reknit_requests_doubted_total", done.target, rule] += 1
 
     def _output(self, done: Normalized, request_id: str, reason: Reason, last: Sent | None) -> Output:
         """The request as a record. Its body is joined here and nowhere else."""
@@ -160,6 +163,16 @@ def _refused(done: Normalized) -> Violation | None:
         if violation.severity == "hard" or RULES[violation.rule].by_sender:
             return violation
     return None
+
+
+# As many as a refusal has been seen to name at once, and more; each is the rule's sentence with an id or two.
+_MOST_DOUBTS, _LONGEST_DOUBT = 8, 300
+
+
+def _doubts(done: Normalized) -> tuple[Doubt, ...]:
+    """What the rules have against a request that is published all the same."""
+    found = dict.fromkeys((violation.rule, violation.message) for violation in done.violations)
+    return tuple(Doubt(rule, message[:_LONGEST_DOUBT]) for rule, message in islice(found, _MOST_DOUBTS))
 
 
 def _identity(fix: Fix) -> str:

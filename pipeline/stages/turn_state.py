@@ -29,6 +29,7 @@ from msgspec import UNSET, Struct, field
 
 from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.session import Session
+from pipeline.stages.answers import Sent, SentRequests
 from pipeline.stages.base import Record
 from pipeline.stages.endings import DEADLINE, Endings
 from pipeline.stages.heads import CHANGE, WrittenHead
@@ -96,18 +97,6 @@ _SMALL_BYTES = 16 * 1024
 _SESSION_AT = {_HEAD: 1, DEADLINE: 1, CHANGE: 5, _SEGMENT: 5, _PARKED: 1, _WAITING: 9, SIZE: 1}
 
 
-class Sent(msgspec.Struct, frozen=True, array_like=True):
-    """The last request that was published for a target.
-
-    ``answered``: an assistant turn came since. ``own_fixes``: how many of the target's settled fixes were told.
-    """
-
-    request_id: str
-    sha256: str
-    answered: bool = False
-    own_fixes: int = 0
-
-
 class SeenId(msgspec.Struct, frozen=True, array_like=True):
     """What came under an id: the record's digest, and its message's place in the history, -1 where it is none."""
 
@@ -129,7 +118,7 @@ class TurnState(msgspec.Struct, kw_only=True):
     first: int | None = None
     turn: int = 0
     wanted: int = 0
-    sent: dict[str, Sent] = {}
+    sent: SentRequests = field(default_factory=SentRequests)
     told: set[str] = set()
     quarantined: bool = False
     ids: dict[str, SeenId] = {}
@@ -164,6 +153,7 @@ class _Head(msgspec.Struct, array_like=True):
     quarantined: bool
     first: int | None = None
     wanted: int = 0
+    overtaken: list[tuple[str, Sent]] = []
 
 
 def session_of(key: bytes) -> bytes:
@@ -241,7 +231,7 @@ class TurnStates(Kept[TurnState]):
                 first=head.first,
                 turn=head.turn,
                 wanted=head.wanted,
-                sent=head.sent,
+                sent=SentRequests(head.sent, head.overtaken),
                 told=set(head.told),
                 quarantined=head.quarantined,
                 ids=ids,
@@ -294,7 +284,8 @@ def _weigh(entry: TurnState, head: bytes) -> None:
 
 def _saved(entry: TurnState) -> _Head:
     head = entry.session.head()
-    return _Head(head, entry.turn, entry.sent, sorted(entry.told), entry.quarantined, entry.first, entry.wanted)
+    sent, told = entry.sent, sorted(entry.told)
+    return _Head(head, entry.turn, sent.last, told, entry.quarantined, entry.first, entry.wanted, sent.overtaken)
 
 
 def _parked_changes(key: bytes, entry: TurnState, *, was_parked: bool) -> dict[bytes, bytes | None]:

@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, field, structs
 from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.registry import target_named
 from pipeline.session import Session
+from pipeline.stages.answers import SentRequests, judge_answer
 from pipeline.stages.base import Output, Record, Result, dead_letter, place_of, stopped
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.endings import EndedError, Endings
@@ -42,6 +43,7 @@ from topics.records import (
     REKNIT,
     HistoryRestored,
     HistoryRewound,
+    ProviderAnswered,
     RequestWanted,
     SessionClosed,
     SessionForgotten,
@@ -151,6 +153,9 @@ class TurnsStage(KeepsSessions):
             # Not looked at before: one whose state cannot be read can be closed too.
             self._end_session(key, event, record, batch)
             return
+        if isinstance(event, ProviderAnswered):
+            self._take_answer(key, event, record, batch)
+            return
         size = len(record.value or b"")
         if self._states.find(key) is None:
             self._usage.admit(key, event, size, begins=True)
@@ -196,6 +201,16 @@ class TurnsStage(KeepsSessions):
         if isinstance(event, SessionForgotten) or (why == "expired" and isinstance(event, _BEGINS)):
             return key, event
         raise EndedError(why)
+
+    def _take_answer(self, key: bytes, event: ProviderAnswered, record: Record, batch: _Batch) -> None:
+        """Judge a provider's refusal. It begins no session and changes no history, nor what is sent next."""
+        entry = self._states.find(key)
+        requests = SentRequests() if entry is None else entry.sent
+        judged = judge_answer(requests, event, record, batch.result, batch.tally)
+        if entry is not None:
+            batch.touched.add(key)
+            self._endings.prolong(key, entry.session.policy.expires_after)
+        batch.count_turn(event, "taken" if judged else "repeated")
 
     def _end_session(self, key: bytes, event: SessionClosed | SessionForgotten, record: Record, batch: _Batch) -> None:
         if isinstance(event, SessionForgotten):
@@ -309,7 +324,7 @@ class TurnsStage(KeepsSessions):
                 entry.count_turn()
                 publisher.certain(fixes)
                 if session.last_role == "assistant":
-                    publisher.answered()
+                    entry.sent.note_answered()
             case SessionOpened():
                 session.configure(**self._defaults.changes(event, session.policy))
                 entry.count_turn()

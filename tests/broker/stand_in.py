@@ -25,13 +25,14 @@ def sse(words: str) -> list[bytes]:
 
 
 class Provider:
-    """A provider that is overloaded at first and then answers with how many messages it was sent."""
+    """A provider that refuses at first, overloaded, and then answers with how many messages it was sent."""
 
     def __init__(self) -> None:
         self.asked: list[dict] = []
         self.headers: dict[str, str] = {}
         self.arrived = asyncio.Semaphore(0)
         self.refusals = 1
+        self.refusal = (529, "overloaded_error", "Overloaded")
         self.held = asyncio.Event()
         self.held.set()
 
@@ -42,8 +43,9 @@ class Provider:
         self.arrived.release()
         if self.refusals:
             self.refusals -= 1
-            overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-            return web.json_response(overloaded, status=529, headers={"retry-after-ms": "20"})
+            status, kind, words = self.refusal
+            error = {"type": "error", "error": {"type": kind, "message": words}}
+            return web.json_response(error, status=status, headers={"retry-after-ms": "20"})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         await self.held.wait()

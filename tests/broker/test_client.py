@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import sys
 from contextlib import asynccontextmanager
 
 import aiohttp
+import harness
 import pipeline_lab as lab
 import pytest
 from stand_in import Provider, serving
@@ -74,6 +76,61 @@ async def test_a_question_goes_round_and_the_next_one_builds_on_its_answer(broke
         assert await asyncio.wait_for(shown_text(items, "s"), 60) == "3 heard"
     said = [[message["role"] for message in body["messages"]] for body in provider.asked]
     assert said == [["user"], ["user"], ["user", "assistant", "user"]]
+
+
+async def test_what_a_provider_refuses_is_compared_with_the_rules_and_sent_again_only_by_hand(
+    broker, prefix, tmp_path, free_port
+):
+    provider = Provider()
+    provider.refusal = (400, "invalid_request_error", "no tools on a full moon")
+    async with (
+        pipeline(broker, prefix, tmp_path, free_port) as brokers,
+        serving(provider) as url,
+        sending(brokers, url),
+        Turns(brokers) as turns,
+        Items(brokers) as items,
+    ):
+        await turns.open("s", **OPENING)
+        await turns.append("s", {"role": "user", "content": "hi"})
+        async with DeadLetters(brokers) as arriving:
+            await asyncio.wait_for(anext(aiter(arriving)), 60)
+        letters = await typed(brokers, "feedback", "list")
+        assert letters == [
+            {
+                "letter": letters[0]["letter"],
+                "session": "s",
+                "outcome": "unknown",
+                "target": "anthropic",
+                "rule": "",
+                "body-sha256": (await published(brokers))["body-sha256"],
+                "message": "no tools on a full moon",
+                "done": "",
+            }
+        ]
+        counted = {"target": "anthropic", "outcome": "unknown", "rule": "", "message": "no tools on a full moon"}
+        assert await typed(brokers, "feedback", "count") == [{**counted, "refusals": 1}]
+        assert len(provider.asked) == 1
+        await typed(brokers, "dead-letters", "retry", letters[0]["letter"])
+        assert await asyncio.wait_for(shown_text(items, "s"), 60) == "1 heard"
+        assert await typed(brokers, "feedback", "list") == []
+        assert [each["done"] for each in await typed(brokers, "feedback", "list", "--all")] == ["retried"]
+    assert provider.asked[0] == provider.asked[1]
+
+
+async def typed(brokers, *arguments):
+    """The lines of JSON that a command prints."""
+    environment = {"REKNIT_BOOTSTRAP_SERVERS": brokers.bootstrap_servers, "REKNIT_PREFIX": brokers.prefix}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "reknit", *arguments, "--json"), env=os.environ | environment, stdout=-1
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    return [json.loads(line) for line in said.splitlines()]
+
+
+async def published(brokers):
+    """The headers of the first request."""
+    parts = await harness.read_all(brokers.bootstrap_servers, f"{brokers.prefix}provider.requests.v1", lab.PARTITIONS)
+    return {name: value.decode() for part in parts for record in part for name, value in record.headers}
 
 
 async def test_what_is_superseded_is_broken_off(broker, prefix, tmp_path, free_port):

@@ -22,7 +22,7 @@ from topics import AGENT_TURNS, PROVIDER_EVENTS
 # Codes of errors that only who configures a worker or registers a target can meet.
 NOT_OF_RECORDS = {"bad_marker", "bad_root", "name_taken", "unknown_rule", "wrong_rules"}
 # Of no bad record: a session that is over, what a provider refuses, what a stage raised for, what no topic takes.
-OF_NO_ERROR = {"internal", "rejected", "size", *get_args(Why)}
+OF_NO_ERROR = {"internal", "rejected", "size", *get_args(Why), "refused_foreseen", "refused_missed", "refused_unknown"}
 
 
 def stage_modules():

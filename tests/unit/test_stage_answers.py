@@ -1,0 +1,194 @@
+"""What a provider answered to a published request: it crosses from the stream side and is judged beside the history."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from build import said, user
+
+from pipeline.rules.refusals import read_refusal
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
+from topics.headers import DeadLetterHeaders, decode
+
+KEY = b"session-1"
+COUNTED = "reknit_provider_refusals_total"
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+# A file of Anthropic's inside a tool's result is taken with a header that the body does not show.
+FILE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+DOUBTED = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [FILE]}]},
+]
+FORESEEN = (
+    "messages.2.content.0.tool_result.content.0.image.source: Input tag 'file' found using 'type' does not match any "
+    "of the expected tags: 'base64', 'url'"
+)
+MISSED = "messages: at least one message is required"
+UNKNOWN = "the moon is in the wrong phase for tools"
+
+
+def turn(message):
+    return {"type": "turn.appended", "message": message}
+
+
+def error(words):
+    return json.dumps({"type": "error", "error": {"type": "invalid_request_error", "message": words}}).encode()
+
+
+def event(request_id, status, body, offset=0):
+    headers = (("source", b"anthropic"), ("run", b"r"), ("request-id", request_id.encode()), ("status", status))
+    return Record(partition=0, offset=offset, key=KEY, value=body, headers=headers)
+
+
+class Sides:
+    """Both sides of one session, with what crosses between them."""
+
+    def __init__(self, **defaults):
+        self.defaults = Defaults(**defaults)
+        self.turns, self.events = TurnsStage(self.defaults), EventsStage(self.defaults)
+        self.offset, self.kept, self.letters, self.requests, self.tally = 0, {}, [], [], {}
+
+    def take(self, *values):
+        values = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in values]
+        records = [Record(partition=0, offset=self.offset + at, key=KEY, value=v) for at, v in enumerate(values)]
+        self.offset += len(records)
+        found = self.turns.process(records)
+        self.kept |= found.changes
+        self.tally = found.tally
+        self.letters = [each for each in found.outputs if each.topic == DEAD_LETTERS]
+        self.requests += [each for each in found.outputs if each.topic == PROVIDER_REQUESTS]
+        return self
+
+    def answer(self, words, status=b"400", request=-1):
+        """Have the provider answer a request; the metric's labels that were counted."""
+        body = words if isinstance(words, bytes) else error(words)
+        request_id = dict(self.requests[request].headers)["request-id"].decode()
+        crossed = self.events.process([event(request_id, status, body)]).outputs
+        self.take(*[each.value for each in crossed if each.topic == AGENT_TURNS])
+        return {key[1:]: count for key, count in self.tally.items() if key[0] == COUNTED}
+
+    def restart(self):
+        self.turns = TurnsStage(self.defaults)
+        for key, value in self.kept.items():
+            if value is not None:
+                self.turns.restore(key, value)
+        return self
+
+
+def asked(**defaults):
+    return Sides(**defaults).take(OPENED, turn(user("hi")))
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "labels", "code"),
+    [
+        (FORESEEN, b"400", ("foreseen", "ANT-31c"), "refused_foreseen"),
+        (MISSED, b"400", ("missed", "ANT-01"), "refused_missed"),
+        (UNKNOWN, b"400", ("unknown", ""), "refused_unknown"),
+        (b"<html>Bad Request</html>", b"400", ("unknown", ""), "refused_unknown"),
+        ("prompt is too long: 200016 tokens > 200000 maximum", b"400", ("not_shape", "ANT-33"), None),
+        ("Your credit balance is too low to access the API.", b"400", ("not_shape", ""), None),
+        (UNKNOWN, b"401", ("not_shape", ""), None),
+        (UNKNOWN, b"429", ("not_shape", ""), None),
+        (UNKNOWN, b"529", ("not_shape", ""), None),
+    ],
+)
+def test_a_refusal_is_counted_by_what_decided_it(words, status, labels, code):
+    sides = asked().take(*map(turn, DOUBTED))
+    assert sides.tally["reknit_requests_doubted_total", "anthropic", "ANT-31c"] == 1
+    assert sides.answer(words, status) == {("anthropic", *labels): 1}
+    why = [decode(letter.headers, DeadLetterHeaders) for letter in sides.letters]
+    assert [each.code for each in why] == ([] if code is None else [code])
+    for each in why:
+        request = dict(sides.requests[-1].headers)
+        assert (each.target, each.body_sha256) == ("anthropic", request["body-sha256"].decode())
+        assert each.message == (words.decode() if isinstance(words, bytes) else words)
+    assert len(sides.requests) == 2
+
+
+def test_a_refusal_is_judged_once_also_after_a_restart_and_what_may_pass_as_often_as_it_comes():
+    sides = asked()
+    assert sides.answer("busy", b"503") == sides.answer("busy", b"503") == {("anthropic", "not_shape", ""): 1}
+    assert sides.answer(UNKNOWN) == {("anthropic", "unknown", ""): 1}
+    assert sides.restart().answer(UNKNOWN) == {}
+    assert sides.tally == {("reknit_turns_total", "provider.answered", "repeated"): 1}
+
+
+def test_a_request_that_a_newer_one_superseded_is_still_known_until_the_model_answers():
+    sides = asked().take(turn(user("and")), turn(user("more")))
+    assert sides.restart().answer(UNKNOWN, request=0) == {("anthropic", "unknown", ""): 1}
+    assert sides.answer(UNKNOWN, request=1) == {("anthropic", "unknown", ""): 1}
+    sides.take(turn(said("yes")), turn(user("so?")))
+    assert sides.answer(UNKNOWN, request=0) == {("", "unmatched", ""): 1}
+    assert sides.answer(UNKNOWN, request=2) == {("", "unmatched", ""): 1}
+
+
+def test_what_is_kept_of_requests_is_bounded():
+    sides = asked().take(*[turn(user(f"{n}")) for n in range(50)])
+    kept = [n for n in range(51) if ("anthropic", "unknown", "") in sides.answer(UNKNOWN, request=n)]
+    assert kept == list(range(42, 51))
+
+
+def test_an_answer_changes_nothing_of_what_is_sent_next():
+    told = asked()
+    told.answer(UNKNOWN)
+    other = asked()
+    for sides in (told, other):
+        sides.take(turn(said("ok")), turn(user("go")))
+    assert [each.value for each in told.requests] == [each.value for each in other.requests]
+    ids = [[dict(each.headers)["request-id"] for each in sides.requests] for sides in (told, other)]
+    assert ids[0] == ids[1]
+
+
+def test_an_answer_begins_no_session():
+    sides = Sides().take({"type": "provider.answered", "request_id": "r", "status": 400, "body": "no"})
+    assert (sides.tally[COUNTED, "", "unmatched", ""], sides.kept, sides.letters) == (1, {}, [])
+
+
+def test_a_session_whose_records_follow_a_dead_letter_still_hears_of_its_requests():
+    sides = asked(on_dead_letter="follow").take(b"not JSON")
+    assert sides.answer(UNKNOWN) == {("anthropic", "unknown", ""): 1}
+
+
+@pytest.mark.parametrize("status", [b"200", b"302"])
+def test_only_a_refusal_crosses(status):
+    assert asked().answer(b'{"type": "ping"}', status) == {}
+
+
+def test_an_event_that_answers_no_request_does_not_cross():
+    headers = (("source", b"anthropic"), ("status", b"400"))
+    found = EventsStage().process([Record(partition=0, offset=0, key=KEY, value=error(UNKNOWN), headers=headers)])
+    assert [each.topic for each in found.outputs if each.topic == AGENT_TURNS] == []
+
+
+def test_a_status_that_is_none_is_said():
+    found = EventsStage().process([event("r", b"soon", error(UNKNOWN))])
+    assert [dict(each.headers)["reknit.error.code"] for each in found.outputs] == [b"bad_status"]
+
+
+def test_what_crosses_holds_the_answer_as_it_came_and_who_wrote_it():
+    body = b"\xff" + b"x" * 20_000
+    found = EventsStage().process([event("r", b"422", body)])
+    (crossed,) = [each for each in found.outputs if each.topic == AGENT_TURNS]
+    assert json.loads(crossed.value) == {
+        "type": "provider.answered",
+        "request_id": "r",
+        "status": 422,
+        "body": "�" + "x" * (16 * 1024 - 1),
+        "origin": "reknit",
+    }
+
+
+ODD = ["", "null", "[]", '["a"]', '{"error": null}', '{"error": [1]}', "[" * 5000, '"\\ud800"', "\n", "a\n\nb"]
+ODD += [begin * depth + "1" + end * depth for depth in (900, 1800) for begin, end in (("[", "]"), ('{"error":', "}"))]
+
+
+@pytest.mark.parametrize("body", ODD)
+def test_no_answer_is_too_odd_to_be_read(body):
+    assert read_refusal("anthropic", 400, body).outcome == "unknown"
+    assert read_refusal("nobody's", 400, body).outcome == "unknown"
