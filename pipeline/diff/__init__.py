@@ -1,0 +1,1 @@
+"""What two sides say otherwise of the same input: one session at a time, without I/O."""

@@ -1,0 +1,144 @@
+"""What two sides show otherwise of one session's streams: items as they add up, and turns that were recorded.
+
+Where deltas are cut depends on how events were batched, so items are reduced before they are compared. What is left is
+aligned by content: one that is missing is one difference, whatever ids and numbers stand behind it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, structs
+
+from pipeline.diff.outputs import Change, How, Published, Subject, texts
+from pipeline.diff.values import ABSENT, Json, aligned, differing, read_json, unified
+from topics import headers as names
+from topics.items import AnyItem, Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted
+from topics.reducer import Entry, View
+
+_ITEMS: msgspec.json.Decoder[Item] = msgspec.json.Decoder(AnyItem)
+
+
+class _Piece(Struct, frozen=True):
+    """One thing of a sequence."""
+
+    label: str
+    id: str
+    content: dict[str, Json]
+
+
+def compare_items(before: Sequence[Published], after: Sequence[Published]) -> Iterator[Change]:
+    """What a screen would show otherwise, and what the other records of the topic say otherwise."""
+    if [_identity(record) for record in before] == [_identity(record) for record in after]:
+        return
+    for one, other in zip(_reduced(before), _reduced(after), strict=True):
+        yield from _compare_sequences("item", one, other)
+
+
+def compare_recorded(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
+    """Turns that a stream finished and that were, or would have been, appended to the session's log."""
+    yield from _compare_sequences("recorded", _recorded(before), _recorded(after))
+
+
+def _identity(record: Published) -> tuple[object, ...]:
+    return record.digest, record.headers
+
+
+def _recorded(side: Iterable[Published]) -> list[_Piece]:
+    found: dict[bytes, _Piece] = {}
+    for record in side:
+        content = read_json(record.read() or b"{}")
+        found.setdefault(record.digest, _Piece(content.get("type", ""), content.pop("id", ""), content))
+    return list(found.values())
+
+
+def _reduced(side: Iterable[Published]) -> tuple[list[_Piece], list[_Piece]]:
+    """The items that are on the screen, and the records that are of no item, each once."""
+    view = View()
+    beside: dict[str, dict[str, Any]] = defaultdict(dict)
+    others: dict[object, _Piece] = {}
+    # What was spoken of last. A record without an id or a number that comes once more behind the same is the same.
+    last: object = None
+    for record in side:
+        value = record.read() or b""
+        try:
+            item = _ITEMS.decode(value)
+        except msgspec.DecodeError:
+            # Of a type that a later version knows.
+            others[last, value] = _other(value)
+            continue
+        view.apply(item)
+        match item:
+            case ItemStarted():
+                said = texts(record)
+                beside[item.item_id] |= {name: said[name] for name in (names.RUN, names.REQUEST_ID) if name in said}
+            case ItemCompleted():
+                beside[item.item_id]["completed"] = structs.replace(item, text=UNSET, input=UNSET)
+            case ItemDelta() if isinstance(item.raw, Raw):
+                beside[item.item_id].setdefault("unknown", {})[bytes(item.raw).decode()] = item.raw
+            case ItemDelta() | ItemRetracted() | ItemResult():
+                pass
+            case _ if getattr(item, "seq", -1) >= 0:
+                last = type(item), getattr(item, "seq", -1)
+                others[last] = _other(value)
+            case _:
+                others[last, value] = _other(value)
+        last = getattr(item, "item_id", last)
+    return [_screen_item(entry, beside[entry.item_id]) for entry in view.entries], list(others.values())
+
+
+def _other(value: bytes) -> _Piece:
+    content = read_json(value)
+    number = content.pop("seq", None)
+    return _Piece(content.get("type", ""), "" if number is None else number.text, content)
+
+
+def _screen_item(entry: Entry, beside: dict[str, Any]) -> _Piece:
+    """An item as the JSON that its records say of it, without its id."""
+    shown = {
+        **beside,
+        "text": entry.text,
+        "input": entry.input,
+        "done": entry.done,
+        "incomplete": entry.incomplete,
+        "reason": entry.reason,
+        "result": entry.result,
+        "unknown": list(beside.get("unknown", {}).values()),
+    }
+    started = msgspec.json.encode(structs.replace(entry.started, text="", input=UNSET))
+    content = read_json(started) | read_json(msgspec.json.encode(shown))
+    for part in (content, content["result"], content.get("completed")):
+        if part is not None:
+            del part["item_id"]
+    return _Piece(entry.item_type, entry.item_id, content)
+
+
+def _compare_sequences(subject: Subject, before: Sequence[_Piece], after: Sequence[_Piece]) -> Iterator[Change]:
+    as_before = True
+    for at, to in aligned([piece.content for piece in before], [piece.content for piece in after]):
+        if at is None or to is None:
+            piece = after[to or 0] if at is None else before[at]
+            # Ids and numbers count on from here.
+            as_before = False
+            how: How = "appeared" if at is None else "vanished"
+            lines = unified(ABSENT, piece.content) if at is None else unified(piece.content, ABSENT)
+            yield Change(subject=subject, how=how, label=piece.label, place=piece.id, lines=lines)
+            continue
+        one, other = before[at], after[to]
+        if one.content == other.content:
+            if as_before and one.id != other.id:
+                lines = unified(one.id, other.id)
+                yield Change(subject=subject, how="changed", label=f"{one.label} id", place=one.id, lines=lines)
+            continue
+        for where in differing(one.content, other.content):
+            yield Change(
+                subject=subject,
+                how="changed",
+                label=one.label,
+                place=one.id,
+                path=where.path,
+                lines=unified(where.before, where.after),
+            )

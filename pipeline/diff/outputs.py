@@ -1,0 +1,308 @@
+"""What single records led to on one side and not on the other: requests, fixes and dead letters.
+
+A request is paired with the one that the same record caused for the same target, never by an id or a turn; a fix and a
+dead letter by the record behind them. Versions, and what is derived from what else is compared, do not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct, structs
+
+from pipeline.diff.values import ABSENT, Json, Place, differing, read_json, unified
+from topics import AGENT_TURNS, PROVIDER_EVENTS
+from topics import headers as names
+from topics.headers import Headers
+from topics.records import FixRecord
+
+# What was compared, and what a difference is of.
+Subject: TypeAlias = Literal["request", "rejection", "dead letter", "fix", "item", "recorded"]
+# What became of it from the first side to the second.
+How: TypeAlias = Literal["appeared", "vanished", "changed"]
+
+
+class Published(Struct, frozen=True, kw_only=True):
+    """One record of a side. ``topic`` is the contract's name.
+
+    ``digest`` is the same for the same value; ``read`` gives the value, which may be large, when it is needed, and None
+    where there is none.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    headers: Headers
+    digest: bytes
+    read: Callable[[], bytes | None]
+
+
+class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One difference of a session.
+
+    Attributes:
+        subject, how: what kind of thing differs, and in which way.
+        label: which of its kind: a target and its block, a fix's code, a rule, an item's type. From a bounded set.
+        place: what it is of: the target and the record that caused a request, the record behind a fix, an item's id.
+        path: where in it, in the provider's shape; of what appeared, in the second side's.
+        lines: before and after, as the lines of a unified difference.
+    """
+
+    subject: Subject
+    how: How
+    label: str
+    place: str = ""
+    path: str = ""
+    lines: tuple[str, ...] = ()
+
+
+def texts(record: Published) -> dict[str, str]:
+    """A record's headers; of a name that stands twice the last, as everywhere."""
+    return {name: value.decode("utf-8", "backslashreplace") for name, value in record.headers}
+
+
+# Requests.
+
+# Of a request: what says which one it is, and what is derived from its body and its fixes, which are compared.
+_DERIVED = frozenset(
+    {names.REQUEST_ID, names.SUPERSEDES, names.REKNIT_VERSION, names.BODY_SHA256, names.FIXES, names.DATAREF}
+    | {names.TARGET, names.CAUSE}
+)
+
+
+def compare_requests(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
+    """Requests that only one side has, and where the others differ; bodies are read two at a time."""
+    sides = _requests(before), _requests(after)
+    for pair in sorted(sides[0].keys() | sides[1].keys(), key=_in_log):
+        one, other = sides[0].get(pair, ()), sides[1].get(pair, ())
+        place = " ".join(filter(None, pair))
+        for number in range(max(len(one), len(other))):
+            if number >= len(other):
+                yield Change(subject="request", how="vanished", label=pair[0], place=place)
+            elif number >= len(one):
+                yield Change(subject="request", how="appeared", label=pair[0], place=place)
+            else:
+                yield from _compare_request(one[number], other[number], pair[0], place)
+
+
+_Pair: TypeAlias = tuple[str, str]
+
+
+def _requests(side: Iterable[Published]) -> dict[_Pair, list[Published]]:
+    """Requests by target and cause. One that was published once more, as at least once may, is there once."""
+    found: dict[_Pair, dict[bytes, Published]] = defaultdict(dict)
+    for record in side:
+        said = texts(record)
+        found[said.get(names.TARGET, ""), said.get(names.CAUSE, "")].setdefault(record.digest, record)
+    return {pair: list(records.values()) for pair, records in found.items()}
+
+
+def _in_log(pair: _Pair) -> tuple[object, ...]:
+    """A sorting key: causes in the order of their log."""
+    topic, _, rest = pair[1].partition("/")
+    return topic, [int(part) if part.isdigit() else -1 for part in rest.split("/")], pair
+
+
+def _compare_request(before: Published, after: Published, target: str, place: str) -> Iterator[Change]:
+    same_body = before.digest == after.digest
+    if not same_body:
+        yield from _compare_bodies(before.read(), after.read(), target, place)
+    said = [
+        {name: value for name, value in texts(record).items() if name not in _DERIVED} for record in (before, after)
+    ]
+    for name in sorted(said[0].keys() | said[1].keys()):
+        # Where a body differs, so does what is settled of it.
+        if same_body or name != names.PREFIX_BYTES:
+            lines = _changed(said[0].get(name, ABSENT), said[1].get(name, ABSENT))
+            if lines:
+                yield Change(
+                    subject="request", how="changed", label=f"{target} header {name}", place=place, lines=lines
+                )
+
+
+def _changed(before: Json, after: Json) -> tuple[str, ...]:
+    return () if before == after else unified(before, after)
+
+
+def _compare_bodies(before: bytes | None, after: bytes | None, target: str, place: str) -> Iterator[Change]:
+    def change(label: str, path: str = "", lines: tuple[str, ...] = (), how: How = "changed") -> Change:
+        return Change(subject="request", how=how, label=f"{target} {label}", place=place, path=path, lines=lines)
+
+    if before is None or after is None:
+        # Its object could not be read; that it is another one is known from its digest.
+        yield change("body")
+        return
+    try:
+        bodies = read_json(before), read_json(after)
+        found = list(differing(*bodies))
+    except (ValueError, RecursionError):
+        texts = [body.decode("utf-8", "backslashreplace") for body in (before, after)]
+        yield change("text", lines=unified(*texts) or ("  the same text in other bytes",))
+        return
+    if not found:
+        yield change("spelling", lines=unified(before.decode(), after.decode()))
+    for where in found:
+        how: How = "appeared" if where.before is ABSENT else "vanished" if where.after is ABSENT else "changed"
+        label = _part(where, bodies[1] if where.before is ABSENT else bodies[0])
+        yield change(label, where.path, unified(where.before, where.after), how)
+
+
+# Where a conversation stands in the bodies of all providers, and in it a block: an element of a message's list, or of
+# `input` an item that is no message.
+_CONVERSATION = re.compile(r"(?P<message>(?:messages|contents|input)\.\d+|message)(?P<block>\.[a-z_]+\.\d+)?")
+_HEAD = {
+    "model": "model",
+    "modelId": "model",
+    "system": "system",
+    "systemInstruction": "system",
+    "system_instruction": "system",
+    "instructions": "system",
+    "tools": "tools",
+    "toolConfig": "tools",
+}
+
+
+def _part(where: Place, body: Json) -> str:
+    """Which part of a body a place is in: `block text`, `message user`, `system`, `parameter temperature`."""
+    found = _CONVERSATION.match(where.path)
+    if found is None:
+        member = where.path.partition(".")[0]
+        return _HEAD.get(member, f"parameter {member}" if member else "body")
+    message = _at(body, found["message"])
+    if found["block"]:
+        return f"block {_kind(_at(body, found[0]))}"
+    return f"block {_kind(message)}" if "role" not in message else f"message {message['role']}"
+
+
+def _at(body: Json, path: str) -> Json:
+    for name in path.split("."):
+        body = body[int(name)] if isinstance(body, list) else body[name]
+    return body if isinstance(body, dict) else {}
+
+
+def _kind(block: Json) -> str:
+    """A block's type; Gemini's and Converse's have a member for it instead."""
+    kind = block.get("type")
+    return kind if isinstance(kind, str) else next(iter(block), "text")
+
+
+# Fixes and dead letters: what one record led to beside requests.
+
+
+class _Told(Struct, frozen=True, kw_only=True):
+    """One of them. ``place`` is the record behind it; what is ``named`` alike on both sides is the same thing."""
+
+    subject: Subject
+    label: str
+    place: str
+    named: tuple[str, ...]
+    content: dict[str, Json]
+
+
+def compare_fixes(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
+    return _compare_told(_fixes(before), _fixes(after))
+
+
+def _fixes(side: Iterable[Published]) -> list[_Told]:
+    found: dict[object, _Told] = {}
+    for record in side:
+        fix = msgspec.json.decode(record.read() or b"", type=FixRecord)
+        severity = "observed" if fix.observed else "lossless" if fix.lossless else "lossy"
+        place = f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{record.partition}/{fix.offset}"
+        content = {name: value for name, value in structs.asdict(fix).items() if name not in _NOT_OF_A_FIX}
+        # A redelivery repeats it with its number.
+        found[place, fix.number, *content.values()] = _Told(
+            subject="fix",
+            label=f"{fix.code} {severity}",
+            place=place,
+            named=(fix.source, fix.target, fix.code),
+            content=content,
+        )
+    return list(found.values())
+
+
+# Where it stands, which is its place, and what is derived.
+_NOT_OF_A_FIX = frozenset({"version", "request_id", "turn", "number", "offset", "code"})
+
+
+def compare_letters(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
+    """Requests that were rejected, and records that could not be processed."""
+    return _compare_told(_letters(before), _letters(after))
+
+
+def _letters(side: Iterable[Published]) -> list[_Told]:
+    found: dict[object, _Told] = {}
+    for record in side:
+        said = texts(record)
+        # A note is a person's.
+        if names.ERROR_LETTER in said:
+            continue
+        code, rule = said.get(names.ERROR_CODE, ""), said.get(names.ERROR_RULE, "")
+        place = "/".join(said.get(name, "") for name in (names.ERROR_TOPIC, names.ERROR_PARTITION, names.ERROR_OFFSET))
+        content = {"path": said.get(names.ERROR_PATH, ""), "message": said.get(names.ERROR_MESSAGE, "")}
+        # The record's own headers and value go with it unchanged.
+        content |= {name: value for name, value in said.items() if not name.startswith(names.ERROR_PREFIX)}
+        content["value"] = record.digest.hex()
+        found[place, code, rule, *content.items()] = _Told(
+            subject="rejection" if code == "rejected" else "dead letter",
+            label=rule or code,
+            place=place,
+            named=(code, rule),
+            content=content,
+        )
+    return list(found.values())
+
+
+def _compare_told(before: list[_Told], after: list[_Told]) -> Iterator[Change]:
+    """Pairs what is equal, then what one record led to in the same part of a history, then what it led to at all."""
+    pairs: list[tuple[_Told, _Told]] = []
+    for key in (_all_of, _with_path, _without_path):
+        waiting: dict[object, list[_Told]] = defaultdict(list)
+        for each in after:
+            waiting[key(each)].append(each)
+        left = []
+        for each in before:
+            same = waiting[key(each)]
+            if same:
+                pairs.append((each, same.pop(0)))
+            else:
+                left.append(each)
+        before, after = left, [each for same in waiting.values() for each in same]
+    for one, other in pairs:
+        for where in differing(one.content, other.content):
+            yield Change(
+                subject=one.subject,
+                how="changed",
+                label=one.label,
+                place=one.place,
+                path=where.path,
+                lines=unified(where.before, where.after),
+            )
+    left_over: tuple[tuple[How, list[_Told]], ...] = (("vanished", before), ("appeared", after))
+    for how, those in left_over:
+        for each in those:
+            said = {name: value for name, value in each.content.items() if value}
+            yield Change(
+                subject=each.subject,
+                how=how,
+                label=each.label,
+                place=each.place,
+                path=str(each.content["path"]),
+                lines=unified(said, ABSENT) if how == "vanished" else unified(ABSENT, said),
+            )
+
+
+def _all_of(told: _Told) -> object:
+    return (told.subject, told.place, told.named, *told.content.items())
+
+
+def _with_path(told: _Told) -> object:
+    return told.subject, told.place, told.named, told.content["path"]
+
+
+def _without_path(told: _Told) -> object:
+    return told.subject, told.place, told.named

@@ -1,0 +1,100 @@
+"""What the stages publish, as one side of a comparison: sessions through the history and the stream side, in memory."""
+
+import hashlib
+import json
+
+from pipeline.diff.outputs import Published
+from pipeline.diff.summary import COMPARED_TOPICS, compare_session
+from pipeline.stages.base import Output, Record
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+
+OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
+
+
+def appended(*messages):
+    return [{"type": "turn.appended", "message": message} for message in messages]
+
+
+def turns(*records, key=b"s1", first=0):
+    """Records of agent.turns, in one partition."""
+    return [
+        Record(partition=0, offset=first + at, key=key, value=json.dumps(each).encode())
+        for at, each in enumerate(records)
+    ]
+
+
+def answers(*texts, key=b"s1"):
+    """Records of provider.events: a session that records its turns, and these answers of one run, with its result."""
+    told = Record(partition=0, offset=0, key=key, value=None, headers=(("policy", b'{"record_assistant": true}'),))
+    lines = [line for number, text in enumerate(texts) for line in _answer(text, f"m{number}")]
+    lines.append({"type": "result", "subtype": "success", "is_error": False, "result": texts[-1]})
+    headers = (("source", b"claude-cli"), ("run", b"r1"))
+    return [
+        told,
+        *(
+            Record(partition=0, offset=at + 1, key=key, value=json.dumps(line).encode(), headers=headers)
+            for at, line in enumerate(lines)
+        ),
+    ]
+
+
+def _answer(text, message_id):
+    message = {"id": message_id, "role": "assistant", "model": "m", "content": []}
+    events = (
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": each}} for each in text),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
+        {"type": "message_stop"},
+    )
+    whole = {"type": "assistant", "message": message | {"content": [{"type": "text", "text": text}]}}
+    lines = [{"type": "stream_event", "event": event} for event in events]
+    return [*lines[:-3], whole, *lines[-3:]]
+
+
+def processed(turn_records=(), event_records=(), *, defaults=None, batch=1000):
+    """The outputs of both sides, in the order in which they were made."""
+    outputs = []
+    for stage, records in ((TurnsStage(defaults), turn_records), (EventsStage(defaults), event_records)):
+        for at in range(0, len(records), batch):
+            outputs += stage.process(records[at : at + batch]).outputs
+    return outputs
+
+
+def published(output, offset=0, partition=0):
+    return Published(
+        topic=output.topic,
+        partition=partition,
+        offset=offset,
+        headers=output.headers,
+        digest=hashlib.sha256(output.value or b"").digest(),
+        read=lambda: output.value,
+    )
+
+
+def side(outputs, key=b"s1"):
+    """What a side holds of a session."""
+    made = [output for output in outputs if output.key == key and output.topic in COMPARED_TOPICS]
+    return [published(output, at) for at, output in enumerate(made)]
+
+
+def compared(before, after, key=b"s1"):
+    return compare_session(key.decode(), side(before, key), side(after, key))
+
+
+def changes(before, after, key=b"s1"):
+    """Each difference as subject, how, label, place and path."""
+    return [
+        (each.subject, each.how, each.label, each.place, each.path) for each in compared(before, after, key).changes
+    ]
+
+
+def with_value(output, value):
+    return Output(output.topic, output.key, value, output.headers)
+
+
+def with_header(output, name, value):
+    kept = tuple(header for header in output.headers if header[0] != name)
+    return Output(output.topic, output.key, output.value, (*kept, (name, value)))

@@ -1,0 +1,403 @@
+"""The differ: two sides that are the same say nothing, and one thing that differs is named, exactly that and there."""
+
+import json
+
+import pytest
+from build import call, image, result, said, user
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from published import (
+    OPENED,
+    answers,
+    appended,
+    changes,
+    compared,
+    processed,
+    side,
+    turns,
+    with_header,
+    with_value,
+)
+
+from pipeline.diff.summary import COMPARED_TOPICS, Summary, compare_session
+from pipeline.diff.values import ABSENT, aligned, differing, read_json, unified
+from pipeline.model import Policy
+from pipeline.rules.base import Rule
+from pipeline.stages.base import Output
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.limits import Limits
+from pipeline.targets._openai import chat
+from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+from topics import headers as names
+
+LIMITED = "a limit of its tenant refused records, which depends on the tenant's other sessions"
+LOG = turns(
+    OPENED | {"targets": ["anthropic", "openai-chat"]},
+    *appended(
+        user("hi", image()), said("well", call("a", n=1, big=2**70), call("b")), user(result("a")), user("go on")
+    ),
+    *appended(said("ok"), user("and?")),
+    {"type": "turn.appended", "message": {"role": "nobody"}},
+)
+OUTPUTS = processed(LOG, answers("Hello world", "Once more"))
+# Of the last request to Anthropic: a body with several messages, blocks and numbers.
+LAST = [each for each in OUTPUTS if each.topic == PROVIDER_REQUESTS and (names.TARGET, b"anthropic") in each.headers][
+    -1
+]
+PLACE = "anthropic agent.turns.v1/0/6"
+
+
+def of(topic):
+    return [output for output in OUTPUTS if output.topic == topic]
+
+
+def replaced(output, *others):
+    """All outputs, with others in the place of one."""
+    at = next(at for at, each in enumerate(OUTPUTS) if each is output)
+    return [*OUTPUTS[:at], *others, *OUTPUTS[at + 1 :]]
+
+
+def edited(output, old, new):
+    """One output with a piece of its JSON in other words."""
+    assert output.value.count(old) == 1, output.value
+    return replaced(output, with_value(output, output.value.replace(old, new)))
+
+
+def test_a_side_differs_in_nothing_from_itself():
+    found = compared(OUTPUTS, OUTPUTS)
+    assert found.changes == ()
+    assert found.counts == {
+        "requests": 6,
+        "dead letters": 1,
+        "fixes": 1,
+        "records of items": len(of(SESSION_ITEMS)),
+        "recorded turns": 2,
+    }
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_batches_make_no_difference(batch):
+    assert changes(OUTPUTS, processed(LOG, answers("Hello world", "Once more"), batch=batch)) == []
+
+
+@given(st.permutations(side(OUTPUTS)))
+def test_records_may_come_in_any_order(records):
+    assert compare_session("s1", side(OUTPUTS), records).changes == ()
+
+
+def test_what_is_published_twice_is_there_once():
+    assert changes(OUTPUTS, [each for output in OUTPUTS for each in (output, output)]) == []
+
+
+def test_versions_and_what_is_derived_do_not_count():
+    def by_another_build(output):
+        value = output.value
+        for member in (b'"version":"', b'"request_id":"'):
+            value = value and value.replace(member, member + b"9")
+        made = with_value(output, value)
+        for name in (names.REKNIT_VERSION, names.REQUEST_ID, names.SUPERSEDES, names.BODY_SHA256, names.ERROR_VERSION):
+            made = with_header(made, name, b"9") if name in dict(output.headers) else made
+        return made
+
+    other = [by_another_build(output) for output in OUTPUTS]
+    assert [each.value for each in other] != [each.value for each in OUTPUTS]
+    assert changes(OUTPUTS, other) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "label", "path", "lines"),
+    [
+        (b'"text":"well"', b'"text":"Well"', "block text", "messages.1.content.0.text", ("-well", "+Well")),
+        (b'"n": 1,', b'"n": 1.0,', "block tool_use", "messages.1.content.1.input.n", ("-1", "+1.0")),
+        (b'"n": 1,', b'"n": "1",', "block tool_use", "messages.1.content.1.input.n", ("-1", '+"1"')),
+        (b'"n": 1,', b'"n": true,', "block tool_use", "messages.1.content.1.input.n", ("-1", "+true")),
+        (str(2**70).encode(), str(2**70 + 1).encode(), "block tool_use", "messages.1.content.1.input.big",
+         (f"-{2**70}", f"+{2**70 + 1}")),
+        (str(2**70).encode(), b"1180591620717411303424.0", "block tool_use", "messages.1.content.1.input.big",
+         (f"-{2**70}", f"+{2**70}.0")),
+        (b'"max_tokens":100', b'"max_tokens":1e2', "parameter max_tokens", "max_tokens", ("-100", "+1e2")),
+        (b"claude-sonnet-4-5", b"claude-opus-4-5", "model", "model", ("-claude-sonnet-4-5", "+claude-opus-4-5")),
+        (b'"text":"and?"', b'"text": "and?"', "spelling", "", None),
+    ],
+)  # fmt: skip
+def test_a_change_in_a_body_is_named_by_its_block_and_place(old, new, label, path, lines):
+    found = compared(OUTPUTS, edited(LAST, old, new)).changes
+    (only,) = found
+    assert (only.subject, only.how, only.label, only.place, only.path) == (
+        "request", "changed", f"anthropic {label}", PLACE, path
+    )  # fmt: skip
+    assert lines is None or only.lines == lines
+
+
+def test_members_are_unordered_and_that_they_are_is_said():
+    body = json.loads(LAST.value)
+    turned = with_value(LAST, json.dumps(dict(reversed(body.items())), separators=(",", ":")).encode())
+    assert changes(OUTPUTS, replaced(LAST, turned)) == [("request", "changed", "anthropic spelling", PLACE, "")]
+
+
+BLOCKS = [
+    (at, number, block["type"])
+    for at, message in enumerate(json.loads(LAST.value)["messages"])
+    for number, block in enumerate(message["content"])
+]
+
+
+@pytest.mark.parametrize(("at", "number", "kind"), BLOCKS)
+def test_every_block_that_is_left_out_repeated_or_changed_is_named(at, number, kind):
+    def altered(edit):
+        body = read(LAST)
+        edit(body["messages"][at]["content"])
+        return changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode())))
+
+    def told(how, path):
+        return [("request", how, f"anthropic block {kind}", PLACE, f"messages.{at}.content.{path}")]
+
+    assert altered(lambda blocks: blocks.pop(number)) == told("vanished", number)
+    new = {"type": kind, "new": 1}
+    assert altered(lambda blocks: blocks.insert(number, new)) == told("appeared", number)
+    assert altered(lambda blocks: blocks[number].update(new=1)) == told("appeared", f"{number}.new")
+
+
+def read(output):
+    return json.loads(output.value)
+
+
+def test_blocks_in_another_order_differ():
+    body = read(LAST)
+    body["messages"][0]["content"].reverse()
+    assert changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode()))) == [
+        ("request", "appeared", "anthropic block image", PLACE, "messages.0.content.0"),
+        ("request", "vanished", "anthropic block image", PLACE, "messages.0.content.1"),
+    ]
+
+
+def test_a_message_of_another_role_is_another_message():
+    body = read(LAST)
+    body["messages"][4]["role"] = "user"
+    assert changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode()))) == [
+        ("request", "changed", "anthropic message assistant", PLACE, "messages.4")
+    ]
+
+
+@pytest.mark.parametrize("output", [each for each in OUTPUTS if each.topic in COMPARED_TOPICS])
+def test_every_record_that_one_side_lacks_is_told(output):
+    less = replaced(output)
+    there, back = changes(OUTPUTS, less), changes(less, OUTPUTS)
+    assert {how for _, how, *_ in there} <= {"vanished", "changed"}
+    assert {how for _, how, *_ in back} <= {"appeared", "changed"}
+    assert there
+    assert len(there) == len(back)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (b'"lossless":false', b'"lossless":true', [("changed", "result_synthesised lossy", "lossless")]),
+        (b'"path":"messages.2', b'"path":"messages.9', [("changed", "result_synthesised lossy", "path")]),
+        (b'"code":"result_synthesised"', b'"code":"result_late"',
+         [("vanished", "result_synthesised lossy", "messages.2.content.1"),
+          ("appeared", "result_late lossy", "messages.2.content.1")]),
+    ],
+)  # fmt: skip
+def test_a_fix_that_differs_is_named_by_its_code_and_severity(old, new, expected):
+    (fix,) = of(HISTORY_FIXES)
+    found = changes(OUTPUTS, edited(fix, old, new))
+    assert [(how, label, path) for _, how, label, _, path in found] == expected
+    assert {(subject, place) for subject, *_, place, _ in found} == {("fix", "agent.turns.v1/0/4")}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "label"),
+    [
+        (names.REASON, b"wanted", "header reason"),
+        (names.PREFIX_RESET, b"because", "header prefix-reset"),
+        # What is settled of a body counts where the bodies are the same.
+        (names.PREFIX_BYTES, b"1", "header prefix-bytes"),
+    ],
+)
+def test_a_header_that_is_not_derived_counts(name, value, label):
+    other = replaced(LAST, with_header(LAST, name, value))
+    how = "changed"
+    assert changes(OUTPUTS, other) == [("request", how, f"anthropic {label}", PLACE, "")]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (("Hello World", "Once more"),
+         [("item", "changed", "text", "cc-block-0", "text"),
+          ("recorded", "changed", "turn.appended", "", "message.content.0.text")]),
+        # Ids and numbers behind it are others, which is no difference of its own.
+        (("Once more",),
+         [("item", "vanished", "text", "cc-block-0", ""),
+          ("item", "vanished", "turn/delta", "", ""),
+          ("item", "vanished", "turn/stop", "", ""),
+          ("recorded", "vanished", "turn.appended", "", "")]),
+        (("Once more", "Hello world"),
+         [("item", "appeared", "text", "cc-block-0", ""),
+          ("item", "vanished", "text", "cc-block-1", ""),
+          ("item", "changed", "turn/result", "0", "result"),
+          ("recorded", "appeared", "turn.appended", "", ""),
+          ("recorded", "vanished", "turn.appended", "", "")]),
+    ],
+)  # fmt: skip
+def test_what_a_stream_showed_otherwise_is_named(texts, expected):
+    found = changes(OUTPUTS, processed(LOG, answers(*texts)))
+    # A recorded turn's id is made of its content.
+    assert [(*each[:3], each[3] if each[0] == "item" else "", each[4]) for each in found] == expected
+
+
+def test_an_id_counts_where_the_item_is_the_same_and_nothing_shifted_it():
+    other = [
+        with_value(each, each.value.replace(b"cc-block-1", b"other")) if each.topic == SESSION_ITEMS else each
+        for each in OUTPUTS
+    ]
+    assert changes(OUTPUTS, other) == [("item", "changed", "text id", "cc-block-1", "")]
+
+
+def test_a_dead_letter_that_says_something_else_is_named():
+    (letter,) = of(DEAD_LETTERS)
+    other = replaced(letter, with_header(letter, names.ERROR_PATH, b"message.role"))
+    assert [each[:2] + each[3:] for each in changes(OUTPUTS, other)] == [
+        ("dead letter", "changed", "agent.turns.v1/0/7", "path")
+    ]
+    note = with_header(letter, names.ERROR_LETTER, b"0/17")
+    assert changes(OUTPUTS, [*OUTPUTS, note]) == []
+
+
+# One thing that the pipeline does otherwise.
+
+
+def test_a_policy_that_is_changed_shows_in_the_sessions_that_it_touches_and_only_there():
+    whole = turns(OPENED, *appended(user("hi")), key=b"s2", first=100)
+    drops = Defaults(policy=Policy(missing_result="drop"))
+    before, after = processed([*LOG, *whole]), processed([*LOG, *whole], defaults=drops)
+    assert changes(before, after, b"s2") == []
+    found = changes(before, after)
+    assert {(subject, how, label) for subject, how, label, *_ in found} == {
+        ("request", "vanished", "anthropic block tool_use"),
+        ("request", "vanished", "anthropic block tool_result"),
+        ("request", "vanished", "openai-chat block function"),
+        ("request", "vanished", "openai-chat message tool"),
+        ("fix", "vanished", "result_synthesised lossy"),
+        ("fix", "appeared", "call_unanswered lossy"),
+    }
+    assert {place.rpartition(" ")[2] for _, _, _, place, _ in found} == {"agent.turns.v1/0/4", "agent.turns.v1/0/6"}
+
+
+def test_a_target_that_writes_otherwise_shows_in_its_own_requests(monkeypatch):
+    write = chat._call
+
+    def compactly(use):
+        made = write(use)
+        function = made["function"] | {"arguments": made["function"]["arguments"].replace(" ", "")}
+        return made | {"function": function}
+
+    monkeypatch.setattr(chat, "_call", compactly)
+    path = "messages.1.tool_calls.0.function.arguments"
+    assert changes(OUTPUTS, processed(LOG, answers("Hello world", "Once more"))) == [
+        ("request", "changed", "openai-chat block function", f"openai-chat agent.turns.v1/0/{offset}", path)
+        for offset in (4, 6)
+    ]
+
+
+def test_a_rule_that_becomes_hard_shows_as_requests_that_are_rejected(monkeypatch):
+    judge = Rule.broken
+
+    def stricter(self, path, severity=None, **values):
+        return judge(self, path, "hard" if self.id == "ANT-26" else severity, **values)
+
+    monkeypatch.setattr(Rule, "broken", stricter)
+    found = changes(OUTPUTS, processed(LOG, answers("Hello world", "Once more")))
+    assert [each for each in found if each[0] in {"request", "rejection"}] == [
+        ("request", "vanished", "anthropic", "anthropic agent.turns.v1/0/4", ""),
+        ("request", "vanished", "anthropic", "anthropic agent.turns.v1/0/6", ""),
+        ("rejection", "appeared", "ANT-26", "agent.turns.v1/0/4", "tools"),
+        ("rejection", "appeared", "ANT-26", "agent.turns.v1/0/6", "tools"),
+    ]
+    # The fix that went with the request to Anthropic goes with the other target's now.
+    assert [each[:3] for each in found if each[0] not in {"request", "rejection"}] == []
+
+
+# What cannot be compared, and what is listed apart.
+
+
+@pytest.mark.parametrize(
+    ("outputs", "why"),
+    [
+        (processed(LOG, defaults=Defaults(limits=Limits(sessions=0))), LIMITED),
+        (processed(turns({"type": "session.forgotten"}, *appended(user("hi")))), "forgotten"),
+        ([Output(PROVIDER_REQUESTS, b"s1", b"{}", ((names.TARGET, b"anthropic"),))],
+         "requests of a version that did not name their cause"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_says_nothing_about_the_other_side_is_listed_and_not_compared(outputs, why, turned):
+    found = compared(*((OUTPUTS, outputs) if turned else (outputs, OUTPUTS)))
+    assert (found.not_comparable, found.changes, found.counts) == (why, (), {})
+
+
+def test_a_session_of_several_versions_is_listed_apart():
+    upgraded = replaced(LAST, with_header(LAST, names.REKNIT_VERSION, b"0.0.9"))
+    summary = Summary()
+    for before, after in ((OUTPUTS, OUTPUTS), (upgraded, OUTPUTS), (OUTPUTS, []), ([], upgraded)):
+        summary.add_session(compared(before, after))
+    assert (summary.plain.sessions, summary.plain.differing) == (2, 1)
+    assert (summary.mixed.sessions, summary.mixed.differing) == (2, 1)
+
+
+def test_the_summary_counts_kinds_and_keeps_examples_of_several_sessions():
+    summary = Summary()
+    for number in range(5):
+        session = compared(OUTPUTS, replaced(LAST))
+        summary.add_session(structs.replace(session, session=f"s{number}", changes=session.changes * 2))
+    (kind,) = summary.plain.ranked()
+    assert (kind.subject, kind.how, kind.label) == ("request", "vanished", "anthropic")
+    assert (kind.count, kind.sessions) == (10, 5)
+    assert [session for session, _ in kind.examples] == ["s0", "s1", "s2"]
+
+
+# Values.
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(JSON, JSON)
+def test_two_values_differ_somewhere_exactly_where_they_are_not_the_same(one, other):
+    before, after = (read_json(json.dumps(value).encode()) for value in (one, other))
+    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assert (list(differing(before, after)) == []) == same
+    assert list(differing(before, before)) == []
+
+
+@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
+def test_every_element_is_paired_or_left_over_once_and_in_order(before, after):
+    pairs = aligned(before, after)
+    assert [at for at, _ in pairs if at is not None] == list(range(len(before)))
+    assert sorted(to for _, to in pairs if to is not None) == list(range(len(after)))
+    both = [pair for pair in pairs if None not in pair]
+    assert both == sorted(both)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ("one", "two", ("-one", "+two")),
+        ("a" * 100 + "x" + "b" * 100, "a" * 100 + "y" + "b" * 100,
+         ("-…" + "a" * 60 + "x" + "b" * 60 + "…", "+…" + "a" * 60 + "y" + "b" * 60 + "…")),
+        ("1\n2\n3\n4\n5\n6", "1\n2\n3\nfour\n5\n6",
+         ("@@ -2,5 +2,5 @@", " 2", " 3", "-4", "+four", " 5", " 6")),
+        (ABSENT, {"type": "text"}, ("+{", '+  "type": "text"', "+}")),
+        ("x" * 10_000_000, ABSENT, ("-" + "x" * 399 + "… 9,999,601 more characters",)),
+        ("same\n" + "old\n" * 600 + "end", "same\n" + "new\n" * 2 + "end",
+         (*["-old"] * 40, " … 562 more lines")),
+        ("\ud800", ABSENT, ("-\\ud800",)),
+    ],
+)  # fmt: skip
+def test_both_values_are_shown_as_a_unified_difference(before, after, lines):
+    assert unified(before, after) == lines
