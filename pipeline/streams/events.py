@@ -16,7 +16,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, json
 
-from topics.items import AgentUnrecognized, Item, TurnResult, Usage
+from topics.items import AgentUnrecognized, Doubt, Item, TurnResult, Usage
 
 Extras: TypeAlias = dict[str, Raw] | UnsetType
 
@@ -46,7 +46,10 @@ class MessageStarted(Struct, frozen=True, gc=False):
 
 
 class BlockStarted(Struct, frozen=True, kw_only=True, gc=False):
-    """A block of the attempt begins. ``raw`` is the whole block, where its type is unknown."""
+    """A block of the attempt begins. ``raw`` is the whole block, where its type is unknown.
+
+    ``doubtful`` says what nobody can know of it (``topics.items``).
+    """
 
     counted_as: ClassVar[str] = "block_started"
     index: int
@@ -56,6 +59,7 @@ class BlockStarted(Struct, frozen=True, kw_only=True, gc=False):
     name: str = ""
     text: str = ""
     raw: Raw | UnsetType = UNSET
+    doubtful: Doubt = ""
 
 
 class BlockDelta(Struct, frozen=True, gc=False):
@@ -94,6 +98,7 @@ class BlockStopped(Struct, frozen=True, gc=False):
 
     ``text`` is the whole text, or the whole input's JSON, where the source says it once more. With ``cut`` that is all
     there is, and it ended before its end: it does not count as a stop.
+    ``doubtful`` says what nobody can know of the block.
     """
 
     counted_as: ClassVar[str] = "block_stopped"
@@ -101,6 +106,7 @@ class BlockStopped(Struct, frozen=True, gc=False):
     message_id: str | None = None
     text: str | None = None
     cut: bool = False
+    doubtful: Doubt = ""
 
 
 class MessageDelta(Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams.events import CALLS, TEXTS, BlockNoted, BlockStarted, UserMessage, WholeBlock
-from topics.items import Usage
+from topics.items import Doubt, Usage
 
 # What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
 _NO_CONTENT = "(no content)"
@@ -44,6 +44,7 @@ class Block(Struct, kw_only=True):
     unseen: bool = False
     answered: bool = False
     recorded: bool = False
+    doubtful: Doubt = ""
     raw: bytes | None = None
     members: dict[str, bytes] = {}
     lists: dict[str, list[bytes]] = {}

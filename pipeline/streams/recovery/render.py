@@ -37,8 +37,8 @@ def tool_name(name: str) -> _ToolName:
 def streamed_start(item_id: str, event: BlockStarted) -> ItemStarted:
     kind = event.kind or "unknown"
     if not event.name:
-        return ItemStarted(item_id=item_id, item_type=kind, raw=event.raw)
-    return ItemStarted(item_id=item_id, item_type=kind, raw=event.raw, **tool_name(event.name))
+        return ItemStarted(item_id=item_id, item_type=kind, raw=event.raw, doubtful=event.doubtful)
+    return ItemStarted(item_id=item_id, item_type=kind, raw=event.raw, doubtful=event.doubtful, **tool_name(event.name))
 
 
 def whole_items(
@@ -80,16 +80,24 @@ class Rest(Struct, frozen=True):
 def confirmed(block: Block, whole: WholeBlock, rest: Rest) -> ItemCompleted:
     """A streamed block is complete, with what its stream did not deliver."""
     raw = rest.raw if block.kind in PLAIN else whole.raw
-    return ItemCompleted(item_id=block.item_id, text=rest.text, input=rest.input, raw=raw, extras=whole.extras)
+    return ItemCompleted(
+        item_id=block.item_id,
+        text=rest.text,
+        input=rest.input,
+        raw=raw,
+        doubtful=block.doubtful,
+        extras=whole.extras,
+    )
 
 
 def confirmed_by_stop(block: Block, told: str | UnsetType) -> ItemCompleted:
     """A streamed block is complete, where its source never sends complete messages; ``told`` is what its stop said."""
     extras = block.extras() or UNSET
     if block.kind in CALLS and isinstance(told, str):
-        return ItemCompleted(item_id=block.item_id, input=Raw(told.encode()), extras=extras)
+        return ItemCompleted(item_id=block.item_id, input=Raw(told.encode()), doubtful=block.doubtful, extras=extras)
     whole = None if block.kind in PLAIN else shown_json(block)
-    return ItemCompleted(item_id=block.item_id, text=told, raw=UNSET if whole is None else Raw(whole), extras=extras)
+    raw = UNSET if whole is None else Raw(whole)
+    return ItemCompleted(item_id=block.item_id, text=told, raw=raw, doubtful=block.doubtful, extras=extras)
 
 
 def left_incomplete(block: Block, told: str | UnsetType, reason: str) -> ItemCompleted:
@@ -100,6 +108,7 @@ def left_incomplete(block: Block, told: str | UnsetType, reason: str) -> ItemCom
         partial_input=block.text() if block.kind in CALLS else UNSET,
         incomplete=True,
         reason=reason,
+        doubtful=block.doubtful,
         extras=block.extras() or UNSET,
     )
 

@@ -72,6 +72,7 @@ def open_block(context: Context, event: BlockStarted) -> list[Item]:
     item_id = context.ids.for_call(event.tool_id) if is_call and event.tool_id else context.ids.for_streamed()
     block = Block(item_id=item_id, kind=event.kind, index=event.index, tool_id=event.tool_id, name=event.name)
     block.raw = bytes(event.raw) if event.raw is not UNSET else None
+    block.doubtful = event.doubtful
     block.unseen = event.kind == "thinking" and not event.text and not context.complete_messages
     message.add_block(block)
     if block.unseen:
@@ -131,6 +132,7 @@ def stop_block(context: Context, event: BlockStopped) -> list[Item]:
     block = context.message.block_at(event.index)
     if block is not None:
         block.stopped = not event.cut
+        block.doubtful = event.doubtful or block.doubtful
         if event.text is not None and not block.confirmed:
             block.note_whole_text(event.text)
     return []
