@@ -152,7 +152,7 @@ def test_bytes_strings_and_objects_are_read_alike():
 
 
 def test_sources_have_names():
-    assert SHAPES == ("anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini")
+    assert {"anthropic", "claude-code", "gemini", "gemini-chat"} <= set(SHAPES)
     with pytest.raises(UnknownTargetError) as caught:
         read([], source="nonsense")
     assert caught.value.code == "unknown_source"

@@ -59,7 +59,7 @@ def read(fields: Fields, index: int) -> Turn:
     role = _ROLES.get(name)
     if role is None:
         raise unknown_role(name, fields.at("role"), "user, model or function")
-    parts = _Parts()
+    parts = Parts()
     placed = read_content(
         fields.take("parts"), fields.at("parts"), fields.notes, parts.read, StrictParts(_PARTS, parts.healthy)
     )
@@ -106,7 +106,7 @@ _read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response),
 
 def _turn_of(content: _Content, index: int) -> Turn | None:
     role = _ROLES.get(content.role or "user")
-    parts = _Parts()
+    parts = Parts()
     placed: list[Placed] = []
     for at, part in enumerate(content.parts):
         read = parts.healthy(part, f"contents.{index}.parts.{at}")
@@ -140,7 +140,7 @@ def _sealed(block: Block, signature: str, path: str) -> list[Placed]:
     return [(seal, f"{path}.{SIGNATURE}"), (block, path)]
 
 
-class _Parts:
+class Parts:
     """The parts of one content. ``ids_made`` tells whether a call or a response came without an id."""
 
     def __init__(self) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final, cast, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, cast, get_args
 
 import msgspec
 from msgspec import Raw, Struct
@@ -12,7 +12,15 @@ from msgspec import Raw, Struct
 from pipeline.errors import InputError, UnknownTargetError, expected_one_of
 from pipeline.fixes import Fix
 from pipeline.history.healthy import Stretch, healthy_stretches
-from pipeline.history.readers import anthropic, claude_code, converse, gemini, openai_chat, openai_responses
+from pipeline.history.readers import (
+    anthropic,
+    claude_code,
+    converse,
+    gemini,
+    gemini_chat,
+    openai_chat,
+    openai_responses,
+)
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, with_ids
 from pipeline.history.readers.head import DocumentHead, read_head
 from pipeline.history.readers.rawjson import (
@@ -64,8 +72,11 @@ STRICT: Final[dict[str | None, list[StrictReader[Any]]]] = {
     "bedrock-converse": [converse.STRICT],
     "openai-responses": [openai_responses.STRICT, openai_responses.PLAIN],
     "gemini": [gemini.STRICT],
+    "gemini-chat": [gemini.STRICT],
 }
 _IN_MESSAGES: Final[list[StrictReader[Any]]] = [anthropic.STRICT, openai_chat.STRICT, converse.STRICT]
+# Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
+_LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
 _ANY: Final = msgspec.json.Decoder(Raw)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 # What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
@@ -82,7 +93,7 @@ def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -
 
     Args:
         data: ``{"messages": [...], "system"?, "tools"?, "model"?, "params"?}``, a bare list of messages or a single
-            one, as JSON or as Python objects, or the lines of a Claude Code transcript.
+            one, as JSON or as Python objects, or the lines of a transcript of Claude Code or the Gemini CLI.
         source: one of `SHAPES`, or ``auto``: then each message's shape is found by itself.
 
     Raises:
@@ -187,8 +198,10 @@ def _parsable(text: bytes) -> tuple[bytes, Mask | None]:
 def _read(text: bytes, shape: Shape | None) -> ReadResult:
     """Try the healthy document, then the transcript, then the document with something to mend."""
     lines = _has_line_breaks(text)
+    if shape == "gemini-chat" or (shape is None and gemini_chat.is_chat(text)):
+        return _read_transcript(text, "gemini-chat", gemini_chat.read_lines)
     if shape == "claude-code" or (lines and shape is None and is_transcript(text)):
-        return _read_transcript(text)
+        return _read_transcript(text, "claude-code", claude_code.read_lines)
     if not lines and (healthy := _read_healthy(text, shape)):
         return healthy
     parsable, mask = _parsable(text)
@@ -231,7 +244,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     if starts_with(text, b"["):
         items = as_list(text, "")
         if shape is None and items and starts_with(items[0], b"{") and is_transcript_line(as_object(items[0], "0")):
-            return _read_transcript(text)
+            return _read_transcript(text, "claude-code", claude_code.read_lines)
     elif starts_with(text, b"{"):
         keys = as_object(text, "")
         root = next((root for root in _ROOTS if root in keys), "")
@@ -239,7 +252,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
             items = _listed(keys.pop(root), root)
             listed = _SHAPES_BY_ROOT.get(root)
         elif shape is None and is_transcript_line(keys):
-            return _read_transcript(text)
+            return _read_transcript(text, "claude-code", claude_code.read_lines)
         elif keys.keys().isdisjoint({"role", "content", "message", "parts", "type"}):
             raise InputError("no_messages", "expected a list of messages, or a document with messages")
         else:
@@ -328,16 +341,16 @@ def _notes(mask: Mask | None) -> Notes:
     return Notes(None if mask is None else mask.reveal)
 
 
-def _read_transcript(text: bytes) -> ReadResult:
+def _read_transcript(text: bytes, shape: Shape, read_lines: _LinesReader) -> ReadResult:
     text = to_utf8(text)
     if text.startswith(b"["):
         text = b"\n".join(bytes(item) for item in as_list(compact(text), ""))
     mask = find_mask(text)
     notes = _notes(mask)
-    turns, model, skipped = claude_code.read_lines(mask.hide(text) if mask else text, notes)
+    turns, model, skipped = read_lines(mask.hide(text) if mask else text, notes)
     if mask:
         turns = [unmask_turn(turn, mask, notes) for turn in turns]
-    return _result(turns, DocumentHead(model=model), notes, "claude-code", skipped=skipped)
+    return _result(turns, DocumentHead(model=model), notes, shape, skipped=skipped)
 
 
 def _result(

@@ -18,7 +18,9 @@ from pipeline.history.healthy import IsSound, Stretch, healthy_stretches
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
 from pipeline.model import Block, Own, Text, Turn
 
-Shape: TypeAlias = Literal["anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini"]
+Shape: TypeAlias = Literal[
+    "anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini", "gemini-chat"
+]
 CANONICAL: Final[Shape] = "anthropic"
 
 Placed: TypeAlias = tuple[Block, str]
