@@ -168,3 +168,11 @@ def telling(fields: Fields, known: Collection[str]) -> Fields:
 def own(value: Raw) -> Raw:
     """The same JSON in memory of its own: a slice would keep the whole line alive."""
     return value.copy()
+
+
+def in_order(raw: Raw) -> bytes:
+    """JSON with the members of its objects in order; what cannot be put in order as it is."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(raw), order="deterministic")
+    except (msgspec.DecodeError, RecursionError, OverflowError, ValueError):
+        return bytes(raw)

@@ -19,6 +19,7 @@ from pipeline.streams.claude_cli import ClaudeCli
 from pipeline.streams.codex_cli import CodexCli
 from pipeline.streams.decoder import Decoder
 from pipeline.streams.gemini import Gemini
+from pipeline.streams.gemini_cli import GeminiCli
 from pipeline.streams.openai_chat import OpenAiChat, Vllm
 from pipeline.streams.openai_responses import OpenAiResponses
 
@@ -61,6 +62,7 @@ class Source(Struct, frozen=True, kw_only=True):
 _ALL: Final = (
     Source(name="claude-cli", decoder=ClaudeCli, prefix="cc", confirmed_by="message", self_driving=True),
     Source(name="codex-cli", decoder=CodexCli, prefix="codex", confirmed_by="block", self_driving=True),
+    Source(name="gemini-cli", decoder=GeminiCli, prefix="gemini-cli", self_driving=True),
     Source(name="anthropic", decoder=Anthropic, prefix="an", issuer="anthropic"),
     Source(name="bedrock-converse", decoder=BedrockConverse, prefix="bc", issuer="bedrock-converse"),
     Source(name="cascade", decoder=Cascade, prefix="cascade", issuer="cascade", rewrites=True),

@@ -132,6 +132,24 @@ def codex_cli(words):
     ]
 
 
+def gemini_cli(words):
+    call = {"type": "tool_use", "tool_name": "t", "tool_id": "c", "parameters": {"of": words}}
+    return [
+        {"type": "init", "session_id": words, "model": "m", "timestamp": "t"},
+        {"type": "message", "role": "user", "content": words},
+        *({"type": "message", "role": "assistant", "content": text, "delta": True} for text in ("A", words, "A", "b")),
+        {"type": "message", "role": "assistant", "content": words},
+        call,
+        call,
+        {"type": "tool_result", "tool_id": "c", "status": "success", "output": words},
+        {"type": "tool_result", "tool_id": "c", "status": "error", "error": {"message": words, "type": words}},
+        {"type": "error", "severity": "warning", "message": words},
+        {"type": "odd", "of": words},
+        {"type": "result", "status": "success", "stats": {"input_tokens": 3, "output_tokens": 1, "odd": words}},
+        {"type": "result", "status": "error", "error": {"message": words}},
+    ]
+
+
 EVENTS = {
     "anthropic": anthropic,
     "bedrock-converse": converse,
@@ -139,6 +157,7 @@ EVENTS = {
     "claude-cli": claude_cli,
     "codex-cli": codex_cli,
     "gemini": gemini,
+    "gemini-cli": gemini_cli,
     "openai-chat": chat,
     "openai-responses": responses,
     "vllm": chat,

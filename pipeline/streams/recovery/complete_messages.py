@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from pipeline.streams.events import CALLS, TEXTS, WholeBlock, WholeMessage
+from pipeline.streams.fields import in_order
 from pipeline.streams.recovery.closing import leave_message, withdraw_block, withdraw_blocks
 from pipeline.streams.recovery.memory import Context
 from pipeline.streams.recovery.message import Block, Message
@@ -130,14 +131,6 @@ def likeness(whole: WholeBlock) -> bytes:
     """A digest of what a block says, the same whenever it is said again: a call's id is not in it."""
     said = whole.raw if whole.opaque or whole.kind == "redacted_thinking" else whole.text.encode("utf-8", "replace")
     if whole.kind in CALLS:
-        said = b"" if whole.input is UNSET else _in_order(whole.input)
+        said = b"" if whole.input is UNSET else in_order(whole.input)
     head = f"{whole.kind} {whole.name} ".encode("utf-8", "replace")
     return hashlib.blake2b(head + bytes(said), digest_size=8).digest()
-
-
-def _in_order(raw: Raw) -> bytes:
-    """JSON with the members of its objects in order; what cannot be put in order as it is."""
-    try:
-        return msgspec.json.encode(msgspec.json.decode(raw), order="deterministic")
-    except (msgspec.DecodeError, RecursionError, OverflowError, ValueError):
-        return bytes(raw)

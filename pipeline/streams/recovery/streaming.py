@@ -132,7 +132,7 @@ def stop_block(context: Context, event: BlockStopped) -> list[Item]:
     block = context.message.block_at(event.index)
     if block is not None:
         block.stopped = not event.cut
-        block.doubtful = event.doubtful or block.doubtful
+        block.doubtful = block.doubtful or event.doubtful
         if event.text is not None and not block.confirmed:
             block.note_whole_text(event.text)
     return []

@@ -1,0 +1,321 @@
+"""The output of ``gemini --output-format stream-json`` to common events.
+
+The lines tell a run's words and calls and nothing of its attempts: where a connection is lost, the program asks again
+and writes on, and where an answer ends too early it may take it for the whole. So each answer's end is unknown, which
+its last text says (``doubtful``), and what may be a second attempt is said as well (``attempts``). Only the program's
+own transcript tells which attempt it took (``pipeline.streams.recovery.transcript``).
+
+An answer of the model is what stands between two results, and its calls are whole when they come. Where a run has no
+end, what it said stays, for a later one replaces nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from pipeline.streams import fields as read
+from pipeline.streams.decoder import PayloadDecoder
+from pipeline.streams.events import (
+    Aside,
+    BlockDelta,
+    BlockStarted,
+    BlockStopped,
+    Event,
+    MessageDelta,
+    MessageStarted,
+    MessageStopped,
+    Notice,
+    RunEnded,
+    RunResult,
+    ToolResult,
+    UserMessage,
+    WholeBlock,
+    WholeMessage,
+)
+from pipeline.streams.framing.mending import check_strings
+from pipeline.streams.gemini_cli.attempts import Attempts, is_telling
+from topics.items import Doubt, SessionInit, TurnResult, Usage
+
+_COMMON: Final = frozenset({"type", "timestamp"})
+
+
+class Message(Struct, tag_field="type", tag="message", gc=False):
+    """Words. With ``delta`` they go on with the words before."""
+
+    role: str
+    content: str
+    timestamp: str = ""
+    delta: bool = False
+
+
+class Init(Struct, tag_field="type", tag="init", gc=False):
+    """A run begins."""
+
+    session_id: str
+    model: str = ""
+    timestamp: str = ""
+
+
+class ToolUse(Struct, tag_field="type", tag="tool_use", gc=False):
+    """A call, whole."""
+
+    tool_name: str
+    tool_id: str
+    parameters: Raw = Raw(b"{}")
+    timestamp: str = ""
+
+
+class Told(Struct, gc=False):
+    """An error, in the program's words."""
+
+    message: str = ""
+    type: str = ""
+
+
+class ToolAnswered(Struct, tag_field="type", tag="tool_result", gc=False):
+    """A call's result, as the program shows it."""
+
+    tool_id: str
+    status: str
+    output: str | None = None
+    error: Told | None = None
+    timestamp: str = ""
+
+
+class Noticed(Struct, tag_field="type", tag="error", gc=False):
+    """A notice, which ends nothing."""
+
+    message: str
+    severity: str = ""
+    timestamp: str = ""
+
+
+class Stats(Struct, gc=False):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached: int = 0
+    duration_ms: int | float | None = None
+
+
+class Result(Struct, tag_field="type", tag="result", gc=False):
+    """The end of a run. A status of ``error`` is one, whatever the exit status; ``success`` says nothing."""
+
+    status: str
+    error: Told | None = None
+    stats: Raw | UnsetType = UNSET
+    timestamp: str = ""
+
+
+_decode = msgspec.json.Decoder(Message | Init | ToolUse | ToolAnswered | Noticed | Result).decode
+_decode_stats = msgspec.json.Decoder(Stats).decode
+
+
+class GeminiCliDecoderState(Struct, array_like=True):
+    """What is remembered from line to line.
+
+    ``began`` is the time of the run's first line, ``answering`` says that an answer is open and ``blocks`` how many
+    blocks it has; ``place`` is that of the text that goes on, -1 where none does. ``calls`` are marks of the calls that
+    have no result yet.
+    """
+
+    began: str = ""
+    session: str = ""
+    model: str = ""
+    answering: bool = False
+    blocks: int = 0
+    place: int = -1
+    begins: int = 0
+    attempts: Attempts = msgspec.field(default_factory=Attempts)
+    calls: list[int] = []
+
+
+class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
+    """The source ``gemini-cli``."""
+
+    def __init__(self) -> None:
+        super().__init__(GeminiCliDecoderState)
+
+    @property
+    def began(self) -> str:
+        """When the run's first line was written, by the program's clock; ``""`` between runs."""
+        return self.state.began
+
+    @property
+    def session(self) -> str:
+        """The session that the program names; ``""`` where it did not."""
+        return self.state.session
+
+    def payload(self, payload: bytes) -> list[Event]:
+        line = _decode(payload)
+        if type(line) is Init:
+            return self._init(line)
+        if type(line) is not Message:
+            check_strings(payload)  # what of it is kept as JSON was not looked at
+        self.state.began = self.state.began or line.timestamp
+        match line:
+            case Message(role="assistant"):
+                return self._words(line)
+            case Message(content=content):
+                block = Raw(msgspec.json.encode({"type": "text", "text": content}))
+                return [UserMessage(rest=(block,), replay=True)]
+            case ToolUse():
+                return self._call(line)
+            case ToolAnswered():
+                return [*self._end_answer(), _answer_of(line)]
+            case Noticed(message=message, severity=severity):
+                return [Notice(message=message, code=severity)]
+            case _:
+                return self._result(line)
+
+    def release_held(self) -> list[Event]:
+        return self._stop_text(cut=True)
+
+    # The run.
+
+    def _init(self, line: Init) -> list[Event]:
+        left: list[Event] = []
+        if self.state.began:
+            # Another run in the same pipe; nobody told the end of the one before.
+            left = [*self._stop_text(cut=True), RunEnded("next run")]
+        self.state = GeminiCliDecoderState(line.timestamp, line.session_id, line.model)
+        return [*left, Aside(SessionInit(session_id=line.session_id, model=line.model))]
+
+    def _result(self, line: Result) -> list[Event]:
+        failed = line.status != "success" or line.error is not None
+        stats = Stats() if line.stats is UNSET else _decode_stats(line.stats)
+        # An answer without tokens was none that the program counts.
+        silent = stats.output_tokens == 0 and self.state.answering
+        ended = self._stop_text(cut=True) if failed else self._end_answer("attempt" if silent else "end")
+        self.state.answering = False
+        told = line.error or Told()
+        item = TurnResult(
+            subtype=line.status,
+            is_error=failed,
+            result=told.message or None,
+            duration_ms=stats.duration_ms,
+            usage=_usage(stats),
+            errors=UNSET if line.error is None else Raw(msgspec.json.encode([told.message])),
+            extras=UNSET if line.stats is UNSET else {"stats": read.own(line.stats)},
+        )
+        return [*ended, RunResult(item)]
+
+    # Answers.
+
+    def _begin_answer(self) -> list[Event]:
+        state = self.state
+        if state.answering:
+            return []
+        state.answering, state.blocks, state.attempts, state.calls = True, 0, Attempts(), []
+        return [MessageStarted(None, state.model or None)]
+
+    def _end_answer(self, doubtful: Doubt = "") -> list[Event]:
+        """The end of an answer, for its results come, or the run's."""
+        if not self.state.answering:
+            return []
+        self.state.answering = False
+        # The program tells no reason.
+        return [*self._stop_text(doubtful), MessageDelta(""), MessageStopped()]
+
+    def _words(self, line: Message) -> list[Event]:
+        if not line.content:
+            return []
+        state = self.state
+        events = self._begin_answer()
+        if not line.delta:
+            events += self._stop_text()
+        if state.place < 0:
+            events += self._start_text()
+        events.append(BlockDelta(state.place, "text_delta", line.content))
+        starts = state.attempts.extend(line.content)
+        if starts:
+            events += self._part_attempts(starts)
+        return events if line.delta else [*events, *self._stop_text()]
+
+    def _start_text(self, text: str = "", doubtful: Doubt = "") -> list[Event]:
+        state = self.state
+        state.place, state.blocks = state.blocks, state.blocks + 1
+        attempts = state.attempts
+        if not text:
+            # Behind a call, where no result has come, an answer may have begun again.
+            state.begins, attempts.open = attempts.length, [[attempts.length]] if attempts.length else []
+        return [BlockStarted(index=state.place, kind="text", text=text, doubtful=doubtful)]
+
+    def _part_attempts(self, starts: list[int]) -> list[Event]:
+        """Let each attempt that is told from the others be a block of its own."""
+        state, attempts = self.state, self.state.attempts
+        text = attempts.text()
+        if starts[0] <= state.begins or not is_telling(text[state.begins : starts[0]]):
+            attempts.doubtful, attempts.open = True, []
+            return []
+        events: list[Event] = []
+        begins = state.begins
+        for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+            events.append(BlockStopped(state.place, text=text[begins:start], cut=True))
+            events += self._start_text(text[start:end], "attempt")
+            begins = start
+        attempts.go_on_from(starts[-1])
+        state.begins = 0
+        return events
+
+    def _stop_text(self, doubtful: Doubt = "", *, cut: bool = False) -> list[Event]:
+        state = self.state
+        if state.place < 0:
+            return []
+        place, state.place = state.place, -1
+        if state.attempts.may_begin_again():
+            doubtful, state.attempts.doubtful = "attempt", False
+        return [BlockStopped(place, cut=cut, doubtful=doubtful)]
+
+    def _call(self, line: ToolUse) -> list[Event]:
+        state, given = self.state, bytes(line.parameters)
+        mark = crc32(line.tool_name.encode() + b" " + read.in_order(line.parameters))
+        events = [*self._begin_answer(), *self._stop_text()]
+        doubtful: Doubt = "attempt" if mark in state.calls else ""
+        state.calls.append(mark)
+        index, state.blocks = state.blocks, state.blocks + 1
+        block = {"type": "tool_use", "id": line.tool_id, "name": line.tool_name, "input": line.parameters}
+        whole = WholeBlock(
+            kind="tool_use",
+            raw=Raw(msgspec.json.encode(block)),
+            index=index,
+            tool_id=line.tool_id,
+            name=line.tool_name,
+            input=read.own(line.parameters),
+        )
+        return [
+            *events,
+            BlockStarted(index=index, kind="tool_use", tool_id=line.tool_id, name=line.tool_name, doubtful=doubtful),
+            BlockDelta(index, "input_json_delta", given.decode()),
+            BlockStopped(index),
+            WholeMessage(message_id=None, blocks=(whole,)),
+        ]
+
+
+def _answer_of(line: ToolAnswered) -> UserMessage:
+    failed = line.status != "success"
+    told = line.error.message if line.error is not None else ""
+    text = line.output if line.output is not None else told
+    content = Raw(msgspec.json.encode([{"type": "text", "text": text}]))
+    block = {"type": "tool_result", "tool_use_id": line.tool_id, "content": content}
+    result = ToolResult(
+        tool_id=line.tool_id,
+        content=content,
+        block=Raw(msgspec.json.encode(block | ({"is_error": True} if failed else {}))),
+        is_error=failed,
+    )
+    return UserMessage(results=(result,))
+
+
+def _usage(stats: Stats) -> Usage | UnsetType:
+    if stats.input_tokens is None and stats.output_tokens is None:
+        return UNSET
+    told = stats.input_tokens or 0
+    return Usage(
+        input_tokens=max(told - stats.cached, 0),
+        output_tokens=stats.output_tokens or 0,
+        cache_read_input_tokens=stats.cached,
+    )
