@@ -109,7 +109,14 @@ def _is_flat_inside(block: Block) -> bool:
 PARTS: Final[StrictParts[Typed]] = StrictParts(
     msgspec.json.Decoder(tuple[Typed, ...]), lambda block, path: [(block, path)] if is_sound(block) else None
 )
-STRICT: Final = StrictReader(CANONICAL, Message, _turn_of, lambda _: False, is_sound)
+STRICT: Final = StrictReader(
+    CANONICAL,
+    Message,
+    _turn_of,
+    lambda _: False,
+    is_sound,
+    meant=("object", "message_id", "synthetic", "tool_calls", "tool_call_id", "function_call"),
+)
 
 
 def read(fields: Fields, notes: Notes) -> list[Placed]:

@@ -304,6 +304,7 @@ STRICT: Final = StrictReader(
     _Message,
     _turn_of,
     lambda message: type(message.content) is tuple and bool(message.content),
+    meant=("message_id", "type"),
 )
 
 

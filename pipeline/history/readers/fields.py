@@ -6,7 +6,7 @@ A tool call's input is read in whichever form it was written, and a call that ca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar, get_args
 
@@ -51,6 +51,13 @@ class Notes:
             )
         )
 
+    def drop_members(self, members: Mapping[str, Raw], path: str) -> None:
+        """Record members of an object that are left out, but for those that say nothing."""
+        for key, value in members.items():
+            if (data := bytes(value)) not in _NOTHING:
+                place = f"{path}.{key}" if path else key
+                self.add_fix("field_dropped", place, f"{key}: {kind_of(value)}", before=data)
+
 
 def with_ids(made: list[fixes.Fix], turns: Iterable[Turn]) -> list[fixes.Fix]:
     """The fixes of one reading, those of a tool call or a result, or of something in one, with the call's id."""
@@ -81,7 +88,10 @@ _S = TypeVar("_S", bound=Struct)
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LIST: Final = msgspec.json.Decoder(list[Raw])
+_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 _STRING: Final = msgspec.json.Decoder(str)
+_STRINGS: Final = msgspec.json.Decoder(list[str])
+_NOTHING: Final = (b"null", b'""', b"[]", b"{}")
 # False itself, what is false in Python, and the word as a string.
 _FALSE: Final = (b"false", b"", b"0", b"0.0", b"[]", b"{}")
 
@@ -103,6 +113,23 @@ def as_string(value: Raw | bytes, path: str) -> str:
         # JSON that has been read before: nothing is left to decode.
         return data[1:-1].decode()
     return _decode(_STRING, value, path, "a string")
+
+
+def as_strings(values: Sequence[bytes]) -> list[str]:
+    """The texts of strings that are known to be JSON, in at most one decode."""
+    if any(b"\\" in value for value in values):
+        return _STRINGS.decode(b"[%b]" % b",".join(values))
+    return [value[1:-1].decode() for value in values]
+
+
+def objects_in(value: Raw, path: str) -> list[dict[str, Raw] | None]:
+    """The members of each item of a list, None for one that is no object; in one decode where all are objects."""
+    try:
+        return list(_OBJECTS.decode(value))
+    except msgspec.ValidationError:
+        items = as_list(value, path)
+        objects = iter(_OBJECTS.decode(b"[%b]" % b",".join([item for item in items if starts_with(item, b"{")])))
+        return [next(objects) if starts_with(item, b"{") else None for item in items]
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], value: Raw | bytes, path: str, expected: str) -> _T:
@@ -128,12 +155,13 @@ class Fields:
         notes: where the fixes go.
     """
 
-    __slots__ = ("_rest", "notes", "path")
+    __slots__ = ("_objects", "_rest", "notes", "path")
 
-    def __init__(self, value: Raw | bytes, path: str, notes: Notes) -> None:
+    def __init__(self, value: Raw | bytes | dict[str, Raw], path: str, notes: Notes) -> None:
         self.path = path
         self.notes = notes
-        self._rest = as_object(value, path)
+        self._rest = {**value} if isinstance(value, dict) else as_object(value, path)
+        self._objects: dict[str, list[dict[str, Raw] | None]] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._rest and not starts_with(self._rest[key], b"n")
@@ -145,10 +173,22 @@ class Fields:
         """The keys that are still there and not null, in their order."""
         return [key for key in self._rest if key in self]
 
+    def members(self) -> dict[str, Raw]:
+        """Everything that is still there, null as well."""
+        return {**self._rest}
+
     def peek(self, key: str) -> Raw | None:
         """A value that stays."""
         value = self._rest.get(key)
         return None if value is None or starts_with(value, b"n") else value
+
+    def objects(self, key: str) -> list[dict[str, Raw] | None]:
+        """The members of each item of a list that stays, decoded once; none where it is no list."""
+        if key not in self._objects:
+            value = self.peek(key)
+            is_list = value is not None and starts_with(value, b"[")
+            self._objects[key] = objects_in(value, self.at(key)) if value is not None and is_list else []
+        return self._objects[key]
 
     def take(self, key: str) -> Raw | None:
         """A value as it is written."""
@@ -199,11 +239,8 @@ class Fields:
         self._rest.clear()
 
     def drop_rest(self) -> None:
-        """Record every key that nobody took. Null, an empty string and an empty list or object say nothing."""
-        for key, value in self._rest.items():
-            data = bytes(value)
-            if data not in (b"null", b'""', b"[]", b"{}"):
-                self.notes.add_fix("field_dropped", self.at(key), f"{key}: {kind_of(value)}", before=data)
+        """Record every key that nobody took."""
+        self.notes.drop_members(self._rest, self.path)
         self._rest.clear()
 
 
@@ -271,6 +308,7 @@ def _taker(declared: Any) -> Taker:  # noqa: ANN401  a type, or a union of types
 
 EMPTY_OBJECT: Final = Raw(b"{}")
 _RAW: Final = msgspec.json.Decoder(Raw)
+_BLANK: Final = b" \t\r\n"
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -282,6 +320,20 @@ def arguments_object(arguments: str) -> Raw | None:
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
     return value if starts_with(value, b"{") else None
+
+
+def argument_objects(given: Sequence[str]) -> list[Raw] | None:
+    """The objects in the arguments of several calls, in one decode; None where any of them holds none."""
+    if len(given) == 1:
+        found = arguments_object(given[0])
+        return None if found is None else [found]
+    try:
+        written = [Raw(compact(arguments.encode()).strip(_BLANK)) for arguments in given]
+        values = _LIST.decode(b"[%b]" % b",".join(written))
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    # What is no JSON by itself may be JSON beside another: then the values are others than were written.
+    return values if values == written and all(starts_with(value, b"{") for value in values) else None
 
 
 def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = False) -> tuple[Raw, bool]:

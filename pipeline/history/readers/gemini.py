@@ -120,7 +120,15 @@ def _turn_of(content: _Content, index: int) -> Turn | None:
 
 
 _PARTS: Final = msgspec.json.Decoder(tuple[_Part, ...])
-STRICT: Final = StrictReader("gemini", _Content, _turn_of, lambda _: True, is_flat)
+STRICT: Final = StrictReader(
+    "gemini",
+    _Content,
+    _turn_of,
+    lambda _: True,
+    is_flat,
+    meant=(*_MEMBERS, "thought_signature"),
+    kept_whole=("inlineData",),
+)
 
 
 def _words(text: str, *, is_thought: bool) -> Text | Thinking:

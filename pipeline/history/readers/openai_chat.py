@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -17,7 +17,7 @@ from pipeline.history.readers.anthropic import (
 from pipeline.history.readers.fields import (
     Fields,
     Notes,
-    arguments_object,
+    argument_objects,
     as_list,
     as_string,
     derived_id,
@@ -129,22 +129,28 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
     if row.refusal:
         blocks.append(Text(text=row.refusal, refusal=True))
         paths.append(f"{place}.refusal")
-    for at, call in enumerate(calls or ()):
-        use = _use(call)
-        if use is None:
-            return None
-        blocks.append(use)
-        paths.append(f"{place}.tool_calls.{at}")
+    uses = _uses(calls) if calls else []
+    if uses is None:
+        return None
+    blocks += uses
+    paths += [f"{place}.tool_calls.{at}" for at in range(len(uses))]
     return Turn(role=role, blocks=tuple(blocks), index=index, id=row.id, paths=tuple(paths) or None, own=own)
 
 
-def _use(call: _Call) -> ToolUse | None:
-    """A healthy call's block, or None."""
-    call_input = input_of(call.function.arguments)
-    if call_input is None or not (call.index is UNSET or is_harmless(call.index)):
+def _uses(calls: tuple[_Call, ...]) -> list[ToolUse] | None:
+    """The blocks of healthy calls, or None."""
+    inputs = inputs_of([call.function.arguments for call in calls])
+    if inputs is None or not all(call.index is UNSET or is_harmless(call.index) for call in calls):
         return None
-    numbered = UNSET if call.index is UNSET else own_of(CHAT, index=call.index)
-    return ToolUse(id=call.id, name=call.function.name, input=call_input, own=numbered)
+    return [
+        ToolUse(
+            id=call.id,
+            name=call.function.name,
+            input=given,
+            own=UNSET if call.index is UNSET else own_of(CHAT, index=call.index),
+        )
+        for call, given in zip(calls, inputs, strict=True)
+    ]
 
 
 def _result_turn(row: _Row, index: int) -> Turn | None:
@@ -159,11 +165,12 @@ def _result_turn(row: _Row, index: int) -> Turn | None:
     return Turn(role="user", blocks=(result,), index=index, id=row.id, paths=paths, own=own)
 
 
-def input_of(arguments: str) -> Raw | None:
-    """The input in the arguments of a healthy call, or None."""
-    if len(arguments) > MAX_NESTING and may_nest_too_deeply(arguments.encode("utf-8", "replace")):
-        return None
-    return arguments_object(arguments)
+def inputs_of(arguments: Sequence[str]) -> list[Raw] | None:
+    """The inputs in the arguments of healthy calls, or None."""
+    for each in arguments:
+        if len(each) > MAX_NESTING and may_nest_too_deeply(each.encode("utf-8", "replace")):
+            return None
+    return argument_objects(arguments)
 
 
 def _says_more(row: _Row) -> bool:
@@ -179,10 +186,22 @@ def _is_telling(row: _Row) -> bool:
     return has_parts(row.content)
 
 
-_CALLS: Final = StrictParts(
-    msgspec.json.Decoder(tuple[_Call, ...]), lambda call, path: None if (use := _use(call)) is None else [(use, path)]
-)
-STRICT: Final = StrictReader("openai-chat", _Row, _turn_of, _is_telling)
+def _use(call: _Call, path: str) -> list[Placed] | None:
+    uses = _uses((call,))
+    return None if uses is None else [(uses[0], path)]
+
+
+_CALLS: Final = StrictParts(msgspec.json.Decoder(tuple[_Call, ...]), _use)
+STRICT: Final = StrictReader(
+    "openai-chat",
+    _Row,
+    _turn_of,
+    _is_telling,
+    meant=(
+        "type", "object", "message_id", "function_call", "tool_call_ids", "tool_name", "audio", "prefix", "is_error",
+        "closed", "cache_control", "custom", "args", "input", "arguments",
+    ),
+)  # fmt: skip
 
 
 def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Placed]:

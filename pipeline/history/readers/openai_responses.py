@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
 from pipeline.history.readers.anthropic import is_flat, kind_named, read_content, result_content
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, derived_id, read_input
-from pipeline.history.readers.openai_chat import input_of
+from pipeline.history.readers.openai_chat import inputs_of
 from pipeline.history.readers.parts import (
     RESPONSES_PARTS,
     InputFile,
@@ -77,7 +77,9 @@ class _Message(_Beside, frozen=True, tag="message", gc=False):
 
 
 class _PlainMessage(_Message, frozen=True, tag=False, gc=False):
-    """A message that does not say that it is one."""
+    """A message, which need not say that it is one."""
+
+    type: Literal["message"] | None = None
 
 
 class _Call(_Beside, frozen=True, tag="function_call", gc=False):
@@ -145,8 +147,9 @@ def _block(item: _Item) -> Block | None:
     """The block of a healthy item that is no message, or None."""
     match item:
         case _Call():
-            given = input_of(item.arguments)
-            return None if given is None else ToolUse(id=item.call_id, name=item.name, input=given, own=_own_of(item))
+            given = inputs_of((item.arguments,))
+            own = _own_of(item)
+            return None if given is None else ToolUse(id=item.call_id, name=item.name, input=given[0], own=own)
         case _CustomCall():
             own = _own_of(item, "custom_tool_call")
             return ToolUse(id=item.call_id, name=item.name, input=as_json({"input": item.input}), own=own)
@@ -188,14 +191,18 @@ def _is_telling(item: _Item) -> bool:
     """Whether an item can be of no other shape."""
     if not isinstance(item, _Message):
         return True
-    if not isinstance(item, _PlainMessage):
+    if not isinstance(item, _PlainMessage) or item.type is not None:
         return item.status is not UNSET or has_parts(item.content)
     others = [part for part in item.content if not isinstance(part, InputFile)]
     return len(others) < len(item.content) and not has_parts(tuple(others))
 
 
-STRICT: Final[StrictReader[Any]] = StrictReader("openai-responses", _Item, _turn_of, _is_telling, is_flat)
-PLAIN: Final[StrictReader[Any]] = StrictReader("openai-responses", _PlainMessage, _message_turn, _is_telling, is_flat)
+STRICT: Final[StrictReader[Any]] = StrictReader(
+    "openai-responses", _Item, _turn_of, _is_telling, is_flat, meant=("message_id", "content")
+)
+MESSAGE: Final[StrictReader[Any]] = StrictReader(
+    "openai-responses", _PlainMessage, _message_turn, _is_telling, is_flat, meant=("message_id",)
+)
 
 
 def read_item(fields: Fields, value: Raw, item_id: Raw | None) -> tuple[Role, list[Placed]] | None:

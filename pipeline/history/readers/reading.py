@@ -16,7 +16,6 @@ from pipeline.history.readers import (
     anthropic,
     claude_code,
     converse,
-    gemini,
     gemini_chat,
     openai_chat,
     openai_responses,
@@ -36,13 +35,14 @@ from pipeline.history.readers.rawjson import (
 from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
 from pipeline.history.readers.tolerant import (
     ROOTS,
+    STRICT,
     is_transcript,
     is_transcript_line,
     read_tolerantly,
     shape_of_head,
     shape_of_message,
 )
-from pipeline.history.readers.typed import CANONICAL, Healthy, Shape, StrictReader, decoded
+from pipeline.history.readers.typed import CANONICAL, Healthy, Misfit, Shape, StrictReader, decoded
 from pipeline.model import Conversation, Turn
 
 SHAPES: Final[tuple[str, ...]] = get_args(Shape)
@@ -65,15 +65,6 @@ class ReadResult(Struct, frozen=True, kw_only=True):
 
 _SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
 _ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
-STRICT: Final[dict[str | None, list[StrictReader[Any]]]] = {
-    "anthropic": [anthropic.STRICT],
-    "claude-code": [anthropic.STRICT],
-    "openai-chat": [openai_chat.STRICT],
-    "bedrock-converse": [converse.STRICT],
-    "openai-responses": [openai_responses.STRICT, openai_responses.PLAIN],
-    "gemini": [gemini.STRICT],
-    "gemini-chat": [gemini.STRICT],
-}
 _IN_MESSAGES: Final[list[StrictReader[Any]]] = [anthropic.STRICT, openai_chat.STRICT, converse.STRICT]
 # Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
 _LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
@@ -84,6 +75,9 @@ _OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file)"')
 _OF_OTHERS: Final = re.compile(
     rb'"(?:tool_calls|tool_call_id|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
     rb'input_text|input_image|output_text|call_id|encrypted_content|input_file)"'
+)
+_MEMBERS: Final = re.compile(
+    rb'"content"\s*:\s*\[\s*\{\s*"(?:toolUse|toolResult|reasoningContent|cachePoint|guardContent|citationsContent)"'
 )
 _BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 
@@ -121,10 +115,10 @@ def read_message(
     text = to_bytes(data, f"messages.{index}")
     try:
         if not _has_line_breaks(text):
-            healthy = _healthy_message(text, index, shape)
-            if healthy is not None:
+            healthy = healthy_message(text, index, shape)
+            if isinstance(healthy, Healthy):
                 return healthy.turns, []
-            if is_utf8(text) and (mended := _mended_message(text, index, shape)) is not None:
+            if is_utf8(text) and (mended := _mended_message(text, index, shape, healthy)) is not None:
                 return mended
         text, mask = _parsable(text)
         notes = _notes(mask)
@@ -212,7 +206,7 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
 
 def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
     """A document or list of which every message is healthy, or None."""
-    readers = STRICT[shape][:1] if shape else _IN_MESSAGES
+    readers = [STRICT[shape]] if shape else _IN_MESSAGES
     healthy: Healthy | None = None
     listed: Shape | None = None
     keys: dict[str, Raw] = {}
@@ -225,7 +219,7 @@ def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
             if not root:
                 return None
             text, listed = bytes(keys.pop(root)), _SHAPES_BY_ROOT.get(root)
-            readers = STRICT[shape or listed][:1] if shape or listed else readers
+            readers = [STRICT[named]] if (named := shape or listed) else readers
     if healthy is None:
         healthy = next(filter(None, (reader.read_list(text) for reader in readers)), None)
     if healthy is None:
@@ -294,18 +288,20 @@ def _read_one(
 ) -> tuple[Turn, Shape]:
     """One message: fast, or tolerantly. ``listed`` is the shape that others of its list have."""
     masked = mask is not None and mask.is_in(bytes(item))
-    healthy = None if masked else _healthy_message(item, index, shape or listed)
-    if healthy is not None:
+    healthy = None if masked else healthy_message(item, index, shape or listed)
+    if isinstance(healthy, Healthy):
         return healthy.turns[0], healthy.shape
-    turn, found = read_tolerantly(item, index, shape, notes, listed)
+    turn, found = read_tolerantly(item, index, shape, notes, listed=listed, misfit=healthy)
     return (unmask_turn(turn, mask, notes) if masked and mask else turn), found
 
 
-def _mended_message(text: bytes, index: int, shape: Shape | None) -> tuple[list[Turn], list[Fix]] | None:
+def _mended_message(
+    text: bytes, index: int, shape: Shape | None, misfit: Misfit
+) -> tuple[list[Turn], list[Fix]] | None:
     """One message tolerantly; None where it is no JSON, be it for half a surrogate pair."""
     notes = Notes()
     try:
-        turn, _ = read_tolerantly(text, index, shape, notes)
+        turn, _ = read_tolerantly(text, index, shape, notes, misfit=misfit)
     except InputError as error:
         if error.code != "not_json":
             raise
@@ -313,28 +309,28 @@ def _mended_message(text: bytes, index: int, shape: Shape | None) -> tuple[list[
     return [turn], with_ids(notes.fixes, [turn])
 
 
-def _healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | None:
-    """One message that is healthy, or None. Where no shape was named, what is written in it chooses which is tried."""
-    readers = STRICT[shape] if shape else _likely_readers(bytes(item))
-    for reader in readers:
-        healthy = reader.read_message(item, index)
-        # A message that any shape may have is no item of Responses, where nobody says so.
-        if healthy is not None and (shape or healthy.shape != CANONICAL or readers is not STRICT["openai-responses"]):
-            return healthy
-    return None
+def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | Misfit:
+    """One message if it is healthy. Where no shape was named, what is written in it chooses which is tried."""
+    data = bytes(item)
+    of_one = shape or _likely_shape(data)
+    reader = openai_responses.MESSAGE if of_one == "openai-responses" and b'"role"' in data else STRICT[of_one]
+    found = reader.read_message(item, index)
+    # A message that any shape may have is no item of Responses, where nobody says so.
+    of_any = isinstance(found, Healthy) and found.shape == CANONICAL
+    return Misfit(reader) if of_any and shape is None and of_one == "openai-responses" else found
 
 
-def _likely_readers(data: bytes) -> list[StrictReader[Any]]:
+def _likely_shape(data: bytes) -> Shape:
     if b'"parts"' in data:
-        return STRICT["gemini"]
-    if b'"type"' not in data and _BLOCKS.search(data):
-        return STRICT["bedrock-converse"]
+        return "gemini"
+    if _MEMBERS.search(data) or (b'"type"' not in data and _BLOCKS.search(data)):
+        return "bedrock-converse"
     of_others = _OF_OTHERS.search(data) is not None
     if (of_others and _OF_ITEMS.search(data)) or (b'"message"' in data and (of_others or b'"status"' in data)):
-        return STRICT["openai-responses"]
+        return "openai-responses"
     if of_others or (b'"name"' in data and b'"input"' not in data):
-        return STRICT["openai-chat"]
-    return STRICT["anthropic"]
+        return "openai-chat"
+    return "anthropic"
 
 
 def _notes(mask: Mask | None) -> Notes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
 from pipeline.history.readers.anthropic import kind_named
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, unknown_role
+from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
 from pipeline.history.readers.parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from pipeline.history.readers.typed import Placed, Shape
+from pipeline.history.readers.typed import Misfit, Placed, Shape, StrictReader
 from pipeline.model import Block, Own, Role, Turn
 
 # The lists of the shapes whose messages do not stand in ``messages``.
@@ -41,18 +41,40 @@ _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalM
 _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
-_BLOCKS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
 
 
+STRICT: Final[dict[Shape, StrictReader[Any]]] = {
+    "anthropic": anthropic.STRICT,
+    "claude-code": anthropic.STRICT,
+    "openai-chat": openai_chat.STRICT,
+    "bedrock-converse": converse.STRICT,
+    "openai-responses": openai_responses.STRICT,
+    "gemini": gemini.STRICT,
+    "gemini-chat": gemini.STRICT,
+}
+
+
 def read_tolerantly(
-    value: Raw | bytes, index: int, shape: Shape | None, notes: Notes, listed: Shape | None = None
+    value: Raw | bytes,
+    index: int,
+    shape: Shape | None,
+    notes: Notes,
+    *,
+    listed: Shape | None = None,
+    misfit: Misfit | None = None,
 ) -> tuple[Turn, Shape]:
     """The turn of one message, with a fix for each thing that was not as its shape has it.
 
-    Without a ``shape`` it is found, where others of the message's list are of the ``listed`` one.
+    Args:
+        value: the message.
+        index: where it stands.
+        shape: its shape, where that is known.
+        notes: where the fixes go.
+        listed: the shape that others of its list have.
+        misfit: why it could not be read strictly, where that was tried.
 
     Raises:
         InputError: no object, no usable role, a field of the wrong type, or nested too deeply.
@@ -65,12 +87,22 @@ def read_tolerantly(
     fields, turn_id = _unwrap(Fields(value, path, notes))
     found = shape or shape_of_message(fields, listed)
     found = (shape_of_results(fields) if found in ("openai-chat", "anthropic") else None) or found
+    strict = openai_responses.MESSAGE if found == "openai-responses" and "role" in fields else STRICT[found]
+    if fields.path == path:
+        fields.path = f"{ROOTS.get(found, 'messages')}.{index}"
+        if misfit and (turn := strict.read_declared(fields, index, misfit)):
+            return turn, found
+    return _mended(fields, Raw(value), found, index, turn_id), found
+
+
+def _mended(fields: Fields, value: Raw, found: Shape, index: int, turn_id: str | None) -> Turn:
+    """The turn of a message in which more is to be mended than members that no declaration names."""
+    notes = fields.notes
     if found in ROOTS:
         fields.path = f"{ROOTS[found]}.{index}"
-        turn = gemini.read(fields, index) if found == "gemini" else _read_item(fields, Raw(value), index)
+        turn = gemini.read(fields, index) if found == "gemini" else _read_item(fields, value, index)
         fields.drop_rest()
-        return turn, found
-    fields.path = f"messages.{index}" if fields.path == path else fields.path
+        return turn
     named = fields.peek("role")
     role, is_tool = _role(fields)
     turn_id = _id(fields) or turn_id
@@ -93,7 +125,7 @@ def read_tolerantly(
     turn = place(placed, role, index, turn_id)
     if synthetic or ids_made or own:
         turn = replace(turn, synthetic=synthetic, ids_made=ids_made, own=own)
-    return turn, found
+    return turn
 
 
 def _read_item(fields: Fields, value: Raw, index: int) -> Turn:
@@ -209,21 +241,15 @@ def _missing_role(fields: Fields) -> tuple[Role, bool]:
     asks = not _OF_ASSISTANTS.isdisjoint(fields.names())
     if not (asks or "content" in fields) or (kind is not None and bytes(kind) != b'"message"'):
         raise InputError("missing_role", "expected a message with a role and content", path=fields.path)
-    role: Role = "assistant" if asks or _holds_calls(fields.peek("content")) else "user"
+    role: Role = "assistant" if asks or _holds_calls(fields) else "user"
     fields.notes.add_fix("field_missing", fields.at("role"), role)
     return role, False
 
 
-def _holds_calls(content: Raw | None) -> bool:
+def _holds_calls(fields: Fields) -> bool:
     """Whether a content has blocks that only an assistant writes."""
-    if content is None or not starts_with(content, b"["):
-        return False
-    for item in as_list(content, ""):
-        if starts_with(item, b"{"):
-            block = Fields(item, "", Notes())
-            if kind_named(block) in _CALL_TYPES or not _CALL_KEYS.isdisjoint(block.names()):
-                return True
-    return False
+    blocks = [Fields(block, "", fields.notes) for block in fields.objects("content") if block is not None]
+    return any(kind_named(block) in _CALL_TYPES or not _CALL_KEYS.isdisjoint(block.names()) for block in blocks)
 
 
 def shape_of_message(fields: Fields, listed: Shape | None = None) -> Shape:
@@ -245,14 +271,18 @@ def _told_shape(fields: Fields) -> Shape | None:
         return "openai-responses"
     if "parts" in fields and "content" not in fields:
         return "gemini"
-    shapes = list(dict.fromkeys(shape for block in _blocks_of(fields) if (shape := _shape_of_block(block))))
     is_message = kind is not None and bytes(kind) == b'"message"'
+    is_of_chat = _is_row(fields) or not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names())
+    if is_of_chat and not is_message and b'"input_file"' not in bytes(fields.peek("content") or b""):
+        return "openai-chat"
+    blocks = filter(None, fields.objects("content"))
+    shapes = list(dict.fromkeys(shape for block in blocks if (shape := _shape_of_block(block))))
     if shapes == ["openai-responses"] or (is_message and ("status" in fields or "openai-chat" in shapes)):
         return "openai-responses"
     role = fields.peek("role")
-    if _is_row(fields) or not openai_chat.MESSAGE_KEYS.isdisjoint(fields.names()):
+    if is_of_chat or (role is not None and bytes(role) == b'"developer"'):
         return "openai-chat"
-    return "openai-chat" if role is not None and bytes(role) == b'"developer"' else next(iter(shapes), None)
+    return next(iter(shapes), None)
 
 
 def _is_row(fields: Fields) -> bool:
@@ -264,24 +294,14 @@ def _is_row(fields: Fields) -> bool:
 def shape_of_results(fields: Fields) -> Shape | None:
     """The shape whose results a tool's row holds as blocks, as some write them; None for any other message."""
     role = fields.peek("role")
-    for keys in _blocks_of(fields) if role is not None and bytes(role) in _TOOL_ROLES else ():
+    for keys in fields.objects("content") if role is not None and bytes(role) in _TOOL_ROLES else ():
+        if keys is None:
+            continue
         if "toolResult" in keys:
             return "bedrock-converse"
         if bytes(keys.get("type", b"")) == b'"tool_result"':
             return "anthropic"
     return None
-
-
-def _blocks_of(fields: Fields) -> list[dict[str, Raw]]:
-    """The members of each block of a message's content that is an object."""
-    content = fields.peek("content")
-    if content is None or not starts_with(content, b"["):
-        return []
-    try:
-        return _BLOCKS.decode(content)
-    except msgspec.ValidationError:
-        items = as_list(content, fields.at("content"))
-        return [as_object(item, "") for item in items if starts_with(item, b"{")]
 
 
 def shape_of_head(keys: dict[str, Raw]) -> Shape:

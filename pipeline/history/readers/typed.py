@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import GenericAlias
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from types import GenericAlias, UnionType
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.healthy import IsSound, Stretch, healthy_stretches
+from pipeline.history.readers.fields import Fields
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
 from pipeline.model import Block, Own, Text, Turn
 
@@ -30,8 +31,13 @@ _T = TypeVar("_T")
 
 # How many parts of a content may not fit for the others to be read together.
 _MISFITS: Final = 2
-# Where msgspec says that a list does not fit.
+# Where msgspec says that a list does not fit, and the lists on the way to an object with a member that is not declared.
 _INDEX: Final = re.compile(r"`\$\[(\d+)\]")
+_LISTS: Final = re.compile(r"\.(\w+)\[(\d+)\]")
+_UNDECLARED: Final = "Object contains unknown field"
+
+Declared: TypeAlias = dict[bytes, dict[str, Any]]
+"""The members of the structs of a union, by their tags as JSON: None, or what is declared of the structs in a list."""
 
 # The usual keys beside ``messages``, in the order in which they then stand in a body.
 _USUAL_KEYS: Final = (
@@ -54,6 +60,13 @@ class Healthy(Struct, frozen=True):
     stretches: Sequence[Stretch] = ()
 
 
+class Misfit(Struct, frozen=True):
+    """A message that is not healthy, and why its decode failed, if it did."""
+
+    reader: StrictReader[Any]
+    reason: str = ""
+
+
 class StrictReader(Generic[_T]):
     """Reads healthy messages of one shape.
 
@@ -63,6 +76,8 @@ class StrictReader(Generic[_T]):
         turn_of: the turn of a message at an index, or None where it needs mending.
         is_telling: whether a message can be of no other shape.
         is_sound: whether the free-form JSON in a block can stay as it is; None where ``turn_of`` has looked at that.
+        meant: members that are not declared and yet have a meaning for the tolerant reader.
+        kept_whole: members of a block that is kept with everything that stands beside them.
     """
 
     def __init__(
@@ -72,6 +87,9 @@ class StrictReader(Generic[_T]):
         turn_of: Callable[[_T, int], Turn | None],
         is_telling: Callable[[_T], bool],
         is_sound: IsSound | None = None,
+        *,
+        meant: Iterable[str] = (),
+        kept_whole: Iterable[str] = (),
     ) -> None:
         messages = GenericAlias(tuple, (message, ...))
         beside = [(key, Raw | UnsetType, UNSET) for key in _USUAL]
@@ -83,6 +101,9 @@ class StrictReader(Generic[_T]):
         self._turn_of = turn_of
         self._is_telling = is_telling
         self._is_sound = is_sound
+        self._declared = _declared_in(message)
+        self._meant = frozenset(meant)
+        self._kept_whole = frozenset(kept_whole)
 
     def read_document(self, text: bytes) -> tuple[Healthy, dict[str, Raw]] | None:
         """A document with only the usual keys beside its messages, which are all healthy, and these keys; or None."""
@@ -97,15 +118,85 @@ class StrictReader(Generic[_T]):
         messages = decoded(self._list, value)
         return None if messages is None else self._healthy(messages)
 
-    def read_message(self, value: Raw | bytes, index: int) -> Healthy | None:
-        """One message if it is healthy, or None."""
-        message = decoded(self._message, value)
-        turn = None if message is None else self._turn_of(message, index)
-        if message is None or turn is None or (self._is_sound and not _are_sound((turn,), self._is_sound)):
-            return None
+    def read_message(self, value: Raw | bytes, index: int) -> Healthy | Misfit:
+        """One message if it is healthy."""
+        try:
+            message = self._message.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return Misfit(self, str(error))
+        turn = self._turn_of(message, index)
+        if turn is None or (self._is_sound and not _are_sound((turn,), self._is_sound)):
+            return Misfit(self)
         if turn.own is not UNSET and not _is_own_harmless(turn.own):
-            return None
+            return Misfit(self)
         return Healthy([turn], self._shape if self._is_telling(message) else CANONICAL)
+
+    def read_declared(self, fields: Fields, index: int, misfit: Misfit) -> Turn | None:
+        """A message that is healthy but for members that no declaration names: they are left out, with a fix each.
+
+        Args:
+            fields: the message.
+            index: where it stands.
+            misfit: why it is not healthy as it is.
+        """
+        reason = misfit.reason if misfit.reader is self else _UNDECLARED
+        for _ in range(_MISFITS):
+            odd: list[tuple[Fields, Iterable[str]]] = []
+            lists = _LISTS.findall(reason) if reason.startswith(_UNDECLARED) else None
+            kept = None if lists is None else self._kept(fields, self._declared, lists, odd)
+            if kept is None:
+                break
+            found = self.read_message(msgspec.json.encode(kept), index)
+            if isinstance(found, Healthy):
+                for each, declared in odd:
+                    each.ignore(*declared)
+                    each.drop_rest()
+                fields.clear()
+                return found.turns[0]
+            reason = found.reason
+        return None
+
+    def _kept(
+        self,
+        fields: Fields,
+        declared: Declared,
+        lists: Sequence[tuple[str, str]],
+        odd: list[tuple[Fields, Iterable[str]]],
+    ) -> dict[str, Raw] | None:
+        """What of an object is declared; None where more of it has a meaning.
+
+        Args:
+            fields: the object.
+            declared: the members of each kind of it.
+            lists: the way to the place to look at: names of lists, and an index in each.
+            odd: where objects with other members are added, with what is declared of them.
+        """
+        kind = fields.peek("type")
+        members = declared.get(b"" if kind is None else bytes(kind)) or declared.get(b"")
+        kept = fields.members()
+        if members is None:
+            return kept
+        others = kept.keys() - members.keys()
+        if not (self._meant.isdisjoint(others) and (not others or self._kept_whole.isdisjoint(kept))):
+            return None
+        if others:
+            kept = {name: value for name in members if (value := fields.peek(name)) is not None}
+        for name, at in lists[:1]:
+            blocks: list[dict[str, Raw] | None] = []
+            for i, block in enumerate(fields.objects(name)):
+                inside = lists[1:] if i == int(at) else ()
+                place = f"{fields.at(name)}.{i}"
+                blocks.append(
+                    None
+                    if block is None
+                    else self._kept(Fields(block, place, fields.notes), members[name], inside, odd)
+                )
+            if None in blocks:
+                return None
+            kept[name] = Raw(msgspec.json.encode(blocks))
+        if others:
+            odd.append((fields, members))
+        return kept
 
     def _healthy(self, messages: Sequence[_T]) -> Healthy | None:
         turns = self._turns(messages, 0)
@@ -166,6 +257,27 @@ class StrictParts(Generic[_T]):
             read = ((at, self._read_one(part, f"{path}.{at}")) for at, part in zip(left, parts, strict=True))
             return {at: placed for at, placed in read if placed is not None}
         return {}
+
+
+def _declared_in(kind: Any) -> Declared:  # noqa: ANN401  a type, or a union of types
+    found: Declared = {}
+    for each in _kinds_of(kind):
+        if isinstance(each, type) and issubclass(each, Struct):
+            tag = each.__struct_config__.tag
+            members = {field.encode_name: _declared_in_list(field.type) for field in structs.fields(each)}
+            if tag is not None:
+                members["type"] = None
+            found[b"" if tag is None else msgspec.json.encode(tag)] = members
+    return found
+
+
+def _declared_in_list(kind: Any) -> Declared | None:  # noqa: ANN401  a type, or a union of types
+    lists = (get_args(each)[0] for each in _kinds_of(kind) if get_origin(each) in (tuple, list))
+    return next(map(_declared_in, lists), None)
+
+
+def _kinds_of(kind: Any) -> Sequence[Any]:  # noqa: ANN401  a type, or a union of types
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
 
 
 def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:
