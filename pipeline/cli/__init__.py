@@ -23,7 +23,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "test": ("pipeline.cli.cases:test_command", "Check histories of your own against every promise."),
     "demo": ("pipeline.demo:demo_command", "Run the whole pipeline on recorded sessions."),
     "worker": ("pipeline.cli.worker:worker_command", "Run a worker until it is stopped."),
-    "ingest": ("pipeline.cli.ingest:ingest_group", "Pipe turns or provider events into their topic."),
+    "ingest": (
+        "pipeline.cli.ingest:ingest_group",
+        "Pipe turns, provider events or requests to providers into their topic.",
+    ),
     "send": ("pipeline.cli.send:send_command", "Send published requests, and feed the answers back."),
     "inspect": (
         "pipeline.cli.inspect:inspect_command",

@@ -229,7 +229,7 @@ ANSWER_SECONDS = 15
 
 
 class Sender:
-    """Sends one session's records to one topic, in order."""
+    """Sends records to one topic, each session's in order; to one session where a record names no other."""
 
     def __init__(self, producer: AIOKafkaProducer, topic: str, key: bytes) -> None:
         self._producer = producer
@@ -238,14 +238,17 @@ class Sender:
         self._sent: list[Awaitable[Any]] = []
         self.count = 0
 
-    async def send(self, value: bytes | None, headers: list[tuple[str, bytes]] | None = None) -> None:
+    async def send(
+        self, value: bytes | None, headers: list[tuple[str, bytes]] | None = None, key: bytes | None = None
+    ) -> None:
         """Hand a record over; waits where too many are on their way.
 
         Raises:
             InputError: the record is larger than its topic takes.
         """
         try:
-            self._sent.append(await self._producer.send(self._topic, value=value, key=self._key, headers=headers or []))
+            sent = await self._producer.send(self._topic, value=value, key=key or self._key, headers=headers or [])
+            self._sent.append(sent)
         except MessageSizeTooLargeError as error:
             size = len(value or b"")
             raise InputError("record_too_large", f"a record of {size} bytes; {LARGEST_INPUT} is the most") from error

@@ -1,4 +1,4 @@
-"""``reknit ingest``: pipe turns or provider events from a file or stdin into their topic."""
+"""``reknit ingest``: pipe turns, provider events or requests to providers from a file or stdin into their topic."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import re
 import sys
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import IO
 
@@ -15,9 +16,11 @@ import msgspec
 from pipeline.cli import Group
 from pipeline.cli.broker import run_with_broker, sender
 from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.core import SOURCE_NAMES
+from pipeline.cli.core import SOURCE_NAMES, TARGET_NAMES
 from pipeline.cli.output import fail, say
+from pipeline.cli.requests import Conversations, Places, read_line
 from pipeline.errors import InputError, ReknitError
+from pipeline.registry import target_named
 from pipeline.session import Session
 from pipeline.settings import Config
 from pipeline.stages.base import Record
@@ -33,13 +36,15 @@ FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay
 
 # What a history document may say beside its messages, as the record that opens a session says it.
 _OPENING = ("model", "system", "tools", "params", "targets", "policy")
+# Reasons why lines were passed over that are told, the most frequent ones.
+_MOST_REASONS = 10
 # So many bytes of a stream are one record at most.
 _PIECE = 1 << 16
 
 
 @click.group("ingest", cls=Group)
 def ingest_group() -> None:
-    """Pipe turns or provider events into their topic."""
+    """Pipe turns, provider events or requests to providers into their topic."""
 
 
 @ingest_group.command("events")
@@ -124,6 +129,64 @@ async def _send_turns(config: Config, session: str, file: str) -> None:
         finally:
             await sending.delivered()
             say(f"{sending.count} records to {AGENT_TURNS}, session {session}")
+
+
+@ingest_group.command("requests")
+@broker_options
+@wait_option
+@click.option("--target", default="", help=f"Whose requests they are, where no URL says it: {TARGET_NAMES}.")
+@click.option("--session-from", default="", metavar="PLACE", help="Where a line names the session: a.dotted.name.")
+@click.option("--producer", default="", help="The program that sent them, as name/version.")
+@click.option("--producer-from", default="", metavar="PLACE", help="Where a line names that program.")
+@FILE
+def ingest_requests(
+    target: str,
+    session_from: str,
+    producer: str,
+    producer_from: str,
+    file: str,
+    config_file: str | None,
+    **options: str | None,
+) -> None:
+    """Pipe requests that a platform sends to its providers: a log of HTTP as JSON lines, one request a line.
+
+    A line has the `body` (also `request.body`, `request_body`, or is the body itself) and the `url` (also
+    `request.url`, `uri`, `path` with `host`), which says whose request it is. What goes on from a session's last body
+    appends what is new, anything else restores its history. Lines that are no request to a model are passed over, and
+    counted by reason.
+    """
+    config = configured(config_file, **options)
+    places = Places(session=session_from, producer=producer_from, target=target)
+    try:
+        if target:
+            target_named(target)
+    except ReknitError as error:
+        fail(error)
+    run_with_broker(config, lambda: _send_requests(config, places, producer, file))
+
+
+async def _send_requests(config: Config, places: Places, producer: str, file: str) -> None:
+    conversations, passed, taken, again = Conversations(), Counter[str](), 0, 0
+    async with sender(config, AGENT_TURNS, "") as sending:
+        async for line in _pieces(file, "events"):
+            if not line.strip():
+                continue
+            try:
+                logged = read_line(line, places)
+                session, records = conversations.records_of(logged)
+            except ReknitError as error:
+                passed[f"{error.code}: {error.message}"] += 1
+                continue
+            taken, again = taken + bool(records), again + (not records)
+            named = logged.producer or producer
+            headers = [(names.PRODUCER, named.encode())] if named else []
+            for record in records:
+                await sending.send(msgspec.json.encode(record), headers, session.encode())
+        await sending.delivered()
+        said = f"{taken} requests of {len(conversations.sessions)} sessions to {AGENT_TURNS}, {again} sent again"
+        say(f"{said}; {passed.total()} lines passed over")
+        for why, count in passed.most_common(_MOST_REASONS):
+            say(f"{count:>8}  {why}")
 
 
 def _usable(document: bytes, number: int) -> list[bytes]:

@@ -97,10 +97,14 @@ def refuse_chained(params: Container[str]) -> None:
     Raises:
         InputError: there is one.
     """
-    for name in _CHAINS:
-        if name in params:
-            message = "a request that goes on from one that the provider keeps cannot be made again from the log"
-            raise InputError("chained", message, path=f"params.{name}")
+    for name in chains_in(params):
+        message = "a request that goes on from one that the provider keeps cannot be made again from the log"
+        raise InputError("chained", message, path=f"params.{name}")
+
+
+def chains_in(params: Container[str]) -> list[str]:
+    """The parameters by which a request goes on from what the provider keeps."""
+    return [name for name in _CHAINS if name in params]
 
 
 def _changed(policy: Policy, change: PolicyChange) -> Policy:

@@ -1,0 +1,198 @@
+"""Lines of an HTTP log become turns of sessions: whose they are, what is new in them, and what they lead to."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from build import answered, called, said, user
+
+from pipeline.cli.requests import Conversations, Places, read_line
+from pipeline.errors import InputError
+from pipeline.stages.base import Record
+from pipeline.stages.turns import TurnsStage
+from topics import PROVIDER_REQUESTS
+
+HI, YES, GO = user("hi"), said("yes?"), user("go")
+URL = "https://api.anthropic.com/v1/messages"
+
+
+def line(*messages, url=URL, session="s", **more):
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages, **more}
+    return json.dumps({"url": url, "headers": {"X-Session": session}, "body": body}).encode()
+
+
+def fed(*lines, **places):
+    """For each line its session and the records of it, by type."""
+    conversations, places = Conversations(), Places(**places)
+    found = []
+    for each in lines:
+        session, records = conversations.records_of(read_line(each, places))
+        found.append((session, json.loads(msgspec.json.encode(records))))
+    return found
+
+
+def kinds(found):
+    return [[record["type"].partition(".")[2] for record in records] for _, records in found]
+
+
+def published(found):
+    """The bodies that a worker would publish, by line."""
+    stages, bodies, offset = {}, [], 0
+    for session, records in found:
+        stage = stages.setdefault(session, TurnsStage())
+        rows = [
+            Record(partition=0, offset=offset + at, key=session.encode(), value=msgspec.json.encode(record))
+            for at, record in enumerate(records)
+        ]
+        offset += len(rows)
+        outputs = stage.process(rows).outputs
+        bodies.append([json.loads(each.value) for each in outputs if each.topic == PROVIDER_REQUESTS])
+    return bodies
+
+
+NEW = ["opened", "restored", "wanted"]
+ANSWERED = [HI, called("a"), answered("a")]
+
+
+@pytest.mark.parametrize(
+    ("bodies", "expected"),
+    [
+        ([[HI]], [NEW]),
+        ([[HI], [HI, YES, GO]], [NEW, ["appended", "appended"]]),
+        ([[HI], ANSWERED], [NEW, ["appended", "appended"]]),
+        ([[HI], [HI, YES]], [NEW, ["appended", "wanted"]]),
+        ([[HI], [HI, called("a", "b"), answered("a")]], [NEW, ["appended", "appended", "wanted"]]),
+        ([[HI], [HI, called("a"), GO]], [NEW, ["appended", "appended"]]),
+        ([[HI], [HI]], [NEW, []]),
+        ([[HI, YES, GO], [HI]], [NEW, ["restored", "wanted"]]),
+        ([[HI, YES, GO], [HI, YES, user("stop")]], [NEW, ["restored", "wanted"]]),
+    ],
+)
+def test_a_body_that_goes_on_appends_what_is_new_and_any_other_restores(bodies, expected):
+    found = fed(*[line(*messages) for messages in bodies], session="headers.x-session")
+    assert kinds(found) == expected
+    assert {session for session, _ in found} == {"s"}
+    assert [len(one) for one in published(found)] == [1 if records else 0 for records in expected]
+
+
+def test_other_tools_or_another_model_open_the_session_anew_and_keep_its_history():
+    found = fed(line(HI), line(HI, YES, GO, model="claude-opus-4-1"), line(HI, YES, GO, max_tokens=10))
+    assert kinds(found) == [NEW, ["opened", "appended", "appended"], ["opened", "wanted"]]
+    assert [one[0]["model"] for one in published(found)] == [
+        "claude-sonnet-4-5",
+        "claude-opus-4-1",
+        "claude-sonnet-4-5",
+    ]
+
+
+def test_a_cache_mark_that_moves_and_a_text_that_becomes_a_block_are_no_other_history():
+    marked = {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}
+    found = fed(line({"role": "user", "content": "hi"}), line(marked, YES, GO))
+    assert kinds(found) == [NEW, ["appended", "appended"]]
+
+
+def test_conversations_without_a_name_are_told_apart_by_what_they_go_on_from():
+    other = [HI, said("no"), user("why?")]
+    found = fed(
+        line(HI), line(HI, YES, GO), line(*other), line(HI, YES, GO, said("ok"), user("on")), line(*other, YES, GO)
+    )
+    assert [session == found[0][0] for session, _ in found] == [True, True, False, True, False]
+    assert found[2][0] == found[4][0]
+    assert kinds(found) == [NEW, ["appended"] * 2, NEW, ["appended"] * 2, ["appended"] * 2]
+
+
+def test_the_same_log_gives_the_same_records_and_what_goes_on_may_be_fed_again():
+    lines = [line(HI), line(HI, YES, GO), line(user("else")), line(HI, YES, user("other")), line(HI)]
+    assert fed(*lines) == fed(*lines)
+    first = fed(*lines, session="headers.x-session")
+    ids = [record["id"] for _, records in first for record in records]
+    assert len(set(ids)) == len(ids)
+    assert [one != [] for one in published(first[:2] + first[:2])] == [True, True, False, False]
+
+
+MESSAGES, CONTENTS = {"messages": [{"role": "user", "content": "hi"}]}, {"contents": [{"parts": [{"text": "hi"}]}]}
+BEDROCK = "https://bedrock-runtime.us-east-1.amazonaws.com/model/"
+
+
+@pytest.mark.parametrize(
+    ("logged", "target", "model"),
+    [
+        ({"url": URL, "body": MESSAGES}, "anthropic", ""),
+        ({"request": {"url": URL, "body": json.dumps(MESSAGES)}}, "anthropic", ""),
+        ({"host": "api.openai.com", "path": "/v1/chat/completions", "request_body": MESSAGES}, "openai-chat", ""),
+        ({"url": "https://a.openai.azure.com/x/chat/completions?v=1", "body": MESSAGES}, "openai-chat", ""),
+        ({"url": "https://api.mistral.ai/v1/chat/completions", "body": MESSAGES}, "vllm", ""),
+        ({"uri": "/v1/responses", "body": {"input": "hi"}}, "openai-responses", ""),
+        (
+            {"url": "https://x/v1beta/models/gemini-2.5-pro:streamGenerateContent", "body": CONTENTS},
+            "gemini",
+            "gemini-2.5-pro",
+        ),
+        (
+            {"url": f"{BEDROCK}us.amazon.nova%3A0/converse-stream", "body": MESSAGES},
+            "bedrock-converse",
+            "us.amazon.nova:0",
+        ),
+        ({"url": f"{BEDROCK}anthropic.claude-v2/invoke", "body": MESSAGES}, "anthropic", "anthropic.claude-v2"),
+        (
+            {"url": "https://h/v1/p/publishers/anthropic/models/claude-x:rawPredict", "body": MESSAGES},
+            "anthropic",
+            "claude-x",
+        ),
+        ({"request": {"url": URL, "postData": {"text": json.dumps(MESSAGES)}}}, "anthropic", ""),
+        (CONTENTS, "gemini", ""),
+        ({"input": "hi"}, "openai-responses", ""),
+    ],
+)
+def test_the_endpoint_says_whose_request_it_is(logged, target, model):
+    found = read_line(json.dumps(logged).encode(), Places())
+    assert (found.target, found.model) == (target, model)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (b"not JSON", "not_json"),
+        (b"[1]", "not_json"),
+        (b"[" * 3000, "not_json"),
+        ({"url": URL}, "no_body"),
+        ({"url": URL, "body": "not JSON"}, "no_body"),
+        ({"url": URL, "body": {"query": 1}}, "no_body"),
+        ({"url": f"{URL}/count_tokens", "body": MESSAGES}, "provider_unknown"),
+        ({"url": "https://h/v1/embeddings", "body": {"input": "hi"}}, "provider_unknown"),
+        ({"body": MESSAGES}, "provider_unknown"),
+        ({"url": URL, "body": {"messages": {"role": "user"}}}, "wrong_type"),
+        ({"url": URL, "body": {"messages": [json.loads("[" * 900 + "]" * 900)]}}, "too_deep"),
+        ({"url": URL, "body": {**MESSAGES, "tools": 1}}, "wrong_type"),
+        ({"url": URL, "body": {**MESSAGES, "tools": [1]}}, "wrong_type"),
+    ],
+)
+def test_what_is_no_request_to_a_model_is_said(given, code):
+    line = given if isinstance(given, bytes) else json.dumps(given).encode()
+    with pytest.raises(InputError) as raised:
+        Conversations().records_of(read_line(line, Places()))
+    assert raised.value.code == code
+
+
+def test_places_name_the_session_the_program_and_whose_requests_they_are():
+    given = {"body": {**MESSAGES, "metadata": {"user_id": "u1"}}, "request": {"headers": {"User-Agent": "crew/2"}}}
+    places = Places(session="body.metadata.user_id", producer="request.headers.user-agent", target="anthropic")
+    found = read_line(json.dumps(given).encode(), places)
+    assert (found.session, found.producer, found.target) == ("u1", "crew/2", "anthropic")
+    text = json.dumps({"body": json.dumps(given["body"])}).encode()
+    assert read_line(text, places).session == "u1"
+
+
+def test_what_goes_on_from_what_a_provider_keeps_is_left_to_the_worker_to_refuse():
+    ((session, records),) = fed(json.dumps({"input": "hi", "previous_response_id": "resp_1"}).encode())
+    assert (session, [record["type"] for record in records]) == ("log-chained", ["session.opened"])
+
+
+def test_the_sessions_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr("pipeline.cli.requests._MOST_SESSIONS", 2)
+    conversations = Conversations()
+    for name in "abcab":
+        conversations.records_of(read_line(line(user(name)), Places()))
+        assert len(conversations.sessions) == len(conversations.ends) <= 2
