@@ -108,7 +108,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch_records: Annotated[
         int, Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one.")
     ] = 8_000
-    batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one transaction holds at most.")] = 32 * _MIB
+    batch_bytes: Annotated[int, Meta(ge=1, description="Bytes that one transaction holds at most.")] = 8 * _MIB
     commit_interval_ms: Annotated[
         int,
         Meta(

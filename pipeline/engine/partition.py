@@ -274,9 +274,12 @@ class Partition:
         result, done, at, size = Result(), 0, 0, 0
         while at < len(records):
             part = await with_objects(records[at : at + self._slices.length], self._runtime.source_objects)
-            before = time.perf_counter()
             try:
-                made = self._kept.stage.process(part)
+                async with self._runtime.processing:
+                    before = time.perf_counter()
+                    made = self._kept.stage.process(part)
+                    took = time.perf_counter() - before
+                    await asyncio.sleep(0)
             except OSError:
                 raise  # a stage does nothing that can raise it: its store failed
             except Exception as error:  # noqa: BLE001 - a stage's bug, whatever it raises; or it wants to stop
@@ -286,7 +289,6 @@ class Partition:
                 await self._process_poisoned(part)
                 result, done, size, started = Result(), 0, 0, time.monotonic()
             else:
-                took = time.perf_counter() - before
                 made_bytes = self._add_result(result, made, part)
                 self._slices.note_cost(len(part), made_bytes, took)
                 size += made_bytes
@@ -295,8 +297,6 @@ class Partition:
             if size > self._tuning.batch_bytes and at < len(records):
                 await self._commit(result, part[-1].offset + 1, done, started)
                 result, done, size, started = Result(), 0, 0, time.monotonic()
-            if at < len(records):
-                await asyncio.sleep(0)
         await self._commit(result, position, done, started)
 
     def _add_result(self, result: Result, made: Result, part: Sequence[Record]) -> int:

@@ -75,6 +75,8 @@ class Runtime:
         self.tuning = tuning
         self.objects = objects
         self.restores = asyncio.Semaphore(tuning.restores)
+        # Held for a slice of records and a turn of the event loop, so that what is on its way goes on between slices.
+        self.processing = asyncio.Lock()
         self._answered_at = time.monotonic()
         metrics.watch_broker(lambda: self.silent_seconds)
         self.failure: ReknitError | None = None

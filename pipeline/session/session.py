@@ -49,7 +49,11 @@ class Session:
         model: str | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        self._at_work = WorkingHistory(_named(targets), policy_from(policy), setting_from(system, tools, model, params))
+        setting = setting_from(system, tools, model, params)
+        self._begin(WorkingHistory(_named(targets), policy_from(policy), setting))
+
+    def _begin(self, work: WorkingHistory) -> None:
+        self._at_work = work
         # What was configured since, and by target why the prefix is new.
         self._configured: tuple[WorkingHistory, dict[str, str]] | None = None
         self._last_role: Role | None = None
@@ -275,11 +279,13 @@ class Session:
         Raises:
             InternalError: the head cannot be read, or a segment is missing, or is not what was written.
         """
-        session = cls()
         try:
-            session._work = WorkingHistory.load(head, segments)
+            work = WorkingHistory.load(head, segments)
         except _UNREADABLE as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
+        # A history that is made only to be thrown away would take a third of the time.
+        session = cls.__new__(cls)
+        session._begin(work)  # noqa: SLF001  as __init__ does
         return session
 
 

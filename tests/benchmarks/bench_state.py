@@ -123,14 +123,16 @@ async def one_worker(sessions, turns, server, directory):
     port = kafka_broker.free_port()
     place = (server.bootstrap, "")
     found = directory / "resident"
-    disk = lab.make_fleet(*place, directory / "disk", lambda: port, more='[state]\nstore = "disk"\n')
-    memory = lab.make_fleet(*place, directory / "memory", lambda: port)
-    if not found.exists():
-        await lab.make_topics(*place)
-        found.write_text(str(await resident_after(disk, place, sessions, turns)))
-    resident = int(found.read_text())
-    with_volume = await seconds_until_ready(disk)
-    without = await seconds_until_ready(memory)
+    with (
+        lab.make_fleet(*place, directory / "disk", lambda: port, more='[state]\nstore = "disk"\n') as disk,
+        lab.make_fleet(*place, directory / "memory", lambda: port) as memory,
+    ):
+        if not found.exists():
+            await lab.make_topics(*place)
+            found.write_text(str(await resident_after(disk, place, sessions, turns)))
+        resident = int(found.read_text())
+        with_volume = await seconds_until_ready(disk)
+        without = await seconds_until_ready(memory)
     measure.report(
         measure.Finding(
             what=f"{sessions:,} sessions of {turns} turns of 300 bytes through one worker with the disk store",

@@ -55,6 +55,7 @@ class Counting(Stage):
             if record.value == b"stop":
                 raise StoppedError("stopped", "in.v1/0/2")
             value = record.value if record.value.startswith(b"big") else b"%d:%d" % (record.offset, self.count)
+            value = b"x" * 4_000 if record.value == b"large" else value
             result.outputs.append(Output("out.v1", record.key, value))
         result.changes[b"count"] = b"%d" % self.count
         result.tally[("seen",)] = len(records)
@@ -157,11 +158,12 @@ async def make(monkeypatch):
     made = []
     monkeypatch.setattr(module, "_REOPEN_SECONDS", 0.001)
 
-    async def build(*, state=None, position=None, metrics=None, scope=None, **tuning):
+    async def build(*, state=None, position=None, metrics=None, scope=None, runtime=None, **tuning):
         broker = Broker()
         broker.state, broker.position = state or {}, position
         monkeypatch.setattr(state_module, "restore", broker.restore)
-        runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning), scope=scope)
+        if runtime is None:
+            runtime = Runtime(config(), {"in.v1": Counting}, metrics or Recording(), Tuning(**tuning), scope=scope)
         told = broker.positions.append
         actor = Partition(
             runtime,
@@ -283,11 +285,30 @@ async def test_a_batch_is_bounded_in_records_and_bytes_but_takes_one_at_least(ma
 
 async def test_outputs_beyond_the_bound_are_committed_in_parts(make):
     broker, actor, _ = await make(batch_bytes=10_000, slice_records=1)
-    actor.offer(span(0, *(fetched(offset, b"big" + b"x" * 3_000) for offset in range(3)), fetched(3)))
-    await until(lambda: actor.next == 4)
-    broker.gate.clear()
-    assert sum(len(batch.outputs) for batch in broker.batches) == 4
-    assert all(len(batch.outputs) <= 4 for batch in broker.batches)
+    actor.offer(span(0, *(fetched(offset, b"large") for offset in range(4)), fetched(4)))
+    await until(lambda: actor.next == 5)
+    assert [len(batch.outputs) for batch in broker.batches] == [3, 2]
+
+
+async def test_partitions_take_turns_so_that_the_event_loop_breathes_between_slices(make, monkeypatch):
+    turns, slices = 0, []
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    process = Counting.process
+    monkeypatch.setattr(Counting, "process", lambda stage, records: slices.append(turns) or process(stage, records))
+    _, one, runtime = await make(slice_records=1)
+    _, other, _ = await make(runtime=runtime)
+    counting = asyncio.create_task(count_turns())
+    for actor in (one, other):
+        actor.offer(span(0, *(fetched(offset) for offset in range(5))))
+    await until(lambda: one.next == other.next == 5)
+    counting.cancel()
+    assert len(slices) == len(set(slices)) == 10
 
 
 async def test_an_output_that_no_topic_takes_becomes_a_letter(make):
