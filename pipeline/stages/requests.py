@@ -51,13 +51,10 @@ class Publisher:
 
     def certain(self, fixes: Iterable[Fix]) -> None:
         """Tell fixes that nothing will undo, unless a request told them already."""
-        told = self._entry.told
         for fix in fixes:
-            identity = _identity(fix)
-            if identity in told:
-                told.discard(identity)
-            elif _identity(structs.replace(fix, target="")) not in told:
+            if not self._is_told(fix):
                 self._fixes.publish_fix(fix, self._entry.turn)
+            self._entry.told.discard(_identity(fix))
 
     def requests(self, reason: Reason) -> None:
         """Publish a request for each target whose body has changed, or for each that was asked for."""
@@ -69,7 +66,8 @@ class Publisher:
             # Whether a mend that is watched was made can change with each request, settled or not.
             open_fixes = [*opened[target], *done.watched]
             self._request(done, open_fixes, reason)
-            still_open.update(map(_identity, open_fixes))
+            # One that all targets needed may be certain for some of them while it is still open for the others.
+            still_open.update(identity for fix in open_fixes for identity in _identities(fix))
         self._entry.told &= still_open
 
     def _request(self, done: Normalized, open_fixes: Sequence[Fix], reason: Reason) -> None:
@@ -148,13 +146,15 @@ class Publisher:
     # Fixes.
 
     def _tell_once(self, fix: Fix, request_id: str, *, remember: bool) -> None:
-        identity = _identity(fix)
-        if identity not in self._entry.told:
+        if not self._is_told(fix):
             self._fixes.publish_fix(fix, self._entry.turn, request_id=request_id)
         if remember:
-            self._entry.told.add(identity)
+            self._entry.told.add(_identity(fix))
         else:
-            self._entry.told.discard(identity)
+            self._entry.told.discard(_identity(fix))
+
+    def _is_told(self, fix: Fix) -> bool:
+        return not self._entry.told.isdisjoint(_identities(fix))
 
 
 def _refused(done: Normalized) -> Violation | None:
@@ -179,3 +179,8 @@ def _identity(fix: Fix) -> str:
     """The same for one mend, whether it is told with a request or once it is certain."""
     observed = " observed" if fix.observed else ""
     return f"{fix.code} {fix.path} {fix.target} {fix.before} {fix.after}{observed}"
+
+
+def _identities(fix: Fix) -> tuple[str, str]:
+    """Under which a mend may have been told: for its target, or for all of them at once."""
+    return _identity(fix), _identity(structs.replace(fix, target=""))

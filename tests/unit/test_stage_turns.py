@@ -188,6 +188,20 @@ def test_a_fix_that_only_some_targets_need_is_told_once_for_each_of_them():
     assert needing == ["anthropic", "openai-chat"]
 
 
+def test_a_fix_that_all_targets_needed_is_told_once_though_it_is_certain_later_for_one():
+    """Where the blank turn is left out, its neighbours are one exchange, so that the call settles an exchange later."""
+    turns = [
+        user("go"),
+        called("c"),
+        user(""),
+        said("ok"),
+        *[turn for n in range(9) for turn in (user("q"), said("a"))],
+    ]
+    found = run(OPENED | {"targets": ["openai-responses", "cascade"]}, *map(appended, turns))
+    told = [json.loads(output.value) for output in of(found, HISTORY_FIXES)]
+    assert [fix.get("target", "") for fix in told if fix["code"] == "result_synthesised"] == [""]
+
+
 CONVERSE = {**OPENED, "targets": ["bedrock-converse"], "model": "us.amazon.nova-pro-v1:0"}
 WATCHED = {
     **CONVERSE,
