@@ -148,14 +148,17 @@ class History:
             self.exchanges.append(Exchange(number=self.number))
             self.ids.begin_turn()
         exchange = self.exchanges[-1]
-        if exchange.assistant and not continues(exchange.assistant[-1], turn, pieces):
-            if self._is_apart(exchange, pieces) or not self._book.makes("turns_merged"):
-                exchange.assistant_starts.append(Start(turn.index))
-            else:
-                self._book.note_fix("turns_merged", turn.place)
+        held = len(exchange.assistant)
+        begins = held > 0 and not continues(exchange.assistant[-1], turn, pieces)
+        apart = begins and (self._is_apart(exchange, pieces) or not self._book.makes("turns_merged"))
+        if begins and not apart:
+            self._book.note_fix("turns_merged", turn.place)
         for piece in pieces:
             self._add_assistant_piece(exchange, piece, turn)
-        exchange.name_assistant(turn.id)
+        if not apart:
+            exchange.name_assistant(turn.id)
+        elif len(exchange.assistant) > held:  # no message begins with calls that only come again
+            exchange.assistant_starts.append(Start(turn.index, turn.id))
 
     def _is_apart(self, exchange: Exchange, pieces: list[Piece]) -> bool:
         """Whether what the assistant says next is a message of its own beside the last one."""
@@ -321,8 +324,7 @@ class History:
 
     def _firm(self, exchange: Exchange) -> bool:
         goes = self.policy.missing_result == "drop" and self._book.makes("call_unanswered")
-        stay = self.structure.unanswered or not goes
-        return self.structure.reasoning_alone or exchange.firm(unanswered_stay=stay)
+        return self.structure.reasoning_alone or exchange.firm(unanswered_stay=self.structure.unanswered or not goes)
 
     def _seal(self, exchange: Exchange) -> bool:
         """Settle an exchange's assistant turn if it can be; its user turn may still grow."""

@@ -254,6 +254,30 @@ def perturbed_histories(draw: st.DrawFn) -> list[JSON]:
     return history
 
 
+@st.composite
+def open_histories(draw: st.DrawFn) -> list[JSON]:
+    """Histories that end with open turns: calls whose results come late, in any order, or never, and breakpoints."""
+    history = draw(healthy_histories())
+    waiting: list[str] = []
+    for number in range(draw(st.integers(2, 7))):
+        ids = [f"open_{number}_{at}" for at in range(draw(st.sampled_from([0, 1, 1, 2])))]
+        called = [{"type": "tool_use", "id": id_, "name": "read", "input": {}} for id_ in ids]
+        history.append({"role": "assistant", "content": [{"type": "text", "text": "well"}, *called]})
+        waiting += ids
+        come = draw(st.lists(st.sampled_from(waiting), max_size=3, unique=True)) if waiting else []
+        waiting = [id_ for id_ in waiting if id_ not in come]
+        blocks = [
+            {"type": "tool_result", "tool_use_id": id_, "content": draw(st.sampled_from(RESULTS))} for id_ in come
+        ]
+        if not blocks or draw(st.booleans()):
+            blocks.append({"type": "text", "text": "go on"})
+        history.append({"role": "user", "content": blocks})
+    for turn in history[-8:]:
+        if draw(st.booleans()):
+            turn["content"][-1] = turn["content"][-1] | {"cache_control": MARK}
+    return history
+
+
 _SIDES: Final = {"user": "input", "assistant": "output"}
 # What is said, called or returned, as a row of each shape.
 _ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
@@ -293,7 +317,7 @@ mixed_histories: Histories = _mixed.map(lambda rows: [{"role": "user", "content"
 
 # A history may be well for long before something happens to it.
 spoilt_histories: Histories = st.builds(lambda well, ill: well + ill, healthy_histories(), broken_histories)
-histories: Histories = st.one_of(broken_histories, broken_histories, tool_loops(), spoilt_histories)
+histories: Histories = st.one_of(broken_histories, broken_histories, tool_loops(), spoilt_histories, open_histories())
 
 policies: Strategy = st.fixed_dictionaries(
     {},

@@ -14,7 +14,7 @@ from pipeline import Session, normalize
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.testing import Kit
-from pipeline.testing.strategies import mixed_histories, perturbed_histories
+from pipeline.testing.strategies import broken_histories, mixed_histories, open_histories, perturbed_histories
 
 everybody = pytest.mark.parametrize("asked", ASKED, ids=str)
 READABLE = [asked for asked in ASKED if asked.provider.shape]
@@ -184,6 +184,29 @@ def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, mes
             assert (found.unjudged, found.body, found.sha256) == (whole.unjudged, whole.body, whole.sha256)
             assert (found.fixes, found.ledger, found.ids) == (whole.fixes, whole.ledger, whole.ids)
             assert (found.violations, found.prefix_bytes) == (whole.violations, whole.prefix_bytes)
+
+
+@settings(max_examples=100 * SCALE)
+@given(messages=st.one_of(broken_histories, open_histories(), mixed_histories, perturbed_histories()), policy=policies)
+def test_all_promises_hold_for_every_target_of_one_session_at_once(messages, policy):
+    session, before = Session(TARGETS, policy), {}
+    for count, message in enumerate(messages, start=1):
+        session.append(message)
+        for target in TARGETS:
+            step, whole = session.request(target), normalize(messages[:count], to=target, policy=policy)
+            assert (step.body, step.unjudged, step.sha256) == (whole.body, whole.unjudged, whole.sha256)
+            assert (step.ids, step.violations) == (whole.ids, whole.violations)
+            assert sorted(step.fixes, key=repr) == sorted(whole.fixes, key=repr)
+            assert sorted(step.ledger, key=repr) == sorted(whole.ledger, key=repr)
+            settled, earlier = before.get(target, (b"", 0))
+            assert step.unjudged.startswith(settled) or not step.prefix_bytes
+            assert step.prefix_bytes >= earlier or not step.prefix_bytes
+            before[target] = step.unjudged[: step.prefix_bytes], step.prefix_bytes
+    for target in TARGETS:
+        kit = Kit(target, policy)
+        kit.accounted(messages)
+        if TARGETS[target].shape:
+            kit.idempotent(messages)
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
