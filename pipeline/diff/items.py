@@ -113,6 +113,8 @@ def _screen_item(entry: Entry, beside: dict[str, Any]) -> _Piece:
     for part in (content, content["result"], content.get("completed")):
         if part is not None:
             del part["item_id"]
+    # An earlier item's id, which is compared where that item is.
+    content["repeats"] = bool(content.get("repeats"))
     return _Piece(entry.item_type, entry.item_id, content)
 
 

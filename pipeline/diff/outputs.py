@@ -249,9 +249,9 @@ def _letters(side: Iterable[Published]) -> list[_Told]:
         content["value"] = record.digest.hex()
         found[place, code, rule, *content.items()] = _Told(
             subject="rejection" if code == "rejected" else "dead letter",
-            label=rule or code,
+            label=rule if code == "rejected" else code,
             place=place,
-            named=(code, rule),
+            named=(code, rule, said.get(names.ERROR_TARGET, "")),
             content=content,
         )
     return list(found.values())
