@@ -18,6 +18,22 @@ SETTLED_SECONDS = 1.0
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 REQUIRED = "REKNIT_REQUIRE_BROWSER" in os.environ
 
+# Each would ask for a picture, show a dialog or write to the console, if a browser took it for more than text.
+HOSTILE = (
+    "<script>alert('ran')</script>",
+    "<script src=http://127.0.0.1:9/x.js></script>",
+    "<img src=http://127.0.0.1:9/x.png onerror=alert('ran')>",
+    "\"><svg onload=alert('ran')>",
+    "' autofocus onfocus=alert('ran') x='",
+    "<iframe src=\"javascript:alert('ran')\"></iframe>",
+    "</pre></details></main><style>@import 'http://127.0.0.1:9/x.css'; body { display: none }</style>",
+    "<a href=\"javascript:alert('ran')\">here</a>",
+    "{{ 7 * 7 }} {% include 'base.html' %}",
+    "<!-- ]]> --!><base href=http://127.0.0.1:9/>",
+)
+# No policy can keep a page from going elsewhere; only escaping does.
+ELSEWHERE = "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>"
+
 needs_browser = pytest.mark.skipif(CHROMIUM is None and not REQUIRED, reason="no Chromium (Debian package `chromium`)")
 
 

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "export": ("pipeline.cli.sessions:export_command", "Print a session as a document that restores it."),
     "import": ("pipeline.cli.sessions:import_command", "Restore sessions from what `export` printed."),
+    "diff": ("pipeline.cli.diff:diff_command", "Compare what two runs over the same input published."),
     "forget": ("pipeline.cli.forget:forget_command", "Have a session forgotten, and say what still holds it."),
     "objects": ("pipeline.cli.forget:objects_group", "Delete large values that no record names any more."),
     "config": ("pipeline.cli.config:config_group", "Show the configuration and where each value comes from."),

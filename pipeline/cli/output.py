@@ -21,6 +21,7 @@ class Exit(IntEnum):
     CLEAN = 0
     UNUSABLE = 2
     MENDED = 3
+    DIFFERENT = 3
     REJECTED = 4
     # What may pass (EX_TEMPFAIL): a broker that is down.
     DOWN = 75

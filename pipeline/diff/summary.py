@@ -89,12 +89,15 @@ def _versions(side: dict[str, list[Published]]) -> tuple[str, ...]:
     return tuple(sorted({value.decode("utf-8", "replace") for name, value in written if name in _VERSIONS}))
 
 
+LIMITED = "a limit of its tenant refused records, which depends on the tenant's other sessions"
+
+
 def _not_comparable(side: dict[str, list[Published]]) -> str:
     """Why the records of a side say nothing about another side's, if they do not."""
     for record in side.get(DEAD_LETTERS, ()):
         said = texts(record)
         if names.ERROR_LIMIT in said:
-            return "a limit of its tenant refused records, which depends on the tenant's other sessions"
+            return LIMITED
         if said.get(names.ERROR_CODE) == "forgotten":
             return "forgotten"
     if any(names.CAUSE not in texts(record) for record in side.get(PROVIDER_REQUESTS, ())):
@@ -125,7 +128,9 @@ class Tally(Struct, kw_only=True):
     counts: Counter[str] = field(default_factory=Counter)
     kinds: dict[tuple[str, str, str], Kind] = field(default_factory=dict)
 
-    def add_session(self, compared: Compared) -> None:
+    def add_session(self, compared: Compared) -> bool:
+        """Count a session; whether it is an example of some kind."""
+        is_example = False
         self.sessions += 1
         self.differing += bool(compared.changes)
         self.counts.update(compared.counts)
@@ -138,7 +143,9 @@ class Tally(Struct, kw_only=True):
                 kind.sessions += 1
                 if len(kind.examples) < _EXAMPLES:
                     kind.examples.append((compared.session, change))
+                    is_example = True
             seen[name] += 1
+        return is_example
 
     def ranked(self) -> list[Kind]:
         """Kinds by subject in the order of the comparison, the most frequent first."""
@@ -155,15 +162,21 @@ class Summary(Struct, kw_only=True):
     Attributes:
         plain: sessions that one version wrote on each side.
         mixed: sessions of which several versions wrote a side, listed apart.
-        not_comparable: sessions that were not compared, by the reason.
+        not_comparable: sessions that were not compared, or what came of one of their inputs, by the reason.
+        uncovered: how many records were left out because only one side can have them.
     """
 
     plain: Tally = field(default_factory=Tally)
     mixed: Tally = field(default_factory=Tally)
     not_comparable: dict[str, list[str]] = field(default_factory=dict)
+    uncovered: int = 0
 
-    def add_session(self, compared: Compared) -> None:
+    def add_session(self, compared: Compared) -> bool:
+        """Count a session; whether it is an example of some kind of difference."""
         if compared.not_comparable:
-            self.not_comparable.setdefault(compared.not_comparable, []).append(compared.session)
-        else:
-            (self.mixed if compared.mixed else self.plain).add_session(compared)
+            self.leave_out(compared.session, compared.not_comparable)
+            return False
+        return (self.mixed if compared.mixed else self.plain).add_session(compared)
+
+    def leave_out(self, session: str, why: str) -> None:
+        self.not_comparable.setdefault(why, []).append(session)

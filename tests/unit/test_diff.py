@@ -20,7 +20,7 @@ from published import (
     with_value,
 )
 
-from pipeline.diff.summary import COMPARED_TOPICS, Summary, compare_session
+from pipeline.diff.summary import COMPARED_TOPICS, LIMITED, Summary, compare_session
 from pipeline.diff.values import ABSENT, aligned, differing, read_json, unified
 from pipeline.model import Policy
 from pipeline.rules.base import Rule
@@ -31,7 +31,6 @@ from pipeline.targets._openai import chat
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics import headers as names
 
-LIMITED = "a limit of its tenant refused records, which depends on the tenant's other sessions"
 LOG = turns(
     OPENED | {"targets": ["anthropic", "openai-chat"]},
     *appended(

@@ -1,28 +1,13 @@
 """Pages that stand alone: what others wrote is text in them, can be seen, and never runs."""
 
 import pytest
-from browser import needs_browser, open_page
+from browser import ELSEWHERE, HOSTILE, needs_browser, open_page
 from jinja2 import DictLoader, UndefinedError
 
 import pipeline.pages
 from pipeline.pages import render, shown
 from pipeline.text.invisible import visible
 
-# Each would ask for a picture, show a dialog or write to the console, if a browser took it for more than text.
-HOSTILE = (
-    "<script>alert('ran')</script>",
-    "<script src=http://127.0.0.1:9/x.js></script>",
-    "<img src=http://127.0.0.1:9/x.png onerror=alert('ran')>",
-    "\"><svg onload=alert('ran')>",
-    "' autofocus onfocus=alert('ran') x='",
-    "<iframe src=\"javascript:alert('ran')\"></iframe>",
-    "</pre></details></main><style>@import 'http://127.0.0.1:9/x.css'; body { display: none }</style>",
-    "<a href=\"javascript:alert('ran')\">here</a>",
-    "{{ 7 * 7 }} {% include 'base.html' %}",
-    "<!-- ]]> --!><base href=http://127.0.0.1:9/>",
-)
-# No policy can keep a page from going elsewhere; only escaping does.
-ELSEWHERE = "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>"
 PAGE = """{% extends "base.html" %}
 {% block title %}{{ texts[0] }}{% endblock %}
 {% block content %}{% for text in texts %}

@@ -1,0 +1,163 @@
+"""Which records of two sides can be compared: those that both would have, had nothing changed.
+
+A replay covers what its plan says, a live pipeline what its topics still hold. What only one side can have is left out;
+a session of which that leaves too little is listed with the reason, and nothing of it is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+
+from pipeline.diff.outputs import Published, texts
+from pipeline.diff.summary import LIMITED
+from pipeline.replay.plan import Plan, digest_of
+from pipeline.replay.spool import Both
+from pipeline.stages.base import Record
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from topics import headers as names
+
+
+class Place(NamedTuple):
+    """A record of an input."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def behind(topic: str, record: Published | Record) -> Place | None:
+    """The record of an input that led to this one, where it says so; items and recorded turns do not."""
+    said = {name: value.decode("utf-8", "replace") for name, value in record.headers}
+    if topic == HISTORY_FIXES:
+        fix = _FIX.decode((record.value if isinstance(record, Record) else record.read()) or b"{}")
+        return Place(PROVIDER_EVENTS if fix.source else AGENT_TURNS, record.partition, fix.offset)
+    if topic == PROVIDER_REQUESTS:
+        found = said.get(names.CAUSE, "").split("/")
+    elif topic == DEAD_LETTERS:
+        found = [said.get(name, "") for name in (names.ERROR_TOPIC, names.ERROR_PARTITION, names.ERROR_OFFSET)]
+    else:
+        return None
+    if len(found) == 3 and found[1].isdigit() and found[2].isdigit():
+        return Place(found[0], int(found[1]), int(found[2]))
+    return None
+
+
+class _Fix(Struct):
+    offset: int = 0
+    source: str = ""
+
+
+_FIX = msgspec.json.Decoder(_Fix)
+
+# A partition of an output.
+Partition: TypeAlias = tuple[str, int]
+
+
+class Side(Struct, kw_only=True):
+    """What one side is, as far as it bounds the comparison.
+
+    Attributes:
+        name: as the command was given it.
+        plan: where it is a replay.
+        begins_late: the partitions of its outputs whose oldest records are gone, each with the offset in each input up
+            to which records may have led to one of them; all records of an input that is not named.
+        went_on: the sessions that have events behind the end of the other side's plan.
+    """
+
+    name: str
+    plan: Plan | None = None
+    begins_late: dict[Partition, dict[str, int]] = field(default_factory=dict)
+    went_on: set[bytes] = field(default_factory=set)
+
+
+_WHY = {"expired": "its first record has expired", "limited": LIMITED}
+
+
+class Coverage:
+    """What can be compared of two sides."""
+
+    def __init__(self, sides: tuple[Side, Side]) -> None:
+        self._sides = sides
+        self._plans = [side.plan for side in sides if side.plan is not None]
+        self._uncompared = {
+            (each.session, each.topic): _WHY[each.why] for plan in self._plans for each in plan.uncompared
+        }
+
+    def takes(self, session: bytes) -> bool:
+        """Whether a session was asked for, by every plan."""
+        return all(plan.takes(_text(session)) or self._is_forgotten(session) for plan in self._plans)
+
+    def why_not(self, both: Both) -> Mapping[str, str]:
+        """Why what comes of an input cannot be compared of a session, by the input; mostly of none."""
+        session = _text(both.session)
+        if self._is_forgotten(both.session):
+            return dict.fromkeys(_INPUTS, "forgotten")
+        found = {topic: self._uncompared[session, topic] for topic in _INPUTS if (session, topic) in self._uncompared}
+        if any(both.session in side.went_on for side in self._sides):
+            found.setdefault(PROVIDER_EVENTS, "its events went on behind the end of the replay")
+        for side, own, others in zip(self._sides, both[1:], both[:0:-1], strict=True):
+            items = [record for record in own if record.topic == SESSION_ITEMS]
+            lost = [record for record in others if record.topic == SESSION_ITEMS]
+            if lost and not items and (SESSION_ITEMS, lost[0].partition) in side.begins_late:
+                found.setdefault(PROVIDER_EVENTS, f"its items may have expired in {side.name or 'the live topics'}")
+        return found
+
+    def covered(self, both: Both, without: Iterable[str]) -> Both:
+        """The records of a session that both sides can have, without what comes of some inputs."""
+        left_out = set(without)
+        late = [side.begins_late for side in self._sides if side.begins_late]
+        if not (left_out or late or self._plans):
+            return both
+
+        def covers(record: Published) -> bool:
+            place = behind(record.topic, record)
+            if place is None:
+                return self._covers_stream(both.session, record, left_out)
+            floors = [gone[record.topic, record.partition] for gone in late if (record.topic, record.partition) in gone]
+            return (
+                place.topic not in left_out
+                and all(place.offset > floor.get(place.topic, place.offset) for floor in floors)
+                and all(plan.covers(*place) for plan in self._plans)
+            )
+
+        return Both(both.session, list(filter(covers, both.before)), list(filter(covers, both.after)))
+
+    def _covers_stream(self, session: bytes, record: Published, left_out: set[str]) -> bool:
+        if PROVIDER_EVENTS in left_out and record.topic in {SESSION_ITEMS, AGENT_TURNS}:
+            return False
+        if record.topic == AGENT_TURNS:
+            # A recorded turn does not say of which run it is.
+            return all(plan.ranges is None for plan in self._plans)
+        run = texts(record).get(names.RUN)
+        return all(plan.covers_run(_text(session), run) for plan in self._plans)
+
+    def _is_forgotten(self, session: bytes) -> bool:
+        return any(plan.forgotten and digest_of(session) in plan.forgotten for plan in self._plans)
+
+
+_INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
+
+
+def _text(session: bytes) -> str:
+    return session.decode("utf-8", "replace")
+
+
+class _Written(Struct):
+    type: str = ""
+    origin: str = ""
+
+
+_WRITTEN = msgspec.json.Decoder(_Written)
+
+
+def is_of_worker(value: bytes | None) -> bool:
+    """Whether a record of agent.turns is one that the stream side wrote: a recorded turn, or a provider's answer."""
+    try:
+        written = _WRITTEN.decode(value or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return (written.type, written.origin) in {("turn.appended", "recorded"), ("provider.answered", "reknit")}

@@ -1,0 +1,234 @@
+"""``reknit diff`` over folders of dry runs: what it prints, how it ends, and the page that it writes."""
+
+import json
+
+import pytest
+from browser import ELSEWHERE, HOSTILE, needs_browser, open_page
+from build import said, user
+from click.testing import CliRunner
+from msgspec import structs
+from published import OPENED, answers, appended, processed, turns, with_header
+
+from pipeline.cli import main
+from pipeline.replay.folder import PartitionFiles, begin
+from pipeline.replay.plan import Plan, Uncompared, digest_of
+from pipeline.replay.spool import Spool
+from pipeline.stages.base import Output, Record
+from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS
+from topics import headers as names
+from topics.declarations import RECORDED_PREFIX
+
+ENDS = {AGENT_TURNS: [1000, 1000], PROVIDER_EVENTS: [1000, 1000]}
+PLAN = Plan(id="r", version="1", created=0, source_prefix="", partitions=2, starts={}, ends=ENDS)
+
+
+def session(key, *words, answer="Hello world"):
+    log = [OPENED, *appended(*(message for each in words for message in (user(each), said("ok"))))]
+    return processed(turns(*log, key=key), answers(answer, key=key))
+
+
+def folder(place, *sessions, plan=PLAN):
+    """A dry run with sessions turn by turn in its partitions."""
+    begin(place, plan)
+    for number in range(plan.partitions):
+        files = PartitionFiles(place, number)
+        for output in (output for outputs in sessions[number :: plan.partitions] for output in outputs):
+            is_input = output.topic in {AGENT_TURNS, PROVIDER_EVENTS}
+            topic = RECORDED_PREFIX + output.topic if is_input else output.topic
+            files.append(Output(topic, output.key, output.value, output.headers), 0)
+        files.finish(dict.fromkeys(ENDS, 1000))
+    return str(place)
+
+
+def diff(*arguments):
+    done = CliRunner().invoke(main, ["diff", *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done
+
+
+def lines(done):
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def both(tmp_path):
+    """Two dry runs of three sessions, one of which said something else."""
+    same = [session(b"s1", "one", "two"), session(b"s3", "five")]
+    before = folder(tmp_path / "a", same[0], session(b"s2", "three"), same[1])
+    after = folder(tmp_path / "b", same[0], session(b"s2", "Three", answer="Goodbye"), same[1])
+    return before, after
+
+
+def test_the_same_twice_differs_in_nothing(both):
+    done = diff(both[0], both[0], "--expect-none")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1] == (
+        "3 sessions compared: 0 differ (4 requests, 18 records of items, 3 recorded turns)"
+    )
+
+
+def test_what_differs_is_told_by_session_and_summed(both):
+    done = diff(*both, "--expect-none", "--json")
+    assert done.exit_code == 3
+    session, summary = lines(done)
+    assert session["session"] == "s2"
+    assert session["changes"][0] == {
+        "subject": "request",
+        "how": "changed",
+        "label": "anthropic block text",
+        "place": "anthropic agent.turns.v1/0/1",
+        "path": "messages.0.content.0.text",
+        "lines": ["-three", "+Three"],
+    }
+    assert summary["summary"]["compared"]["sessions"] == 3
+    assert [(kind["subject"], kind["how"], kind["label"], kind["count"], kind["examples"])
+            for kind in summary["summary"]["compared"]["kinds"]] == [
+        ("request", "changed", "anthropic block text", 1, ["s2"]),
+        ("item", "changed", "text", 1, ["s2"]),
+        ("item", "changed", "turn/result", 1, ["s2"]),
+        ("recorded", "changed", "turn.appended", 1, ["s2"]),
+    ]  # fmt: skip
+
+
+def test_people_read_the_same_in_lines(both):
+    text = diff(*both).stdout
+    assert "3 sessions compared: 1 differ" in text
+    assert (
+        "       1 in 1 sessions  request changed: anthropic block text\n"
+        "          s2  anthropic agent.turns.v1/0/1  messages.0.content.0.text\n"
+        "            -three\n"
+        "            +Three\n"
+    ) in text
+
+
+def test_one_session_may_be_asked_for(both):
+    assert diff(*both, "--session", "s1", "--session", "s3", "--expect-none").exit_code == 0
+    assert diff(*both, "--session", "s2", "--expect-none").exit_code == 3
+
+
+def test_nothing_compared_is_not_nothing_that_differs(both):
+    done = diff(*both, "--session", "nobody", "--expect-none")
+    assert done.exit_code == 2
+    assert "nothing was compared" in done.stderr
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_session_that_one_side_lacks_is_told(both, tmp_path, number):
+    less = folder(tmp_path / "c", session(b"s1", "one", "two"))
+    sides = [both[0], less]
+    summary = lines(diff(*sides[:: 1 - 2 * number], "--json"))[-1]["summary"]["compared"]
+    assert (summary["sessions"], summary["differ"]) == (3, 2)
+    assert {(kind["how"], kind["sessions"]) for kind in summary["kinds"]} == {(("vanished", "appeared")[number], 2)}
+
+
+def test_what_a_plan_leaves_out_is_listed_and_not_compared(both, tmp_path):
+    plan = structs.replace(
+        PLAN,
+        uncompared=[Uncompared("s1", PROVIDER_EVENTS, "expired"), Uncompared("s3", AGENT_TURNS, "limited")],
+        forgotten=[digest_of(b"s2")],
+    )
+    other = folder(tmp_path / "c", session(b"s1", "one", "two"), plan=plan)
+    told = lines(diff(both[0], other, "--json"))[-1]["summary"]
+    assert told["not_compared"] == {
+        "its first record has expired": ["s1"],
+        "forgotten": ["s2"],
+        "a limit of its tenant refused records, which depends on the tenant's other sessions": ["s3"],
+    }
+    # Of the first the requests are compared, of the last the items.
+    assert (told["compared"]["sessions"], told["compared"]["differ"]) == (2, 1)
+    assert told["compared"]["counts"] == {"requests": 2, "records of items": 6, "recorded turns": 1}
+
+
+def test_what_lies_beyond_a_plan_is_left_out_on_both_sides(both, tmp_path):
+    ranges = {AGENT_TURNS: [[(0, 2)], [(0, 2)]], PROVIDER_EVENTS: [[], []]}
+    plan = structs.replace(PLAN, ranges=ranges, chosen={"s1": []})
+    first = [
+        output for output in session(b"s1", "one", "two") if b"agent.turns.v1/0/1" in dict(output.headers).values()
+    ]
+    other = folder(tmp_path / "c", first, plan=plan)
+    told = lines(diff(both[0], other, "--json", "--expect-none"))[-1]["summary"]
+    assert (told["compared"]["differ"], told["compared"]["counts"], told["left_out"]) == (0, {"requests": 1}, 8)
+
+
+def test_a_session_of_several_versions_is_counted_apart(both, tmp_path):
+    outputs = session(b"s1", "One", "two")
+    at = next(at for at, output in enumerate(outputs) if output.topic == PROVIDER_REQUESTS)
+    outputs[at] = with_header(outputs[at], names.REKNIT_VERSION, b"0.0.9")
+    mixed = folder(tmp_path / "c", outputs, session(b"s2", "three"), session(b"s3", "five"))
+    done = diff(both[0], mixed, "--expect-none")
+    assert done.exit_code == 0
+    assert "1 sessions compared that several versions wrote, counted apart: 1 differ" in done.stdout
+
+
+def test_a_folder_that_is_no_dry_run_or_not_finished_is_said(both, tmp_path):
+    assert diff(both[0], f"{tmp_path}/").exit_code == 2
+    begin(tmp_path / "half", PLAN)
+    done = diff(both[0], str(tmp_path / "half"))
+    assert done.exit_code == 2
+    assert "partitions 0, 1 are not there yet" in done.stderr
+
+
+def test_a_terminal_is_not_driven_by_what_it_is_shown(tmp_path):
+    sides = [
+        folder(tmp_path / name, session(b"s\x1b[2J\n3 sessions", word))
+        for name, word in (("a", "\x1b[31m"), ("b", "\u202e"))
+    ]
+    text = diff(*sides).stdout
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "s⟦U+001B⟧[2J⟦U+000A⟧3 sessions" in text
+    assert "-⟦U+001B⟧[31m" in text
+
+
+def test_a_spool_keeps_one_copy_of_a_large_value_and_reads_it_when_asked(tmp_path, monkeypatch):
+    value = b"x" * 100_000
+    with Spool() as spool:
+        for side in (0, 1):
+            for offset in (1, 0):
+                spool.add_record(side, PROVIDER_REQUESTS, Record(partition=0, offset=offset, key=b"s", value=value))
+        (both,) = spool.sessions()
+        assert [record.offset for record in both.before] == [0, 1]
+        assert {record.read() for record in (*both.before, *both.after)} == {value}
+        assert spool._database.execute("SELECT count(*) FROM large").fetchone() == (1,)
+        directory = spool._directory.name
+    with pytest.raises(FileNotFoundError):
+        (tmp_path / directory).stat()
+
+
+# The page.
+
+
+@pytest.fixture
+def page(tmp_path):
+    def written(before, after):
+        place = tmp_path / "page.html"
+        diff(before, after, "--html", str(place))
+        return place
+
+    return written
+
+
+@needs_browser
+async def test_the_page_shows_hostile_content_and_runs_none_of_it(page, tmp_path):
+    texts = (*HOSTILE, ELSEWHERE, "a\u202eb\u200bc")
+    sides = [
+        folder(tmp_path / name, *(session(text.encode(), text + more, answer=text + more) for text in texts))
+        for name, more in (("a", ""), ("b", " more"))
+    ]
+    opened = await open_page(page(*sides), ask=["document.querySelectorAll('details[id]').length"])
+    assert (opened.requests, opened.dialogs, opened.messages) == ([], [], [])
+    assert opened.values == [len(texts)]
+    opened = await open_page(page(*sides), ask=["document.querySelectorAll('script, img, iframe, svg, base').length"])
+    assert opened.values == [0]
+
+
+@needs_browser
+async def test_the_page_says_what_differs(page, both):
+    opened = await open_page(page(*both), ask=["document.body.textContent"])
+    (text,) = opened.values
+    for words in ("1differ", "request changed", "anthropic block text", "messages.0.content.0.text", "three", "Three"):
+        assert words in text
+
+
+def test_a_page_says_that_nothing_differs(page, both):
+    assert "<p>Nothing differs.</p>" in page(both[0], both[0]).read_text(encoding="utf-8")
