@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker chaos bench mutants kafka schemas docs clean distclean
+.PHONY: help demo test lint format unit broker chaos bench mutants record kafka schemas docs clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench: $(VENV)/.dev ## measure the budgets beside the peers; writes build/benchm
 mutants: ## change the core in small ways and show what no test notices (ARGS="--sample 200 --seed 1")
 	@$(MAKE) --no-print-directory VENV=$(VENV)-mutants $(VENV)-mutants/.mutants
 	@$(VENV)-mutants/bin/python tests/mutants.py $(ARGS)
+
+record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scripted API, with no other network; needs root
+	@$(BIN)/python tests/record/agents.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)

@@ -22,10 +22,10 @@ from pipeline.targets.base import Writer
 from pipeline.targets.bedrock_converse import BedrockConverse
 from pipeline.targets.cascade import Cascade
 from pipeline.targets.claude_cli import ClaudeCli
-from pipeline.targets.copilot_cli import CopilotCli
 from pipeline.targets.gemini import Gemini
 from pipeline.targets.openai_chat import OpenAIChat
 from pipeline.targets.openai_responses import OpenAIResponses
+from pipeline.targets.prompt import CodexCli, CopilotCli
 from pipeline.targets.vllm import Vllm
 
 
@@ -79,6 +79,7 @@ _OURS = (
     _ours(BedrockConverse(), "bedrock-converse", equalities=CONVERSE, blocks=("messages", "content")),
     _ours(Gemini(), "gemini", equalities=GEMINI, blocks=("contents", "parts")),
     _ours(CopilotCli(), None, prompt=True),
+    _ours(CodexCli(), None, prompt=True),
     _ours(Cascade(), None, speaks=True),
 )
 TARGETS: dict[str, Target] = {target.name: target for target in _OURS}

@@ -18,6 +18,7 @@ from pipeline.rules import (
     bedrock_converse,
     cascade,
     claude_cli,
+    codex_cli,
     copilot_cli,
     gemini,
     openai_chat,
@@ -38,6 +39,7 @@ _EVERY: tuple[tuple[RuleSet[Any], Catalogue], ...] = (
     (vllm.Vllm(), vllm.CATALOGUE),
     (claude_cli.ClaudeCli(), claude_cli.CATALOGUE),
     (copilot_cli.CopilotCli(), copilot_cli.CATALOGUE),
+    (codex_cli.CodexCli(), codex_cli.CATALOGUE),
     (cascade.Cascade(), cascade.CATALOGUE),
 )
 RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}

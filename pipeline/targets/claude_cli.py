@@ -41,12 +41,12 @@ from pipeline.text.flatten import (
     with_pieces,
 )
 from pipeline.text.jsontext import ascii_quoted, in_ascii, spaced
-from pipeline.text.neutral import Guard
+from pipeline.text.neutral import KEYWORD, MENTION, Guard
 
 NAME: Final = "claude-cli"
 
 _OPENING: Final = '{"type": "user", "message": {"role": "user", "content": '
-_GUARD: Final = Guard(LINES, mentions=True, keywords=True)
+_GUARD: Final = Guard(LINES, (MENTION, KEYWORD))
 
 _encode = msgspec.json.Encoder().encode
 

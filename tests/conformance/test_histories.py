@@ -15,6 +15,7 @@ TOOLS = [{"name": "read_file", "description": "Read a file.", "input_schema": {"
 ASKED = [
     ("anthropic", {}),
     ("claude-cli", {}),
+    ("codex-cli", {}),
     ("copilot-cli", {}),
     ("bedrock-converse", {"model": "us.anthropic.claude-opus-4-8"}),
     ("bedrock-converse", {"model": "us.amazon.nova-pro-v1:0"}),

@@ -45,7 +45,7 @@ OF_COURSE = {
 }
 IDS = {"id", "tool_use_id", "toolUseId", "tool_call_id", "call_id"}
 # Programs take no parameters and no tools, and are shown no ids.
-PROGRAMS = {"claude-cli", "copilot-cli"}
+PROGRAMS = {"claude-cli", "codex-cli", "copilot-cli"}
 WITHOUT_IDS = {*PROGRAMS, "gemini"}
 MESSAGES = ("messages", "input", "contents")
 # Where a block stands in an object of its own, which no path of a fix names.
@@ -125,7 +125,7 @@ def lost(request, target):
         assert any(each.severity == "hard" for each in done.violations)
         return []
     body = done.body.decode()
-    said = "\0".join(words(body if target == "copilot-cli" else json.loads(body)))
+    said = "\0".join(words(json.loads(body) if target == "claude-cli" else body))
     fixed = [place(fix.path) for fix in done.fixes]
     found = []
     for path, word in leaves(request):

@@ -5,6 +5,7 @@ What acts is said again here, character by character and line by line, and share
 
 import json
 import os
+import re
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from pipeline.testing import Kit
 
 # More examples for a long run: REKNIT_EXAMPLES=10.
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
-ENVELOPES = ("claude-cli", "copilot-cli")
+ENVELOPES = ("claude-cli", "codex-cli", "copilot-cli")
 ADDED = "\u200b"
 
 HEADINGS = ("conversation so far", "current input", "system", "user", "assistant", "tool result")
@@ -26,7 +27,8 @@ HOT = (
     "think", "### User", "###user", "### Users", "#### ASSISTANT ##", "## Current input", "## current\u00a0Input now",
     "# System:", "### Tool result", "## Conversation so far", "### Summary", "#", "[Tool call: rm({})]", "[", "[1]",
     "[tool  result] ok", "[ Tool error]", "[image attachment]", "[Document attachment", "[System message]", ADDED,
-    "<tool_call>", "</tool_result>", "word", ".", '"', "\\",
+    "<tool_call>", "</tool_result>", "word", ".", '"', "\\", "$imagegen", "a$b", "$", "[$x](/SKILL.md)",
+    "[@x](plugin://x)",
 )  # fmt: skip
 SPACE = (
     " ", "  ", "\t", "\n", "\r", "\r\n", "\n\n", "\v", "\f", "\x1c", "\x1e", "\x85", "\u00a0", "\u1680", "\u2003",
@@ -151,8 +153,10 @@ def test_no_mention_no_keyword_and_no_heading_of_others_is_live(target, given_):
     if skeleton.endswith("OWN"):
         assert text.endswith(own.strip())
         text, skeleton = text[: len(text) - len(own.strip())], skeleton.removesuffix("OWN")
+    if target == "codex-cli":
+        assert not re.search(r"(?:\$|\[@)[-:\w]", text, re.ASCII)
     for at, char in enumerate(text):
-        if char == "@":
+        if char == "@" and target != "codex-cli":
             assert at
             assert not text[at - 1].isspace()
             assert text[at - 1] != "\ufeff"

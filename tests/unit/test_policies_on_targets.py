@@ -27,7 +27,7 @@ def said(done):
     """What a request says: its messages, or its text."""
     if done.body is None:
         return None
-    if done.target == "copilot-cli":
+    if TARGETS[done.target].prompt:
         return done.body.decode()
     body = json.loads(done.body)
     return body["message"]["content"] if done.target == "claude-cli" else body[LISTS.get(done.target, "messages")]

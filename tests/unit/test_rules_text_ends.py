@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline import Session, validate
 from pipeline.rules import RULE_SETS
 
-TEXTS = ("claude-cli", "copilot-cli")
+TEXTS = ("claude-cli", "codex-cli", "copilot-cli")
 ENVELOPE = '{"type": "user", "message": {"role": "user", "content": '
 OPENINGS = (
     f'{ENVELOPE}"',
@@ -58,6 +58,8 @@ pieces = st.one_of(st.sampled_from([piece.encode() for piece in PIECES]), st.jus
 )
 @example("claude-cli", OPENINGS[0].encode(), [b" "], ENDINGS[0].encode())
 @example("copilot-cli", b"a", [b"x" * 131_072], b"b")
+@example("codex-cli", b"a", [b"x" * 1_048_574], b"b")
+@example("codex-cli", b"a", [b"x" * 1_048_575], b"b")
 def test_the_ends_tell_what_the_whole_tells(target, opening, inside, ending):
     rules = RULE_SETS[target]
     if not all(map(rules.inert, inside)):
@@ -79,6 +81,8 @@ def test_the_ends_tell_what_the_whole_tells(target, opening, inside, ending):
         ("claude-cli", OPENINGS[7], '"}}', None),  # no newline
         ("claude-cli", OPENINGS[8], 'n"}}\n', None),  # inside an escape
         ("claude-cli", OPENINGS[1] + "\\u2028", '"}}\n', None),
+        ("codex-cli", "a", "\0", []),
+        ("codex-cli", " ", " ", None),
         ("copilot-cli", " ", " ", None),
         ("copilot-cli", "a\0", "", None),
     ],

@@ -175,6 +175,23 @@ def test_nothing_else_is_a_repeat(lines):
     assert {entry.repeats for entry in whole(*lines).view.entries} == {""}
 
 
+NOTICES = [
+    ("Reconnecting... 1/5 (stream disconnected before completion: cut)", True),
+    ("Reconnecting... 1/5", True),
+    ("Reconnecting... waiting for network (Connection failed: error sending request)", True),
+    ("stream error: stream disconnected before completion: cut; retrying 1/5 in 188ms…", True),
+    ("unexpected status 400 Bad Request: bad", False),
+]
+
+
+@pytest.mark.parametrize(("message", "again"), NOTICES)
+def test_a_notice_says_whether_codex_asks_again_and_ends_nothing(message, again):
+    found = whole(said(0, "A"), {"type": "error", "message": message}, said(1, "B"))
+    assert [(error.message, error.will_retry) for error in only(found.items, AgentError)] == [(message, again)]
+    assert [block["text"] for block in found.blocks] == ["A", "B"]
+    assert [ended.is_error for ended in only(found.items, TurnResult)] == [False]
+
+
 def test_a_call_that_runs_while_codex_asks_again_keeps_its_result():
     begun = command(1, "started", status="in_progress")
     found = whole(said(0, "A"), begun, AGAIN, command(1, **RAN), said(2, "A"), command(3, **RAN))

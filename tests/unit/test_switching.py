@@ -23,6 +23,7 @@ MODELS = {
     "openai-chat": "deepseek-reasoner",
     "vllm": "deepseek-reasoner",
     "claude-cli": "claude-sonnet-4-5",
+    "codex-cli": "gpt-5.1-codex",
     "copilot-cli": "gpt-5-mini",
 }
 # Who signs, and how each says that it thought.

@@ -213,6 +213,9 @@ def test_a_prompt_holds_neither_media_nor_a_nul():
     done = normalize([user("a\0b", PICTURE)], to="copilot-cli")
     assert done.text == "a\ufffdb\n[image attachment]"
     assert [fix.code for fix in done.fixes] == ["nul_replaced", "image_stubbed"]
+    piped = normalize([user("a\0b", PICTURE)], to="codex-cli")
+    assert piped.text == "a\0b\n[image attachment]"
+    assert [fix.code for fix in piped.fixes] == ["image_stubbed"]
     done = normalize([user({"type": "hologram"})], to="copilot-cli")
     assert done.text == "[Nothing of this turn can be shown to this model.]"
     assert [fix.code for fix in done.fixes] == ["unknown_dropped", "turn_stubbed"]

@@ -37,8 +37,9 @@ from pipeline.streams.framing.mending import check_strings
 from pipeline.streams.redelivery import mark_of
 from topics.items import SessionInit, TurnResult, Usage
 
-# How Codex says that it asks again: "Reconnecting... 1/5 (…)", up to 0.44 "stream error: …; retrying 1/5 in 188ms…".
-_AGAIN: Final = re.compile(r"(?:reconnecting\.\.\.|; retrying) \d+/\d+", re.IGNORECASE)
+# How Codex says that it asks again: "Reconnecting... 1/5 (…)", "Reconnecting... waiting for network (…)", up to 0.44
+# "stream error: …; retrying 1/5 in 188ms…".
+_AGAIN: Final = re.compile(r"\Areconnecting\.\.\. |; retrying \d+/\d+ in ", re.IGNORECASE)
 _WORDS: Final = {"agent_message": "text", "reasoning": "thinking"}
 # Lines about items that are remembered: one that comes again is a redelivery, for items are numbered.
 _MOST_LINES: Final = 64

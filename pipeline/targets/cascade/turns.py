@@ -46,8 +46,6 @@ _GUARD: Final = Guard(
         "[Document:",
         "[Document]",
     ),
-    mentions=False,
-    keywords=False,
 )
 # What stands for a result without content.
 _NOTHING: Final = '""'

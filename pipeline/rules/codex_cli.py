@@ -1,0 +1,62 @@
+"""The rules for one prompt of ``codex exec``: plain text, on its standard input.
+
+Codex takes one prompt and no history here, so there is nothing to fold: ``start`` takes the whole text and says it all,
+``step`` and ``finish`` add nothing. Its words are those of version 0.169.0, measured.
+"""
+
+from __future__ import annotations
+
+from pipeline.rules.base import Catalogue, Violation, WholeBody
+
+CATALOGUE = Catalogue("codex-cli")
+rule = CATALOGUE.rule
+# Code points.
+MOST_CHARACTERS = 1_048_576
+
+# fmt: off
+# One paragraph a rule.
+ENCODING = rule(
+    "CDX-01", "hard",
+    "Failed to read prompt from stdin: input is not valid UTF-8 (invalid byte at offset {byte}). "
+    "Convert it to UTF-8 and retry",
+    summary="The prompt is UTF-8 text.",
+    repair="encode it again", source="measured: codex exec 0.169.0, exit code 1")
+BLANK = rule("CDX-02", "hard", "No prompt provided via stdin.",
+    summary="The prompt says something.",
+    repair="send no prompt", source="measured: codex exec 0.169.0, exit code 1")
+SIZE = rule("CDX-03", "hard", "Input exceeds the maximum length of 1048576 characters.",
+    summary="The prompt has at most 1,048,576 characters, counted in code points.",
+    repair="shorten the history", source="measured: codex exec 0.169.0, input_too_large")
+ENDS_WITH_ASSISTANT = rule(
+    "CDX-04", "hard", "The last message is the assistant's, so that the prompt would ask for nothing.",
+    summary="Under the policy tail=reject, a history does not end with the assistant.",
+    repair="append a user turn, or choose another policy", source="ours: a prompt is what the user says",
+    unchecked="a prompt does not show whose words are its last")
+# fmt: on
+
+
+class CodexCli(WholeBody):
+    target = "codex-cli"
+
+    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
+        del model
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            return [ENCODING.broken("", byte=error.start)]
+        found = [] if text.strip() else [BLANK.broken("")]
+        return [*found, SIZE.broken("")] if len(text) > MOST_CHARACTERS else found
+
+    def inert(self, piece: bytes) -> bool:
+        """Whether a piece is text."""
+        try:
+            piece.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:
+        """Judge a prompt whose ends say something; its characters are counted only where its bytes may be too many."""
+        ends = opening + ending
+        whole = self.inert(opening) and self.inert(ending) and len(ends) + inner <= MOST_CHARACTERS
+        return [] if whole and ends.decode().strip() else None
