@@ -10,8 +10,9 @@ import pytest
 from build import said, user
 from hypothesis import given
 from hypothesis import strategies as st
+from staged import processed
 
-from pipeline.stages.base import Record, Result, Stage
+from pipeline.stages.base import Record, Result
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
 from pipeline.stages.limits import Limits
@@ -257,19 +258,10 @@ def run(make, batches: list[list[Record]], *, restarted: bool) -> tuple[dict, di
 
     Of a session that is over it holds nothing.
     """
-    stage: Stage = make()
-    state: dict[bytes, bytes] = {}
+    found, stage, state = processed(make, batches, "changelog" if restarted else None)
     outputs: dict = {}
-    for batch in batches:
-        found = stage.process(batch)
-        for output in found.outputs:
-            outputs.setdefault((output.topic, output.key), []).append(output)
-        for key, value in found.changes.items():
-            state.pop(key, None) if value is None else state.__setitem__(key, value)
-        if restarted:
-            stage = make()
-            for key, value in state.items():
-                stage.restore(key, value)
+    for output in found:
+        outputs.setdefault((output.topic, output.key), []).append(output)
     over = {name for name in (b"a", b"b", b"c") if stage._endings.why_over(name)}
     assert not [key for key in state if key[:1] not in (b"t", b"x") and key[-1:] in over]
     return outputs, state

@@ -6,11 +6,11 @@ import json
 
 import pytest
 from build import said, user
+from staged import in_batches, processed
 
 from pipeline.config import load_config
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.kept import Records
 from pipeline.stages.limits import Limit, Limits
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, PROVIDER_REQUESTS
@@ -26,29 +26,15 @@ def turn(text, speaker=user):
 
 
 def run(log, limits, *, policy="go-on", batch=1, restart=None):
-    defaults = Defaults(on_dead_letter=policy, limits=limits)
-    stage, state, letters, sent, store = TurnsStage(defaults), {}, [], [], Records()
-    stage.keep_in(store)
     records = [Record(partition=0, offset=at, key=key, value=value) for at, (key, value) in enumerate(log)]
-    for at in range(0, len(records), batch):
-        made = stage.process(records[at : at + batch])
-        for key, value in made.changes.items():
-            state.pop(key, None) if value is None else state.update({key: value})
-        if restart == "store":
-            stage.committed(made.changes, 0)
-            stage = TurnsStage(defaults)
-            stage.keep_in(store)
-        elif restart:
-            stage = TurnsStage(defaults)
-            for key, value in state.items():
-                stage.restore(key, value)
-        headers = [(output, dict(output.headers)) for output in made.outputs]
-        letters += [
-            (int(h["reknit.error.offset"]), h["reknit.error.code"].decode(), h.get("reknit.error.limit", b"").decode())
-            for o, h in headers
-            if o.topic == DEAD_LETTERS
-        ]
-        sent += [output.key for output in made.outputs if output.topic == PROVIDER_REQUESTS]
+    defaults = Defaults(on_dead_letter=policy, limits=limits)
+    outputs, _, state = processed(lambda: TurnsStage(defaults), in_batches(records, batch), restart)
+    headers = [dict(output.headers) for output in outputs if output.topic == DEAD_LETTERS]
+    letters = [
+        (int(h["reknit.error.offset"]), h["reknit.error.code"].decode(), h.get("reknit.error.limit", b"").decode())
+        for h in headers
+    ]
+    sent = [output.key for output in outputs if output.topic == PROVIDER_REQUESTS]
     return letters, sent, {key: int(value) for key, value in state.items() if key[:1] == b"z"}
 
 

@@ -6,12 +6,12 @@ import json
 
 import pytest
 from build import answered, called, said, user
+from staged import in_batches, processed
 
 from pipeline.errors import InternalError
 from pipeline.stages.base import Output, Record, StoppedError
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
-from pipeline.stages.kept import Records
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 
@@ -38,26 +38,8 @@ def record(offset, event, key=KEY):
 
 
 def run(events, defaults=PARK, *, batch=1, restart=None):
-    """Outputs of a log, which is processed in batches; the last stage, and its changelog.
-
-    Where wanted it goes on in a new stage after each batch, which reads the changelog or has a store that did.
-    """
-    stage, state, outputs, store = TurnsStage(defaults), {}, [], Records()
-    stage.keep_in(store)
     records = [record(offset, event) for offset, event in enumerate(events) if event is not None]
-    for at in range(0, len(records), batch):
-        made = stage.process(records[at : at + batch])
-        outputs += made.outputs
-        state |= made.changes
-        if restart == "store":
-            stage.committed(made.changes, 0)
-            stage = TurnsStage(defaults)
-            stage.keep_in(store)
-        elif restart:
-            stage = TurnsStage(defaults)
-            for key, value in state.items():
-                stage.restore(key, value)
-    return outputs, stage, {key: value for key, value in state.items() if value is not None}
+    return processed(lambda: TurnsStage(defaults), in_batches(records, batch), restart)
 
 
 def letters(outputs):
