@@ -33,6 +33,20 @@ class RewritingDecoder(Decoder, Protocol):
     speech: Speech
 
 
+class TranscribedDecoder(Decoder, Protocol):
+    """What a source whose program keeps a transcript has beside.
+
+    ``began`` is when the run's first line was written, by the program's clock, and ``session`` what it calls itself;
+    each ``""`` where that is not known.
+    """
+
+    @property
+    def began(self) -> str: ...
+
+    @property
+    def session(self) -> str: ...
+
+
 class Source(Struct, frozen=True, kw_only=True):
     """Whose events a stream has.
 
@@ -48,6 +62,8 @@ class Source(Struct, frozen=True, kw_only=True):
             never ask for a request.
         rewrites: the decoder changes words, and is told by ``speech`` into what. Its records are fed one by one, so
             that each fix names the record it is from.
+        transcript: what the header ``source`` says of the lines of its program's own transcript, which tell more of a
+            run than its stream; ``""`` where there is none, or where it tells nothing more.
     """
 
     name: str
@@ -57,12 +73,19 @@ class Source(Struct, frozen=True, kw_only=True):
     confirmed_by: Proof = "stop"
     self_driving: bool = False
     rewrites: bool = False
+    transcript: str = ""
 
 
 _ALL: Final = (
     Source(name="claude-cli", decoder=ClaudeCli, prefix="cc", confirmed_by="message", self_driving=True),
     Source(name="codex-cli", decoder=CodexCli, prefix="codex", confirmed_by="block", self_driving=True),
-    Source(name="gemini-cli", decoder=GeminiCli, prefix="gemini-cli", self_driving=True),
+    Source(
+        name="gemini-cli",
+        decoder=GeminiCli,
+        prefix="gemini-cli",
+        self_driving=True,
+        transcript="gemini-cli-transcript",
+    ),
     Source(name="anthropic", decoder=Anthropic, prefix="an", issuer="anthropic"),
     Source(name="bedrock-converse", decoder=BedrockConverse, prefix="bc", issuer="bedrock-converse"),
     Source(name="cascade", decoder=Cascade, prefix="cascade", issuer="cascade", rewrites=True),
@@ -72,6 +95,11 @@ _ALL: Final = (
     Source(name="vllm", decoder=Vllm, prefix="vllm", issuer=Vllm.issuer),
 )
 SOURCES: Final[dict[str, Source]] = {source.name: source for source in _ALL}
+
+
+def source_of_transcript(name: str) -> Source | None:
+    """The source whose program's transcript has this name; None where no transcript has."""
+    return next((source for source in SOURCES.values() if source.transcript == name), None) if name else None
 
 
 def find_source(name: str) -> Source:

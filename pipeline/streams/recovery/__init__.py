@@ -23,7 +23,8 @@ from pipeline.streams.recovery.diagnosis import END_OF_INPUT, EXCERPT
 from pipeline.streams.recovery.machine import Machine
 from pipeline.streams.recovery.memory import Ids, Memory
 from pipeline.streams.recovery.render import FinishedTurn
-from pipeline.streams.sources import RewritingDecoder, find_source
+from pipeline.streams.recovery.transcript import Transcript
+from pipeline.streams.sources import RewritingDecoder, TranscribedDecoder, find_source
 from topics.items import AnyItem, Item
 
 _items = msgspec.json.Decoder(list[AnyItem])
@@ -42,6 +43,7 @@ class _Saved(Struct, array_like=True):
     decoder: bytes
     memory: Memory
     halves: Halves | None = None
+    transcript: Transcript | None = None
 
 
 class Recovery:
@@ -68,6 +70,7 @@ class Recovery:
         self._speech = Speech()
         self._decoder: Decoder = self._source.decoder()
         self._machine = self._machine_with(Memory(Ids(self._source.prefix)))
+        self._transcript = Transcript() if self._source.transcript else None
 
     @property
     def source(self) -> str:
@@ -98,9 +101,9 @@ class Recovery:
         Raises:
             StreamError: the source broke its own protocol. Damaged lines are items, not errors.
         """
-        if (run is not None and run != self._run) or framing == "bytes" or self._due or self._tail.size:
+        care = (run is not None and run != self._run) or framing == "bytes" or self._due or self._tail.size
+        if care or not self._fed:
             return self._feed_with_care(data, run, framing)
-        self._fed = True
         events = self._decoder.feed(data)
         # Nearly every record is one event.
         return self._machine.apply(events[0]) if len(events) == 1 else self._apply_each(events)
@@ -108,6 +111,8 @@ class Recovery:
     def _feed_with_care(self, data: bytes, run: str | None, framing: str) -> list[Item]:
         """Feed when it is not just the next events of the same run."""
         items = self.end_former_run(run)
+        if self._transcript is not None and not self._fed:
+            items += self._begin_run(self._transcript, run)
         self._run = self._run if run is None else run
         self._fed = True
         if framing == "bytes":
@@ -141,15 +146,80 @@ class Recovery:
         tail = self._tail.flush()
         if tail:
             items += self._apply_each(self._decoder.feed(tail))
+        self._note_run()
         items += self._apply_each(self._decoder.end_run())
         self._fed, self._run = False, None
-        return items + self._apply_each([RunEnded(reason)])
+        items += self._apply_each([RunEnded(reason)])
+        if self._transcript is not None:
+            items += self._compare(self._transcript)
+            self._transcript.over = True
+        return items
+
+    # The program's own transcript.
+
+    def expect_transcript(self) -> None:
+        """Let the run's turns wait until its transcript has ended, or the run."""
+        if self._transcript is not None:
+            self._transcript.expected = True
+
+    def feed_transcript(
+        self, data: bytes, run: str | None = None, *, framing: Literal["events", "bytes"] = "events"
+    ) -> list[Item]:
+        """Take lines of the transcript of this run, or of the one that ended last; see ``feed``.
+
+        Raises:
+            StreamError: the run before broke its source's protocol at its end.
+        """
+        transcript = self._transcript
+        if transcript is None:
+            return []
+        items = self.end_former_run(run)
+        is_late = transcript.over and bool(self._machine.memory.shown) and run in {None, transcript.run}
+        if not (self._fed or is_late):
+            items += self._begin_run(transcript, run)
+            self._run, self._fed = run, True
+        transcript.feed(data, framed=framing == "bytes")
+        return items
+
+    def end_transcript(self, run: str | None = None) -> list[Item]:
+        """Nothing more comes of the transcript: what it does not hold is withdrawn, once the stream has ended too."""
+        transcript = self._transcript
+        if transcript is None or run not in {None, transcript.run}:
+            return []
+        message = self._machine.memory.message
+        return self._compare(transcript) if message is None or message.over else []
+
+    def _begin_run(self, transcript: Transcript, run: str | None) -> list[Item]:
+        """Begin a run whose transcript is to come; that of the one before has ended by now."""
+        items = self._compare(transcript)
+        transcript.begin_run(run)
+        self._machine.memory.shown = []
+        return items
+
+    def _note_run(self) -> None:
+        if self._transcript is not None:
+            decoder = cast(TranscribedDecoder, self._decoder)
+            self._transcript.note_run(decoder.began, decoder.session)
+
+    def _compare(self, transcript: Transcript) -> list[Item]:
+        """Bring what is shown, and the turns that wait, to what the transcript holds, if anything came of it."""
+        transcript.flush()
+        if not transcript.read:
+            return []
+        self._note_run()
+        memory, waited = self._machine.memory, transcript.holds_turns()
+        items, turns = transcript.compare(memory.shown, memory.ids)
+        memory.shown = []
+        if waited and turns is not None and self._records:
+            memory.finished = turns
+        return items
 
     def switch_source(self, source: str) -> None:
         """Go on with another source's events; the running run ends, and its last items come with the next feed."""
         following = find_source(source)
         self._due = self.end_run("next source")
         self._source, self._decoder = following, following.decoder()
+        self._transcript = Transcript() if following.transcript else None
         self.speak(self._speech)
         memory = self._machine.memory
         memory.ids.prefix = following.prefix
@@ -171,6 +241,9 @@ class Recovery:
         return fixes
 
     def take_finished(self) -> list[FinishedTurn]:
+        """The turns that were finished since this was last asked; none while they wait for a transcript."""
+        if self._transcript is not None and self._transcript.holds_turns():
+            return []
         memory = self._machine.memory
         turns, memory.finished = memory.finished, []
         return turns
@@ -188,6 +261,7 @@ class Recovery:
             self._decoder.save(),
             self._machine.memory,
             self._decoder.halves if self._decoder.halves.are_open() else None,
+            self._transcript,
         )
         return msgspec.msgpack.encode(saved)
 
@@ -211,11 +285,20 @@ class Recovery:
         recovery._decoder.load(saved.decoder)
         recovery._decoder.halves = saved.halves or Halves()
         recovery._machine = recovery._machine_with(saved.memory)
+        if recovery._transcript is not None:
+            recovery._transcript = saved.transcript or recovery._transcript
         return recovery
 
     def _machine_with(self, memory: Memory) -> Machine:
         source = self._source
-        return Machine(memory, source.confirmed_by, records=self._records, issuer=source.issuer, excerpt=self._excerpt)
+        return Machine(
+            memory,
+            source.confirmed_by,
+            records=self._records,
+            issuer=source.issuer,
+            excerpt=self._excerpt,
+            transcribed=bool(source.transcript),
+        )
 
     def _apply_each(self, events: list[Event]) -> list[Item]:
         apply = self._machine.apply
@@ -224,16 +307,25 @@ class Recovery:
         return [item for event in events for item in apply(event)]
 
 
-def recover(lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cli") -> Iterator[Item]:
+def recover(
+    lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cli", *, transcript: bytes | str | None = None
+) -> Iterator[Item]:
     """The items of one run.
 
     ``lines`` is the whole output, or its lines; each element is one or several whole events. Items come as soon as
-    their line is read. At the end of the lines what is still open is completed as incomplete.
+    their line is read. At the end of the lines what is still open is completed as incomplete; with the ``transcript``
+    that the program kept of the run, what is shown is then brought to what that holds.
 
     Raises:
         UnknownTargetError: there is no such source.
     """
     recovery = Recovery(source, records=False)
     for line in [lines] if isinstance(lines, bytes | str) else lines:
-        yield from recovery.feed(line.encode("utf-8", "replace") if isinstance(line, str) else line)
+        yield from recovery.feed(_encoded(line))
+    if transcript is not None:
+        yield from recovery.feed_transcript(_encoded(transcript))
     yield from recovery.end_run(END_OF_INPUT)
+
+
+def _encoded(line: bytes | str) -> bytes:
+    return line.encode("utf-8", "replace") if isinstance(line, str) else line

@@ -8,7 +8,7 @@ from pipeline.streams.events import Aside, RunEnded, RunResult
 from pipeline.streams.recovery.asides import show_aside
 from pipeline.streams.recovery.diagnosis import Trace
 from pipeline.streams.recovery.memory import Context, MessageState, Shown
-from pipeline.streams.recovery.message import Block, Message
+from pipeline.streams.recovery.message import Block, Message, ShownBlock
 from pipeline.streams.recovery.render import finished_turns, left_incomplete, retracted, turn_stop, uncover_told
 from topics.items import Item
 
@@ -87,6 +87,9 @@ def _end_blocks(context: Context, message: Message, reason: str, *, succeeded: b
         if proven and succeeded and message.reason is None:
             message.stopped = False  # if it was stopped, it was called incomplete
         items += stop_turn(context, message, proven=proven and (succeeded or message.is_answered_with(set())))
+    if context.transcribed and not message.over:
+        shown = [block for block in message.surviving() if block.kind in {"text", "tool_use"} and not block.is_blank()]
+        context.memory.shown += [ShownBlock.of(block) for block in shown]
     message.over = True
     return items
 

@@ -247,10 +247,18 @@ class Machine:
         records: whether finished turns are made for the log.
         issuer: the provider's name, for reasoning in the log; ``""`` where complete messages tell all there is.
         excerpt: how much of each end of a run's text a diagnosis keeps, in code points.
+        transcribed: whether what a run shows is kept for a comparison with its program's transcript.
     """
 
     def __init__(
-        self, memory: Memory, confirmed_by: Proof, *, records: bool, issuer: str = "", excerpt: int = EXCERPT
+        self,
+        memory: Memory,
+        confirmed_by: Proof,
+        *,
+        records: bool,
+        issuer: str = "",
+        excerpt: int = EXCERPT,
+        transcribed: bool = False,
     ) -> None:
         self.memory = memory
         self._complete_messages = confirmed_by != "stop"
@@ -261,6 +269,7 @@ class Machine:
             records=records,
             issuer=issuer,
             excerpt=excerpt,
+            transcribed=transcribed,
         )
 
     def apply(self, event: Event) -> list[Item]:

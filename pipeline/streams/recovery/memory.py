@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from pipeline.errors import StreamError
 from pipeline.fixes import Fix
 from pipeline.streams.recovery.diagnosis import Trace
-from pipeline.streams.recovery.message import Message
+from pipeline.streams.recovery.message import Message, ShownBlock
 from pipeline.streams.recovery.render import FinishedTurn
 
 
@@ -121,6 +121,8 @@ class Memory(Struct):
     finished: list[FinishedTurn] = []
     trace: Trace = field(default_factory=Trace)
     fixes: list[Fix] = []
+    # What the run showed, where its program has a transcript to compare it with.
+    shown: list[ShownBlock] = []
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -130,7 +132,7 @@ class Context(Struct, frozen=True, kw_only=True):
     stop does. ``whole_blocks``: it sends nothing else, and keeps what an attempt that was cut has said. ``records``:
     finished turns and fixes are kept for the log. ``issuer`` is the provider's name, for reasoning in the log; ``""``
     where complete messages tell all there is. ``excerpt`` is how much of each end of a run's text a diagnosis keeps, in
-    code points.
+    code points. ``transcribed``: the program has a transcript, with which what was shown is compared.
     """
 
     memory: Memory
@@ -139,6 +141,7 @@ class Context(Struct, frozen=True, kw_only=True):
     records: bool
     issuer: str
     excerpt: int
+    transcribed: bool = False
 
     @property
     def message(self) -> Message:

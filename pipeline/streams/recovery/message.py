@@ -5,6 +5,8 @@ All of it is state that is saved with every batch, so it holds one message and n
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -134,6 +136,30 @@ class Block(Struct, kw_only=True):
         """
         over = (self.stopped or self.confirmed) and not whole
         return not over and self.kind == event.kind and self.tool_id == event.tool_id
+
+
+class ShownBlock(Struct, array_like=True):
+    """A text or a call that a run left on the screen, with a digest of a text."""
+
+    item_id: str
+    tool_id: str | None
+    said: bytes
+    doubtful: Doubt = ""
+    incomplete: bool = False
+    answered: bool = False
+
+    @classmethod
+    def of(cls, block: Block) -> ShownBlock:
+        said = digest_of_text(block.text()) if block.kind == "text" else b""
+        return cls(block.item_id, block.tool_id, said, block.doubtful, not block.confirmed, block.answered)
+
+    def is_open(self) -> bool:
+        """Whether its item may be completed once more."""
+        return self.incomplete or bool(self.doubtful)
+
+
+def digest_of_text(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
 
 
 class UserLine(Struct, array_like=True):

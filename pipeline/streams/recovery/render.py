@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.streams import fields as read
 from pipeline.streams.events import CALLS, REASONING, BlockStarted, UserMessage, WholeBlock, WholeMessage
 from pipeline.streams.recovery.message import PLAIN, Block, Message, UserLine
-from topics.items import Item, ItemCompleted, ItemRetracted, ItemStarted, Origin, TurnDelta, TurnStop
+from topics.items import Doubt, Item, ItemCompleted, ItemRetracted, ItemStarted, Origin, TurnDelta, TurnStop
 
 
 class _ToolName(TypedDict, total=False):
@@ -49,6 +49,7 @@ def whole_items(
     parent: str | None = None,
     sidechain: bool = False,
     repeats: str = "",
+    doubtful: Doubt = "",
 ) -> list[Item]:
     raw = whole.raw if whole.opaque or whole.kind == "redacted_thinking" else UNSET
     started = ItemStarted(
@@ -65,7 +66,15 @@ def whole_items(
     )
     text = whole.text or UNSET
     own = UNSET if whole.kind in PLAIN else whole.raw
-    done = ItemCompleted(item_id=item_id, origin=origin, text=text, input=whole.input, raw=own, extras=whole.extras)
+    done = ItemCompleted(
+        item_id=item_id,
+        origin=origin,
+        text=text,
+        input=whole.input,
+        raw=own,
+        doubtful=doubtful,
+        extras=whole.extras,
+    )
     return [started, done]
 
 
@@ -247,7 +256,7 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
         block.recorded = True
     if content:
         turns.append(
-            _turn(
+            finished_turn(
                 "assistant",
                 content,
                 first,
@@ -262,21 +271,21 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
     for line in message.users:
         kept = [raw for tool_id, raw in line.results if tool_id not in withdrawn] + line.rest
         if kept:
-            turns.append(_turn("user", kept, first + len(turns), prefix, synthetic=line.synthetic))
+            turns.append(finished_turn("user", kept, first + len(turns), prefix, synthetic=line.synthetic))
     message.users = []
     return turns
 
 
 def user_turns(line: UserLine, first: int, prefix: str) -> list[FinishedTurn]:
     kept = [raw for _, raw in line.results] + line.rest
-    return [_turn("user", kept, first, prefix, synthetic=line.synthetic)] if kept else []
+    return [finished_turn("user", kept, first, prefix, synthetic=line.synthetic)] if kept else []
 
 
 def _place(block: Block) -> int:
     return block.index
 
 
-def _turn(
+def finished_turn(
     role: Literal["assistant", "user"],
     content: list[bytes],
     place: int,
