@@ -20,6 +20,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes], ...]
 SOURCE = "source"
 RUN = "run"
 FRAMING = "framing"
+TRANSCRIPT = "transcript"
 EXIT = "exit"
 POLICY = "policy"
 CLOSED = "closed"
@@ -67,6 +68,7 @@ ERROR_BODY_SHA256 = ERROR_PREFIX + "body-sha256"
 Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256, hexadecimal.")]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Framing: TypeAlias = Literal["events", "bytes"]
+Expected: TypeAlias = Literal["expected"]
 Status: TypeAlias = Annotated[int, Meta(ge=100, le=599)]
 Place: TypeAlias = Annotated[str, Meta(description="A record: topic without prefix, partition, offset, as a/0/17.")]
 Producer: TypeAlias = Annotated[str, Meta(description="The program that wrote the input, as name/version.")]
@@ -100,6 +102,13 @@ class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         Framing,
         Meta(description="events: a record holds whole events. bytes: it may end inside one, the next record goes on."),
     ] = "events"
+    transcript: Annotated[
+        Expected | UnsetType,
+        Meta(
+            description="The program's own transcript of this run will come as well, with a `source` of its own: turns "
+            "are recorded only when it has ended, or the run."
+        ),
+    ] = UNSET
     request_id: Annotated[
         str | UnsetType, Meta(description="The published request that this is the provider's answer to.")
     ] = UNSET

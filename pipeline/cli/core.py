@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,7 +26,7 @@ from pipeline.session.arguments import POLICY_OPTIONS
 from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
 from pipeline.streams.recovery.diagnosis import END_OF_INPUT
-from pipeline.streams.sources import SOURCES
+from pipeline.streams.sources import SOURCES, find_source
 from topics.items import AgentUnrecognized
 
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -178,8 +179,13 @@ def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
     help=f"Whose events they are: {SOURCE_NAMES}.",
 )
 @click.option("--model", help="The name that a source of text only (cascade) is to speak under.")
+@click.option(
+    "--transcript",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The transcript that the program (gemini-cli) kept of the run: what it does not hold is withdrawn.",
+)
 @FILE
-def recover_command(source: str, model: str | None, file: str) -> None:
+def recover_command(source: str, model: str | None, transcript: str | None, file: str) -> None:
     """Turn raw provider events into items, one a line, as they arrive.
 
     Ends with 3 where something had to be promoted, withdrawn or left incomplete, or where the source's words were
@@ -192,9 +198,11 @@ def recover_command(source: str, model: str | None, file: str) -> None:
     told: Counter[str] = Counter()
     encoder = msgspec.json.Encoder()
     try:
+        if transcript is not None and not find_source(source).transcript:
+            raise InputError("no_transcript", f"of {source} no transcript is read")
         recovery = Recovery(source)
         recovery.speak(Speech(model=model))
-        for items in _recovered(recovery, file):
+        for items in _recovered(recovery, file, transcript):
             recovery.take_finished()
             told.update(fix.code for fix in recovery.take_fixes())
             mended = mended or any(_is_mend(item) for item in items)
@@ -210,7 +218,7 @@ def recover_command(source: str, model: str | None, file: str) -> None:
     raise SystemExit(int(Exit.MENDED if mended or told else Exit.CLEAN))
 
 
-def _recovered(recovery: Recovery, file: str) -> Iterator[Sequence[msgspec.Struct]]:
+def _recovered(recovery: Recovery, file: str, transcript: str | None) -> Iterator[Sequence[msgspec.Struct]]:
     place = sys.stdin.fileno() if file == "-" else file
     with open(place, "rb", buffering=0, closefd=file != "-") as events, _ctrl_c() as pressed:
         interrupted = False
@@ -223,6 +231,8 @@ def _recovered(recovery: Recovery, file: str) -> Iterator[Sequence[msgspec.Struc
                 yield recovery.feed(data, framing="bytes")
             elif not interrupted:
                 break
+        if transcript is not None:
+            yield recovery.feed_transcript(Path(transcript).read_bytes())
         yield recovery.end_run("interrupted" if interrupted else END_OF_INPUT)
 
 

@@ -26,7 +26,7 @@ from pipeline.settings import Config
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.records import decoded
-from pipeline.streams.sources import find_source
+from pipeline.streams.sources import find_source, source_of_transcript
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 from topics.records import HistoryRestored, SessionOpened, TurnAppended
@@ -60,12 +60,20 @@ def ingest_group() -> None:
     show_default=True,
     help="A record a line, or the bytes as they come, as from a socket.",
 )
+@click.option(
+    "--transcript",
+    default=None,
+    type=click.Path(dir_okay=False),
+    help="Where the program keeps its own transcript of the run: it is sent when the input has ended, and turns are "
+    "recorded as it has them.",
+)
 @FILE
 def ingest_events(
     session: str,
     source: str,
     run: str | None,
     framing: names.Framing,
+    transcript: str | None,
     file: str,
     config_file: str | None,
     **options: str | None,
@@ -77,18 +85,29 @@ def ingest_events(
     """
     config = configured(config_file, **options)
     try:
-        find_source(source)
+        beside = "" if source_of_transcript(source) else find_source(source).transcript
+        if transcript is not None and not beside:
+            raise InputError("no_transcript", f"of {source} no transcript is read")
     except ReknitError as error:
         fail(error)
     # The run only has to differ from the session's other runs; nothing downstream is derived from it.
-    headers = [(names.SOURCE, source.encode()), (names.RUN, (run or uuid.uuid4().hex).encode())]
-    run_with_broker(config, lambda: _send_events(config, session, file, headers, framing))
+    named = (names.RUN, (run or uuid.uuid4().hex).encode())
+    headers = [(names.SOURCE, source.encode()), named]
+    kept = None if transcript is None else (transcript, [(names.SOURCE, beside.encode()), named])
+    run_with_broker(config, lambda: _send_events(config, session, file, headers, framing, kept))
 
 
 async def _send_events(
-    config: Config, session: str, file: str, headers: list[tuple[str, bytes]], framing: names.Framing
+    config: Config,
+    session: str,
+    file: str,
+    headers: list[tuple[str, bytes]],
+    framing: names.Framing,
+    transcript: tuple[str, list[tuple[str, bytes]]] | None,
 ) -> None:
+    """Send the events; ``transcript`` is the file of the program's own one, and the headers of its lines."""
     framed = [*headers, (names.FRAMING, b"bytes")] if framing == "bytes" else headers
+    framed = framed if transcript is None else [*framed, (names.TRANSCRIPT, b"expected")]
     async with sender(config, PROVIDER_EVENTS, session) as sending:
         ended = b"end of input"
         try:
@@ -99,6 +118,13 @@ async def _send_events(
                     await sending.send(piece.rstrip(b"\r\n"), framed)
         except asyncio.CancelledError:
             ended = b"interrupted"
+        if transcript is not None:
+            path, described = transcript
+            try:
+                async for line in _pieces(path, "events"):
+                    await sending.send(line.rstrip(b"\r\n"), described)
+            except FileNotFoundError:
+                say(f"reknit: there is no transcript {path}; turns are recorded as the stream told them")
         await sending.send(None, [*headers, (names.EXIT, ended)])
         await sending.delivered()
         say(f"{sending.count - 1} records to {PROVIDER_EVENTS}, session {session}")

@@ -190,6 +190,7 @@ class Events:
         framing: Framing = "events",
         request_id: str | None = None,
         status: int | None = None,
+        transcript_expected: bool = False,
     ) -> None:
         """Pass on what a source said: whole events, or with ``framing`` bytes what was read, wherever it was cut.
 
@@ -200,11 +201,14 @@ class Events:
             framing: what ``data`` may end inside of.
             request_id: the published request that this answers.
             status: the HTTP status of that answer.
+            transcript_expected: turns wait for the program's own transcript of the run, which is fed as a source of its
+                own.
         """
         described = names.EventHeaders(
             source=self._source,
             run=run,
             framing=framing,
+            transcript="expected" if transcript_expected else UNSET,
             request_id=UNSET if request_id is None else request_id,
             status=UNSET if status is None else status,
         )

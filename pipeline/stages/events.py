@@ -19,6 +19,7 @@ from pipeline.stages.event_state import EventState, EventStates
 from pipeline.stages.kept import KeepsSessions
 from pipeline.stages.records import publish_stream_fixes, without_value
 from pipeline.streams import SOURCES, FinishedTurn, Recovery
+from pipeline.streams.sources import source_of_transcript
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from topics import headers as names
 from topics.items import (
@@ -123,7 +124,9 @@ class EventsStage(KeepsSessions):
         if value is None and not headers.keys().isdisjoint(_ENDS):
             self._close_session(key, items, tally, silently=names.FORGOTTEN in headers)
             return
-        source = _text(headers.get(names.SOURCE)) or self._defaults.source
+        told = _text(headers.get(names.SOURCE)) or self._defaults.source
+        transcribed = source_of_transcript(told)
+        source = told if transcribed is None else transcribed.name
         entry = self._entry(key, source)
         former, name = entry.recovery.run, _text(headers.get(names.RUN))
         if entry.recovery.source != source:
@@ -132,12 +135,16 @@ class EventsStage(KeepsSessions):
         if ended:
             _show_items(items, key, _item_headers(former), ended)
         described = _item_headers(name or entry.recovery.run, headers)
-        if len(run) > 1:
+        if value is None and names.EXIT not in headers:
+            raise without_value(run[0], "the record has no value, and no header `exit`, `policy` or `closed`")
+        if transcribed is not None:
+            found = _feed_transcript(entry.recovery, run, headers)
+        elif len(run) > 1:
             found = entry.recovery.feed_each([record.value or b"" for record in run], name)
         else:
-            if value is None and names.EXIT not in headers:
-                raise without_value(run[0], "the record has no value, and no header `exit`, `policy` or `closed`")
             found = _feed(entry.recovery, value, headers)
+        if value is not None and _is_transcript_expected(headers):
+            entry.recovery.expect_transcript()
         answers = [crossing(record, headers) for record in run]
         result.outputs.extend([answer for answer in answers if answer is not None])
         _count_items([*ended, *found], source, tally)
@@ -254,10 +261,29 @@ def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes])
         if run is not None and recovery.run not in {None, run}:
             return []  # the end of a run that ended when the next one came
         return recovery.end_run(_text(headers[names.EXIT]) or "end of run")
+    return recovery.feed(value, run, framing=_framing(headers))
+
+
+def _feed_transcript(recovery: Recovery, records: Sequence[Record], headers: Mapping[str, bytes]) -> list[Item]:
+    run = _text(headers.get(names.RUN))
+    if records[0].value is None:
+        return recovery.end_transcript(run)
+    lines = b"\n".join([record.value or b"" for record in records])
+    return recovery.feed_transcript(lines, run, framing=_framing(headers))
+
+
+def _framing(headers: Mapping[str, bytes]) -> names.Framing:
     framing = headers.get(names.FRAMING, b"events")
     if framing not in {b"events", b"bytes"}:
         raise InputError("bad_framing", f"header `framing` is `events` or `bytes`, not {_text(framing)!r}")
-    return recovery.feed(value, run, framing="bytes" if framing == b"bytes" else "events")
+    return "bytes" if framing == b"bytes" else "events"
+
+
+def _is_transcript_expected(headers: Mapping[str, bytes]) -> bool:
+    expected = headers.get(names.TRANSCRIPT)
+    if expected not in {None, b"expected"}:
+        raise InputError("bad_transcript", f"header `transcript` is `expected` or absent, not {_text(expected)!r}")
+    return expected is not None
 
 
 def _text(value: bytes | None) -> str | None:

@@ -12,7 +12,6 @@ end, what it said stays, for a later one replaces nothing.
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -114,12 +113,32 @@ _decode = msgspec.json.Decoder(Message | Init | ToolUse | ToolAnswered | Noticed
 _decode_stats = msgspec.json.Decoder(Stats).decode
 
 
+class Waiting(Struct, array_like=True):
+    """A call that has no result yet; ``input`` is JSON."""
+
+    index: int
+    id: str
+    name: str
+    input: bytes
+
+    def says_as(self, other: Waiting) -> bool:
+        """Whether another call asks for the same."""
+        same = self.name == other.name
+        return same and read.in_order(Raw(self.input)) == read.in_order(Raw(other.input))
+
+    def whole(self) -> WholeBlock:
+        given = Raw(self.input)
+        block = {"type": "tool_use", "id": self.id, "name": self.name, "input": given}
+        raw = Raw(msgspec.json.encode(block))
+        return WholeBlock(kind="tool_use", raw=raw, index=self.index, tool_id=self.id, name=self.name, input=given)
+
+
 class GeminiCliDecoderState(Struct, array_like=True):
     """What is remembered from line to line.
 
     ``began`` is the time of the run's first line, ``answering`` says that an answer is open and ``blocks`` how many
-    blocks it has; ``place`` is that of the text that goes on, -1 where none does. ``calls`` are marks of the calls that
-    have no result yet.
+    blocks it has; ``place`` is that of the text that goes on, -1 where none does, and ``begins`` where that begins in
+    the text of the answer.
     """
 
     began: str = ""
@@ -130,7 +149,7 @@ class GeminiCliDecoderState(Struct, array_like=True):
     place: int = -1
     begins: int = 0
     attempts: Attempts = msgspec.field(default_factory=Attempts)
-    calls: list[int] = []
+    waiting: list[Waiting] = []
 
 
 class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
@@ -172,7 +191,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
                 return self._result(line)
 
     def release_held(self) -> list[Event]:
-        return self._stop_text(cut=True)
+        return self._break_off()
 
     # The run.
 
@@ -180,7 +199,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         left: list[Event] = []
         if self.state.began:
             # Another run in the same pipe; nobody told the end of the one before.
-            left = [*self._stop_text(cut=True), RunEnded("next run")]
+            left = [*self._break_off(), RunEnded("next run")]
         self.state = GeminiCliDecoderState(line.timestamp, line.session_id, line.model)
         return [*left, Aside(SessionInit(session_id=line.session_id, model=line.model))]
 
@@ -189,8 +208,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         stats = Stats() if line.stats is UNSET else _decode_stats(line.stats)
         # An answer without tokens was none that the program counts.
         silent = stats.output_tokens == 0 and self.state.answering
-        ended = self._stop_text(cut=True) if failed else self._end_answer("attempt" if silent else "end")
-        self.state.answering = False
+        ended = self._break_off() if failed else self._end_answer("attempt" if silent else "end")
         told = line.error or Told()
         item = TurnResult(
             subtype=line.status,
@@ -209,16 +227,27 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         state = self.state
         if state.answering:
             return []
-        state.answering, state.blocks, state.attempts, state.calls = True, 0, Attempts(), []
+        state.answering, state.blocks, state.attempts = True, 0, Attempts()
         return [MessageStarted(None, state.model or None)]
 
     def _end_answer(self, doubtful: Doubt = "") -> list[Event]:
         """The end of an answer, for its results come, or the run's."""
         if not self.state.answering:
             return []
-        self.state.answering = False
+        self.state.answering, self.state.waiting = False, []
         # The program tells no reason.
         return [*self._stop_text(doubtful), MessageDelta(""), MessageStopped()]
+
+    def _break_off(self) -> list[Event]:
+        """The end of a run in the middle of an answer: a call without a result may have been given up."""
+        events = self._stop_text(cut=True)
+        for call in self.state.waiting:
+            events += [
+                BlockStopped(call.index, doubtful="attempt"),
+                WholeMessage(message_id=None, blocks=(call.whole(),)),
+            ]
+        self.state.answering, self.state.waiting = False, []
+        return events
 
     def _words(self, line: Message) -> list[Event]:
         if not line.content:
@@ -271,27 +300,17 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         return [BlockStopped(place, cut=cut, doubtful=doubtful)]
 
     def _call(self, line: ToolUse) -> list[Event]:
-        state, given = self.state, bytes(line.parameters)
-        mark = crc32(line.tool_name.encode() + b" " + read.in_order(line.parameters))
+        state = self.state
         events = [*self._begin_answer(), *self._stop_text()]
-        doubtful: Doubt = "attempt" if mark in state.calls else ""
-        state.calls.append(mark)
-        index, state.blocks = state.blocks, state.blocks + 1
-        block = {"type": "tool_use", "id": line.tool_id, "name": line.tool_name, "input": line.parameters}
-        whole = WholeBlock(
-            kind="tool_use",
-            raw=Raw(msgspec.json.encode(block)),
-            index=index,
-            tool_id=line.tool_id,
-            name=line.tool_name,
-            input=read.own(line.parameters),
-        )
+        call = Waiting(state.blocks, line.tool_id, line.tool_name, bytes(line.parameters))
+        doubtful: Doubt = "attempt" if any(map(call.says_as, state.waiting)) else ""
+        state.blocks += 1
+        state.waiting.append(call)
         return [
             *events,
-            BlockStarted(index=index, kind="tool_use", tool_id=line.tool_id, name=line.tool_name, doubtful=doubtful),
-            BlockDelta(index, "input_json_delta", given.decode()),
-            BlockStopped(index),
-            WholeMessage(message_id=None, blocks=(whole,)),
+            BlockStarted(index=call.index, kind="tool_use", tool_id=call.id, name=call.name, doubtful=doubtful),
+            BlockDelta(call.index, "input_json_delta", call.input.decode()),
+            BlockStopped(call.index),
         ]
 
 

@@ -150,9 +150,12 @@ class Recovery:
         items += self._apply_each(self._decoder.end_run())
         self._fed, self._run = False, None
         items += self._apply_each([RunEnded(reason)])
+        memory = self._machine.memory
         if self._transcript is not None:
             items += self._compare(self._transcript)
             self._transcript.over = True
+            self._transcript.released += memory.finished
+            memory.finished = []
         return items
 
     # The program's own transcript.
@@ -241,12 +244,14 @@ class Recovery:
         return fixes
 
     def take_finished(self) -> list[FinishedTurn]:
-        """The turns that were finished since this was last asked; none while they wait for a transcript."""
-        if self._transcript is not None and self._transcript.holds_turns():
-            return []
-        memory = self._machine.memory
+        """The turns that were finished since this was last asked, without those that wait for a transcript."""
+        memory, released = self._machine.memory, []
+        if self._transcript is not None:
+            released, self._transcript.released = self._transcript.released, []
+            if self._transcript.holds_turns():
+                return released
         turns, memory.finished = memory.finished, []
-        return turns
+        return [*released, *turns]
 
     def snapshot(self) -> bytes:
         """All that recovery needs to go on from here, with the finished turns that nobody took."""

@@ -50,24 +50,26 @@ class HeldBlock(Struct):
 class Transcript(Struct):
     """What is known of a run's transcript, and of what it is to be compared with.
 
-    ``began`` is when the run's first line was written and ``until`` how far the transcript was read for the runs
-    before, by the program's clock; ``session`` is what the stream named. ``expected``: turns for the log wait for it.
-    ``over``: the run has ended. ``read``: a line of it came.
+    ``began`` is when the run's first line was written, by the program's clock, and ``session`` what it named;
+    ``before`` is the session of the transcript that was read before this one, and ``until`` how far that went.
+    ``expected``: turns for the log wait for it; ``released`` are those of runs that have ended. ``over``: the run has
+    ended. ``read``: a line of it came.
     """
 
     run: str | None = None
     began: str = ""
+    before: str = ""
     until: str = ""
     session: str = ""
     expected: bool = False
     over: bool = True
     read: bool = False
-    ended: bool = False
+    released: list[FinishedTurn] = []
     tail: Tail = msgspec.field(default_factory=Tail)
     chat: Chat = msgspec.field(default_factory=Chat)
 
     def begin_run(self, run: str | None) -> None:
-        fresh = Transcript(run=run, until=self.until, over=False)
+        fresh = Transcript(run=run, before=self.before, until=self.until, over=False, released=self.released)
         for name in self.__struct_fields__:
             setattr(self, name, getattr(fresh, name))
 
@@ -104,9 +106,7 @@ class Transcript(Struct):
             self._forget()
             return [error], None
         messages = self.chat.messages()
-        ours = [one for one in messages if one[0].timestamp >= max(self.began, self.until) or not one[0].timestamp]
-        if self.until:
-            ours = [one for one in ours if one[0].timestamp != self.until]
+        ours = [one for one in messages if self._is_of_run(one[0])]
         placed = [
             (message, role, blocks)
             for message, line in ours
@@ -119,12 +119,19 @@ class Transcript(Struct):
         items = _changes(shown, held, results, ids)
         turns = list(_turns(placed, ids))
         ids.turns += len(turns)
-        self.until = max([self.until, *(message.timestamp for message, _ in ours)])
+        self.before = self.chat.session_id
+        self.until = max((message.timestamp for message, _ in messages), default="")
         self._forget()
         return items, turns
 
+    def _is_of_run(self, message: Message) -> bool:
+        """Whether a message was written in this run; where no line of the run's says when it began, since the last."""
+        if not message.timestamp or self.began:
+            return not message.timestamp or message.timestamp >= self.began
+        return self.before != self.chat.session_id or message.timestamp > self.until
+
     def _forget(self) -> None:
-        self.expected = self.read = self.ended = False
+        self.expected = self.read = False
         self.chat = Chat()
 
 
@@ -141,7 +148,9 @@ def _changes(
     pairs = _pairs(shown, held)
     kept = {block: held[at] for at, block in pairs.items()}
     items: list[Item] = [
-        ItemRetracted(item_id=block.item_id, reason="transcript") for number, block in enumerate(shown) if number not in kept
+        ItemRetracted(item_id=block.item_id, reason="transcript")
+        for number, block in enumerate(shown)
+        if number not in kept
     ]
     for at, whole in enumerate(held):
         block = shown[pairs[at]] if at in pairs else None
