@@ -226,7 +226,8 @@ def _tally_lines(tally: Tally, which: str) -> Iterator[str]:
     for kind in tally.ranked():
         yield f"{kind.count:8,} in {kind.sessions:,} sessions  {kind.subject} {kind.how}: {_in_line(kind.label)}"
         for session, change in kind.examples:
-            yield f"{'':10}{_in_line('  '.join(filter(None, (session, change.place, change.path))))}"
+            again = f"  and in {change.again:,} later requests" if change.again else ""
+            yield f"{'':10}{_in_line('  '.join(filter(None, (session, change.place, change.path))))}{again}"
             yield from (f"{'':12}{_in_line(line)}" for line in change.lines[:_LINES])
             if len(change.lines) > _LINES:
                 yield f"{'':12}… {len(change.lines) - _LINES} more lines"

@@ -6,15 +6,17 @@ dead letter by the record behind them. Versions, and what is derived from what e
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, structs
 
-from pipeline.diff.values import ABSENT, Json, Place, differing, read_json, unified
+from pipeline.diff.values import ABSENT, Json, differing, read_json, unified
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 from topics.headers import Headers
@@ -50,6 +52,7 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
         place: what it is of: the target and the record that caused a request, the record behind a fix, an item's id.
         path: where in it, in the provider's shape; of what appeared, in the second side's.
         lines: before and after, as the lines of a unified difference.
+        again: of a request, in how many later ones of the target the same differs.
     """
 
     subject: Subject
@@ -58,6 +61,7 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: str = ""
     path: str = ""
     lines: tuple[str, ...] = ()
+    again: int = 0
 
 
 def texts(record: Published) -> dict[str, str]:
@@ -75,18 +79,28 @@ _DERIVED = frozenset(
 
 
 def compare_requests(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
-    """Requests that only one side has, and where the others differ; bodies are read two at a time."""
+    """Requests that only one side has, and where the others differ; bodies are read two at a time.
+
+    A history stands in each of its later requests again, and so does a difference: it is told of the first.
+    """
     sides = _requests(before), _requests(after)
+    first: dict[object, Change] = {}
+    again: Counter[object] = Counter()
     for pair in sorted(sides[0].keys() | sides[1].keys(), key=_in_log):
         one, other = sides[0].get(pair, ()), sides[1].get(pair, ())
         place = " ".join(filter(None, pair))
         for number in range(max(len(one), len(other))):
-            if number >= len(other):
-                yield Change(subject="request", how="vanished", label=pair[0], place=place)
-            elif number >= len(one):
-                yield Change(subject="request", how="appeared", label=pair[0], place=place)
-            else:
-                yield from _compare_request(one[number], other[number], pair[0], place)
+            if number >= min(len(one), len(other)):
+                how: How = "vanished" if number >= len(other) else "appeared"
+                first[place, number] = Change(subject="request", how=how, label=pair[0], place=place)
+                continue
+            for key, change in _compare_request(one[number], other[number], pair[0], place):
+                if key in first:
+                    again[key] += 1
+                else:
+                    first[key] = change()
+    for key, found in first.items():
+        yield structs.replace(found, again=again[key]) if again[key] else found
 
 
 _Pair: TypeAlias = tuple[str, str]
@@ -107,48 +121,65 @@ def _in_log(pair: _Pair) -> tuple[object, ...]:
     return topic, [int(part) if part.isdigit() else -1 for part in rest.split("/")], pair
 
 
-def _compare_request(before: Published, after: Published, target: str, place: str) -> Iterator[Change]:
+# A difference, which is made when it is the first of its key.
+_Found: TypeAlias = Iterator[tuple[object, Callable[[], Change]]]
+
+
+def _compare_request(before: Published, after: Published, target: str, place: str) -> _Found:
     same_body = before.digest == after.digest
     if not same_body:
         yield from _compare_bodies(before.read(), after.read(), target, place)
+    if before.headers == after.headers:
+        return
     said = [
         {name: value for name, value in texts(record).items() if name not in _DERIVED} for record in (before, after)
     ]
     for name in sorted(said[0].keys() | said[1].keys()):
+        values = said[0].get(name, ABSENT), said[1].get(name, ABSENT)
         # Where a body differs, so does what is settled of it.
-        if same_body or name != names.PREFIX_BYTES:
-            lines = _changed(said[0].get(name, ABSENT), said[1].get(name, ABSENT))
-            if lines:
-                yield Change(
-                    subject="request", how="changed", label=f"{target} header {name}", place=place, lines=lines
-                )
+        if values[0] != values[1] and (same_body or name != names.PREFIX_BYTES):
+            change = partial(_request_change, target, place, f"header {name}", values=values)
+            yield (place, name, before.digest), change
 
 
-def _changed(before: Json, after: Json) -> tuple[str, ...]:
-    return () if before == after else unified(before, after)
-
-
-def _compare_bodies(before: bytes | None, after: bytes | None, target: str, place: str) -> Iterator[Change]:
-    def change(label: str, path: str = "", lines: tuple[str, ...] = (), how: How = "changed") -> Change:
-        return Change(subject="request", how=how, label=f"{target} {label}", place=place, path=path, lines=lines)
-
+def _compare_bodies(before: bytes | None, after: bytes | None, target: str, place: str) -> _Found:
+    change = partial(_request_change, target, place)
     if before is None or after is None:
         # Its object could not be read; that it is another one is known from its digest.
-        yield change("body")
+        yield (place, "body"), partial(change, "body")
         return
     try:
         bodies = read_json(before), read_json(after)
         found = list(differing(*bodies))
     except (ValueError, RecursionError):
-        texts = [body.decode("utf-8", "backslashreplace") for body in (before, after)]
-        yield change("text", lines=unified(*texts) or ("  the same text in other bytes",))
+        words = before.decode("utf-8", "backslashreplace"), after.decode("utf-8", "backslashreplace")
+        yield (place, "text"), partial(change, "text", values=words)
         return
     if not found:
-        yield change("spelling", lines=unified(before.decode(), after.decode()))
+        yield (place, "spelling"), partial(change, "spelling", values=(before.decode(), after.decode()))
     for where in found:
-        how: How = "appeared" if where.before is ABSENT else "vanished" if where.after is ABSENT else "changed"
-        label = _part(where, bodies[1] if where.before is ABSENT else bodies[0])
-        yield change(label, where.path, unified(where.before, where.after), how)
+        part = _part(where.path, bodies[1] if where.before is ABSENT else bodies[0])
+        values = where.before, where.after
+        # Values may be large, and there are many.
+        same = hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).digest()
+        yield (target, where.path, same), partial(change, part, where.path, values=values)
+
+
+def _request_change(
+    target: str, place: str, part: str, path: str = "", *, values: tuple[Json, Json] | None = None
+) -> Change:
+    return Change(
+        subject="request",
+        how="changed" if values is None else how_of(*values),
+        label=f"{target} {part}",
+        place=place,
+        path=path,
+        lines=() if values is None else unified(*values),
+    )
+
+
+def how_of(before: Json, after: Json) -> How:
+    return "appeared" if before is ABSENT else "vanished" if after is ABSENT else "changed"
 
 
 # Where a conversation stands in the bodies of all providers, and in it a block: an element of a message's list, or of
@@ -166,11 +197,11 @@ _HEAD = {
 }
 
 
-def _part(where: Place, body: Json) -> str:
-    """Which part of a body a place is in: `block text`, `message user`, `system`, `parameter temperature`."""
-    found = _CONVERSATION.match(where.path)
+def _part(path: str, body: Json) -> str:
+    """Which part of a body a path leads into: `block text`, `message user`, `system`, `parameter temperature`."""
+    found = _CONVERSATION.match(path)
     if found is None:
-        member = where.path.partition(".")[0]
+        member = path.partition(".")[0]
         return _HEAD.get(member, f"parameter {member}" if member else "body")
     message = _at(body, found["message"])
     if found["block"]:

@@ -39,35 +39,45 @@ ABSENT: Final = _Absent()
 
 
 class Place(NamedTuple):
-    """One place where two values differ. ``path`` is the place in ``before``; of what was added, in ``after``."""
+    """One place where two values differ, by where it stands in either: of what only one has, beside what is there."""
 
-    path: str
+    path_before: str
+    path_after: str
     before: Json
     after: Json
 
+    @property
+    def path(self) -> str:
+        """Where it stands in the first; of what was added, in the second."""
+        return self.path_after if self.before is ABSENT else self.path_before
 
-def differing(before: Json, after: Json, path: str = "") -> Iterator[Place]:
+
+def differing(before: Json, after: Json, path_before: str = "", path_after: str = "") -> Iterator[Place]:
     """The innermost places where two values differ, in the order of the first."""
     if before == after:
         return
-    below = f"{path}." if path else ""
+    below, there = (f"{path}." if path else "" for path in (path_before, path_after))
     if isinstance(before, dict) and isinstance(after, dict):
         for name in dict.fromkeys((*before, *after)):
-            yield from _differing_member(before.get(name, ABSENT), after.get(name, ABSENT), f"{below}{name}")
+            one, other = before.get(name, ABSENT), after.get(name, ABSENT)
+            yield from _differing_member(one, other, f"{below}{name}", f"{there}{name}")
     elif isinstance(before, list) and isinstance(after, list):
         for at, to in aligned(before, after):
             one = ABSENT if at is None else before[at]
             other = ABSENT if to is None else after[to]
-            yield from _differing_member(one, other, f"{below}{to if at is None else at}")
+            yield from _differing_member(
+                one, other, f"{below}{to if at is None else at}", f"{there}{at if to is None else to}"
+            )
     else:
-        yield Place(path, before, after)
+        yield Place(path_before, path_after, before, after)
 
 
-def _differing_member(before: Json, after: Json, path: str) -> Iterator[Place]:
+def _differing_member(before: Json, after: Json, path_before: str, path_after: str) -> Iterator[Place]:
     if before is ABSENT or after is ABSENT or _outline(before) != _outline(after):
-        yield Place(path, before, after)
+        if before != after:
+            yield Place(path_before, path_after, before, after)
     else:
-        yield from differing(before, after, path)
+        yield from differing(before, after, path_before, path_after)
 
 
 Pairs: TypeAlias = list[tuple[int | None, int | None]]
@@ -78,15 +88,19 @@ def aligned(before: Sequence[Json], after: Sequence[Json]) -> Pairs:
 
     Equal ones are paired first; between them, what is of the same kind; what is left in order.
     """
-    pairs: Pairs = []
-    for equal, at, at_end, to, to_end in _matched([_key(each) for each in before], [_key(each) for each in after]):
+    head, at_end, to_end = _apart(before, after)
+    pairs: Pairs = list(zip(range(head), range(head), strict=True))
+    one, other = before[head:at_end], after[head:to_end]
+    for equal, at, at_stop, to, to_stop in _matched([_key(each) for each in one], [_key(each) for each in other]):
         if equal:
-            pairs += zip(range(at, at_end), range(to, to_end), strict=True)
+            pairs += zip(range(head + at, head + at_stop), range(head + to, head + to_stop), strict=True)
             continue
-        kinds = [_outline(each) for each in before[at:at_end]], [_outline(each) for each in after[to:to_end]]
+        kinds = [_outline(each) for each in one[at:at_stop]], [_outline(each) for each in other[to:to_stop]]
         for _, first, first_end, second, second_end in _matched(*kinds):
-            pairs += _in_order(range(at + first, at + first_end), range(to + second, to + second_end))
-    return pairs
+            pairs += _in_order(
+                range(head + at + first, head + at + first_end), range(head + to + second, head + to + second_end)
+            )
+    return [*pairs, *zip(range(at_end, len(before)), range(to_end, len(after)), strict=True)]
 
 
 def _in_order(before: range, after: range) -> Pairs:
@@ -102,17 +116,10 @@ _MOST_TO_ALIGN = 4_000_000
 
 def _matched(before: Sequence[str], after: Sequence[str]) -> list[tuple[bool, int, int, int, int]]:
     """Stretches of two lists, in order: whether they are equal, and where each begins and ends."""
-    head, at_end, to_end = _apart(before, after)
-    found = [(True, 0, head, 0, head)]
-    if (at_end - head) * (to_end - head) > _MOST_TO_ALIGN:
-        found.append((False, head, at_end, head, to_end))
-    else:
-        matcher = difflib.SequenceMatcher(None, before[head:at_end], after[head:to_end], autojunk=False)
-        found += [
-            (tag == "equal", at + head, at_to + head, to + head, to_to + head)
-            for tag, at, at_to, to, to_to in matcher.get_opcodes()
-        ]
-    return [*found, (True, at_end, len(before), to_end, len(after))]
+    if len(before) * len(after) > _MOST_TO_ALIGN:
+        return [(False, 0, len(before), 0, len(after))]
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    return [(tag == "equal", at, at_end, to, to_end) for tag, at, at_end, to, to_end in matcher.get_opcodes()]
 
 
 def _key(value: Json) -> str:
@@ -120,7 +127,7 @@ def _key(value: Json) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _apart(before: Sequence[str], after: Sequence[str]) -> tuple[int, int, int]:
+def _apart(before: Sequence[Json], after: Sequence[Json]) -> tuple[int, int, int]:
     """Where two lists begin to differ, and behind what in each they are equal again."""
     shorter = min(len(before), len(after))
     head = next((at for at in range(shorter) if before[at] != after[at]), shorter)

@@ -207,17 +207,16 @@ def test_a_fix_that_differs_is_named_by_its_code_and_severity(old, new, expected
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "label"),
+    ("name", "value", "how", "label"),
     [
-        (names.REASON, b"wanted", "header reason"),
-        (names.PREFIX_RESET, b"because", "header prefix-reset"),
+        (names.REASON, b"wanted", "changed", "header reason"),
+        (names.PREFIX_RESET, b"because", "appeared", "header prefix-reset"),
         # What is settled of a body counts where the bodies are the same.
-        (names.PREFIX_BYTES, b"1", "header prefix-bytes"),
+        (names.PREFIX_BYTES, b"1", "changed", "header prefix-bytes"),
     ],
 )
-def test_a_header_that_is_not_derived_counts(name, value, label):
+def test_a_header_that_is_not_derived_counts(name, value, how, label):
     other = replaced(LAST, with_header(LAST, name, value))
-    how = "changed"
     assert changes(OUTPUTS, other) == [("request", how, f"anthropic {label}", PLACE, "")]
 
 
@@ -282,7 +281,9 @@ def test_a_policy_that_is_changed_shows_in_the_sessions_that_it_touches_and_only
         ("fix", "vanished", "result_synthesised lossy"),
         ("fix", "appeared", "call_unanswered lossy"),
     }
-    assert {place.rpartition(" ")[2] for _, _, _, place, _ in found} == {"agent.turns.v1/0/4", "agent.turns.v1/0/6"}
+    # Each is told of the first request that has it.
+    assert {place.rpartition(" ")[2] for _, _, _, place, _ in found} == {"agent.turns.v1/0/4"}
+    assert {each.again for each in compared(before, after).changes if each.subject == "request"} == {1}
 
 
 def test_a_target_that_writes_otherwise_shows_in_its_own_requests(monkeypatch):
@@ -295,9 +296,21 @@ def test_a_target_that_writes_otherwise_shows_in_its_own_requests(monkeypatch):
 
     monkeypatch.setattr(chat, "_call", compactly)
     path = "messages.1.tool_calls.0.function.arguments"
-    assert changes(OUTPUTS, processed(LOG, answers("Hello world", "Once more"))) == [
-        ("request", "changed", "openai-chat block function", f"openai-chat agent.turns.v1/0/{offset}", path)
-        for offset in (4, 6)
+    (found,) = compared(OUTPUTS, processed(LOG, answers("Hello world", "Once more"))).changes
+    assert (found.label, found.place, found.path) == (
+        "openai-chat block function", "openai-chat agent.turns.v1/0/4", path
+    )  # fmt: skip
+    assert (found.lines, found.again) == (('-{"n": 1, "big": 1180591620717411303424}',
+                                           '+{"n":1,"big":1180591620717411303424}'), 1)  # fmt: skip
+
+
+def test_what_was_added_is_named_where_it_stands_behind_what_went():
+    body = read(LAST)
+    del body["messages"][0]
+    body["messages"][0]["content"].append({"type": "image", "source": "new"})
+    assert changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode()))) == [
+        ("request", "vanished", "anthropic message user", PLACE, "messages.0"),
+        ("request", "appeared", "anthropic block image", PLACE, "messages.0.content.3"),
     ]
 
 
