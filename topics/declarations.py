@@ -57,6 +57,8 @@ class Topic(Struct, frozen=True, kw_only=True):
 
 # Before the names of inputs: what a worker that reads another pipeline's inputs would have written to them.
 RECORDED_PREFIX = "recorded."
+# Between a live pipeline's prefix and the name of a replay of it.
+REPLAYS = "replay."
 
 
 def qualified(name: str, prefix: str) -> str:
@@ -196,6 +198,21 @@ TOPICS: tuple[Topic, ...] = (
         settings=_COMPACTED,
     ),
 )
+# Of a replay alone: what it was to do, beside what it made.
+REPLAY_PLAN = Topic(
+    name="pipeline.replay.v1",
+    direction="internal",
+    summary="The plan of a replay: its first record.",
+    content_type="application/json",
+    key="The replay's name.",
+    settings=(
+        Setting("cleanup.policy", "delete", "The first record counts, whoever comes second."),
+        Setting("retention.ms", "-1", "It says what the outputs cover, as long as there are any."),
+        Setting("max.message.bytes", str(LARGEST_OUTPUT), "A plan names every session that was chosen by a range."),
+        _COMPRESSION,
+    ),
+)
+
 # Those of a pipeline that reads another one's inputs: it has none, which is how a live one is told from it.
 TOPICS_BESIDE: tuple[Topic, ...] = tuple(
     structs.replace(

@@ -6,7 +6,7 @@ Every call is bounded, and every failure a typed error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +14,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 from aiokafka.partitioner import DefaultPartitioner
 from msgspec import Struct
 
@@ -336,10 +341,13 @@ async def read_partitions(
     places: Collection[TopicPartition],
     since_ms: int | None = None,
     on_progress: Callable[[int, int], None] = lambda _done, _all: None,
+    *,
+    stretches: Mapping[TopicPartition, tuple[int, int]] | None = None,
 ) -> AsyncIterator[ConsumerRecord]:
     """All records of partitions that are there now, each partition's oldest first.
 
-    ``since_ms`` leaves out what was written earlier; ``on_progress`` hears of how many offsets are behind, of how many.
+    ``since_ms`` leaves out what was written earlier, ``stretches`` what is not from one offset to before another;
+    ``on_progress`` hears of how many offsets are behind, of how many.
     """
     if not places:
         return
@@ -349,6 +357,9 @@ async def read_partitions(
     if since_ms is not None:
         for place, found in (await consumer.offsets_for_times(dict.fromkeys(places, since_ms))).items():
             consumer.seek(place, ends[place] if found is None else found.offset)
+    for place, (first, behind) in (stretches or {}).items():
+        ends[place] = min(ends[place], behind)
+        consumer.seek(place, max(first, await consumer.position(place)))
     at = {place: await consumer.position(place) for place in places}
     every = sum(max(0, ends[place] - at[place]) for place in places)
     while missing := {place: ends[place] - at[place] for place in places if at[place] < ends[place]}:

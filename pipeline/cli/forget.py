@@ -35,6 +35,7 @@ from topics import (
     qualified,
 )
 from topics import headers as names
+from topics.declarations import REPLAYS
 from topics.plan import Found
 from topics.records import SessionForgotten
 
@@ -143,7 +144,7 @@ async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
 
 def _is_ours(name: str, config: Config) -> bool:
     prefix = next(name.removesuffix(topic.name) for topic in TOPICS if name.endswith(topic.name))
-    return prefix == config.prefix or "replay." in prefix
+    return prefix == config.prefix or prefix.startswith(config.prefix + REPLAYS)
 
 
 def _is_of(record: ConsumerRecord, key: bytes) -> bool:

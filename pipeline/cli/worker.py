@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TextIO
 import click
 import msgspec
 import structlog
+from msgspec import structs
 
 from pipeline.cli.config import broker_options, setting_option, wait_option
 from pipeline.cli.output import exit_of, fail
@@ -65,6 +66,7 @@ def run(
     tuning: Tuning | None = None,
     *,
     ends: Mapping[str, Sequence[int]] | None = None,
+    rate: int | None = None,
     factories: Mapping[str, StageFactory] | None = None,
     on_progress: Progress | None = None,
 ) -> int:
@@ -74,6 +76,7 @@ def run(
         config: the configuration.
         tuning: the engine's bounds, instead of the configuration's.
         ends: the offsets before which it ends, by input and number of the partition; None: it goes on for ever.
+        rate: the most records that it works through in a second; None: no bound.
         factories: what makes the stages, instead of the configuration.
         on_progress: told how far all workers of the group are, where they end somewhere.
 
@@ -94,7 +97,7 @@ def run(
         outputs=WRITTEN,
         tuning=tuning,
         objects=open_objects(config),
-        scope=scope_of(config, ends),
+        scope=structs.replace(scope_of(config, ends), rate=rate),
         on_progress=on_progress,
     )
 

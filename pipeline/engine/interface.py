@@ -169,12 +169,14 @@ class Scope(Struct, frozen=True, kw_only=True):
 
     ``source_prefix`` is that of the inputs; None is the worker's own, whose inputs it writes to as well. ``publishes``
     are the topics (contract names) whose outputs leave; None is all of them. ``ends`` has the offset before which the
-    worker ends, by input and number of the partition; with None it goes on for ever.
+    worker ends, by input and number of the partition; with None it goes on for ever. ``rate`` bounds the records that
+    one process works through in a second.
     """
 
     source_prefix: str | None = None
     publishes: frozenset[str] | None = None
     ends: Mapping[str, Sequence[int]] | None = None
+    rate: int | None = None
 
 
 class Metrics(Protocol):

@@ -114,10 +114,14 @@ class Partition:
             self._wake.set()
 
     def expired(self, first: int) -> None:
-        """Go on at ``first``: the broker's retention removed what came before it was read. That is a loss."""
+        """Go on at ``first``: the broker's retention removed what came before it was read.
+
+        That is a loss, but for who begins with what a live pipeline has read already.
+        """
         lost = self._backlog.end
-        log.error("%s partition %d: offsets %d to %d expired before they were read", *self._place, lost, first - 1)
-        self._runtime.metrics.on_expired(*self._place, first - lost)
+        if lost or not self._runtime.reads_another:
+            log.error("%s partition %d: offsets %d to %d expired before they were read", *self._place, lost, first - 1)
+            self._runtime.metrics.on_expired(*self._place, first - lost)
         self._backlog.clear(first)
 
     @property
@@ -266,7 +270,7 @@ class Partition:
         self._on_room()
 
     async def _work(self) -> None:
-        records, position = self._backlog.take_batch(self.next, self._tuning.batch_records, self._tuning.batch_bytes)
+        records, position = self._backlog.take_batch(self.next, self._runtime.batch_records, self._tuning.batch_bytes)
         self._oldest_ms = records[0].timestamp if records else 0
         if self._full:
             self._on_room()
@@ -274,6 +278,7 @@ class Partition:
         result, done, at, size = Result(), 0, 0, 0
         while at < len(records):
             part = await with_objects(records[at : at + self._slices.length], self._runtime.source_objects)
+            await self._runtime.pace(len(part))
             try:
                 async with self._runtime.processing:
                     before = time.perf_counter()

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.interface import EngineError, NotAuthorizedError, Scope, StartupError
 from pipeline.errors import ReknitError
@@ -77,6 +77,9 @@ class Runtime:
         self.restores = asyncio.Semaphore(tuning.restores)
         # Held for a slice of records and a turn of the event loop, so that what is on its way goes on between slices.
         self.processing = asyncio.Lock()
+        self._paced_until = 0.0
+        # Where state is not in Kafka: called as `restore.restore` is.
+        self.read_changelog: Callable[..., Awaitable[Any]] | None = None
         self._answered_at = time.monotonic()
         metrics.watch_broker(lambda: self.silent_seconds)
         self.failure: ReknitError | None = None
@@ -108,6 +111,19 @@ class Runtime:
     def end_of(self, topic: str, partition: int) -> int | None:
         """Return the offset before which the worker ends in a partition of an input; None where it goes on for ever."""
         return None if self.scope.ends is None else self.scope.ends[topic][partition]
+
+    @property
+    def batch_records(self) -> int:
+        """The most records of one batch, and no more than a second may have."""
+        return min(self.tuning.batch_records, self.scope.rate or self.tuning.batch_records)
+
+    async def pace(self, records: int) -> None:
+        """Wait until so many records may be worked through."""
+        if self.scope.rate is None:
+            return
+        begins = max(self._paced_until, time.monotonic())
+        self._paced_until = begins + records / self.scope.rate
+        await asyncio.sleep(begins - time.monotonic())
 
     def on_answer(self) -> None:
         """Take note that a broker answered just now."""

@@ -45,7 +45,7 @@ class PartitionState:
         runtime, (topic, number) = self._runtime, self._place
         self.stage = runtime.stages[topic](number)
         async with runtime.restores:
-            restored = await restore(
+            restored = await (runtime.read_changelog or restore)(
                 runtime.connection,
                 self._changelog,
                 number,

@@ -39,6 +39,13 @@ EXIT_UNUSABLE = 2
 # through the young ones 40 times a batch: a quarter of a worker's time. Those that are there at the start never go.
 _GC_THRESHOLDS = (50_000, 20, 50)
 
+
+def tune_collector() -> None:
+    """Call it once everything is imported."""
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
 _TLS_GOODBYE_SECONDS = 0.2
 
 # A worker that was fenced or got stuck may have a client that answers nobody any more: its partitions wait for its end.
@@ -115,8 +122,7 @@ def run_worker(
     except BaseException:
         loop.close()
         raise
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    tune_collector()
     runtime.on_answer()
     log.info("reknit %s: delivery %s, group %s at %s", __version__, config.delivery, runtime.group, runtime.bootstrap)
     return EngineWorker(make_app(runtime), runtime, loop, listening, on_progress).run()

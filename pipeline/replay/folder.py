@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -105,6 +106,9 @@ class _File:
             self._opened.write(_SIZE.pack(_SKIPPABLE, 4, len(frame)) + frame)
             self._lines, self._bytes = [], 0
 
+    def abandon(self) -> None:
+        self._opened.close()
+
     def close(self) -> None:
         self._write_frame()
         self._opened.flush()
@@ -115,7 +119,8 @@ class _File:
 class PartitionFiles:
     """The outputs of one partition of all inputs, as they come; nobody reads them before ``finish``."""
 
-    def __init__(self, folder: Path, partition: int) -> None:
+    def __init__(self, folder: Path, partition: int, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._folder = folder
         self._partition = partition
         self._directory = folder / _UNFINISHED / str(partition)
@@ -123,12 +128,14 @@ class PartitionFiles:
         self._directory.mkdir(parents=True)
         self._files: dict[str, _File] = {}
 
-    def append(self, output: Output, timestamp: int) -> None:
-        """Write one output; ``topic`` in it is the contract's name."""
-        file = self._files.get(output.topic)
-        if file is None:
-            file = self._files[output.topic] = _File(self._directory / f"{output.topic}{_ENDING}", self._partition)
-        file.append(output, timestamp)
+    def take(self, outputs: Iterable[Output]) -> None:
+        """Write outputs; ``topic`` in them is the contract's name."""
+        now = int(self._clock() * 1000)
+        for output in outputs:
+            file = self._files.get(output.topic)
+            if file is None:
+                file = self._files[output.topic] = _File(self._directory / f"{output.topic}{_ENDING}", self._partition)
+            file.append(output, now)
 
     def finish(self, positions: Mapping[str, int]) -> None:
         """Rename everything into place; ``positions`` are the ends of the inputs (contract names)."""
@@ -147,7 +154,7 @@ class PartitionFiles:
     def close(self) -> None:
         """Give up what is not finished."""
         for file in self._files.values():
-            file.close()
+            file.abandon()
 
 
 def begin(folder: Path, plan: Plan) -> Plan:

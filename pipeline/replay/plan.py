@@ -7,7 +7,6 @@ processed all the same, from the session's first record, and what it leads to is
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from pipeline.errors import ReknitError
 from pipeline.stages.base import Record, Result, Stage
+from pipeline.stages.endings import digest_of
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 
@@ -121,16 +121,15 @@ class Plan(Struct, frozen=True, kw_only=True):
         return (
             (self.chosen is None or session in self.chosen)
             and self.selection.names(session)
-            and (not self.forgotten or digest_of(session.encode()) not in self.forgotten)
+            and not self.forgets(session.encode())
         )
+
+    def forgets(self, session: bytes) -> bool:
+        """Whether the session was forgotten when the replay began."""
+        return bool(self.forgotten) and digest_of(session).hex() in self.forgotten
 
     def takes_everything(self) -> bool:
         return self.selection == Selection() and not (self.uncompared or self.forgotten)
-
-
-def digest_of(session: bytes) -> str:
-    """How a forgotten session is named."""
-    return hashlib.sha256(session).hexdigest()
 
 
 class PlannedStage:

@@ -136,7 +136,7 @@ class Endings:
 
     def why_over(self, key: bytes) -> Why | None:
         """Why the session is over; None where it is not, or no longer remembered."""
-        marker = self._markers.get(_digest(key)) if self._markers else None
+        marker = self._markers.get(digest_of(key)) if self._markers else None
         return None if marker is None else marker.why
 
     def prolong(self, key: bytes, seconds: int) -> None:
@@ -156,7 +156,7 @@ class Endings:
     def end(self, key: bytes, why: Why) -> None:
         """The session is over."""
         self.stop_clock(key)
-        marker, digest = _Marker(why, self._now), _digest(key)
+        marker, digest = _Marker(why, self._now), digest_of(key)
         self._put_marker(digest, marker)
         self._changes[_MARKER + digest] = msgspec.msgpack.encode(marker)
 
@@ -164,10 +164,15 @@ class Endings:
         """The session is not over any more; whether it was."""
         if self.why_over(key) is None:
             return False
-        digest = _digest(key)
+        digest = digest_of(key)
         del self._markers[digest], self._markers_end.times[digest]
         self._changes[_MARKER + digest] = None
         return True
+
+    @property
+    def forgotten(self) -> list[bytes]:
+        """The digests of the sessions that were forgotten, as far as that is remembered."""
+        return [digest for digest, marker in self._markers.items() if marker.why == "forgotten"]
 
     def has_forgotten(self) -> bool:
         """Whether a session was forgotten since the last call, or is read to have been."""
@@ -189,5 +194,6 @@ class Endings:
         self._markers_end.set_time(digest, marker.since + self._kept_ms)
 
 
-def _digest(key: bytes) -> bytes:
+def digest_of(key: bytes) -> bytes:
+    """What is remembered of a session's id."""
     return hashlib.sha256(key).digest()[:16]

@@ -22,6 +22,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from pipeline.demo.clients import Wait, fleet, inputs
 from pipeline.objects import Objects
+from pipeline.replay.folder import read_partition
 from pipeline.stages import stages
 from pipeline.stages.base import Output, Record
 from pipeline.stages.defaults import Defaults
@@ -198,23 +199,31 @@ async def audit(
     *,
     source_prefix: str | None = None,
     ends: Mapping[str, Sequence[int]] | None = None,
+    folder: Path | None = None,
 ) -> Counter[str]:
     """Compare what the workers wrote with one undisturbed run over the same logs; count what was compared.
 
-    ``source_prefix`` is that of the inputs, where they are another pipeline's, and ``ends`` is where the workers ended.
+    ``source_prefix`` is that of the inputs, where they are another pipeline's, and ``ends`` is where the workers ended;
+    ``folder`` holds what was written, where that was a dry run.
 
     Raises:
         DiffersError: it is not the same.
     """
     counted: Counter[str] = Counter()
     topics = (*SOURCES, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
-    logs = {topic: await harness.read_all(bootstrap, prefix + topic, PARTITIONS) for topic in topics[2:]}
+
+    async def outputs(topic: str) -> list[list[Record]]:
+        if folder is not None:
+            return [list(read_partition(folder, topic, number)) for number in range(PARTITIONS)]
+        return await harness.read_all(bootstrap, prefix + topic, PARTITIONS)
+
+    logs = {topic: await outputs(topic) for topic in topics[2:]}
     read_from = prefix if source_prefix is None else source_prefix
     logs |= {topic: await harness.read_all(bootstrap, read_from + topic, PARTITIONS) for topic in SOURCES}
     for topic, offsets in (ends or {}).items():
         logs[topic] = [[r for r in log if r.offset < end] for log, end in zip(logs[topic], offsets, strict=True)]
     own = "" if read_from == prefix else RECORDED_PREFIX
-    written = {topic: await harness.read_all(bootstrap, prefix + own + topic, PARTITIONS) for topic in SOURCES}
+    written = {topic: await outputs(own + topic) for topic in SOURCES}
     if objects is not None:
         requests = logs[PROVIDER_REQUESTS]
         logs[PROVIDER_REQUESTS] = [[await _with_body(record, objects) for record in records] for records in requests]

@@ -1,5 +1,6 @@
 """Work beside a live pipeline: what reads its inputs writes none of its topics, and makes what it made."""
 
+import json
 import subprocess
 import sys
 
@@ -79,3 +80,28 @@ async def test_a_live_prefix_is_never_written_by_a_worker_that_reads_another(bro
     found = reknit("worker", *place, "--metrics-port", "0", "--state-dir", str(tmp_path))
     assert found.returncode == 2
     assert f"must not write to '{other}', which is a live pipeline: it has inputs of its own" in found.stderr
+
+
+def replay(bootstrap, live, *args):
+    settings = ("--bootstrap-servers", bootstrap, "--prefix", live, "--metrics-port", "0")
+    return reknit("replay", "--config", f"{args[0]}/live/reknit.toml", *settings, *args[1:])
+
+
+async def test_a_replay_makes_what_the_live_workers_made(broker, live, tmp_path):
+    before = await ends_of(broker.bootstrap, [live + topic.name for topic in TOPICS])
+    found = replay(broker.bootstrap, live, tmp_path, "--id", "all", "--state-dir", str(tmp_path / "state"))
+    assert found.returncode == 0, found.stderr
+    counted = await lab.audit(broker.bootstrap, f"{live}replay.all.", source_prefix=live)
+    found = replay(broker.bootstrap, live, tmp_path, "--dry-run", str(tmp_path / "dry"))
+    assert found.returncode == 0, found.stderr
+    dry = await lab.audit(broker.bootstrap, "", source_prefix=live, folder=tmp_path / "dry")
+    assert dry == counted
+    assert counted["sessions"] > 10
+    assert counted["recorded turns"] > 0
+    assert await ends_of(broker.bootstrap, [live + topic.name for topic in TOPICS]) == before
+    place = ("--bootstrap-servers", broker.bootstrap, "--prefix", live)
+    (listed,) = [json.loads(line) for line in reknit("replay", "list", *place).stdout.splitlines()]
+    assert (listed["replay"], listed["prefix"], listed["left"]) == ("all", f"{live}replay.all.", 0)
+    assert reknit("replay", "delete", "all", *place).returncode == 0
+    assert reknit("replay", "list", *place).stdout == ""
+    assert "there is no replay 'all'" in reknit("replay", "delete", "all", *place).stderr

@@ -37,10 +37,10 @@ ROWS = [
 
 
 def written(folder, rows, number=1):
-    files = PartitionFiles(folder, number)
-    for row in rows:
-        files.append(row, NOW)
+    files = PartitionFiles(folder, number, lambda: NOW / 1000)
+    files.take(rows)
     files.finish(OFFSETS)
+    files.close()
 
 
 def test_records_come_back_as_they_were(tmp_path):
@@ -81,7 +81,7 @@ def test_what_was_interrupted_is_not_there_and_begins_anew(tmp_path):
     folder = tmp_path / "dry"
     begin(folder, PLAN)
     files = PartitionFiles(folder, 0)
-    files.append(ROWS[0], NOW)
+    files.take(ROWS[:1])
     assert (unfinished(folder), list(read_partition(folder, PROVIDER_REQUESTS, 0))) == ([0, 1], [])
     files.close()
     written(folder, ROWS[1:2], number=0)

@@ -1,0 +1,383 @@
+"""What a replay is to do, found out from the topics and kept beside what it makes.
+
+Ends are settled first, and nothing is read beyond them. Then: which stretches of the inputs a range means, the sessions
+that have records in them (the first pass; the second is the replay's own), those that are forgotten, and those of which
+a replay could only say something else than the live pipeline did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError, for_code
+from aiokafka.protocol.admin import DeleteGroupsRequest
+from msgspec import Struct, structs
+
+from pipeline._version import __version__
+from pipeline.cli.broker import apply, connected, partitions_of, producing, read_partitions, reader
+from pipeline.engine.restore import POSITION, read_position
+from pipeline.errors import InputError, InternalError
+from pipeline.kafka import connection, explained
+from pipeline.objects import open_objects
+from pipeline.replay.plan import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, run_of
+from pipeline.settings import Config
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.endings import KINDS, Endings, digest_of
+from pipeline.stages.turn_state import TurnStates, session_of
+from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE, qualified
+from topics import headers as names
+from topics.declarations import DAY_MS, MARKER_DAYS, REPLAY_PLAN, REPLAYS, TOPICS_BESIDE
+from topics.plan import wanted
+from topics.records import TURN_RECORDS, SessionForgotten
+
+# Kafka's codes for a group with members and for one that is not there; the client knows neither.
+_NON_EMPTY_GROUP, _NO_SUCH_GROUP = 68, 69
+
+Progress = Callable[[int, int], None]
+
+
+def prefix_of(live: str, replay: str) -> str:
+    """The prefix of a replay, by that of the inputs and its name."""
+    return f"{live}{REPLAYS}{replay}."
+
+
+def beside(config: Config, replay: str) -> Config:
+    """The configuration of a replay of the pipeline that this one is of."""
+    return structs.replace(config, prefix=prefix_of(config.prefix, replay), source_prefix=config.prefix)
+
+
+class _Live(Struct):
+    """The live pipeline as a survey reads it, up to the ends of its inputs."""
+
+    config: Config
+    consumer: AIOKafkaConsumer
+    numbers: list[int]
+    on_progress: Progress
+
+    def places(self, topic: str, partitions: list[int] | None = None) -> list[TopicPartition]:
+        name = qualified(topic, self.config.prefix)
+        return [TopicPartition(name, number) for number in (self.numbers if partitions is None else partitions)]
+
+    def read(
+        self, topic: str, partitions: list[int], stretches: Mapping[int, Stretch] | None = None
+    ) -> AsyncIterator[ConsumerRecord]:
+        name = qualified(topic, self.config.prefix)
+        places = None if stretches is None else {TopicPartition(name, n): stretches[n] for n in partitions}
+        return read_partitions(
+            self.consumer, self.places(topic, partitions), on_progress=self.on_progress, stretches=places
+        )
+
+    async def offsets_at(self, topic: str, time: int, otherwise: list[int]) -> list[int]:
+        """The first offsets of a topic that were written at a time or later."""
+        found = await self.consumer.offsets_for_times(dict.fromkeys(self.places(topic), time))
+        return [
+            otherwise[place.partition] if found[place] is None else found[place].offset for place in self.places(topic)
+        ]
+
+
+async def settle(config: Config, replay: str, selection: Selection, now: int, on_progress: Progress) -> Plan:
+    """Look at the live pipeline and settle what a replay of it is to do. ``now`` is in milliseconds since the epoch.
+
+    Raises:
+        InputError: the pipeline has no topics, or a place that was asked for is none of them.
+        BrokerError: no broker answers, or it refuses.
+    """
+    async with reader(config) as consumer:
+        live = _Live(config, consumer, await partitions_of(consumer, config, AGENT_TURNS), on_progress)
+        starts: Offsets = {}
+        ends: Offsets = {}
+        for topic in INPUTS:
+            places = live.places(topic)
+            firsts, lasts = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+            starts[topic], ends[topic] = [firsts[place] for place in places], [lasts[place] for place in places]
+        ranges = await _ranges(live, selection, starts, ends)
+        letters = await _letters(live)
+        expired, forgotten = await _expired(live, starts, ends)
+        uncompared = expired | {
+            Uncompared(session, topic, "limited")
+            for session, topics in letters.items()
+            for topic, limited in topics.items()
+            if limited and selection.names(session)
+        }
+        return Plan(
+            id=replay,
+            version=__version__,
+            created=now,
+            source_prefix=config.prefix,
+            partitions=len(live.numbers),
+            starts=starts,
+            ends=ends,
+            selection=selection,
+            ranges=ranges,
+            chosen=await _chosen(live, selection, ranges, set(letters) if selection.dead_letters else None),
+            uncompared=sorted(each for each in uncompared if selection.names(each.session)),
+            forgotten=sorted(forgotten),
+        )
+
+
+async def _ranges(
+    live: _Live, selection: Selection, starts: Offsets, ends: Offsets
+) -> dict[str, list[list[Stretch]]] | None:
+    if not selection.has_range():
+        return None
+    ranges: dict[str, list[list[Stretch]]] = {topic: [[] for _ in live.numbers] for topic in INPUTS}
+    if selection.since is not None or selection.until is not None:
+        for topic in INPUTS:
+            first, behind = starts[topic], ends[topic]
+            if selection.since is not None:
+                first = await live.offsets_at(topic, selection.since, ends[topic])
+            if selection.until is not None:
+                behind = await live.offsets_at(topic, selection.until, ends[topic])
+            for number in live.numbers:
+                ranges[topic][number].append((first[number], min(behind[number], ends[topic][number])))
+    for place in selection.offsets:
+        if place.topic not in INPUTS or place.partition not in live.numbers:
+            raise InputError("place_unknown", f"there is no partition {place.partition} of an input {place.topic}")
+        end = ends[place.topic][place.partition]
+        ranges[place.topic][place.partition].append((place.first, min(place.last + 1, end)))
+    return {
+        topic: [[(first, behind) for first, behind in some if first < behind] for some in every]
+        for topic, every in ranges.items()
+    }
+
+
+async def _chosen(
+    live: _Live, selection: Selection, ranges: dict[str, list[list[Stretch]]] | None, lettered: set[str] | None
+) -> dict[str, list[str | None]] | None:
+    """The sessions that have records in the range, with their runs."""
+    if ranges is None:
+        return None if lettered is None else {session: [] for session in sorted(filter(selection.names, lettered))}
+    found: dict[str, set[str | None]] = {}
+    for topic, every in ranges.items():
+        hulls = {number: (min(some)[0], max(end for _, end in some)) for number, some in enumerate(every) if some}
+        async for record in live.read(topic, list(hulls), hulls):
+            if not record.key or not any(a <= record.offset < b for a, b in every[record.partition]):
+                continue
+            session = record.key.decode("utf-8", "replace")
+            if selection.names(session) and (lettered is None or session in lettered):
+                runs = found.setdefault(session, set())
+                if topic == PROVIDER_EVENTS:
+                    runs.add(run_of(record.headers))
+    return {session: sorted(runs, key=lambda run: run or "") for session, runs in sorted(found.items())}
+
+
+async def _letters(live: _Live) -> dict[str, dict[str, bool]]:
+    """The sessions that have dead letters, by input, and whether a limit refused one of them."""
+    found: dict[str, dict[str, bool]] = {}
+    async for record in live.read(DEAD_LETTERS, live.numbers):
+        if record.key is None or any(name == names.ERROR_LETTER for name, _ in record.headers):
+            continue  # a note about another letter
+        given = dict(record.headers)
+        session, topic = record.key.decode("utf-8", "replace"), given.get(names.ERROR_TOPIC, b"").decode()
+        topics = found.setdefault(session, {})
+        topics[topic] = topics.get(topic, False) or names.ERROR_LIMIT in given
+    return found
+
+
+async def _expired(live: _Live, starts: Offsets, ends: Offsets) -> tuple[set[Uncompared], set[str]]:
+    """The sessions that began before what is kept of an input, and the digests of those that were forgotten."""
+    begun_before: set[str] = set()
+    forgotten: set[str] = set()
+    cut = [number for number in live.numbers if starts[AGENT_TURNS][number]]
+    endings = {number: Endings(MARKER_DAYS * DAY_MS) for number in live.numbers}
+    states = {number: TurnStates(Defaults().session) for number in cut}
+    keys: dict[int, set[bytes]] = {number: set() for number in cut}
+    positions = dict.fromkeys(live.numbers, 0)
+    async for record in live.read(TURNS_STATE, live.numbers):
+        key, number = record.key or b"", record.partition
+        if key == POSITION:
+            positions[number] = read_position(record.value)[0]
+        elif key[:1] in KINDS:
+            endings[number].restore(key, record.value)
+        elif number in states:
+            states[number].restore(key, record.value)
+            keys[number].add(session_of(key))
+    for number in cut:
+        for key in keys[number]:
+            if _began_before(states[number], key, starts[AGENT_TURNS][number]):
+                begun_before.add(key.decode("utf-8", "replace"))
+    forgotten.update(digest.hex() for each in endings.values() for digest in each.forgotten)
+    rest = {number: (positions[number], end) for number, end in enumerate(ends[AGENT_TURNS])}
+    async for record in live.read(AGENT_TURNS, live.numbers, rest):
+        if record.key and _forgets(record.value):
+            forgotten.add(digest_of(record.key).hex())
+    async for record in live.read(PROVIDER_REQUESTS, cut):
+        first = dict(record.headers).get(names.FIRST)
+        if record.key and first is not None and int(first) < starts[AGENT_TURNS][record.partition]:
+            begun_before.add(record.key.decode("utf-8", "replace"))
+    expired = {Uncompared(session, AGENT_TURNS, "expired") for session in begun_before}
+    return expired | {
+        Uncompared(session, PROVIDER_EVENTS, "expired")
+        for session in begun_before | await _before_the_events(live, starts)
+    }, forgotten
+
+
+async def _before_the_events(live: _Live, starts: Offsets) -> set[str]:
+    """Sessions of which something was said or shown before what is kept of the events of their partition."""
+    found: set[str] = set()
+    for number in [number for number in live.numbers if starts[PROVIDER_EVENTS][number]]:
+        first = starts[PROVIDER_EVENTS][number]
+        at = None
+        async for record in live.read(PROVIDER_EVENTS, [number], {number: (first, first + 1)}):
+            at = record.timestamp
+        for topic in (AGENT_TURNS, SESSION_ITEMS):
+            async for record in live.read(topic, [number]):
+                if at is not None and record.timestamp >= at:
+                    break
+                if record.key:
+                    found.add(record.key.decode("utf-8", "replace"))
+    return found
+
+
+def _began_before(states: TurnStates, key: bytes, start: int) -> bool:
+    try:
+        entry = states.find(key)
+    except InternalError:
+        return True  # nobody can say when it began
+    states.committed({}, room=0)  # what was told of it need not be remembered
+    # A version before 0.2 did not note where a session began.
+    return entry is not None and (entry.first is None or entry.first < start)
+
+
+def _forgets(value: bytes | None) -> bool:
+    if value is None or b"session.forgotten" not in value:
+        return False
+    try:
+        return isinstance(TURN_RECORDS.decode(value), SessionForgotten)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+# Plans beside what replays make.
+
+
+async def begin(config: Config, plan: Plan) -> Plan:
+    """Make a replay's topics and keep its plan; returns the plan that counts, where another process was first.
+
+    ``config`` is the live pipeline's.
+    """
+    prefix = prefix_of(config.prefix, plan.id)
+    made = [
+        topic
+        for declared, partitions in ((TOPICS_BESIDE, plan.partitions), ((REPLAY_PLAN,), 1))
+        for topic in wanted(
+            prefix=prefix, partitions=partitions, replication_factor=config.replication_factor, topics=declared
+        )
+    ]
+    async with connected(config) as topics:
+        outcomes = await apply(topics, made)
+    for outcome in outcomes:
+        if outcome.status in {"drift", "missing"}:
+            raise InputError("topics_differ", f"{outcome.topic} is not what a replay makes; take another --id")
+    async with producing(config) as producer:
+        await producer.send_and_wait(qualified(REPLAY_PLAN.name, prefix), msgspec.json.encode(plan), plan.id.encode())
+    found = await plan_of(config, plan.id)
+    assert found is not None  # noqa: S101  it was written just now
+    return found
+
+
+async def plan_of(config: Config, replay: str) -> Plan | None:
+    """The plan of a replay of the pipeline that ``config`` is of; None where there is no such replay."""
+    async with reader(config) as consumer:
+        return await plan_at(consumer, prefix_of(config.prefix, replay))
+
+
+async def plan_at(consumer: AIOKafkaConsumer, prefix: str) -> Plan | None:
+    """The plan of the replay that writes under this prefix; None where there is none."""
+    name = qualified(REPLAY_PLAN.name, prefix)
+    if name not in await consumer.topics():
+        return None
+    async for record in read_partitions(consumer, [TopicPartition(name, 0)]):
+        return msgspec.json.decode(record.value, type=Plan)
+    return None
+
+
+async def every_plan(config: Config) -> dict[str, Plan | None]:
+    """The replays of a pipeline by their names; None where one has no plan, having ended before it was kept."""
+    begins = config.prefix + REPLAYS
+    async with reader(config) as consumer:
+        found = {_name_in(topic, begins) for topic in await consumer.topics()} - {None}
+        return {name: await plan_at(consumer, prefix_of(config.prefix, name)) for name in sorted(filter(None, found))}
+
+
+def _name_in(topic: str, begins: str) -> str | None:
+    """The replay whose topic this is."""
+    rest = topic.removeprefix(begins)
+    name, dot, contract = rest.partition(".")
+    names_of_it = {each.name for each in (*TOPICS_BESIDE, REPLAY_PLAN)}
+    return name if topic.startswith(begins) and dot and contract in names_of_it else None
+
+
+async def delete(config: Config, replay: str) -> int:
+    """Delete a replay: its topics, its group and its objects. Returns how many topics there were.
+
+    Raises:
+        InputError: there is no such replay.
+        BrokerError: the broker refuses, as for a group that is at work.
+    """
+    work = beside(config, replay)
+    async with connected(config) as topics:
+        every = {qualified(topic.name, work.prefix) for topic in (*TOPICS_BESIDE, REPLAY_PLAN)}
+        there = await topics.describe(every)
+        if not there:
+            raise InputError("no_replay", f"there is no replay {replay!r}; `reknit replay list` names those there are")
+    await _delete_group(config, f"{work.prefix}reknit")
+    await _delete_topics(config, sorted(there))
+    objects = open_objects(work)
+    if objects is not None:
+        await objects.delete(await objects.every())
+    return len(there)
+
+
+async def _delete_topics(config: Config, topics: list[str]) -> None:
+    client = AIOKafkaAdminClient(**connection(config))
+    try:
+        await client.start()
+        for _, code, *_ in (await client.delete_topics(topics)).topic_error_codes:
+            if code and code != UnknownTopicOrPartitionError.errno:  # gone already
+                raise for_code(code)
+    except KafkaError as error:
+        raise await explained(config, error) from error
+    finally:
+        await client.close()
+
+
+async def _delete_group(config: Config, group: str) -> None:
+    client = AIOKafkaClient(**connection(config))
+    try:
+        await client.bootstrap()
+        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+        await client.ready(node)
+        answer = await client.send(node, DeleteGroupsRequest([group]))
+        ((_, code),) = answer.results
+        if code == _NON_EMPTY_GROUP:
+            raise InputError("replay_at_work", f"processes of group {group} are still at work; end them first")
+        if code and code != _NO_SUCH_GROUP:
+            raise for_code(code)
+    except KafkaError as error:
+        raise await explained(config, error) from error
+    finally:
+        await client.close()
+
+
+async def left_of(config: Config, plan: Plan) -> int:
+    """How many offsets of the inputs a replay has yet to work through."""
+    client = AIOKafkaAdminClient(**connection(config))
+    try:
+        await client.start()
+        found = await client.list_consumer_group_offsets(f"{prefix_of(config.prefix, plan.id)}reknit")
+    except KafkaError as error:
+        raise await explained(config, error) from error
+    finally:
+        await client.close()
+    left = 0
+    for topic, ends in plan.ends.items():
+        for number, end in enumerate(ends):
+            place = TopicPartition(qualified(topic, config.prefix), number)
+            at = found[place].offset if place in found else 0
+            left += end - min(end, max(at, plan.starts[topic][number]))
+    return left
