@@ -274,10 +274,7 @@ async def producing(config: Config) -> AsyncIterator[AIOKafkaProducer]:
         BrokerError: no broker answers, or it refuses.
     """
     producer = AIOKafkaProducer(
-        **connection(config),
-        acks="all",
-        max_request_size=LARGEST_INPUT,
-        request_timeout_ms=ANSWER_SECONDS * 1000,
+        **connection(config), acks="all", max_request_size=LARGEST_INPUT, request_timeout_ms=ANSWER_SECONDS * 1000
     )
     try:
         await asyncio.wait_for(producer.start(), ANSWER_SECONDS)

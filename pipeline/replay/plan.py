@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from pipeline.errors import ReknitError
 from pipeline.stages.base import Record, Result, Stage
-from pipeline.stages.endings import digest_of
+from pipeline.stages.endings import marker_digest
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 
@@ -126,10 +126,15 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def forgets(self, session: bytes) -> bool:
         """Whether the session was forgotten when the replay began."""
-        return bool(self.forgotten) and digest_of(session).hex() in self.forgotten
+        return bool(self.forgotten) and digest_of(session) in self.forgotten
 
     def takes_everything(self) -> bool:
         return self.selection == Selection() and not (self.uncompared or self.forgotten)
+
+
+def digest_of(session: bytes) -> str:
+    """How a plan names a session that was forgotten."""
+    return marker_digest(session).hex()
 
 
 class PlannedStage:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from pipeline.diff.outputs import Published, texts
 from pipeline.diff.summary import LIMITED
-from pipeline.replay.plan import Plan, digest_of
+from pipeline.replay.plan import Plan
 from pipeline.replay.spool import Both
 from pipeline.stages.base import Record
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
@@ -136,7 +136,7 @@ class Coverage:
         return all(plan.covers_run(_text(session), run) for plan in self._plans)
 
     def _is_forgotten(self, session: bytes) -> bool:
-        return any(plan.forgotten and digest_of(session) in plan.forgotten for plan in self._plans)
+        return any(plan.forgets(session) for plan in self._plans)
 
 
 _INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)

@@ -23,10 +23,10 @@ from pipeline.engine.restore import POSITION, read_position
 from pipeline.errors import InputError, InternalError
 from pipeline.kafka import connection, explained
 from pipeline.objects import open_objects
-from pipeline.replay.plan import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, run_of
+from pipeline.replay.plan import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of, run_of
 from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.endings import KINDS, Endings, digest_of
+from pipeline.stages.endings import KINDS, Endings
 from pipeline.stages.turn_state import TurnStates, session_of
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE, qualified
 from topics import headers as names
@@ -204,7 +204,7 @@ async def _expired(live: _Live, starts: Offsets, ends: Offsets) -> tuple[set[Unc
     rest = {number: (positions[number], end) for number, end in enumerate(ends[AGENT_TURNS])}
     async for record in live.read(AGENT_TURNS, live.numbers, rest):
         if record.key and _forgets(record.value):
-            forgotten.add(digest_of(record.key).hex())
+            forgotten.add(digest_of(record.key))
     async for record in live.read(PROVIDER_REQUESTS, cut):
         first = dict(record.headers).get(names.FIRST)
         if record.key and first is not None and int(first) < starts[AGENT_TURNS][record.partition]:

@@ -136,7 +136,7 @@ class Endings:
 
     def why_over(self, key: bytes) -> Why | None:
         """Why the session is over; None where it is not, or no longer remembered."""
-        marker = self._markers.get(digest_of(key)) if self._markers else None
+        marker = self._markers.get(marker_digest(key)) if self._markers else None
         return None if marker is None else marker.why
 
     def prolong(self, key: bytes, seconds: int) -> None:
@@ -156,7 +156,7 @@ class Endings:
     def end(self, key: bytes, why: Why) -> None:
         """The session is over."""
         self.stop_clock(key)
-        marker, digest = _Marker(why, self._now), digest_of(key)
+        marker, digest = _Marker(why, self._now), marker_digest(key)
         self._put_marker(digest, marker)
         self._changes[_MARKER + digest] = msgspec.msgpack.encode(marker)
 
@@ -164,7 +164,7 @@ class Endings:
         """The session is not over any more; whether it was."""
         if self.why_over(key) is None:
             return False
-        digest = digest_of(key)
+        digest = marker_digest(key)
         del self._markers[digest], self._markers_end.times[digest]
         self._changes[_MARKER + digest] = None
         return True
@@ -194,6 +194,6 @@ class Endings:
         self._markers_end.set_time(digest, marker.since + self._kept_ms)
 
 
-def digest_of(key: bytes) -> bytes:
+def marker_digest(key: bytes) -> bytes:
     """What is remembered of a session's id."""
     return hashlib.sha256(key).digest()[:16]

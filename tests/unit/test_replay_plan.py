@@ -7,10 +7,9 @@ import pytest
 from build import user
 from msgspec import structs
 
-from pipeline.replay.plan import Plan, PlannedStage, Selection, Uncompared
+from pipeline.replay.plan import Plan, PlannedStage, Selection, Uncompared, digest_of
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.endings import digest_of
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
@@ -68,9 +67,7 @@ def test_a_range_selects_outputs_and_sessions_are_read_from_their_beginning(at_o
 
 
 def test_what_cannot_be_compared_or_was_forgotten_is_not_processed():
-    plan = structs.replace(
-        PLAN, uncompared=[Uncompared("a", AGENT_TURNS, "expired")], forgotten=[digest_of(b"b").hex()]
-    )
+    plan = structs.replace(PLAN, uncompared=[Uncompared("a", AGENT_TURNS, "expired")], forgotten=[digest_of(b"b")])
     assert requests(plan, turns("a", "b", "c")) == [("c", "2")]
     assert not plan.takes_everything()
     assert PLAN.takes_everything()
