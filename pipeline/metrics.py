@@ -6,6 +6,7 @@ applies once the batch is committed, so that a counter never counts what was rol
 
 from __future__ import annotations
 
+import re
 from collections import Counter as CountOf
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import product
@@ -53,6 +54,11 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Mends that a policy only observes and that were not made, by code and target.",
         ("code", "target"),
     ),
+    "reknit_producer_fixes_total": (
+        "Fixes by code and by the producer of the record that led to them; empty where that has no name.",
+        ("producer", "code"),
+    ),
+    "reknit_sessions_mended_total": ("Sessions whose requests needed a fix for the first time.", ("target",)),
     "reknit_requests_total": (
         "Requests by target and outcome: clean, mended, rejected.",
         ("target", "outcome"),
@@ -106,6 +112,12 @@ STAGE_LEVELS: dict[str, str] = {
     "reknit_sessions_stored_bytes": "What the kept records of sessions take.",
 }
 
+
+# Producers name themselves: of a worker's, so many are told apart, and those with a name like one.
+MOST_PRODUCERS = 32
+_PRODUCER = re.compile(r"[\w.+@-]+(?:/[\w.+-]+)?", re.ASCII)
+_LONGEST_PRODUCER = 64
+_OTHER = "other"
 
 # Why a record of an input became a dead letter.
 DEAD_LETTER_CODES = (
@@ -220,6 +232,10 @@ class Metrics:
         self._lag_known: set[tuple[str, int]] = set()
         self._owned = self._gauge("reknit_partitions", "Source partitions that this worker has.", "topic")
         self._silent = self._gauge("reknit_broker_silent_seconds", "Seconds since a broker answered last.")
+        self._rebalances = self._counter(
+            "reknit_rebalances_total", "Times that this worker was given its partitions, its first included.", "topic"
+        )
+        self._producers = {""}
         self._every = self._gauge("reknit_source_partitions", "Partitions that the source topic has.", "topic")
         self._evicted = self._counter(
             "reknit_sessions_evicted_total", "Sessions that became records only, for want of memory.", "topic"
@@ -239,6 +255,8 @@ class Metrics:
             "reknit_fixes_total": product(FIXES, whose),
             "reknit_fixes_lossy_total": product(lossy, whose),
             "reknit_fixes_observed_total": product(OBSERVABLE, targets),
+            "reknit_producer_fixes_total": product(("",), FIXES),
+            "reknit_sessions_mended_total": product(targets),
             "reknit_requests_total": product(targets, ("clean", "mended", "rejected")),
             "reknit_sessions_ended_total": product(("closed", "expired", "forgotten")),
             "reknit_prefix_kept_bytes_total": product(targets),
@@ -288,6 +306,8 @@ class Metrics:
     def _apply_tally(self, tally: Tally) -> None:
         """Add a stage's tally. A histogram's key carries the observed value as its last part."""
         for (name, *labels), amount in tally.items():
+            if name == "reknit_producer_fixes_total":
+                labels[0] = self._bounded_producer(labels[0])
             histogram = self._observed.get(name)
             if histogram is None:
                 self._tallied[name].labels(*labels).inc(amount)
@@ -295,6 +315,14 @@ class Metrics:
             child = histogram.labels(*labels[:-1])
             for _ in range(int(amount)):
                 child.observe(float(labels[-1]))
+
+    def _bounded_producer(self, name: str) -> str:
+        """The producer's name where it may be a label, and a word for all others."""
+        if name not in self._producers:
+            if len(self._producers) > MOST_PRODUCERS or len(name) > _LONGEST_PRODUCER or not _PRODUCER.fullmatch(name):
+                return _OTHER
+            self._producers.add(name)
+        return name
 
     def on_batch(self, topic: str, partition: int, process_seconds: float, write_seconds: float) -> None:
         """Observe how long the batch took: in the stage, and from the first send to the commit."""
@@ -339,7 +367,8 @@ class Metrics:
         self._expired.labels(topic).inc(offsets)
 
     def on_partitions(self, topic: str, count: int, every: int) -> None:
-        """Set how many partitions of a source topic this worker has, and how many there are."""
+        """Note an assignment: how many partitions of a source topic this worker has, and how many there are."""
+        self._rebalances.labels(topic).inc()
         self._owned.labels(topic).set(count)
         self._every.labels(topic).set(every)
         counters = (self._consumed, self._batches, self._restored, self._poison, self._expired, self._evicted)

@@ -215,7 +215,7 @@ class Metrics(Protocol):
         """Count source offsets that the broker's retention removed before they were read."""
 
     def on_partitions(self, topic: str, count: int, every: int) -> None:
-        """Set how many partitions of a source topic this worker has, and how many there are."""
+        """Note an assignment: how many partitions of a source topic this worker has, and how many there are."""
 
     def watch_broker(self, silent_seconds: Callable[[], float]) -> None:
         """Ask the function, whenever metrics are read, how long ago a broker answered last."""

@@ -37,6 +37,7 @@ class Sent(Struct, frozen=True, array_like=True):
 
     ``answered``: an assistant turn came since. ``own_fixes``: how many of the target's settled fixes were told.
     ``doubts`` are the rules that it broke, none of them hard. ``refused``: the provider did, and it was judged why.
+    ``mended``: it stood on a fix, or one for the target before it did.
     """
 
     request_id: str
@@ -45,6 +46,7 @@ class Sent(Struct, frozen=True, array_like=True):
     own_fixes: int = 0
     doubts: tuple[Doubt, ...] = ()
     refused: bool = False
+    mended: bool = False
 
 
 class SentRequests(Struct):

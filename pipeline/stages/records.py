@@ -18,7 +18,7 @@ from pipeline.fixes import Fix
 from pipeline.history.readers.surrogates import Mask, find_mask
 from pipeline.stages.base import Output, Record, Result, passed_on
 from topics import HISTORY_FIXES
-from topics.headers import find_dataref, is_own_dataref
+from topics.headers import PRODUCER, find_dataref, is_own_dataref
 from topics.records import TURN_RECORDS, FixRecord, HistoryRestored, TurnAppended, TurnRecord
 
 
@@ -112,6 +112,8 @@ class FixPublisher(Struct):
             self.tally["reknit_fixes_observed_total", fix.code, fix.target] += 1
             return
         self.tally["reknit_fixes_total", fix.code, fix.target] += 1
+        producer = dict(self.record.headers).get(PRODUCER, b"").decode("utf-8", "replace")
+        self.tally["reknit_producer_fixes_total", producer, fix.code] += 1
         if not fix.lossless:
             self.tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1
 

@@ -83,9 +83,14 @@ class Publisher:
         request_id = self._request_id(done.target)
         self._result.outputs.append(self._output(done, request_id, reason, last))
         doubts = _doubts(done)
+        was_mended = last is not None and last.mended
+        mended = was_mended or done.fix_count > 0
         self._entry.sent.note_sent(
-            done.target, Sent(request_id, done.sha256, own_fixes=done.own_fix_count, doubts=doubts)
+            done.target,
+            Sent(request_id, done.sha256, own_fixes=done.own_fix_count, doubts=doubts, mended=mended),
         )
+        if mended and not was_mended:
+            self._tally["reknit_sessions_mended_total", done.target] += 1
         known = 0 if last is None or done.reset else last.own_fixes
         # What the request stands on and no record told yet.
         for fix in done.own_fixes(known):

@@ -11,8 +11,8 @@ import pytest
 from build import answered, called, said, user
 
 from pipeline import errors
-from pipeline.metrics import DEAD_LETTER_CODES, Metrics
-from pipeline.stages.base import Record
+from pipeline.metrics import DEAD_LETTER_CODES, MOST_PRODUCERS, Metrics
+from pipeline.stages.base import Record, Result
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.endings import Why
 from pipeline.stages.events import EventsStage
@@ -114,6 +114,8 @@ RUN = (("source", b"claude-cli"), ("run", b"r1"))
                 "reknit_dead_letters_total",
                 "reknit_fixes_lossy_total",
                 "reknit_fixes_total",
+                "reknit_producer_fixes_total",
+                "reknit_sessions_mended_total",
                 "reknit_prefix_resets_total",
                 "reknit_requests_total",
                 "reknit_turns_total",
@@ -138,3 +140,27 @@ def test_what_stages_count_has_its_series_from_the_start(stage, topic, given, co
     moved = {name[0] for name, value in after.items() if before.get(name, 0) != value}
     assert counted <= moved
     assert [name for name in after if name not in before] == []
+
+
+def test_a_session_that_needs_fixes_again_is_counted_once():
+    stage, metrics = TurnsStage(Defaults()), Metrics(targets=["anthropic"])
+    broken = [turn(user("one")), turn(called("a")), turn(user("no result"))]
+    for value in records([OPENED, turn(user("fine")), *broken, *broken]):
+        metrics.on_commit(AGENT_TURNS, 0, stage.process([value]), 1)
+    counted = series(metrics)
+    assert counted["reknit_sessions_mended_total", ("target", "anthropic")] == 1
+    assert sum(value for (name, *_), value in counted.items() if name == "reknit_fixes_total") > 1
+
+
+def test_producers_beyond_the_bound_and_odd_names_are_others():
+    metrics = Metrics()
+    names = [*(f"agent-{number}/1.0" for number in range(MOST_PRODUCERS + 2)), "agent-0/1.0", "", "two words", "n" * 99]
+    tally = [{("reknit_producer_fixes_total", name, "result_moved"): 1} for name in names]
+    for each in tally:
+        metrics.on_commit(AGENT_TURNS, 0, Result(tally=each), 1)
+    found = {
+        dict(labels)["producer"]: value
+        for (name, *labels), value in series(metrics).items()
+        if name == "reknit_producer_fixes_total" and ("code", "result_moved") in labels
+    }
+    assert found == {"": 1, "other": 4, "agent-0/1.0": 2, **{f"agent-{n}/1.0": 1 for n in range(1, MOST_PRODUCERS)}}

@@ -96,6 +96,9 @@ def test_every_rewrite_is_counted() -> None:
         ("reknit_fixes_lossy_total", "identity_renamed", "cascade"): 1,
         ("reknit_fixes_lossy_total", "path_redacted", "cascade"): 2,
         ("reknit_fixes_lossy_total", "tool_text_removed", "cascade"): 1,
+        ("reknit_producer_fixes_total", "", "identity_renamed"): 1,
+        ("reknit_producer_fixes_total", "", "path_redacted"): 2,
+        ("reknit_producer_fixes_total", "", "tool_text_removed"): 1,
     }
     assert result.tally["reknit_items_total", "cascade", "stream"] == 2
     metrics = Metrics()
