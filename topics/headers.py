@@ -49,6 +49,9 @@ PREFIX_RESET = "prefix-reset"
 PRODUCER = "producer"
 TRACEPARENT = "traceparent"
 
+# agent.turns
+JUDGED = "judged"
+
 # pipeline.dead-letters
 ERROR_PREFIX = "reknit.error."
 ERROR_CODE = ERROR_PREFIX + "code"
@@ -163,6 +166,13 @@ class ExpiredHeaders(Struct, frozen=True, kw_only=True):
 class TurnHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Headers of a record of agent turns; all may be left out."""
 
+    judged: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Of the last record of a request that was read from a log: its target, and behind it the rules "
+            "that the request broke as it was sent, with spaces between."
+        ),
+    ] = UNSET
     dataref: Dataref | UnsetType = UNSET
     producer: Producer | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET

@@ -42,6 +42,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List what providers refused of published requests, and what the rules say of it.",
     ),
     "replay": ("pipeline.cli.replay:replay_group", "Process again, beside the live pipeline, what it has read."),
+    "report": (
+        "pipeline.cli.report:report_command",
+        "Say what is or would be mended, and which of the providers' errors that prevents.",
+    ),
     "export": ("pipeline.cli.sessions:export_command", "Print a session as a document that restores it."),
     "import": ("pipeline.cli.sessions:import_command", "Restore sessions from what `export` printed."),
     "diff": ("pipeline.cli.diff:diff_command", "Compare what two runs over the same input published."),

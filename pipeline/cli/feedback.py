@@ -16,6 +16,7 @@ from pipeline.cli.dead_letters import Letter, Wanted, read_letters
 from pipeline.cli.inspect import Since
 from pipeline.cli.output import write_json
 from pipeline.cli.sessions import JSON
+from pipeline.text.invisible import visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,10 +55,9 @@ def list_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  cl
     """Print refusals, oldest first in each partition: the request by its digest, and the provider's words."""
     for letter in _letters(**options):
         told = _told(letter)
-        write_json(told) if as_lines else click.echo(
-            f"{told['letter']:>10}  {told['outcome']:<8}  {told['target']}  {told['session']}  {told['rule'] or '-'}  "
-            f"{told['body-sha256']}  {told['message']}"
-        )
+        where = f"{told['letter']:>10}  {told['outcome']:<8}  {told['target']}  {told['session']}"
+        line = f"{where}  {told['rule'] or '-'}  {told['body-sha256']}  {told['message']}"
+        write_json(told) if as_lines else click.echo(visible(line))
 
 
 @feedback_group.command("count")
@@ -68,9 +68,8 @@ def count_command(*, as_lines: bool, **options: Any) -> None:  # noqa: ANN401  c
     counts = Counter(tuple(told[name] for name in names) for told in map(_told, _letters(**options)))
     for found, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
         told = dict(zip(names, found, strict=True))
-        write_json({**told, "refusals": count}) if as_lines else click.echo(
-            f"{count:>8}  {told['target']}  {told['outcome']:<8}  {told['rule'] or '-'}  {told['message']}"
-        )
+        line = f"{count:>8}  {told['target']}  {told['outcome']:<8}  {told['rule'] or '-'}  {told['message']}"
+        write_json({**told, "refusals": count}) if as_lines else click.echo(visible(line))
 
 
 def _letters(

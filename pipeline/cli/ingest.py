@@ -206,8 +206,9 @@ async def _send_requests(config: Config, places: Places, producer: str, file: st
             taken, again = taken + bool(records), again + (not records)
             named = logged.producer or producer
             headers = [(names.PRODUCER, named.encode())] if named else []
-            for record in records:
-                await sending.send(msgspec.json.encode(record), headers, session.encode())
+            for number, record in enumerate(records, 1):
+                judged = [(names.JUDGED, logged.judged)] if number == len(records) else []
+                await sending.send(msgspec.json.encode(record), [*headers, *judged], session.encode())
         await sending.delivered()
         said = f"{taken} requests of {len(conversations.sessions)} sessions to {AGENT_TURNS}, {again} sent again"
         say(f"{said}; {passed.total()} lines passed over")

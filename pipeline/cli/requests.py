@@ -21,6 +21,7 @@ from msgspec import Raw, Struct, field, structs
 from pipeline.errors import InputError
 from pipeline.history.readers import read_message, read_setting
 from pipeline.model import ToolResult, ToolUse
+from pipeline.rules import validate
 from pipeline.stages.defaults import chains_in
 from topics.records import HistoryRestored, RequestWanted, SessionOpened, TurnAppended, TurnRecord
 
@@ -56,6 +57,14 @@ class Logged(Struct, frozen=True):
     session: str = ""
     producer: str = ""
     model: str = ""
+
+    @property
+    def judged(self) -> bytes:
+        """The target and the rules that the request breaks as it was sent, for the header of that name."""
+        body = self.body if not self.model else {**self.body, "model": self.model}
+        found = validate(msgspec.json.encode(body), self.target, self.model or None)
+        broken = dict.fromkeys(each.rule for each in found if each.severity == "hard")
+        return " ".join((self.target, *broken)).encode()
 
 
 class Places(Struct, frozen=True, kw_only=True):

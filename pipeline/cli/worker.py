@@ -24,7 +24,7 @@ from pipeline.session.arguments import policy_from
 from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults, refuse_chained
 from pipeline.text import Redactor
-from topics import AGENT_TURNS, PROVIDER_EVENTS
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS
 from topics.declarations import topics_of
 
 if TYPE_CHECKING:
@@ -41,8 +41,14 @@ log = logging.getLogger("reknit.worker")
 @setting_option("delivery", type=click.Choice(["exactly-once", "at-least-once"]))
 @setting_option("metrics_port", type=int)
 @setting_option("state_dir", type=click.Path(file_okay=False))
-def worker_command(config_file: str | None, **options: str | int | None) -> None:
+@click.option(
+    "--shadow", is_flag=True, help="Only say what would be done with another pipeline's inputs: fixes and dead letters."
+)
+def worker_command(config_file: str | None, *, shadow: bool, **options: str | int | None) -> None:
     """Run a worker until it is stopped.
+
+    As a shadow it reads the inputs of --source-prefix and publishes fixes, rejections and metrics under a --prefix of
+    its own; a prefix with inputs, which may be a live pipeline's, is refused.
 
     Exit codes: 0 after SIGTERM or SIGINT, 2 where only a person can change why it does not run, 75 where no broker
     answers at the start, or where it was fenced, got stuck or failed; what was in flight then is not committed and will
@@ -52,7 +58,7 @@ def worker_command(config_file: str | None, **options: str | int | None) -> None
     try:
         config = load_config(config_file, overrides=options)
         form = config.log_format
-        raise SystemExit(run(config))
+        raise SystemExit(run(config, scope=shadow_of(config) if shadow else None))
     except ReknitError as error:
         if form != "json":
             fail(error)
@@ -69,6 +75,7 @@ def run(
     rate: int | None = None,
     factories: Mapping[str, StageFactory] | None = None,
     on_progress: Progress | None = None,
+    scope: Scope | None = None,
 ) -> int:
     """Run a worker in this process and return its exit code.
 
@@ -79,6 +86,7 @@ def run(
         rate: the most records that it works through in a second; None: no bound.
         factories: what makes the stages, instead of the configuration.
         on_progress: told how far all workers of the group are, where they end somewhere.
+        scope: what is read and published, instead of what the configuration and ``ends`` say.
 
     Raises:
         ReknitError: the worker cannot start.
@@ -97,7 +105,7 @@ def run(
         outputs=WRITTEN,
         tuning=tuning,
         objects=open_objects(config),
-        scope=structs.replace(scope_of(config, ends), rate=rate),
+        scope=structs.replace(scope or scope_of(config, ends), rate=rate),
         on_progress=on_progress,
     )
 
@@ -119,6 +127,20 @@ def scope_of(config: Config, ends: Mapping[str, Sequence[int]] | None = None) ->
     return Scope(
         source_prefix=config.source_prefix, publishes=None if publishes is None else frozenset(publishes), ends=ends
     )
+
+
+def shadow_of(config: Config) -> Scope:
+    """What a shadow reads and publishes: what it would write to an input is left out too.
+
+    Raises:
+        InputError: it would read its own inputs, and so work beside nobody.
+    """
+    from pipeline.engine import Scope
+
+    if config.source_prefix in {None, config.prefix}:
+        message = "a shadow reads another pipeline's inputs: name it with --source-prefix, and give another --prefix"
+        raise InputError("shadow_alone", message, path="source_prefix")
+    return Scope(source_prefix=config.source_prefix, publishes=frozenset({HISTORY_FIXES, DEAD_LETTERS}))
 
 
 def session_defaults(config: Config) -> Defaults:

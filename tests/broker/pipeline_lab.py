@@ -152,20 +152,21 @@ class Feeder:
             await producer.stop()
 
 
-async def drained(bootstrap: str, prefix: str, seconds: float = 60.0) -> None:
+async def drained(bootstrap: str, prefix: str, seconds: float = 60.0, *, source_prefix: str | None = None) -> None:
     """Wait until the group has committed everything that is in the sources, and the sources have stopped growing."""
     deadline = time.monotonic() + seconds
+    read_from = prefix if source_prefix is None else source_prefix
     while True:
-        ends = await _ends(bootstrap, prefix)
+        ends = await _ends(bootstrap, read_from)
         behind = {}
         for topic in SOURCES:
-            done = await harness.committed(bootstrap, f"{prefix}reknit", prefix + topic)
+            done = await harness.committed(bootstrap, f"{prefix}reknit", read_from + topic)
             # A marker behind the last record has an offset, too, that nobody commits.
-            records = await harness.read_all(bootstrap, prefix + topic, PARTITIONS)
+            records = await harness.read_all(bootstrap, read_from + topic, PARTITIONS)
             for number, found in enumerate(records):
                 if found and done.get(number, 0) <= found[-1].offset:
                     behind[topic, number] = (done.get(number, 0), found[-1].offset)
-        if not behind and ends == await _ends(bootstrap, prefix):
+        if not behind and ends == await _ends(bootstrap, read_from):
             return
         if time.monotonic() > deadline:
             raise AssertionError(f"not processed after {seconds} s: {behind}")

@@ -44,6 +44,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
         "data.md",
         "operating.md",
         "security.md",
+        "shadow.md",
         *PAGES,
     }
     assert all(f"({page})" in (DOCS / "README.md").read_text("utf-8") for page in pages - {"README.md"})
