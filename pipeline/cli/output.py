@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import cramjam
 import msgspec
 
 from pipeline.errors import BrokerDownError, ReknitError
@@ -27,6 +28,8 @@ class Exit(IntEnum):
     DOWN = 75
 
 
+# How a frame of zstd begins.
+_ZSTD = b"\x28\xb5\x2f\xfd"
 # From best to worst: where many documents were read, the worst decides.
 _SEVERITY = (Exit.CLEAN, Exit.MENDED, Exit.REJECTED, Exit.UNUSABLE, Exit.DOWN)
 
@@ -37,10 +40,9 @@ def worst(codes: list[Exit]) -> Exit:
 
 
 def read_input(file: str) -> bytes:
-    """All of a file, or of stdin for ``-``."""
-    if file == "-":
-        return sys.stdin.buffer.read()
-    return Path(file).read_bytes()
+    """All of a file, or of stdin for ``-``; what is packed with zstd, as older transcripts may be, is unpacked."""
+    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    return bytes(cramjam.zstd.decompress(data)) if data.startswith(_ZSTD) else data
 
 
 def write_json(value: Any) -> None:  # noqa: ANN401  anything that msgspec encodes

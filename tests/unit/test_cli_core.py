@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cramjam
 import pytest
 
 HEALTHY = {
@@ -29,6 +30,11 @@ def reknit(*arguments, given=b""):
 
 def lines(done):
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_history_that_is_packed_is_unpacked():
+    packed = bytes(cramjam.zstd.compress(json.dumps(HEALTHY).encode()))
+    assert reknit("normalize", given=packed).stdout == reknit("normalize", given=HEALTHY).stdout
 
 
 def test_a_healthy_history_is_clean_and_says_nothing():

@@ -15,6 +15,7 @@ from pipeline.history.healthy import Stretch, healthy_stretches
 from pipeline.history.readers import (
     anthropic,
     claude_code,
+    codex_rollout,
     converse,
     gemini_chat,
     openai_chat,
@@ -87,7 +88,8 @@ def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -
 
     Args:
         data: ``{"messages": [...], "system"?, "tools"?, "model"?, "params"?}``, a bare list of messages or a single
-            one, as JSON or as Python objects, or the lines of a transcript of Claude Code or the Gemini CLI.
+            one, as JSON or as Python objects, or the lines of a transcript of Claude Code, Codex or the
+            Gemini CLI.
         source: one of `SHAPES`, or ``auto``: then each message's shape is found by itself.
 
     Raises:
@@ -194,6 +196,8 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
     lines = _has_line_breaks(text)
     if shape == "gemini-chat" or (shape is None and gemini_chat.is_chat(text)):
         return _read_transcript(text, "gemini-chat", gemini_chat.read_lines)
+    if shape == "codex-rollout" or (shape is None and codex_rollout.is_rollout(text)):
+        return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
     if shape == "claude-code" or (lines and shape is None and is_transcript(text)):
         return _read_transcript(text, "claude-code", claude_code.read_lines)
     if not lines and (healthy := _read_healthy(text, shape)):

@@ -54,6 +54,7 @@ STRICT: Final[dict[Shape, StrictReader[Any]]] = {
     "openai-responses": openai_responses.STRICT,
     "gemini": gemini.STRICT,
     "gemini-chat": gemini.STRICT,
+    "codex-rollout": openai_responses.STRICT,
 }
 
 

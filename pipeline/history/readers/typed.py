@@ -20,7 +20,14 @@ from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_
 from pipeline.model import Block, Own, Text, Turn
 
 Shape: TypeAlias = Literal[
-    "anthropic", "openai-chat", "bedrock-converse", "claude-code", "openai-responses", "gemini", "gemini-chat"
+    "anthropic",
+    "openai-chat",
+    "bedrock-converse",
+    "claude-code",
+    "openai-responses",
+    "gemini",
+    "gemini-chat",
+    "codex-rollout",
 ]
 CANONICAL: Final[Shape] = "anthropic"
 

@@ -1,0 +1,194 @@
+"""A Codex rollout is read as what the model is sent at its end; every other line is counted."""
+
+import json
+
+import pytest
+
+from pipeline import normalize
+from pipeline.errors import InputError
+from pipeline.history.readers import read
+from pipeline.model import Text, Thinking, ToolResult, ToolUse
+from pipeline.registry import TARGETS
+
+META = ("session_meta", {"id": "th", "cwd": "/w"})
+CONTEXT = ("turn_context", {"model": "gpt-5.1-codex"})
+EVENT = ("event_msg", {"type": "agent_message", "message": "Hello."})
+
+
+def message(role, text, **more):
+    kind = "output_text" if role == "assistant" else "input_text"
+    return ("response_item", {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **more})
+
+
+def asked(text):
+    return message("user", text)
+
+
+def said(text):
+    return message("assistant", text)
+
+
+def noted(text, *provenances):
+    parts = [{"provenance": {"type": kind}} for kind in provenances]
+    return message("user", text, internal_chat_message_metadata_passthrough={"content_item_metadata": parts})
+
+
+CALL = ("response_item", {"type": "function_call", "name": "shell", "arguments": '{"a":1}', "call_id": "c"})
+OUTPUT = ("response_item", {"type": "function_call_output", "call_id": "c", "output": "out"})
+
+
+def rollout(*lines, source="auto"):
+    text = "\n".join(line if isinstance(line, str) else written(*line) for line in lines)
+    found = read(text, source)
+    assert found.shape == "codex-rollout"
+    return found
+
+
+def written(kind, payload, **more):
+    return json.dumps({"timestamp": "t", **more, "type": kind, "payload": payload})
+
+
+def shown(found):
+    """Each turn as its role (``*``: Codex wrote it) and what its blocks say."""
+    say = {
+        Text: lambda block: block.text,
+        ToolUse: lambda block: f"call {block.id}",
+        ToolResult: lambda block: f"result {block.tool_use_id}",
+        Thinking: lambda block: f"thought {block.thinking}",
+    }
+    turns = found.conversation.turns
+    return [(f"{turn.role}{'*' * turn.synthetic}", *(say[type(each)](each) for each in turn.blocks)) for turn in turns]
+
+
+USER = [
+    pytest.param(asked("Go."), "user", id="the user"),
+    pytest.param(asked("<environment_context>\n</environment_context>"), "user*", id="the environment"),
+    pytest.param(asked("<turn_aborted>\n</turn_aborted>"), "user*", id="an abort"),
+    pytest.param(asked("see <turn_aborted>"), "user", id="its name further on"),
+    pytest.param(noted("Go.", "harness"), "user*", id="noted as Codex's"),
+    pytest.param(noted("<environment_context>", "user"), "user", id="noted as the user's"),
+    pytest.param(noted("<turn_aborted>", "user", "harness"), "user", id="both"),
+]
+
+
+@pytest.mark.parametrize(("line", "role"), USER)
+def test_a_message_that_codex_wrote_in_the_users_name_is_marked(line, role):
+    assert [turn[0] for turn in shown(rollout(META, line, said("Hello.")))] == [role, "assistant"]
+    assert rollout(META, line).fixes == ()
+
+
+def test_items_are_read_and_the_events_that_repeat_them_are_counted():
+    thought = ("response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]})
+    snapshot = ("response_item", {"type": "ghost_snapshot", "ghost_commit": {}})
+    lines = [META, CONTEXT, snapshot, message("developer", "Be brief."), asked("Go."), thought, EVENT, said("Hello.")]
+    found = rollout(*lines, CALL, ("world_state", {}), OUTPUT, EVENT, said("Done."), '{"type": "response_i')
+    assert shown(found) == [
+        ("system", "Be brief."),
+        ("user", "Go."),
+        ("assistant", "thought hm"),
+        ("assistant", "Hello."),
+        ("assistant", "call c"),
+        ("user", "result c"),
+        ("assistant", "Done."),
+    ]
+    assert found.skipped == {
+        "session_meta": 1,
+        "turn_context": 1,
+        "response_item/ghost_snapshot": 1,
+        "event_msg/agent_message": 2,
+        "world_state": 1,
+        "unreadable": 1,
+    }
+    assert found.conversation.model == "gpt-5.1-codex"
+    assert found.conversation.turns[0].paths == ("lines.3.payload.content.0",)
+    assert found.conversation.turns[4].paths == ("lines.8.payload",)
+
+
+MOVED = [
+    pytest.param(
+        [asked("A"), said("B"), ("compacted", {"message": "S", "replacement_history": [asked("C")[1], said("D")[1]]})],
+        [("user", "C"), ("assistant", "D")],
+        {"response_item/message/compacted": 2},
+        id="a history in its place",
+    ),
+    pytest.param(
+        [asked("<environment_context>"), asked("A"), said("B"), CALL, OUTPUT, ("compacted", {"message": "S"})],
+        [("user", "A"), ("user*", "S")],
+        {
+            "response_item/message/compacted": 2,
+            "response_item/function_call/compacted": 1,
+            "response_item/function_call_output/compacted": 1,
+        },
+        id="a summary in its place",
+    ),
+    pytest.param(
+        [asked("A"), said("B"), asked("C"), said("D"), ("event_msg", {"type": "thread_rolled_back", "num_turns": 1})],
+        [("user", "A"), ("assistant", "B")],
+        {"response_item/message/rolled-back": 2, "event_msg/thread_rolled_back": 1},
+        id="rolled back",
+    ),
+    pytest.param(
+        [asked("A"), said("B"), ("event_msg", {"type": "thread_rolled_back", "num_turns": 9}), asked("C")],
+        [("user", "C")],
+        {"response_item/message/rolled-back": 2, "event_msg/thread_rolled_back": 1},
+        id="rolled back beyond its beginning",
+    ),
+    pytest.param(
+        [META, asked("A"), said("B"), asked("C")],
+        [("user", "A"), ("assistant", "B"), ("user", "C")],
+        {"session_meta": 1},
+        id="a fork, which begins with its parent",
+    ),
+    pytest.param(
+        [written(*asked("A"), ordinal=3), written(*asked("A"), ordinal=3), written(*asked("B"), ordinal=3)],
+        [("user", "A"), ("user", "B")],
+        {"response_item/repeated": 1},
+        id="an ordinal that was given twice",
+    ),
+    pytest.param(
+        [asked("A"), said("B"), said("B")],
+        [("user", "A"), ("assistant", "B"), ("assistant", "B")],
+        {},
+        id="a text that a retry repeats",
+    ),
+    pytest.param(
+        [asked("A"), message("assistant", "", content=[])],
+        [("user", "A")],
+        {"response_item/message/empty": 1},
+        id="a message without parts",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "turns", "skipped"), MOVED)
+def test_what_the_model_is_sent_at_the_end(lines, turns, skipped):
+    found = rollout(META, *lines)
+    assert shown(found) == turns
+    assert found.skipped == {"session_meta": 1 + skipped.get("session_meta", 0)} | {
+        kind: count for kind, count in skipped.items() if kind != "session_meta"
+    }
+
+
+def test_an_item_that_is_damaged_is_mended_in_its_place():
+    broken = ("response_item", {"type": "function_call", "name": "shell", "arguments": '{"a":', "call_id": "c"})
+    odd = (
+        "response_item",
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "A"}], "x": 1},
+    )
+    found = rollout(META, odd, broken)
+    assert [(fix.code, fix.path) for fix in found.fixes] == [("field_dropped", "lines.1.payload.x")]
+    assert found.conversation.turns[1].blocks[0].incomplete
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_it_goes_to_every_target(target):
+    lines = "\n".join(written(*line) for line in (META, CONTEXT, asked("Go."), said("I look."), CALL, OUTPUT))
+    done = normalize(lines, to=target)
+    assert done.body is not None
+    assert {fix.code for fix in done.fixes} <= {"tools_stubbed"}
+    assert all(word in done.body for word in (b"I look.", b"shell", b"out"))
+
+
+def test_what_is_no_rollout_is_refused():
+    with pytest.raises(InputError, match="expected the lines of a rollout"):
+        read("no rollout\nat all", "codex-rollout")
