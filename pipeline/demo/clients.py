@@ -4,7 +4,7 @@ The fleet is what each session's agent and provider sent, in order. ``fleet/hist
 clients keep them, one or more for every way in which providers were seen to refuse one; ``source`` names where.
 ``fleet/streams.jsonl`` are stream-json lines of real versions of the Claude CLI whose responses were cut, as recorded,
 with two things shortened: the lists of the ``init`` line, and the CLI's temporary paths. Lines that come from an issue
-say so.
+say so. Others are what ``codex exec --json`` put out where its connection was cut.
 
 Sessions are fed side by side, at a pace that can be watched, each client waiting where it would; the reader knows when
 the pipeline has nothing left to do.

@@ -218,8 +218,9 @@ _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a word. What an attempt is "
     "worth when the next thing comes is one table for all sources (`pipeline/streams/recovery/machine.py`), from which "
     "this page is made. What streamed stays unconfirmed until a complete message holds it; of an API, which repeats "
-    "nothing, a block's stop and the message's stop reason confirm it. An input that is not named in a state cannot "
-    "come there."
+    "nothing, a block's stop and the message's stop reason confirm it. A program that tells nothing but whole blocks "
+    "(`codex-cli`) confirms each by telling it, and keeps what an attempt said that was cut: nothing is withdrawn, and "
+    "what the next attempt says again is marked. An input that is not named in a state cannot come there."
 )
 
 

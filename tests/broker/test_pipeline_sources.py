@@ -11,6 +11,7 @@ import pipeline_lab as lab
 import pytest
 
 from pipeline.demo.clients import Events, fleet
+from pipeline.streams import SOURCES
 from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics.items import AnyItem
 from topics.reducer import reduce
@@ -36,15 +37,14 @@ def streams():
         for row in rows
     ]
     runs = [step for recording in fleet() for step in recording.feed if isinstance(step, Events)]
-    return found + [("claude-cli", [line.encode() for line in run.lines]) for run in runs]
+    return found + [(run.source, [line.encode() for line in run.lines]) for run in runs]
 
 
 def session(number, source, events, way):
     """One session: opened, asked, its stream, and what comes after it."""
     key = f"{source}/{way}/{number}".encode()
     headers = [("source", source.encode()), ("run", b"r1")]
-    target = "claude-cli" if source == "claude-cli" else source
-    opened = {"type": "session.opened", "targets": [target], "policy": {"record_assistant": True}}
+    opened = {"type": "session.opened", "targets": [source], "policy": {"record_assistant": True}}
     yield AGENT_TURNS, key, json.dumps(opened).encode(), []
     yield AGENT_TURNS, key, turn("What is the weather in Paris?"), []
     for value, more in records(events, way):
@@ -124,8 +124,8 @@ def views_are_those_of_the_clean_run(partitions):
     for number, (source, events, way) in enumerate(islice(every, SESSIONS)):
         shown = texts[f"{source}/{way}/{number}".encode()]
         whole = clean.setdefault((source, b"".join(events)), shown)
-        # What a CLI run shows after it is played one and a half times is up to its uuids; see its own tests.
-        if way in {"together", "bytes"} or (way == "retried" and source != "claude-cli"):
+        # What a program's run shows after it is played one and a half times is up to its ids; see its own tests.
+        if way in {"together", "bytes"} or (way == "retried" and not SOURCES[source].self_driving):
             assert shown == whole, (source, way, number)
             compared += 1
     assert compared > SESSIONS / 3

@@ -31,7 +31,7 @@ def responses_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
     yield {"type": "response.created", "response": head | {"status": "in_progress", "output": []}}
     output = []
     for at, block in enumerate(step.get("blocks", ())):
-        begun, whole, deltas = _item(block, f"resp_{turn}", at)
+        begun, whole, deltas = _item(block, f"{turn}_{at}")
         yield {"type": "response.output_item.added", "output_index": at, "item": begun}
         yield from ({"output_index": at, "item_id": whole["id"], **delta} for delta in deltas)
         yield {"type": "response.output_item.done", "output_index": at, "item": whole}
@@ -48,16 +48,16 @@ def responses_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
         yield {"type": "response.completed", "response": ended}
 
 
-def _item(block: dict[str, Any], prefix: str, at: int) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+def _item(block: dict[str, Any], number: str) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
     """An output item as it begins, as it ends, and its deltas."""
     match block["type"]:
         case "call":
-            call = {"id": f"{prefix}_fc_{at}", "type": "function_call", "name": block["name"], "call_id": block["id"]}
+            call = {"id": f"fc_{number}", "type": "function_call", "name": block["name"], "call_id": block["id"]}
             arguments = json.dumps(block["args"])
             deltas = [{"type": "response.function_call_arguments.delta", "delta": part} for part in _parts(arguments)]
             return call | {"arguments": ""}, call | {"arguments": arguments, "status": "completed"}, deltas
         case "reasoning":
-            item = {"id": f"{prefix}_rs_{at}", "type": "reasoning"}
+            item = {"id": f"rs_{number}", "type": "reasoning"}
             summary = [{"type": "summary_text", "text": block["text"]}]
             kind = {"type": "response.reasoning_summary_text.delta", "summary_index": 0}
             return (
@@ -66,10 +66,10 @@ def _item(block: dict[str, Any], prefix: str, at: int) -> tuple[dict[str, Any], 
                 [kind | {"delta": p} for p in _parts(block["text"])],
             )
         case "search":
-            item = {"id": f"{prefix}_ws_{at}", "type": "web_search_call", "status": "completed"}
+            item = {"id": f"ws_{number}", "type": "web_search_call", "status": "completed"}
             return item | {"status": "in_progress"}, item | {"action": {"type": "search", "query": block["query"]}}, []
         case _:
-            item = {"id": f"{prefix}_msg_{at}", "type": "message", "role": "assistant"}
+            item = {"id": f"msg_{number}", "type": "message", "role": "assistant"}
             content = [{"type": "output_text", "text": block["text"], "annotations": []}]
             kind = {"type": "response.output_text.delta", "content_index": 0}
             deltas = [kind | {"delta": part} for part in _parts(block["text"])]
@@ -114,7 +114,7 @@ class Api:
         self.bodies: list[Any] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while await self._answer(reader, writer):
                 pass
         writer.close()

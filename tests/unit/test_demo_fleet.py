@@ -54,9 +54,9 @@ def test_torn_records_are_torn():
         TURN_RECORDS.decode(torn.encode())
 
 
-def test_every_event_is_one_line_of_the_cli():
+def test_every_event_is_one_line_of_an_agent_program():
     runs = [step for recording in FLEET for step in recording.feed if isinstance(step, Events)]
-    assert {run.source for run in runs} == {"claude-cli"}
+    assert {run.source for run in runs} == {"claude-cli", "codex-cli"}
     for run in runs:
         assert run.exit
         for line in run.lines:
@@ -85,5 +85,5 @@ def test_the_fleet_meets_refusals_of_many_kinds():
 
 def test_a_session_that_its_stream_writes_too_has_no_refusal_of_its_own():
     recorded = [one for one in FLEET if any(isinstance(step, Wait) for step in one.feed)]
-    assert [one.session for one in recorded] == ["recorded-answer", "recorded-calls"]
+    assert [one.session for one in recorded] == ["recorded-answer", "recorded-calls", "codex-retry"]
     assert all(refusals(one) == [] for one in recorded)
