@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct, field, structs
 
 from pipeline.errors import InputError
-from pipeline.history.readers import read_message, read_setting
+from pipeline.history.readers import read, read_message, read_setting
 from pipeline.model import ToolResult, ToolUse
 from pipeline.rules import validate
 from pipeline.stages.defaults import chains_in
@@ -144,9 +144,11 @@ def _at(logged: object, place: str) -> Any:  # noqa: ANN401  whatever the log ho
                 found = msgspec.json.decode(found)
             except msgspec.DecodeError:
                 return None
+        if isinstance(found, list):  # headers as HAR and others have them
+            found = {each.get("name", each.get("key")): each.get("value") for each in found if isinstance(each, dict)}
         if not isinstance(found, dict):
             return None
-        found = found.get(name, next((value for key, value in found.items() if key.lower() == name.lower()), None))
+        found = found.get(name, next((value for key, value in found.items() if str(key).lower() == name.lower()), None))
     return found
 
 
@@ -197,6 +199,9 @@ class Conversations(Struct):
         if seen.beside != beside:
             records.append(structs.replace(opened, id=_id(chain, 0)))
         new = messages[seen.count :] if goes_on else []
+        if not _readable(new or messages):
+            # The worker's dead letter tells why it was not judged.
+            return seen.session, [*records, HistoryRestored(messages=Raw(msgspec.json.encode(messages)))]
         if new:
             records += [TurnAppended(message=message, id=_id(chain, at)) for at, message in enumerate(new, 1)]
         elif not goes_on:
@@ -284,6 +289,14 @@ def _unmarked(value: Any) -> Any:  # noqa: ANN401  JSON
             found["content"] = [{"type": "text", "text": found["content"]}]
         return found
     return value
+
+
+def _readable(messages: Sequence[Raw]) -> bool:
+    try:
+        read(list(messages))
+    except InputError:
+        return False
+    return True
 
 
 def _waits(new: Sequence[Raw]) -> bool:

@@ -60,16 +60,20 @@ class Refusal(Struct, frozen=True):
     rule: str = ""
 
 
+# A rule, and what its message says between the names in it.
+_Said: TypeAlias = tuple[str, tuple[str, ...]]
+
+
 def read_refusal(target: str, status: int, body: str, doubts: Sequence[Doubt] = ()) -> Refusal:
     """Compare a refusal with the rules; ``doubts`` are those that the refused request was sent with."""
     answer = _decoded(body)
     message = _message_of(answer) or body.strip()
     if status not in _OF_THE_REQUEST:
         return Refusal("not_shape", message)
-    foreseen = _rule_of(message, [(doubt.rule, re.compile(re.escape(doubt.message))) for doubt in doubts])
+    foreseen = _rule_of(message, [(doubt.rule, (doubt.message,)) for doubt in doubts])
     if foreseen:
         return Refusal("foreseen", message, foreseen)
-    known = _rule_of(message, _patterns(target))
+    known = _rule_of(message, _messages(target))
     if known:
         return Refusal("not_shape" if RULES[known].unchecked else "missed", message, known)
     if not _OTHER_CODES.isdisjoint(_codes_of(answer)) or _OTHER_WORDS.search(message):
@@ -77,32 +81,46 @@ def read_refusal(target: str, status: int, body: str, doubts: Sequence[Doubt] = 
     return Refusal("unknown", message)
 
 
-def _rule_of(message: str, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> str:
+def _rule_of(message: str, rules: Sequence[_Said]) -> str:
     """The first rule that says the message, or its first line where rules say every line; none as a rule."""
     lines = message.splitlines()
-    return _saying(message, patterns) or (_saying(lines[0], patterns) if _all_said(lines, patterns) else "")
+    if found := _saying(message, rules):
+        return found
+    return _saying(lines[0], rules) if len(lines) > 1 and all(_saying(line, rules) for line in lines) else ""
 
 
-def _all_said(lines: Sequence[str], patterns: Sequence[tuple[str, re.Pattern[str]]]) -> bool:
-    return len(lines) > 1 and all(_saying(line, patterns) for line in lines)
-
-
-def _saying(words: str, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> str:
+def _saying(words: str, rules: Sequence[_Said]) -> str:
     # Behind a comma a provider may repeat what it was given; a rule does not.
     begun = words.split(",", maxsplit=1)[0]
-    return next((rule for rule, pattern in patterns if pattern.fullmatch(words) or pattern.fullmatch(begun)), "")
+    return next((rule for rule, pieces in rules if _is_made_of(words, pieces) or _is_made_of(begun, pieces)), "")
+
+
+def _is_made_of(words: str, pieces: tuple[str, ...]) -> bool:
+    """Whether words are these pieces in this order, with something between each and the next."""
+    if len(pieces) == 1:
+        return words == pieces[0]
+    first, *between, last = pieces
+    if not (words.startswith(first) and words.endswith(last)):
+        return False
+    at = len(first)
+    for piece in between:
+        found = words.find(piece, at + 1)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return at < len(words) - len(last)
 
 
 @cache
-def _patterns(target: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """The messages of a target's rules with anything in place of names, those that say the most of their own first."""
+def _messages(target: str) -> tuple[_Said, ...]:
+    """What a target's rules say, those with the most words of their own first."""
     found = []
     for rule in CATALOGUES[target].rules.values() if target in CATALOGUES else ():
-        literal = re.split(r"\{\w+\}", rule.message)
-        letters = sum(map(len, re.findall(r"[A-Za-z]+", "".join(literal))))
+        pieces = tuple(re.split(r"\{\w+\}", rule.message))
+        letters = len(re.findall(r"[A-Za-z]", "".join(pieces)))
         if letters >= _LEAST_LETTERS:
-            found.append((-letters, rule.id, re.compile(".+?".join(map(re.escape, literal)), re.DOTALL)))
-    return tuple((rule, pattern) for _, rule, pattern in sorted(found, key=lambda each: each[:2]))
+            found.append((-letters, rule.id, pieces))
+    return tuple((rule, pieces) for _, rule, pieces in sorted(found))
 
 
 def _decoded(body: str) -> Any:  # noqa: ANN401  whatever the provider answered

@@ -181,6 +181,8 @@ def test_places_name_the_session_the_program_and_whose_requests_they_are():
     places = Places(session="body.metadata.user_id", producer="request.headers.user-agent", target="anthropic")
     found = read_line(json.dumps(given).encode(), places)
     assert (found.session, found.producer, found.target) == ("u1", "crew/2", "anthropic")
+    listed = {"body": given["body"], "request": {"headers": [7, {"name": "User-Agent", "value": "crew/3"}]}}
+    assert read_line(json.dumps(listed).encode(), places).producer == "crew/3"
     text = json.dumps({"body": json.dumps(given["body"])}).encode()
     assert read_line(text, places).session == "u1"
 

@@ -32,6 +32,7 @@ LOG = (
     line(HI, called("a"), user("no result"), said("ok"), user("go on")),  # broken as before, and mended by then
     line(user("   "), program="bots/2"),
     line(user("x"), previous_response_id="resp_1", program="bots/2"),
+    line({"role": "nobody", "content": "x"}, program="bots/2"),
 )
 
 
@@ -70,7 +71,7 @@ EMPTY = "messages: at least one message is required"
 def test_what_a_shadow_says_of_a_log():
     report = tallied(LOG)
     assert report == Report(
-        sessions=3,
+        sessions=4,
         mended_sessions=2,
         logged=[
             Logged(target="anthropic", producer="crew/1.4", requests=3, refused=2, prevented=2),
@@ -111,7 +112,10 @@ def test_what_a_shadow_says_of_a_log():
                 sessions=1,
             ),
         ],
-        unjudged=[Unjudged(topic="agent.turns.v1", code="chained", records=1, sessions=1)],
+        unjudged=[
+            Unjudged(topic="agent.turns.v1", code="chained", records=1, sessions=1),
+            Unjudged(topic="agent.turns.v1", code="unknown_role", records=1, sessions=1),
+        ],
         answered=[],
         days=[
             Day(day="day 1", mends=1, rejections=0, refused=1),
@@ -123,7 +127,7 @@ def test_what_a_shadow_says_of_a_log():
 
 
 TOLD = f"""
-sessions: 3, of them mended: 2
+sessions: 4, of them mended: 2
 
 Requests as they were sent, read from a log
        3  anthropic  crew/1.4; would be refused: 2, leave mended: 2, rejected: 0
@@ -142,6 +146,7 @@ Mended
 
 Not judged
        1  agent.turns.v1  chained, sessions: 1
+       1  agent.turns.v1  unknown_role, sessions: 1
 
 Nor is judged what no request's shape shows: keys, quotas, tokens, bytes behind URLs, what models answer.
 """  # noqa: E501  lines of a terminal
