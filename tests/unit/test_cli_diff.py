@@ -1,6 +1,9 @@
 """``reknit diff`` over folders of dry runs: what it prints, how it ends, and the page that it writes."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 from browser import ELSEWHERE, HOSTILE, needs_browser, open_page
@@ -193,6 +196,17 @@ def test_a_spool_keeps_one_copy_of_a_large_value_and_reads_it_when_asked(tmp_pat
         directory = spool._directory.name
     with pytest.raises(FileNotFoundError):
         (tmp_path / directory).stat()
+
+
+def test_the_commands_of_the_docs_run_as_they_stand(both, tmp_path, monkeypatch):
+    for place, name in zip(both, ("before", "after"), strict=True):
+        Path(place).rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "diff.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^reknit (diff [^#\n]*)", text, flags=re.MULTILINE)
+    ends = [CliRunner().invoke(main, shlex.split(command)).exit_code for command in commands]
+    assert ends == [0, 0, 0, 3]
+    assert Path("changes.html").exists()
 
 
 # The page.
