@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from pipeline.pages import render
 from pipeline.replay.folder import plan_of, read_partition, unfinished
 from pipeline.replay.sides import Coverage, Side, behind, is_of_worker
 from pipeline.replay.spool import Spool
+from pipeline.replay.survey import plan_at
 from pipeline.settings import Config
 from pipeline.stages.base import Record
 from pipeline.text.invisible import visible
-from topics import AGENT_TURNS, qualified
+from topics import AGENT_TURNS, PROVIDER_EVENTS, qualified
 from topics.declarations import RECORDED_PREFIX
 
 RECORDED = RECORDED_PREFIX + AGENT_TURNS
@@ -119,15 +120,33 @@ def _read(config: Config, spool: Spool, names: tuple[str, str]) -> tuple[Side, S
         fail(error)
     prefixes = [number for number, folder in enumerate(folders) if folder is None]
 
-    async def read_prefixes() -> None:
+    async def read_topics() -> None:
         async with reader(config) as consumer:
             known = await consumer.topics()
             for number in prefixes:
                 sides[number] = await _read_prefix(consumer, config, known, names[number], number, spool)
+            stretches = {place: each for place, each in _read_by_one(sides).items() if place.topic in known}
+            async for record in read_partitions(consumer, stretches, on_progress=Progress(), stretches=stretches):
+                sides[0].went_on.add(record.key or b"")
 
-    if prefixes:
-        run_with_broker(config, read_prefixes)
+    if prefixes or _read_by_one(sides):
+        run_with_broker(config, read_topics)
     return sides[0], sides[1]
+
+
+def _read_by_one(sides: Sequence[Side]) -> dict[TopicPartition, tuple[int, int]]:
+    """The stretches of the events that only one side has read: replays end, and live work goes on."""
+    plans = [side.plan for side in sides if side.plan is not None]
+    sources = {side.name if side.plan is None else side.plan.source_prefix for side in sides}
+    if not plans or len(sources) > 1:
+        return {}
+    name = qualified(PROVIDER_EVENTS, sources.pop())
+    found = {}
+    for number, ends in enumerate(zip(*(plan.ends[PROVIDER_EVENTS] for plan in plans), strict=True)):
+        first, last = min(ends), max(ends) if len(plans) == len(sides) else _NO_END
+        if first < last:
+            found[TopicPartition(name, number)] = first, last
+    return found
 
 
 def _read_folder(folder: Path, side: int, spool: Spool) -> None:
@@ -153,7 +172,7 @@ async def _read_prefix(
     bare = structs.replace(config, prefix="")
     places = [TopicPartition(name, number) for name in there for number in await partitions_of(consumer, bare, name)]
     begins = await consumer.beginning_offsets(places)
-    found = Side(name=prefix)
+    found = Side(name=prefix, plan=await plan_at(consumer, prefix))
     late = {(names[place.topic], place.partition) for place in places if begins[place]}
     found.begins_late.update((place, {}) for place in late)
     async for read in read_partitions(consumer, places, on_progress=Progress()):

@@ -65,7 +65,7 @@ class Side(Struct, kw_only=True):
         plan: where it is a replay.
         begins_late: the partitions of its outputs whose oldest records are gone, each with the offset in each input up
             to which records may have led to one of them; all records of an input that is not named.
-        went_on: the sessions that have events behind the end of the other side's plan.
+        went_on: the sessions that have events which only one side has read.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Coverage:
             return dict.fromkeys(_INPUTS, "forgotten")
         found = {topic: self._uncompared[session, topic] for topic in _INPUTS if (session, topic) in self._uncompared}
         if any(both.session in side.went_on for side in self._sides):
-            found.setdefault(PROVIDER_EVENTS, "its events went on behind the end of the replay")
+            found.setdefault(PROVIDER_EVENTS, "its events went on, and only one side has read them")
         for side, own, others in zip(self._sides, both[1:], both[:0:-1], strict=True):
             items = [record for record in own if record.topic == SESSION_ITEMS]
             lost = [record for record in others if record.topic == SESSION_ITEMS]

@@ -10,7 +10,7 @@ import pipeline_lab as lab
 import pytest
 from aiokafka import TopicPartition
 
-from topics import TOPICS
+from topics import PROVIDER_EVENTS, TOPICS
 
 pytestmark = pytest.mark.broker
 
@@ -105,3 +105,52 @@ async def test_a_replay_makes_what_the_live_workers_made(broker, live, tmp_path)
     assert reknit("replay", "delete", "all", *place).returncode == 0
     assert reknit("replay", "list", *place).stdout == ""
     assert "there is no replay 'all'" in reknit("replay", "delete", "all", *place).stderr
+
+
+def diff(bootstrap, *args):
+    return reknit("diff", "--bootstrap-servers", bootstrap, *map(str, args))
+
+
+def differences(found):
+    """The summary that `reknit diff --json` ends with."""
+    return json.loads(found.stdout.splitlines()[-1])["summary"]
+
+
+async def test_a_replay_differs_from_live_work_where_its_configuration_does(broker, live, tmp_path):
+    bootstrap = broker.bootstrap
+    assert replay(bootstrap, live, tmp_path, "--id", "same", "--state-dir", str(tmp_path / "same")).returncode == 0
+    dry = tmp_path / "dry"
+    with (tmp_path / "live" / "reknit.toml").open("a") as file:
+        file.write('\n[session.policy]\nmissing_result = "drop"\n')
+    assert replay(bootstrap, live, tmp_path, "--dry-run", str(dry)).returncode == 0
+    same = diff(bootstrap, live, f"{live}replay.same.", "--expect-none", "--json")
+    assert same.returncode == 0, same.stderr + same.stdout
+    told = differences(same)
+    assert told["compared"]["differ"] == 0
+    assert min(told["compared"]["counts"].values()) > 0
+    assert set(told["compared"]["counts"]) >= {"requests", "fixes", "records of items", "recorded turns"}
+    other = diff(bootstrap, live, dry, "--expect-none", "--json")
+    assert other.returncode == 3, other.stderr
+    fixes = {
+        (kind["how"], kind["label"]) for kind in differences(other)["compared"]["kinds"] if kind["subject"] == "fix"
+    }
+    # Where a call goes and nothing else is in its turn, two of the user's are neighbours.
+    assert fixes == {
+        ("vanished", "result_synthesised lossy"),
+        ("appeared", "call_unanswered lossy"),
+        ("appeared", "turns_merged lossless"),
+    }
+
+
+async def test_sessions_that_went_on_behind_a_replay_are_listed(broker, live, tmp_path):
+    bootstrap = broker.bootstrap
+    assert replay(bootstrap, live, tmp_path, "--id", "once", "--state-dir", str(tmp_path / "once")).returncode == 0
+    more = list(lab.script(1))[:40]
+    async with lab.Feeder(bootstrap, live, 2_000, more) as late:
+        await late.wait()
+    found = diff(bootstrap, live, f"{live}replay.once.", "--expect-none", "--json")
+    assert found.returncode == 0, found.stderr + found.stdout
+    went_on = {key.decode() for topic, key, *_ in more if topic == PROVIDER_EVENTS}
+    assert went_on
+    left_out = differences(found)["not_compared"]["its events went on, and only one side has read them"]
+    assert set(left_out) == went_on
