@@ -152,12 +152,26 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         else:
             self.user_id = identity or self.user_id
 
+    def join_calls(self, said: Sequence[Piece]) -> list[str]:
+        """Make one message of those with calls, where text is said that joins the last; where the others began.
+
+        Messages with calls stand side by side only as long as none but the first has text.
+        """
+        if not (self.calls and self.assistant_starts and any(isinstance(piece.block, Text) for piece in said)):
+            return []
+        first = self.assistant[self.calls[0].at].turn
+        joined = [start for start in self.assistant_starts if start.turn > first]
+        self.assistant_starts = [start for start in self.assistant_starts if start.turn <= first]
+        for start in joined:
+            self.name_assistant(start.id)
+        began = {piece.turn: piece.message for piece in self.assistant}
+        return [began[start.turn] for start in joined]
+
     def leave_out(self, calls: Sequence[Call]) -> None:
         """Go on without some of the calls."""
         gone = {call.at for call in calls}
         places = {at: new for new, at in enumerate(at for at in range(len(self.assistant)) if at not in gone)}
         self.assistant = [self.assistant[at] for at in places]
-        self.__dict__.pop("reasoning", None)
         self.calls = [structs.replace(call, at=places[call.at]) for call in self.calls if call.at not in gone]
 
     def join_user(self, later: Exchange, *, apart: bool) -> None:

@@ -107,8 +107,8 @@ class History:
         """Whether the user's turn is the last, and each call has a real result or the user spoke over the open one."""
         if not self.user_spoke_last or not self.exchanges:
             return False
-        spoken = any(not (piece.system or is_blank(piece)) for piece in self.exchanges[-1].user)
-        return spoken or not self.interrupted
+        said = [piece for piece in self.exchanges[-1].user if not (piece.system or piece.fate == "moved")]
+        return not all(map(is_blank, said)) or not self.interrupted
 
     @property
     def interrupted(self) -> bool:
@@ -152,7 +152,8 @@ class History:
         begins = held > 0 and not continues(exchange.assistant[-1], turn, pieces)
         apart = begins and (self._is_apart(exchange, pieces) or not self._book.makes("turns_merged"))
         if begins and not apart:
-            self._book.note_fix("turns_merged", turn.place)
+            for place in [*exchange.join_calls(pieces), turn.place]:
+                self._book.note_fix("turns_merged", place)
         for piece in pieces:
             self._add_assistant_piece(exchange, piece, turn)
         if not apart:
@@ -366,8 +367,7 @@ class History:
             piece = exchange.assistant[call.at]
             self._book.drop("call_unanswered", piece)
             self.changed.add(piece.turn)
-            self._calls.append(SettledCall(call.original, exchange.tool_use(call).id, answered=False))
-            self.ids.settle_call(self._calls[-1])
+            self._settle_call(exchange, call)
         exchange.leave_out(missing)
         if any(not is_reasoning(piece) for piece in exchange.assistant):
             return True

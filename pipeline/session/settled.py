@@ -226,7 +226,7 @@ class SettledPart:
     def digest(self, settled: int, rest: Iterable[bytes], lit: Sequence[Mark], suffix: bytes) -> str | None:
         """The digest of a body over the first ``settled`` chunks; None where the session has moved past them."""
         self._advance()
-        if settled < self._hashed or settled != len(self.chunks):
+        if settled != len(self.chunks):
             return None
         total = self._hash.copy()
         marked = {mark.at: mark.data for mark in lit}

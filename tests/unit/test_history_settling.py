@@ -58,6 +58,43 @@ def test_the_boundary_moves_on_when_the_window_has_passed():
     assert session.request().prefix_bytes > held
 
 
+def test_the_result_that_is_made_for_one_of_two_calls_stands_behind_the_other():
+    session = session_of(user(), called("a", "b"), answered("a"), *[user(), said()] * 9, user())
+    assert [(fix.code, fix.path) for fix in session.request().fixes] == [("result_synthesised", "messages.2.content.1")]
+
+
+@pytest.mark.parametrize(
+    ("target", "ids", "merged"),
+    [
+        ("anthropic", ["m1", None, "m2", "m3", None, None], []),
+        ("bedrock-converse", ["m1", None, "m3", None, None], [("turns_merged", "messages.4")]),
+    ],
+)
+def test_what_a_user_says_behind_an_answer_that_goes_is_said_in_the_turn_before(target, ids, merged):
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln", "issuer": {"provider": target}}
+    gone = {"role": "assistant", "content": [thinking, *called("a")["content"]]}
+    first, second, third = (user(words) | {"id": f"m{at}"} for at, words in enumerate(("one", "two", "three"), 1))
+    policy = {"missing_result": "drop", "open_exchanges": 1}
+    session = session_of(first, said(), second, gone, third, said(), user(), targets=(target,), policy=policy)
+    done = session.request()
+    assert done.ids == ids
+    assert [done.body.count(f'"{words}"'.encode()) for words in ("two", "three")] == [1, 1]
+    assert [(fix.code, fix.path) for fix in done.fixes] == [
+        ("call_unanswered", "messages.3.content.1"),
+        ("reasoning_alone", "messages.3.content.0"),
+        *merged,
+    ]
+
+
+def test_a_session_from_its_records_knows_how_long_a_call_has_been_waited_for():
+    whole = session_of(user(), called("a"), user(), policy={"open_exchanges": 6})
+    segments = [record for _, record in whole.take_segments(flush=True)]
+    for session in (whole, Session.load(whole.head(), segments)):
+        for message in [*[said(), user()] * 3, answered("a")]:
+            session.append(message)
+        assert [fix.code for fix in session.request().fixes] == ["result_synthesised", "result_late"]
+
+
 def test_nothing_is_promised_until_a_turn_was_taken():
     session = session_of({"role": "system", "content": "be brief"})
     assert session.request().prefix_bytes == 0

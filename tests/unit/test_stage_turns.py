@@ -109,6 +109,22 @@ def test_user_text_over_an_open_call_settles_it_as_interrupted():
     assert found.tally["reknit_fixes_lossy_total", "result_synthesised", ""] == 1
 
 
+IMAGE = {"type": "image", "source": {"type": "url", "url": "https://x.example/a"}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [called("a", "b"), {"role": "system", "content": "x"}],
+        [called("a", "b"), {"role": "system", "content": [IMAGE]}],
+        [{"role": "assistant", "content": [IMAGE, *called("a", "b")["content"]]}],
+    ],
+)
+def test_only_what_the_user_says_settles_an_open_call(said):
+    found = run(OPENED, *map(appended, [user("go"), *said, answered("a")]))
+    assert len(bodies(found)) == 1
+
+
 def test_a_request_that_nobody_answered_is_superseded():
     found = run(OPENED, appended(user("one")), appended(user("two")), appended(said("ok")), appended(user("three")))
     first, second, third = of(found, PROVIDER_REQUESTS)
