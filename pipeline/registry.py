@@ -25,7 +25,7 @@ from pipeline.targets.claude_cli import ClaudeCli
 from pipeline.targets.gemini import Gemini
 from pipeline.targets.openai_chat import OpenAIChat
 from pipeline.targets.openai_responses import OpenAIResponses
-from pipeline.targets.prompt import CodexCli, CopilotCli
+from pipeline.targets.prompt import CodexCli, CopilotCli, GeminiCli
 from pipeline.targets.vllm import Vllm
 
 
@@ -80,6 +80,7 @@ _OURS = (
     _ours(Gemini(), "gemini", equalities=GEMINI, blocks=("contents", "parts")),
     _ours(CopilotCli(), None, prompt=True),
     _ours(CodexCli(), None, prompt=True),
+    _ours(GeminiCli(), None, prompt=True),
     _ours(Cascade(), None, speaks=True),
 )
 TARGETS: dict[str, Target] = {target.name: target for target in _OURS}

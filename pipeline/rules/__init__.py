@@ -21,6 +21,7 @@ from pipeline.rules import (
     codex_cli,
     copilot_cli,
     gemini,
+    gemini_cli,
     openai_chat,
     openai_responses,
     vllm,
@@ -40,6 +41,7 @@ _EVERY: tuple[tuple[RuleSet[Any], Catalogue], ...] = (
     (claude_cli.ClaudeCli(), claude_cli.CATALOGUE),
     (copilot_cli.CopilotCli(), copilot_cli.CATALOGUE),
     (codex_cli.CodexCli(), codex_cli.CATALOGUE),
+    (gemini_cli.GeminiCli(), gemini_cli.CATALOGUE),
     (cascade.Cascade(), cascade.CATALOGUE),
 )
 RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}

@@ -36,7 +36,7 @@ from pipeline.text.flatten import (
     uncited,
     with_pieces,
 )
-from pipeline.text.neutral import MENTION, PLUGIN, SKILL, Guard
+from pipeline.text.neutral import ANY_MENTION, MENTION, PLUGIN, SKILL, Guard
 
 _NUL, _INSTEAD = "\0", "\N{REPLACEMENT CHARACTER}"
 
@@ -71,6 +71,15 @@ class CodexCli(Prompt):
     guard = Guard(LINES, (SKILL, PLUGIN))
     holds_nul = True
     tail_rule = "CDX-04"
+
+
+class GeminiCli(Prompt):
+    """The Gemini command line, which takes its prompt on standard input."""
+
+    name = "gemini-cli"
+    guard = Guard(LINES, (ANY_MENTION,))
+    holds_nul = True
+    tail_rule = "GCL-05"
 
 
 class PromptDialect:

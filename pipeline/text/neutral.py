@@ -41,6 +41,8 @@ class Words(Struct, frozen=True):
 
 # An ``@`` that begins a word: U+FEFF is white space to JavaScript. The sign comes first, for a search by it is quick.
 MENTION: Final = Words("@", re.compile(r"@(?<![^\s\ufeff]@)"), f"{BREAK}@")
+# An ``@`` wherever it stands, if it is not known to be followed by nothing: a U+200B before it would be a character.
+ANY_MENTION: Final = Words("@", re.compile(r"@(?![ \t\n@])"), f"@{BREAK}")
 KEYWORD: Final = Words("ultrat", re.compile(r"(?<=ultrat)(?=hink)", re.IGNORECASE))
 # A skill's name, or any name in front of a link to one; and a name in front of a link, which may be to a plugin.
 SKILL: Final = Words("$", re.compile(r"\$(?=[\w:-])", re.ASCII), f"${BREAK}")
@@ -162,6 +164,7 @@ def _pattern(line: str) -> str:
 
 _FIVE: Final = "Claude Code 1.0.128, 2.0.37, 2.1.50, 2.1.259 and 2.1.330"
 _COPILOT: Final = "docs.github.com: GitHub Copilot CLI command reference, shortcuts in the interactive interface"
+_GEMINI: Final = "gemini-cli 0.61.0"
 _CODEX: Final = "codex exec 0.169.0"
 _LINES: Final = "a line that begins like a heading or bracket of ours: `### User`, `## Current input`, `[Tool result]`"
 _FORGED: Final = (
@@ -336,6 +339,58 @@ ACTS: Final = (
     ),
     Act(
         target="codex-cli",
+        words=_LINES,
+        effect="The model takes what follows for somebody else's words.",
+        basis="ours",
+        source=_OURS,
+        answer="broken",
+        examples=_FORGED,
+    ),
+    Act(
+        target="gemini-cli",
+        words="`@` and a name, anywhere, also inside a word, in backticks or behind a U+200B: a path, a pattern, or a "
+        "part of a file's name",
+        effect="The file or folder is read, or each file that fits, if it lies in the workspace, and sent to the API. "
+        "So would be the resource of an MCP server.",
+        basis="measured",
+        source=f"{_GEMINI}: read in 32 of 32 runs, and in none of 9 with a U+200B behind the `@`",
+        answer="broken",
+        examples=("see @notes.md", "me@notes", "(@./src/x.py)", "`@notes.md `", "\u200b@notes.md", "中@*.txt", "@src"),
+    ),
+    Act(
+        target="gemini-cli",
+        words="`@` in front of white space or another `@`",
+        effect="Nothing: it is sent as it is.",
+        basis="measured",
+        source=_GEMINI,
+        answer="left",
+        why="it does not act",
+        examples=("see @ notes.md", "x @\nnotes.md"),
+    ),
+    Act(
+        target="gemini-cli",
+        words="`/` and a command's name at the beginning of a prompt",
+        effect="A command of the project or the user takes the prompt's place, with the shell commands and files in "
+        "it; so does `/init`. Others, such as `/help`, are sent as they are.",
+        basis="measured",
+        source=_GEMINI,
+        answer="told",
+        why="only the current user's own words can stand there; GCL-04 tells of them",
+        examples=("/init", "/deploy now"),
+    ),
+    Act(
+        target="gemini-cli",
+        words="`!` and a shell command, `!{…}`, `@{…}`, `{{args}}`",
+        effect="Nothing: a prompt that is handed over is no interactive one and no command's, and they are sent as "
+        "they are.",
+        basis="measured",
+        source=_GEMINI,
+        answer="left",
+        why="they do not act",
+        examples=("!ls", "see !{ls}", "{{args}}"),
+    ),
+    Act(
+        target="gemini-cli",
         words=_LINES,
         effect="The model takes what follows for somebody else's words.",
         basis="ours",

@@ -16,6 +16,7 @@ ASKED = [
     ("anthropic", {}),
     ("claude-cli", {}),
     ("codex-cli", {}),
+    ("gemini-cli", {}),
     ("copilot-cli", {}),
     ("bedrock-converse", {"model": "us.anthropic.claude-opus-4-8"}),
     ("bedrock-converse", {"model": "us.amazon.nova-pro-v1:0"}),

@@ -45,7 +45,7 @@ OF_COURSE = {
 }
 IDS = {"id", "tool_use_id", "toolUseId", "tool_call_id", "call_id"}
 # Programs take no parameters and no tools, and are shown no ids.
-PROGRAMS = {"claude-cli", "codex-cli", "copilot-cli"}
+PROGRAMS = {"claude-cli", "codex-cli", "copilot-cli", "gemini-cli"}
 WITHOUT_IDS = {*PROGRAMS, "gemini"}
 MESSAGES = ("messages", "input", "contents")
 # Where a block stands in an object of its own, which no path of a fix names.

@@ -37,6 +37,7 @@ PROVIDERS = {
     "anthropic": Provider({None: NOTHING, "claude-sonnet-4-5": NOTHING}, {"ANT-01", "ANT-25"}, shape="anthropic"),
     "claude-cli": Provider({None: NOTHING, "claude-sonnet-4-5": NOTHING}, {"CLI-01", "CLI-05"}, root=""),
     "codex-cli": Provider({None: NOTHING}, {"CDX-02", "CDX-04"}, own, root=""),
+    "gemini-cli": Provider({None: NOTHING}, {"GCL-02", "GCL-04", "GCL-05"}, own, root=""),
     "copilot-cli": Provider({None: NOTHING}, {"COP-02", "COP-05"}, own, root=""),
     "bedrock-converse": Provider(
         {

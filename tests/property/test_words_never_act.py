@@ -17,7 +17,7 @@ from pipeline.testing import Kit
 
 # More examples for a long run: REKNIT_EXAMPLES=10.
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))
-ENVELOPES = ("claude-cli", "codex-cli", "copilot-cli")
+ENVELOPES = ("claude-cli", "codex-cli", "copilot-cli", "gemini-cli")
 ADDED = "\u200b"
 
 HEADINGS = ("conversation so far", "current input", "system", "user", "assistant", "tool result")
@@ -155,8 +155,10 @@ def test_no_mention_no_keyword_and_no_heading_of_others_is_live(target, given_):
         text, skeleton = text[: len(text) - len(own.strip())], skeleton.removesuffix("OWN")
     if target == "codex-cli":
         assert not re.search(r"(?:\$|\[@)[-:\w]", text, re.ASCII)
+    if target == "gemini-cli":
+        assert not re.search(r"@[^ \t\n@\u200b]", text)
     for at, char in enumerate(text):
-        if char == "@" and target != "codex-cli":
+        if char == "@" and target not in {"codex-cli", "gemini-cli"}:
             assert at
             assert not text[at - 1].isspace()
             assert text[at - 1] != "\ufeff"

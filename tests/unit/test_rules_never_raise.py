@@ -14,7 +14,7 @@ from pipeline.rules import RULE_SETS, RULES, Violation, validate
 
 TARGETS = sorted(RULE_SETS)
 # Any words are a prompt; for the others a body is JSON.
-JSON_TARGETS = [target for target in TARGETS if target not in ("codex-cli", "copilot-cli")]
+JSON_TARGETS = [target for target in TARGETS if target not in ("codex-cli", "copilot-cli", "gemini-cli")]
 KEYS = [
     "messages", "role", "content", "type", "text", "tool_use", "tool_result", "tool_use_id", "id", "name", "input",
     "source", "data", "media_type", "base64", "image", "document", "thinking", "signature", "system", "tools",

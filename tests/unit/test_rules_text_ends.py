@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pipeline import Session, validate
 from pipeline.rules import RULE_SETS
 
-TEXTS = ("claude-cli", "codex-cli", "copilot-cli")
+TEXTS = ("claude-cli", "codex-cli", "copilot-cli", "gemini-cli")
 ENVELOPE = '{"type": "user", "message": {"role": "user", "content": '
 OPENINGS = (
     f'{ENVELOPE}"',
@@ -82,6 +82,8 @@ def test_the_ends_tell_what_the_whole_tells(target, opening, inside, ending):
         ("claude-cli", OPENINGS[8], 'n"}}\n', None),  # inside an escape
         ("claude-cli", OPENINGS[1] + "\\u2028", '"}}\n', None),
         ("codex-cli", "a", "\0", []),
+        ("gemini-cli", "a", "\0", []),
+        ("gemini-cli", "/a", "", None),
         ("codex-cli", " ", " ", None),
         ("copilot-cli", " ", " ", None),
         ("copilot-cli", "a\0", "", None),

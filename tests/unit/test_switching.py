@@ -24,6 +24,7 @@ MODELS = {
     "vllm": "deepseek-reasoner",
     "claude-cli": "claude-sonnet-4-5",
     "codex-cli": "gpt-5.1-codex",
+    "gemini-cli": "gemini-2.5-flash",
     "copilot-cli": "gpt-5-mini",
 }
 # Who signs, and how each says that it thought.
