@@ -355,7 +355,7 @@ ACTS: Final = (
         basis="measured",
         source=f"{_GEMINI}: read in 32 of 32 runs, and in none of 9 with a U+200B behind the `@`",
         answer="broken",
-        examples=("see @notes.md", "me@notes", "(@./src/x.py)", "`@notes.md `", "\u200b@notes.md", "中@*.txt", "@src"),
+        examples=("see @notes.md", "me@notes", "(@./src/x.py)", "`@notes.md `", "中@*.txt", "@src"),
     ),
     Act(
         target="gemini-cli",

@@ -23,6 +23,6 @@ def test_every_rule_can_be_explained():
 
 def test_rules_that_a_body_cannot_show_say_why():
     assert sorted(rule.id for rule in RULES.values() if rule.unchecked) == [
-        "ANT-06b", "ANT-07a", "ANT-22", "ANT-33", "CDX-04", "COP-05", "GCL-05", "GEM-04b", "GEM-04c", "GEM-11", "MMX-01",
-        "OAI-01c", "OAI-22", "RSP-04", "RSP-07", "RSP-23",
+        "ANT-06b", "ANT-07a", "ANT-22", "ANT-33", "CDX-04", "COP-05", "GCL-05", "GEM-04b", "GEM-04c", "GEM-11",
+        "MMX-01", "OAI-01c", "OAI-22", "RSP-04", "RSP-07", "RSP-23",
     ]  # fmt: skip
