@@ -21,7 +21,7 @@ from pipeline.rules import RULES
 from pipeline.streams.recovery.inputs import Input
 from pipeline.streams.recovery.machine import MEANINGS, TABLE
 from pipeline.streams.recovery.memory import MessageState
-from pipeline.text.neutral import ACTS, Act
+from pipeline.text.acts import ACTS, Act
 
 _WIDTH = 100
 _FATES = {

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline import normalize
 from pipeline.registry import TARGETS
-from pipeline.text.neutral import ACTS
+from pipeline.text.acts import ACTS
 
 CALL = {"type": "tool_use", "id": "t", "name": "fetch", "input": {}}
 ROWS = [(act, example) for act in ACTS for example in act.examples]
