@@ -274,6 +274,9 @@ def streams() -> Iterator[tuple[str, str, list[bytes]]]:
     for name in ("claude-cli-faults", "claude-cli-held"):
         for case, row in rows(CORPUS / f"{name}.jsonl.gz"):
             yield case, "claude-cli", [line(one) for one in row["lines"]]
+    for path in (CORPUS / "agent-cli-runs.jsonl.gz", TESTS / "vectors" / "agent_cli_runs.jsonl.gz"):
+        for case, row in rows(path):
+            yield case, row["program"], [line(one) for one in row["lines"]]
     for path in sorted(CORPUS.glob("claude-stream-json/*")):
         yield path.name[-60:], "claude-cli", list(lines_of(path))
     for case, row in rows(TESTS / "conformance" / "cydo_stream_recovery.jsonl"):

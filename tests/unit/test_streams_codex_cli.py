@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from streamed import entries, items_of, only, run
+from streamed import entries, extras, items_of, only, run
 
 from pipeline.streams import Recovery
+from pipeline.streams.fields import MOST_COUNTED
 from topics.items import AgentError, AgentUnrecognized, SessionInit, TurnDiagnosis, TurnResult, TurnStop, Usage
 
 THREAD = {"type": "thread.started", "thread_id": "th"}
@@ -148,6 +149,17 @@ def test_each_list_that_the_model_writes_is_a_call_of_its_own():
     assert len({block["id"] for block in found.blocks if block["type"] == "tool_use"}) == 3
 
 
+def test_what_else_is_told_of_a_message_stands_beside_it():
+    found = whole(item(0, "agent_message", text="A", phase="commentary"))
+    assert extras(found.items) == [{"phase": "commentary"}]
+    assert found.blocks == [{"type": "text", "text": "A"}]
+
+
+def test_tokens_beyond_counting_are_bounded():
+    found = run("codex-cli", TURN, DONE | {"usage": {"input_tokens": 10**40, "output_tokens": -1}}, sizes=[1, 1])
+    assert [ended.usage for ended in only(found.items, TurnResult)] == [Usage(MOST_COUNTED)]
+
+
 def repeats(found):
     return [(entry.text, entry.repeats) for entry in found.view.entries]
 
@@ -260,6 +272,10 @@ UNKNOWN = [
     ({"type": "item.completed", "item": {"id": "i", "type": "plan", "text": "x"}}, "unknown item.completed: plan"),
     (command(1, "updated", aggregated_output="half"), "unknown item.updated: command_execution"),
     ({"type": "item.completed"}, "malformed item.completed"),
+    (item(1, "agent_message", text=None), "malformed item.completed"),
+    (item(1, "reasoning", "started", text="h"), "malformed item.started"),
+    (item(1, "error", message=[]), "malformed item.completed"),
+    ({"type": "error", "message": 1}, "malformed error"),
     ({"type": "turn.paused", "why": 1}, "unknown event type: turn.paused"),
     ({"no": "type"}, "no event type"),
     (b"not JSON", "non-JSON output"),

@@ -40,6 +40,8 @@ from topics.items import SessionInit, TurnResult, Usage
 # How Codex says that it asks again: "Reconnecting... 1/5 (…)", "Reconnecting... waiting for network (…)", up to 0.44
 # "stream error: …; retrying 1/5 in 188ms…".
 _AGAIN: Final = re.compile(r"\Areconnecting\.\.\. |; retrying \d+/\d+ in ", re.IGNORECASE)
+# What of the tokens a turn tells is shown; what is read from a cache, or written to one, is in the first.
+_TOKENS: Final = ("input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens")
 _WORDS: Final = {"agent_message": "text", "reasoning": "thinking"}
 # Lines about items that are remembered: one that comes again is a redelivery, for items are numbered.
 _MOST_LINES: Final = 64
@@ -95,7 +97,9 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
             case "error":
                 self.state.cut = self.state.answering
                 message = read.text(fields, "message")
-                return [Retried(message) if _AGAIN.search(message) else Notice(message=message)]
+                if message:
+                    return [Retried(message) if _AGAIN.search(message) else Notice(message=message)]
+                return [unrecognized("malformed error", event=fields)]
             case _:
                 return [unrecognized(f"unknown event type: {kind}" if kind else "no event type", event=fields)]
 
@@ -142,6 +146,7 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         if usage is not UNSET:
             extras = ({} if extras is UNSET else extras) | {"thread_usage": read.own(fields["usage"])}
         state.asked = state.answering = state.cut = False
+        state.open = []
         return RunResult(
             TurnResult(
                 subtype=read.text(fields, "type"),
@@ -157,16 +162,15 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         told = read.members(fields, "usage")
         if told is None:
             return UNSET
-        total = {name: count for name in told if (count := read.integer(told, name)) is not None}
+        total = {name: max(0, min(read.integer(told, name) or 0, read.MOST_COUNTED)) for name in _TOKENS}
         before = self.state.total
         if any(count < before.get(name, 0) for name, count in total.items()):
             before = {}  # the thread was begun anew
         self.state.total = total
-        own = {name: count - before.get(name, 0) for name, count in total.items()}
-        cached, written = own.get("cached_input_tokens", 0), own.get("cache_write_input_tokens", 0)
+        taken, cached, written, said = (count - before.get(name, 0) for name, count in total.items())
         return Usage(
-            input_tokens=max(own.get("input_tokens", 0) - cached - written, 0),
-            output_tokens=own.get("output_tokens", 0),
+            input_tokens=max(taken - cached - written, 0),
+            output_tokens=said,
             cache_creation_input_tokens=written,
             cache_read_input_tokens=cached,
         )
@@ -180,15 +184,16 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         item_type, item_id, done = read.text(item, "type"), read.text(item, "id"), kind == "item.completed"
         if kind != "item.updated" and item_id and self._is_known(item_id, line):
             return []
-        if item_type == "error":
-            return [Notice(message=read.text(item, "message"))]
-        if item_type in _WORDS and done:
-            return self._show(_words(_WORDS[item_type], read.text(item, "text")))
+        if item_type == "error" and (message := read.text(item, "message")):
+            return [Notice(message=message)]
+        if item_type in _WORDS and done and bytes(item.get("text", b"")).startswith(b'"'):
+            return self._show(_words(_WORDS[item_type], item))
         if item_type == "todo_list":
             return self._todo(item, item_id, done=done)
         if item_type in CALLS and kind != "item.updated":
             return self._call(item, item_type, self._named(item_id), done=done)
-        return [unrecognized(f"unknown {kind}: {item_type}" if item_type else f"malformed {kind}", event=fields)]
+        known = item_type in {*_WORDS, *CALLS, "error", ""} and kind != "item.updated"
+        return [unrecognized(f"malformed {kind}" if known else f"unknown {kind}: {item_type}", event=fields)]
 
     def _is_known(self, item_id: str, line: bytes) -> bool:
         mark, lines = mark_of(item_id, line), self.state.lines
@@ -241,6 +246,8 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         return [event for key, item in found for event in self._show(CALLS[read.text(item, "type")].block(item, key))]
 
 
-def _words(kind: str, text: str) -> WholeBlock:
-    name = "thinking" if kind == "thinking" else "text"
-    return WholeBlock(kind=kind, text=text, raw=Raw(msgspec.json.encode({"type": kind, name: text})))
+def _words(kind: str, item: Fields) -> WholeBlock:
+    raw = Raw(msgspec.json.encode({"type": kind, kind: item["text"]}))
+    return WholeBlock(
+        kind=kind, text=read.text(item, "text"), raw=raw, extras=read.others(item, {"id", "type", "text"})
+    )
