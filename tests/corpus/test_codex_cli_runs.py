@@ -89,7 +89,8 @@ def repeats(events):
                 before, since = [], []
                 if item["type"] == "web_search":
                     found.append(False)
-            case "item.started", "file_change":
+            case ("item.started", "file_change") | ("item.started" | "item.updated", "todo_list"):
+                before, since = [], []
                 found.append(False)
     return found
 
@@ -134,6 +135,8 @@ def test_a_turn_is_whole_only_by_its_own_word_and_notices_end_nothing(row):
 def test_the_runs_own_share_of_tokens_adds_up_to_the_threads(row):
     totals = [event["usage"] for event in events_of(row) if event["type"] == "turn.completed"]
     shares = [result.usage for result in only(run(row).items, TurnResult) if not result.is_error]
+    if row["version"] == "0.44.0":  # which tells each run's own
+        totals = [{name: sum(total[name] for total in totals) for name in totals[0]}] if totals else []
     own = [share.input_tokens + share.cache_read_input_tokens + share.cache_creation_input_tokens for share in shares]
     assert (sum(own), sum(share.output_tokens for share in shares)) == (
         (totals[-1]["input_tokens"], totals[-1]["output_tokens"]) if totals else (0, 0)

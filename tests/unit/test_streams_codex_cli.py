@@ -256,7 +256,7 @@ def test_a_run_that_resumes_a_thread_has_its_own_items_and_its_own_share_of_toke
         "run-1-item_0",
         "run-2-item_0",
     ]
-    # The third run's total is smaller than the one before: a thread that was begun anew.
+    # The third run's total is smaller than the one before: it tells its own, as old versions do.
     shares = [Usage(7, 5, 1, 2), Usage(14, 10, 2, 4), Usage(7, 5, 1, 2)]
     assert [ended.usage for ended in only(items, TurnResult)] == shares
     assert [json.loads(turn.message)["role"] for turn in turns] == ["assistant", "user", "assistant"] * 3

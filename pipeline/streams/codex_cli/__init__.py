@@ -158,14 +158,17 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
         )
 
     def _own_usage(self, fields: Fields) -> Usage | UnsetType:
-        """What this run took: the thread's tokens without those that runs before it had told."""
+        """What this run took: the thread's tokens without those that runs before it had told.
+
+        Up to 0.44 a run that resumes tells its own; that shows where they are less than before, or the same.
+        """
         told = read.members(fields, "usage")
         if told is None:
             return UNSET
         total = {name: max(0, min(read.integer(told, name) or 0, read.MOST_COUNTED)) for name in _TOKENS}
         before = self.state.total
-        if any(count < before.get(name, 0) for name, count in total.items()):
-            before = {}  # the thread was begun anew
+        if total == before or any(count < before.get(name, 0) for name, count in total.items()):
+            before = {}
         self.state.total = total
         taken, cached, written, said = (count - before.get(name, 0) for name, count in total.items())
         return Usage(
