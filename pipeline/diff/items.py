@@ -76,7 +76,9 @@ def _reduced(side: Iterable[Published]) -> tuple[list[_Piece], list[_Piece]]:
                 said = texts(record)
                 beside[item.item_id] |= {name: said[name] for name in (names.RUN, names.REQUEST_ID) if name in said}
             case ItemCompleted():
-                beside[item.item_id]["completed"] = structs.replace(item, text=UNSET, input=UNSET)
+                # Its content, and whether it ended, stand in the reduced item.
+                rest = structs.replace(item, text=UNSET, input=UNSET, incomplete=False, reason="")
+                beside[item.item_id]["completed"] = rest
             case ItemDelta() if isinstance(item.raw, Raw):
                 beside[item.item_id].setdefault("unknown", {})[bytes(item.raw).decode()] = item.raw
             case ItemDelta() | ItemRetracted() | ItemResult():

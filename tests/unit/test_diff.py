@@ -2,11 +2,12 @@
 
 import json
 
+import msgspec
 import pytest
 from build import call, image, result, said, user
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec import Raw, structs
 from published import (
     OPENED,
     answers,
@@ -30,11 +31,23 @@ from pipeline.stages.limits import Limits
 from pipeline.targets._openai import chat
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics import headers as names
+from topics.items import (
+    AgentError,
+    ItemCompleted,
+    ItemDelta,
+    ItemResult,
+    ItemRetracted,
+    ItemStarted,
+    TurnStop,
+)
 
 LOG = turns(
     OPENED | {"targets": ["anthropic", "openai-chat"]},
     *appended(
-        user("hi", image()), said("well", call("a", n=1, big=2**70), call("b")), user(result("a")), user("go on")
+        user("hi", image()),
+        said("well", call("a", n=1, big=2**70), call("b"), call("c")),
+        user(result("a")),
+        user("go on"),
     ),
     *appended(said("ok"), user("and?")),
     {"type": "turn.appended", "message": {"role": "nobody"}},
@@ -69,7 +82,7 @@ def test_a_side_differs_in_nothing_from_itself():
     assert found.counts == {
         "requests": 6,
         "dead letters": 1,
-        "fixes": 1,
+        "fixes": 2,
         "records of items": len(of(SESSION_ITEMS)),
         "recorded turns": 2,
     }
@@ -200,10 +213,17 @@ def test_every_record_that_one_side_lacks_is_told(output):
     ],
 )  # fmt: skip
 def test_a_fix_that_differs_is_named_by_its_code_and_severity(old, new, expected):
-    (fix,) = of(HISTORY_FIXES)
+    fix, _ = of(HISTORY_FIXES)
     found = changes(OUTPUTS, edited(fix, old, new))
     assert [(how, label, path) for _, how, label, _, path in found] == expected
     assert {(subject, place) for subject, *_, place, _ in found} == {("fix", "agent.turns.v1/0/4")}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_of_several_fixes_of_one_record_the_one_that_is_missing_is_named(number):
+    path = f"messages.2.content.{number + 1}"
+    found = [("fix", "vanished", "result_synthesised lossy", "agent.turns.v1/0/4", path)]
+    assert changes(OUTPUTS, replaced(of(HISTORY_FIXES)[number])) == found
 
 
 @pytest.mark.parametrize(
@@ -246,6 +266,55 @@ def test_what_a_stream_showed_otherwise_is_named(texts, expected):
     assert [(*each[:3], each[3] if each[0] == "item" else "", each[4]) for each in found] == expected
 
 
+# What a screen shows of one call and its answer, and what is said beside it.
+SHOWN = (
+    ItemStarted(item_id="i1", item_type="tool_use", name="ls", input=Raw(b'{"deep":1}')),
+    ItemDelta(item_id="i1", delta_type="news", raw=Raw(b'{"new":1}')),
+    ItemCompleted(item_id="i1", input=Raw(b'{"deep":1.0}'), extras={"cited": Raw(b"[1]")}),
+    ItemResult(item_id="i1", content=Raw(b'[{"type":"text","text":"files"}]')),
+    ItemStarted(item_id="i2", item_type="text", text="half", repeats="i1"),
+    ItemCompleted(item_id="i2", incomplete=True, reason="stopped"),
+    ItemStarted(item_id="i3", item_type="text", text="gone"),
+    ItemRetracted(item_id="i3"),
+    TurnStop(stop_reason="end_turn"),
+    AgentError(message="slow", will_retry=True, seq=4),
+)
+
+
+def shown(items, run=b"r1"):
+    return [Output(SESSION_ITEMS, b"s1", msgspec.json.encode(item), ((names.RUN, run),)) for item in items]
+
+
+@pytest.mark.parametrize(
+    ("number", "members", "expected"),
+    [
+        (0, {"name": "cat"}, [("tool_use", "i1", "name")]),
+        (0, {"input": Raw(b'{"deep":7}')}, []),  # the completed input replaces it
+        (1, {"raw": Raw(b'{"new":2}')}, [("tool_use", "i1", "unknown.0.new")]),
+        (2, {"input": Raw(b'{"deep":1}')}, [("tool_use", "i1", "input.deep")]),
+        (2, {"extras": {"cited": Raw(b"[1.0]")}}, [("tool_use", "i1", "completed.extras.cited.0")]),
+        (3, {"content": Raw(b"[]")}, [("tool_use", "i1", "result.content.0")]),
+        (3, {"is_error": True}, [("tool_use", "i1", "result.is_error")]),
+        (4, {"text": "halt"}, [("text", "i2", "text")]),
+        (4, {"repeats": "i9"}, []),  # an id
+        (4, {"repeats": ""}, [("text", "i2", "repeats")]),
+        (5, {"incomplete": False}, [("text", "i2", "incomplete")]),
+        (5, {"reason": "killed"}, [("text", "i2", "reason")]),
+        (6, {"text": "otherwise"}, []),  # nobody sees it
+        (8, {"stop_reason": "refusal"}, [("turn/stop", "", "stop_reason")]),
+        (9, {"message": "down"}, [("agent/error", "4", "message")]),
+    ],
+)  # fmt: skip
+def test_every_member_of_what_is_shown_counts_and_nothing_else(number, members, expected):
+    other = [*SHOWN[:number], structs.replace(SHOWN[number], **members), *SHOWN[number + 1 :]]
+    found = compared(shown(SHOWN), shown(other)).changes
+    assert [(each.label, each.place, each.path) for each in found] == expected
+
+
+def test_items_of_another_run_differ():
+    assert {each[4] for each in changes(shown(SHOWN), shown(SHOWN, run=b"r2"))} == {"run"}
+
+
 def test_an_id_counts_where_the_item_is_the_same_and_nothing_shifted_it():
     other = [
         with_value(each, each.value.replace(b"cc-block-1", b"other")) if each.topic == SESSION_ITEMS else each
@@ -260,7 +329,9 @@ def test_a_dead_letter_that_says_something_else_is_named():
     assert [each[:2] + each[3:] for each in changes(OUTPUTS, other)] == [
         ("dead letter", "changed", "agent.turns.v1/0/7", "path")
     ]
-    note = with_header(letter, names.ERROR_LETTER, b"0/17")
+    cut = replaced(letter, with_value(letter, letter.value[:-1]))
+    assert [each[1:3] + each[4:] for each in changes(OUTPUTS, cut)] == [("changed", "unknown_role", "value")]
+    note = with_header(with_header(letter, names.ERROR_LETTER, b"0/17"), names.ERROR_CODE, b"retried")
     assert changes(OUTPUTS, [*OUTPUTS, note]) == []
 
 
@@ -310,7 +381,7 @@ def test_what_was_added_is_named_where_it_stands_behind_what_went():
     body["messages"][0]["content"].append({"type": "image", "source": "new"})
     assert changes(OUTPUTS, replaced(LAST, with_value(LAST, json.dumps(body).encode()))) == [
         ("request", "vanished", "anthropic message user", PLACE, "messages.0"),
-        ("request", "appeared", "anthropic block image", PLACE, "messages.0.content.3"),
+        ("request", "appeared", "anthropic block image", PLACE, "messages.0.content.4"),
     ]
 
 
