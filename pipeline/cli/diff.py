@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from pipeline.cli.inspect import Progress
 from pipeline.cli.output import Exit, fail, say, write_json
 from pipeline.diff.summary import COMPARED_TOPICS, Compared, Summary, Tally, compare_session
 from pipeline.errors import InputError, ReknitError
+from pipeline.objects import open_objects
 from pipeline.pages import render
 from pipeline.replay.folder import plan_of, read_partition, unfinished
 from pipeline.replay.sides import Coverage, Side, behind, is_of_worker
-from pipeline.replay.spool import Spool
+from pipeline.replay.spool import Fetch, Spool
 from pipeline.replay.survey import plan_at
 from pipeline.settings import Config
 from pipeline.stages.base import Record
@@ -67,7 +70,8 @@ def diff_command(
     """
     config = configured(config_file, **options)
     summary, page = Summary(), _Page()
-    with Spool(frozenset(name.encode() for name in sessions)) as spool:
+    fetch = [_fetching(config, name) for name in (before, after)]
+    with Spool(frozenset(name.encode() for name in sessions), fetch) as spool:
         sides = _read(config, spool, (before, after))
         for compared in _compared(spool, Coverage(sides), summary):
             page.keep(compared, is_example=summary.add_session(compared))
@@ -132,6 +136,18 @@ def _read(config: Config, spool: Spool, names: tuple[str, str]) -> tuple[Side, S
     if prefixes or _read_by_one(sides):
         run_with_broker(config, read_topics)
     return sides[0], sides[1]
+
+
+def _fetching(config: Config, prefix: str) -> Fetch:
+    """Reads the values of a pipeline from the object store that the configuration names."""
+    objects = open_objects(structs.replace(config, prefix=prefix))
+
+    def fetch(session: bytes, dataref: str) -> bytes | None:
+        with suppress(InputError):
+            return None if objects is None else asyncio.run(objects.get(session, dataref))
+        return None
+
+    return fetch
 
 
 def _read_by_one(sides: Sequence[Side]) -> dict[TopicPartition, tuple[int, int]]:

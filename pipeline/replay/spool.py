@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import cramjam
 import msgspec
@@ -38,8 +38,12 @@ _TABLES = """
 """
 # Smaller values stand in their record's row; larger ones are compressed, once for both sides.
 _LARGE_BYTES = 4096
-# Rows that are written at once.
-_ROWS = 1000
+# Rows, and bytes of large values, that are written at once.
+_ROWS, _BYTES = 1000, 16 << 20
+
+
+# A value of a session's by its key in an object store; None where it is not there.
+Fetch: TypeAlias = Callable[[bytes, str], bytes | None]
 
 
 class _Row(NamedTuple):
@@ -64,16 +68,19 @@ class Both(NamedTuple):
 class Spool(AbstractContextManager["Spool"]):
     """A file that is gone when the block ends. What it holds is content of sessions: only its owner may read it.
 
-    Records of other sessions than ``sessions`` are not kept; where none is named, those of all are.
+    Records of other sessions than ``sessions`` are not kept; where none is named, those of all are. ``fetch`` reads
+    what stands in each side's object store; without it such a value is not there.
     """
 
-    def __init__(self, sessions: Collection[bytes] = ()) -> None:
+    def __init__(self, sessions: Collection[bytes] = (), fetch: Sequence[Fetch] = ()) -> None:
         self._wanted = sessions
+        self._fetch = fetch
         self._directory = tempfile.TemporaryDirectory(prefix="reknit-diff-")
         self._database = sqlite3.connect(Path(self._directory.name) / "spool")
         self._database.executescript(_TABLES)
         self._rows: list[_Row] = []
         self._large: list[tuple[bytes, bytes]] = []
+        self._bytes = 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -88,10 +95,11 @@ class Spool(AbstractContextManager["Spool"]):
         value, digest = record.value, _digest(record)
         if value is not None and len(value) >= _LARGE_BYTES:
             self._large.append((digest, value))
+            self._bytes += len(value)
             value = None
         headers = msgspec.msgpack.encode(record.headers)
         self._rows.append(_Row(record.key or b"", side, topic, record.partition, record.offset, headers, digest, value))
-        if len(self._rows) >= _ROWS:
+        if len(self._rows) >= _ROWS or self._bytes >= _BYTES:
             self._write()
 
     def _write(self) -> None:
@@ -100,7 +108,7 @@ class Spool(AbstractContextManager["Spool"]):
         packed = [(digest, bytes(cramjam.zstd.compress(value, level=1))) for digest, value in new.items()]
         self._database.executemany("INSERT INTO large VALUES (?, ?)", packed)
         self._database.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._rows)
-        self._rows, self._large = [], []
+        self._rows, self._large, self._bytes = [], [], 0
 
     def sessions(self) -> Iterator[Both]:
         """Each session with its records; records without a key are those of the session without a name."""
@@ -113,18 +121,22 @@ class Spool(AbstractContextManager["Spool"]):
             yield both
 
     def _published(self, row: _Row) -> Published:
+        headers = _HEADERS.decode(row.headers)
         return Published(
             topic=row.topic,
             partition=row.partition,
             offset=row.offset,
-            headers=_HEADERS.decode(row.headers),
+            headers=headers,
             digest=row.digest,
-            read=partial(self._value, row.digest) if row.value is None else partial(_itself, row.value),
+            read=partial(self._large_value, row, headers) if row.value is None else partial(_itself, row.value),
         )
 
-    def _value(self, digest: bytes) -> bytes | None:
-        found: Any = self._database.execute("SELECT value FROM large WHERE digest = ?", (digest,)).fetchone()
-        return None if found is None else bytes(cramjam.zstd.decompress(found[0]))
+    def _large_value(self, row: _Row, headers: Headers) -> bytes | None:
+        found: Any = self._database.execute("SELECT value FROM large WHERE digest = ?", (row.digest,)).fetchone()
+        if found is not None:
+            return bytes(cramjam.zstd.decompress(found[0]))
+        dataref = names.find_dataref(headers)
+        return None if dataref is None or not self._fetch else self._fetch[row.side](row.session, dataref)
 
 
 _HEADERS = msgspec.msgpack.Decoder(Headers)

@@ -1,5 +1,7 @@
 """``reknit diff`` over folders of dry runs: what it prints, how it ends, and the page that it writes."""
 
+import asyncio
+import hashlib
 import json
 import re
 import shlex
@@ -13,6 +15,10 @@ from msgspec import structs
 from published import OPENED, answers, appended, processed, turns, with_header
 
 from pipeline.cli import main
+from pipeline.cli.diff import _fetching
+from pipeline.config import load_config
+from pipeline.diff.summary import compare_session
+from pipeline.objects import open_objects
 from pipeline.replay.folder import PartitionFiles, begin
 from pipeline.replay.plan import Plan, Uncompared, digest_of
 from pipeline.replay.spool import Spool
@@ -38,7 +44,7 @@ def folder(place, *sessions, plan=PLAN):
         for output in (output for outputs in sessions[number :: plan.partitions] for output in outputs):
             is_input = output.topic in {AGENT_TURNS, PROVIDER_EVENTS}
             topic = RECORDED_PREFIX + output.topic if is_input else output.topic
-            files.append(Output(topic, output.key, output.value, output.headers), 0)
+            files.take([Output(topic, output.key, output.value, output.headers)])
         files.finish(dict.fromkeys(ENDS, 1000))
     return str(place)
 
@@ -181,6 +187,35 @@ def test_a_terminal_is_not_driven_by_what_it_is_shown(tmp_path):
     assert "\u202e" not in text
     assert "s⟦U+001B⟧[2J⟦U+000A⟧3 sessions" in text
     assert "-⟦U+001B⟧[31m" in text
+
+
+def test_a_body_in_an_object_store_is_read_where_it_differs(tmp_path):
+    outputs = session(b"s1", "one")
+    config = tmp_path / "reknit.toml"
+    config.write_text(f'[objects]\nurl = "file://{tmp_path}/store"\n')
+    objects = open_objects(structs.replace(load_config(str(config), env={}), prefix="p."))
+    at = next(at for at, output in enumerate(outputs) if output.topic == PROVIDER_REQUESTS)
+    body = outputs[at].value.replace(b"one", b"One")
+    dataref = asyncio.run(objects.put(b"s1", body))
+    headers = {**dict(outputs[at].headers), names.DATAREF: dataref.encode()}
+    headers[names.BODY_SHA256] = hashlib.sha256(body).hexdigest().encode()
+    large = Record(partition=0, offset=0, key=b"s1", value=None, headers=tuple(headers.items()))
+    inline = Record(partition=0, offset=0, key=b"s1", value=outputs[at].value, headers=outputs[at].headers)
+
+    def differing(after, fetch):
+        with Spool(fetch=[fetch, fetch]) as spool:
+            spool.add_record(0, PROVIDER_REQUESTS, inline)
+            spool.add_record(1, PROVIDER_REQUESTS, after)
+            (both,) = spool.sessions()
+            return [(each.label, each.path) for each in compare_session("s1", both.before, both.after).changes]
+
+    fetch = _fetching(load_config(str(config), env={}), "p.")
+    assert differing(large, fetch) == [("anthropic block text", "messages.0.content.0.text")]
+    asyncio.run(objects.forget(b"s1"))
+    assert differing(large, fetch) == [("anthropic body", "")]
+    same = [header for header in large.headers if header[0] != names.BODY_SHA256]
+    same.append((names.BODY_SHA256, hashlib.sha256(inline.value).hexdigest().encode()))
+    assert differing(structs.replace(large, headers=tuple(same)), fetch) == []
 
 
 def test_a_spool_keeps_one_copy_of_a_large_value_and_reads_it_when_asked(tmp_path, monkeypatch):
