@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -189,12 +190,10 @@ class Conversations(Struct):
         seen = self._find(logged.session, prefixes)
         goes_on = seen is not None and seen.count <= len(messages) and seen.said == prefixes[seen.count]
         if seen is None:
-            # Named after what is said, so that the same log names it alike.
-            name = logged.session or f"log-{prefixes[-1].hex()[:24]}"
-            seen = _Seen(session=name, said=b"", count=0, beside=b"")
+            seen = _Seen(session=logged.session or self._new_name(prefixes[-1]), said=b"", count=0, beside=b"")
         elif goes_on and seen.count == len(messages) and seen.beside == beside:
             return seen.session, []
-        chain = _digest(seen.chain, prefixes[-1], beside)
+        chain = _digest(seen.session.encode(), seen.chain, prefixes[-1], beside)
         records: list[TurnRecord] = []
         if seen.beside != beside:
             records.append(structs.replace(opened, id=_id(chain, 0)))
@@ -203,13 +202,18 @@ class Conversations(Struct):
             # The worker's dead letter tells why it was not judged.
             return seen.session, [*records, HistoryRestored(messages=Raw(msgspec.json.encode(messages)))]
         if new:
-            records += [TurnAppended(message=message, id=_id(chain, at)) for at, message in enumerate(new, 1)]
+            records += [TurnAppended(message=_without_marks(each), id=_id(chain, at)) for at, each in enumerate(new, 1)]
         elif not goes_on:
             records.append(HistoryRestored(messages=Raw(msgspec.json.encode(messages)), id=_id(chain, 1)))
         if not (new and _waits(new)):
             records.append(RequestWanted(id=_id(chain, len(messages) + 1)))
         self._note(_Seen(seen.session, prefixes[-1], len(messages), beside, chain), seen, named=bool(logged.session))
         return seen.session, records
+
+    def _new_name(self, said: bytes) -> str:
+        """A name after what is said, so that the same log names it alike; others may have begun with the same words."""
+        name = f"log-{said.hex()[:24]}"
+        return next(found for n in count(1) if (found := f"{name}-{n}") not in self.sessions)
 
     def _find(self, session: str, prefixes: Sequence[bytes]) -> _Seen | None:
         """The session that is named, or the one whose last body this one repeats the most of."""
@@ -272,20 +276,28 @@ def _prefixes(first: bytes, messages: Sequence[Raw]) -> list[bytes]:
     found = [first]
     try:
         for message in messages:
-            said = msgspec.json.encode(_unmarked(msgspec.json.decode(message)), order="deterministic")
+            said = msgspec.json.encode(_unmarked(msgspec.json.decode(message), compared=True), order="deterministic")
             found.append(_digest(found[-1], said))
     except RecursionError as error:
         raise InputError("too_deep", "a message is nested too deeply", path=f"messages.{len(found) - 1}") from error
     return found
 
 
-def _unmarked(value: Any) -> Any:  # noqa: ANN401  JSON
-    """A message as it is compared: without cache marks, its text as a block."""
+def _without_marks(message: Raw) -> Raw:
+    """A message that is appended: its marks have moved on, and those of all together would be too many."""
+    if any(mark.encode() in bytes(message) for mark in _MARKS):
+        return Raw(msgspec.json.encode(_unmarked(msgspec.json.decode(message))))
+    return message
+
+
+def _unmarked(value: Any, *, compared: bool = False) -> Any:  # noqa: ANN401  JSON
+    """A message without cache marks; its text is a block where it is to be ``compared``."""
     if isinstance(value, list):
-        return [_unmarked(each) for each in value if not (isinstance(each, dict) and each.keys() <= _MARKS)]
+        kept = (each for each in value if not (isinstance(each, dict) and each and each.keys() <= _MARKS))
+        return [_unmarked(each, compared=compared) for each in kept]
     if isinstance(value, dict):
-        found = {name: _unmarked(each) for name, each in value.items() if name not in _MARKS}
-        if isinstance(found.get("content"), str):
+        found = {name: _unmarked(each, compared=compared) for name, each in value.items() if name not in _MARKS}
+        if compared and isinstance(found.get("content"), str):
             found["content"] = [{"type": "text", "text": found["content"]}]
         return found
     return value

@@ -251,7 +251,9 @@ def _headers_to_join(first: Record, source: str) -> Headers | None:
     known = SOURCES.get(_text(headers.get(names.SOURCE)) or source)
     # Where words are changed, each fix names the record that it is from.
     rewritten = known is not None and known.rewrites
-    stands_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten
+    # A refusal goes to the log before the turns of later records do.
+    refusing = headers.get(names.STATUS, b"") >= b"4"
+    stands_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten or refusing
     return None if stands_alone else first.headers
 
 

@@ -327,6 +327,8 @@ def _is_spoken(record: Record | Output) -> bool:
 
 
 def _is_recorded(record: Record) -> bool:
-    if record.value is None or b'"recorded"' not in record.value:
+    """Whether the stream side wrote it: a turn, or a provider's answer."""
+    if record.value is None or b'"origin"' not in record.value:
         return False
-    return json.loads(record.value).get("origin") == "recorded"
+    written = json.loads(record.value)
+    return (written["type"], written.get("origin")) in {("turn.appended", "recorded"), ("provider.answered", "reknit")}

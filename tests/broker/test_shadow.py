@@ -12,6 +12,7 @@ import pytest
 from aiokafka import TopicPartition
 from test_docs import ROOT, Typed
 
+from reknit.client import Brokers, Events
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 
 pytestmark = pytest.mark.broker
@@ -73,6 +74,20 @@ async def rows(bootstrap, name):
     return [[(record.key, record.value, tuple(record.headers)) for record in part] for part in parts]
 
 
+async def refuse_every_other_request(bootstrap, prefix):
+    """Answer the last request of every other session with words that no rule has; how many."""
+    parts = await harness.read_all(bootstrap, prefix + PROVIDER_REQUESTS, lab.PARTITIONS)
+    last = {record.key: dict(record.headers) for part in parts for record in part}
+    refused = sorted(last.items())[::2]
+    async with Events(Brokers(bootstrap_servers=bootstrap, prefix=prefix), "anthropic") as events:
+        for key, headers in refused:
+            session, request_id = key.decode(), headers["request-id"].decode()
+            body = json.dumps({"error": {"type": "invalid_request_error", "message": f"not on a {session}"}}).encode()
+            await events.feed(session, body, run="refused", request_id=request_id, status=400)
+            await events.end_run(session, run="refused")
+    return len(refused)
+
+
 async def test_a_shadow_beside_a_live_worker_says_the_same_and_leaves_no_trace(broker, prefix, tmp_path, free_port):
     bootstrap, beside = broker.bootstrap, f"{prefix}shadow."
     typed = Typed(bootstrap, prefix, tmp_path, "")
@@ -86,6 +101,8 @@ async def test_a_shadow_beside_a_live_worker_says_the_same_and_leaves_no_trace(b
         async with lab.Feeder(bootstrap, prefix, 2_000, lab.script(1)) as feeder:
             await feeder.wait()
         await lab.drained(bootstrap, prefix)
+        refused = await refuse_every_other_request(bootstrap, prefix)
+        await lab.drained(bootstrap, prefix)
         await lab.drained(bootstrap, beside, source_prefix=prefix)
         assert live.running
         said = json.loads(await typed.run(f"reknit report --prefix {beside} --source-prefix {prefix} --json"))
@@ -96,6 +113,7 @@ async def test_a_shadow_beside_a_live_worker_says_the_same_and_leaves_no_trace(b
         assert list(map(sorted, found)) == list(map(sorted, expected))
     fixes = [value for part in await rows(bootstrap, prefix + HISTORY_FIXES) for _, value, _ in part]
     mends = Counter(json.loads(value)["code"] for value in fixes)
+    assert sum(row["requests"] for row in said["answered"]) == refused > 10
     told = Counter()
     for row in said["mends"]:
         told[row["code"]] += row["mends"]
