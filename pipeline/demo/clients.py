@@ -4,7 +4,8 @@ The fleet is what each session's agent and provider sent, in order. ``fleet/hist
 clients keep them, one or more for every way in which providers were seen to refuse one; ``source`` names where.
 ``fleet/streams.jsonl`` are stream-json lines of real versions of the Claude CLI whose responses were cut, as recorded,
 with two things shortened: the lists of the ``init`` line, and the CLI's temporary paths. Lines that come from an issue
-say so. Others are what ``codex exec --json`` put out where its connection was cut.
+say so. Others are what ``codex exec --json`` and the Gemini CLI put out where their connections were cut, the latter
+with what its transcript has of the run.
 
 Sessions are fed side by side, at a pace that can be watched, each client waiting where it would; the reader knows when
 the pipeline has nothing left to do.
@@ -24,6 +25,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.kafka import connection
 from pipeline.settings import Config
+from pipeline.streams.sources import find_source
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -48,12 +50,13 @@ class Turns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_f
 
 
 class Events(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="to", tag=PROVIDER_EVENTS):
-    """One run of a provider's stream, a line a record, and why it ended."""
+    """One run of a provider's stream, a line a record, why it ended, and what its program's transcript has of it."""
 
     source: str
     run: str
     lines: tuple[str, ...]
     exit: str
+    transcript: tuple[str, ...] = ()
 
 
 class Wait(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="to", tag="wait"):
@@ -104,9 +107,13 @@ def inputs(recording: Recording) -> Iterator[Input | Wait]:
 
 
 def _events(step: Events) -> Iterator[Input]:
-    headers = ((names.SOURCE, step.source.encode()), (names.RUN, step.run.encode()))
+    run = (names.RUN, step.run.encode())
+    headers = ((names.SOURCE, step.source.encode()), run)
+    expected = ((names.TRANSCRIPT, b"expected"),) if step.transcript else ()
     for line in step.lines:
-        yield Input(PROVIDER_EVENTS, line.encode(), headers)
+        yield Input(PROVIDER_EVENTS, line.encode(), (*headers, *expected))
+    for line in step.transcript:
+        yield Input(PROVIDER_EVENTS, line.encode(), ((names.SOURCE, find_source(step.source).transcript.encode()), run))
     yield Input(PROVIDER_EVENTS, None, (*headers, (names.EXIT, step.exit.encode())))
 
 

@@ -56,7 +56,7 @@ def test_torn_records_are_torn():
 
 def test_every_event_is_one_line_of_an_agent_program():
     runs = [step for recording in FLEET for step in recording.feed if isinstance(step, Events)]
-    assert {run.source for run in runs} == {"claude-cli", "codex-cli"}
+    assert {run.source for run in runs} == {"claude-cli", "codex-cli", "gemini-cli"}
     for run in runs:
         assert run.exit
         for line in run.lines:
@@ -85,5 +85,5 @@ def test_the_fleet_meets_refusals_of_many_kinds():
 
 def test_a_session_that_its_stream_writes_too_has_no_refusal_of_its_own():
     recorded = [one for one in FLEET if any(isinstance(step, Wait) for step in one.feed)]
-    assert [one.session for one in recorded] == ["recorded-answer", "recorded-calls", "codex-retry"]
+    assert [one.session for one in recorded] == ["recorded-answer", "recorded-calls", "codex-retry", "gemini-doubled"]
     assert all(refusals(one) == [] for one in recorded)
