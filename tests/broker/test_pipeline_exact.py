@@ -1,13 +1,16 @@
 """Exact records in, exact records, metrics and state out: the main job on a real broker."""
 
+import asyncio
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import harness
+import msgspec
 import pipeline_lab as lab
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -15,8 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline._version import __version__
 from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from topics.items import AnyItem
+from topics.reducer import reduce
 
 pytestmark = pytest.mark.broker
+
+GEMINI_RUNS = Path(__file__).parents[1] / "vectors" / "gemini_cli_runs.jsonl"
 
 CALL = {"type": "tool_use", "id": "call.1", "name": "ls", "input": {"path": "/"}}
 
@@ -141,6 +148,51 @@ async def test_a_session_from_its_opening_to_the_request_that_its_stream_feeds(b
         HISTORY_FIXES: 2,
     }
     _check_with_promtool(page)
+
+
+async def test_a_run_that_is_ingested_with_its_transcript_feeds_the_next_request(broker, prefix, tmp_path, free_port):
+    """The Gemini CLI's stream has the text twice; its transcript has it once, and both calls."""
+    runs = [json.loads(line) for line in GEMINI_RUNS.read_text(encoding="utf-8").splitlines()]
+    [run] = [run for run in runs if run["name"] == "rst-after-call-0.61.0"]
+    kept = tmp_path / "session.jsonl"
+    kept.write_text(run["transcript"], encoding="utf-8")
+    await lab.make_topics(broker.bootstrap, prefix)
+    opened = {"type": "session.opened", "targets": ["gemini-cli"], "policy": {"record_assistant": True}}
+    asked = [(AGENT_TURNS, json.dumps(opened).encode(), []), (AGENT_TURNS, turn(user(text("Say hello")), id="t1"), [])]
+    place = ["--bootstrap-servers", broker.bootstrap, "--prefix", prefix]
+    typed = ["ingest", "events", "--source", "gemini-cli", "--session", "s", "--transcript", str(kept), *place]
+    with lab.make_fleet(broker.bootstrap, prefix, tmp_path, free_port) as fleet:
+        worker = fleet.start()
+        await worker.ready(60)
+        await feed(broker.bootstrap, prefix, asked)
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "reknit", *typed],
+            input="\n".join(run["lines"]).encode(),
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        await lab.drained(broker.bootstrap, prefix)
+        await feed(broker.bootstrap, prefix, [(AGENT_TURNS, turn(user(text("And now?")), id="t2"), [])])
+        await lab.drained(broker.bootstrap, prefix)
+        assert await worker.stop() == 0
+
+    values = [record.value for record in await read(broker.bootstrap, prefix + SESSION_ITEMS)]
+    shown = reduce(msgspec.json.decode(value, type=AnyItem) for value in values).blocks("text", "tool_use")
+    assert [entry.item_type for entry in shown] == ["text", "tool_use", "tool_use", "text"]
+    requests = await read(broker.bootstrap, prefix + PROVIDER_REQUESTS)
+    called = '[Tool call: run_shell_command({"command": "echo ran >> ran.txt; echo out", "description": "run"})]\n'
+    result = "[Tool result] <untrusted_context>\nOutput: out\nProcess Group PGID: {}\n</untrusted_context>\n"
+    assert [record.value.decode() for record in requests] == [
+        "Say hello",
+        "## Conversation so far\n\n### User\nSay hello\n\n### Assistant\nI will run a command.\n"
+        + called * 2
+        + "\n### Tool result\n"
+        + result.format(7074)
+        + result.format(7075)
+        + "\n### Assistant\nAll done.\n\n## Current input\nAnd now?",
+    ]
 
 
 def inspected(bootstrap, prefix):

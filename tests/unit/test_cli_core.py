@@ -21,6 +21,9 @@ BROKEN = HEALTHY | {
 }
 
 
+ROOT = Path(__file__).parents[2]
+
+
 def reknit(*arguments, given=b""):
     if not isinstance(given, bytes):
         given = given.encode() if isinstance(given, str) else json.dumps(given).encode()
@@ -207,6 +210,18 @@ def test_recover_prints_one_item_a_line_and_ends_with_3_where_something_was_prom
     started = [item for item in found if item["type"] == "item/started"]
     assert [(item["origin"], item["text"]) for item in started] == [("promoted", "Hi.")]
     assert found[-1]["type"] == "turn/result"
+
+
+def test_recover_brings_a_run_to_what_its_transcript_holds(tmp_path):
+    runs = ROOT / "tests" / "vectors" / "gemini_cli_runs.jsonl"
+    [run] = [row for row in map(json.loads, runs.read_text("utf-8").splitlines()) if row["name"] == "rst-text-0.61.0"]
+    kept = tmp_path / "session.jsonl"
+    kept.write_text(run["transcript"], "utf-8")
+    done = reknit("recover", "--from", "gemini-cli", "--transcript", str(kept), given="\n".join(run["lines"]))
+    assert done.returncode == 3
+    assert [item["reason"] for item in lines(done) if item["type"] == "item/retracted"] == ["transcript"]
+    other = reknit("recover", "--from", "claude-cli", "--transcript", str(kept))
+    assert (other.returncode, b"of claude-cli no transcript is read" in other.stderr) == (2, True)
 
 
 def test_recover_takes_noise_as_items():
