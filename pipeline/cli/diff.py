@@ -217,11 +217,13 @@ class _Page:
 
     def __init__(self) -> None:
         self._sessions: list[Compared] = []
+        self._counts: list[int] = []
         self._hidden = 0
 
     def keep(self, compared: Compared, *, is_example: bool) -> None:
         if compared.changes and (is_example or len(self._sessions) < _SESSIONS_SHOWN):
-            self._sessions.append(compared)
+            self._sessions.append(structs.replace(compared, changes=compared.changes[:_CHANGES_SHOWN]))
+            self._counts.append(len(compared.changes))
         else:
             self._hidden += bool(compared.changes)
 
@@ -230,13 +232,12 @@ class _Page:
             "diff.html",
             names=names,
             summary=summary,
-            sessions=self._sessions,
+            sessions=list(zip(self._sessions, self._counts, strict=True)),
             hidden=self._hidden,
             # A session's id may hold anything; that of an element of a page is its number.
             anchors={each.session: f"session-{number}" for number, each in enumerate(self._sessions)},
             left_out=sum(map(len, summary.not_comparable.values())),
             most_named=_NAMED,
-            most_changes=_CHANGES_SHOWN,
         )
 
 

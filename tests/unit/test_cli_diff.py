@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from browser import ELSEWHERE, HOSTILE, needs_browser, open_page
 from build import said, user
 from click.testing import CliRunner
 from msgspec import structs
-from published import OPENED, answers, appended, processed, turns, with_header
+from published import OPENED, answers, appended, processed, side, turns, with_header
 
 from pipeline.cli import main
 from pipeline.cli.diff import _fetching
@@ -21,9 +22,10 @@ from pipeline.diff.summary import compare_session
 from pipeline.objects import open_objects
 from pipeline.replay.folder import PartitionFiles, begin
 from pipeline.replay.plan import Plan, Uncompared, digest_of
-from pipeline.replay.spool import Spool
+from pipeline.replay.sides import Coverage, Side, is_of_worker
+from pipeline.replay.spool import Both, Spool
 from pipeline.stages.base import Output, Record
-from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics import headers as names
 from topics.declarations import RECORDED_PREFIX
 
@@ -157,6 +159,62 @@ def test_what_lies_beyond_a_plan_is_left_out_on_both_sides(both, tmp_path):
     other = folder(tmp_path / "c", first, plan=plan)
     told = lines(diff(both[0], other, "--json", "--expect-none"))[-1]["summary"]
     assert (told["compared"]["differ"], told["compared"]["counts"], told["left_out"]) == (0, {"requests": 1}, 8)
+
+
+def left(late, outputs, kept):
+    """What of a session is compared with a side that has lost its oldest records, and why the rest is not."""
+    before = [record for record in side(outputs) if record.topic in kept]
+    both = Both(b"s1", before, side(outputs))
+    coverage = Coverage((Side(name="p.", begins_late=late), Side(name="q.")))
+    why_not = coverage.why_not(both)
+    found = coverage.covered(both, why_not)
+    return Counter(record.topic for record in found.after), why_not
+
+
+ALL = (PROVIDER_REQUESTS, HISTORY_FIXES, SESSION_ITEMS, AGENT_TURNS, DEAD_LETTERS)
+
+
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        ({}, {PROVIDER_REQUESTS: 2, SESSION_ITEMS: 6, AGENT_TURNS: 1}),
+        # Of the record that the oldest request is of, others may be gone.
+        ({(PROVIDER_REQUESTS, 0): {AGENT_TURNS: 1}}, {PROVIDER_REQUESTS: 1, SESSION_ITEMS: 6, AGENT_TURNS: 1}),
+        ({(PROVIDER_REQUESTS, 0): {AGENT_TURNS: 3}}, {SESSION_ITEMS: 6, AGENT_TURNS: 1}),
+        ({(PROVIDER_REQUESTS, 0): {}}, {SESSION_ITEMS: 6, AGENT_TURNS: 1}),
+        ({(PROVIDER_REQUESTS, 1): {}}, {PROVIDER_REQUESTS: 2, SESSION_ITEMS: 6, AGENT_TURNS: 1}),
+        ({(DEAD_LETTERS, 0): {}}, {PROVIDER_REQUESTS: 2, SESSION_ITEMS: 6, AGENT_TURNS: 1}),
+    ],
+)
+def test_what_a_topic_has_forgotten_is_left_out(late, expected):
+    assert left(late, session(b"s1", "one", "two"), ALL) == (expected, {})
+
+
+def test_a_session_whose_items_are_gone_is_listed():
+    without = tuple(topic for topic in ALL if topic != SESSION_ITEMS)
+    outputs = session(b"s1", "one")
+    late = {(SESSION_ITEMS, 0): {}}
+    assert left(late, outputs, without) == (
+        {PROVIDER_REQUESTS: 1}, {PROVIDER_EVENTS: "its items may have expired in p."}
+    )  # fmt: skip
+    assert left({}, outputs, without) == ({PROVIDER_REQUESTS: 1, SESSION_ITEMS: 6, AGENT_TURNS: 1}, {})
+
+
+@pytest.mark.parametrize(
+    ("record", "is_theirs"),
+    [
+        ({"type": "turn.appended", "origin": "recorded", "message": {}}, True),
+        ({"type": "turn.appended", "origin": "importer", "message": {}}, False),
+        ({"type": "turn.appended", "message": {}}, False),
+        ({"type": "provider.answered", "origin": "reknit"}, True),
+        ({"type": "session.forgotten", "origin": "reknit"}, False),
+        (["no record"], False),
+    ],
+)
+def test_of_a_live_log_only_what_the_stream_side_wrote_is_compared(record, is_theirs):
+    assert is_of_worker(json.dumps(record).encode()) is is_theirs
+    assert is_of_worker(None) is False
+    assert is_of_worker(b"\xff{") is False
 
 
 def test_a_session_of_several_versions_is_counted_apart(both, tmp_path):

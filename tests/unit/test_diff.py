@@ -21,6 +21,7 @@ from published import (
     with_value,
 )
 
+from pipeline.diff import values
 from pipeline.diff.summary import COMPARED_TOPICS, LIMITED, Summary, compare_session
 from pipeline.diff.values import ABSENT, aligned, differing, read_json, unified
 from pipeline.model import Policy
@@ -456,6 +457,41 @@ def test_two_values_differ_somewhere_exactly_where_they_are_not_the_same(one, ot
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert (list(differing(before, after)) == []) == same
     assert list(differing(before, before)) == []
+
+
+def places(value, path=()):
+    """The way to each innermost value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = [place for name, each in inner for place in places(each, (*path, name))]
+    return found or [path]
+
+
+NESTED = st.recursive(
+    st.none() | st.integers(0, 2) | st.sampled_from("xy"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(NESTED, st.data())
+def test_one_value_that_is_changed_somewhere_is_named_exactly_there(value, data):
+    path = data.draw(st.sampled_from(places(value)))
+    text = json.dumps(value)
+    before, after = {"in": json.loads(text)}, {"in": json.loads(text)}
+    *way, last = ("in", *path)
+    inner = after
+    for name in way:
+        inner = inner[name]
+    inner[last] = "another"
+    (found,) = differing(before, after)
+    assert found.path == ".".join(map(str, ("in", *path)))
+    assert found.after == "another"
+
+
+def test_lists_too_long_to_align_are_compared_in_order_behind_what_they_begin_alike_with(monkeypatch):
+    monkeypatch.setattr(values, "_MOST_TO_ALIGN", 3)
+    assert aligned("abcde", "axcbe") == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
+    assert aligned("abe", "axbe") == [(0, 0), (None, 1), (1, 2), (2, 3)]
 
 
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
