@@ -130,8 +130,10 @@ def test_what_was_accepted_leaves_as_it_would_without_a_log(provider):
     for rows in groups.values():
         for name, sent, made in published(rows, provider):
             done = normalize(sent, to=provider)
-            found = differences(sent, made, KNOWN[provider].equalities, done.fixes)
             counted["requests"] += 1
+            if json.loads(made) == json.loads(done.body):
+                continue
+            found = differences(sent, made, KNOWN[provider].equalities, done.fixes)
             if not all(map(is_harmless, found)):
                 differing.add(name.rpartition("/")[2])
     assert counted["requests"] > 400
