@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from topics.declarations import AGENT_TURNS, DEAD_LETTERS, TOPICS, Topic, qualified, topics_of
+from topics.declarations import AGENT_TURNS, DEAD_LETTERS, REPLAYS, TOPICS, Topic, qualified, topics_of
 
 Kind: TypeAlias = Literal["topic", "group", "transactionalId"]
 
@@ -54,6 +54,8 @@ def roles(prefix: str, source_prefix: str | None = None) -> Iterator[Role]:
             group_of_it = Right("group", _user(prefix, user), ("Read",), prefixed=True)
             yield _role(prefix, user, Right("topic", name, ("Read",)), group_of_it)
     yield _role(prefix, "operator", *_operator_on_topics(prefix, topics))
+    if topics is TOPICS:
+        yield _role(prefix, "replay", *_replay(prefix))
 
 
 def _worker_on_topics(prefix: str, source_prefix: str | None) -> Iterator[Right]:
@@ -76,6 +78,16 @@ def _operator_on_topics(prefix: str, topics: Sequence[Topic]) -> Iterator[Right]
         operations = ("Read", "Write") if topic.name in {AGENT_TURNS, DEAD_LETTERS} else ("Read",)
         yield Right("topic", qualified(topic.name, prefix), (*operations, "DescribeConfigs"))
     yield Right("group", f"{prefix}reknit", ("Describe",))
+
+
+def _replay(prefix: str) -> Iterator[Right]:
+    """Who replays what the pipeline has read: all of it is read, and what is written has names of its own."""
+    begins = f"{prefix}{REPLAYS}"
+    yield from (Right("topic", qualified(topic.name, prefix), ("Read",)) for topic in TOPICS)
+    operations = ("Create", "Read", "Write", "Delete", "DescribeConfigs")
+    yield Right("topic", begins, operations, prefixed=True)
+    yield Right("group", begins, ("Read", "Delete"), prefixed=True)
+    yield Right("transactionalId", begins, ("Write",), prefixed=True)
 
 
 def _worker_beside(group: str) -> Iterator[Right]:

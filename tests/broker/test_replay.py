@@ -1,156 +1,328 @@
-"""Work beside a live pipeline: what reads its inputs writes none of its topics, and makes what it made."""
+"""Replays beside a live pipeline: they make what it made, however they are run, and write none of its topics."""
 
+import asyncio
 import json
+import os
+import shutil
+import stat
 import subprocess
 import sys
+import zlib
+from pathlib import Path
 
 import harness
 import msgspec
 import pipeline_lab as lab
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from chaos.cluster import kafka_broker
+from test_docs import BLOCK, environment
 
-from topics import PROVIDER_EVENTS, TOPICS
+from pipeline.replay.folder import plan_of, read_partition, unfinished
+from pipeline.replay.plan import Plan
+from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
+from topics.declarations import REPLAY_PLAN
 
 pytestmark = pytest.mark.broker
 
-# A worker that ends at these offsets, which no option says.
-ENDS = """
-import sys, msgspec
-from pipeline.cli.worker import run
-from pipeline.config import load_config
-sys.exit(run(load_config(sys.argv[1]), ends=msgspec.json.decode(sys.argv[2])))
-"""
+ROOT = Path(__file__).parents[2]
 
 
-def reknit(*args):
-    command = [sys.executable, "-m", "reknit", *args]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+class Live:
+    """A pipeline that has worked through recorded sessions, and the commands beside it."""
+
+    left_out = None
+
+    def __init__(self, bootstrap, prefix, directory):
+        self.bootstrap, self.prefix, self.directory = bootstrap, prefix, directory
+        self.place = ("--bootstrap-servers", bootstrap, "--prefix", prefix)
+
+    async def work(self, rows):
+        async with lab.workers(self.bootstrap, self.prefix, self.directory, kafka_broker.free_port) as fleet:
+            await fleet.start().ready()
+            async with lab.Feeder(self.bootstrap, self.prefix, 2_000, rows) as feeder:
+                await feeder.wait()
+            await lab.drained(self.bootstrap, self.prefix)
+            for worker in fleet.workers:
+                assert await worker.stop() == 0
+
+    def replay_command(self, *args, more="", **settings):
+        """The command, under the settings of the live workers and these."""
+        top = "".join(f"{name} = {value}\n" for name, value in settings.items())
+        text = f"{top}{lab.SETTINGS}{more}"
+        config = self.directory / f"{zlib.crc32(text.encode())}.toml"
+        config.write_text(text)
+        state = str(self.directory / "replays")
+        options = ("--config", str(config), "--metrics-port", "0", "--state-dir", state)
+        return [sys.executable, "-m", "reknit", "replay", *self.place, *options, *args]
+
+    def replay(self, *args, **settings):
+        done = run(self.replay_command(*args, **settings))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def differs(self, other):
+        """What differs between live and replayed outputs, as `reknit diff` sums it up; None where nothing does."""
+        command = [sys.executable, "-m", "reknit", "diff", *self.place, self.prefix, str(other), "--expect-none"]
+        done = run([*command, "--json"])
+        told = json.loads(done.stdout.splitlines()[-1])["summary"]
+        assert (done.returncode, min(told["compared"]["counts"].values()) > 0) == (
+            3 if told["compared"]["differ"] else 0,
+            True,
+        )
+        self.left_out = told["not_compared"]
+        return told["compared"] if done.returncode else None
+
+    async def ends(self):
+        async with harness.reader(self.bootstrap) as reader:
+            names = [self.prefix + topic.name for topic in TOPICS]
+            places = [TopicPartition(name, number) for name in names for number in range(lab.PARTITIONS)]
+            return {tuple(place): end for place, end in (await reader.end_offsets(places)).items()}
+
+    async def plan(self, replay):
+        """The plan of a replay, once there is one."""
+        name = f"{self.prefix}replay.{replay}.{REPLAY_PLAN.name}"
+        async with asyncio.timeout(60):
+            while True:
+                async with harness.reader(self.bootstrap) as reader:
+                    if name in await reader.topics():
+                        reader.assign([TopicPartition(name, 0)])
+                        for records in (await reader.getmany(timeout_ms=500)).values():
+                            return msgspec.json.decode(records[0].value, type=Plan)
+                await asyncio.sleep(0.2)
 
 
-async def ends_of(bootstrap, names):
-    async with harness.reader(bootstrap) as reader:
-        places = [TopicPartition(name, number) for name in names for number in range(lab.PARTITIONS)]
-        return {tuple(place): end for place, end in (await reader.end_offsets(places)).items()}
+def run(command):
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
+
+
+@pytest.fixture(scope="module")
+def live(broker, tmp_path_factory):
+    """One that nobody changes."""
+    found = Live(broker.bootstrap, f"live{os.getpid()}.", tmp_path_factory.mktemp("live"))
+    asyncio.run(found.work(lab.script(2)))
+    return found
 
 
 @pytest.fixture
-async def live(broker, prefix, tmp_path, free_port):
-    """The prefix of a pipeline that worked through recorded sessions."""
-    async with lab.workers(broker.bootstrap, prefix, tmp_path / "live", free_port) as fleet:
-        await fleet.start().ready()
-        async with lab.Feeder(broker.bootstrap, prefix, 2_000, lab.script(2)) as feeder:
-            await feeder.wait()
-        await lab.drained(broker.bootstrap, prefix)
-        for worker in fleet.workers:
-            await worker.stop()
-    return prefix
+def own(broker, prefix, tmp_path):
+    """One for a single test, which feeds it."""
+    return Live(broker.bootstrap, prefix, tmp_path)
 
 
-async def test_workers_that_read_another_pipelines_inputs_end_at_its_frozen_ends(broker, live, tmp_path, free_port):
-    beside, bootstrap = f"{live}beside.", broker.bootstrap
-    place = ("--bootstrap-servers", bootstrap, "--prefix", beside, "--source-prefix", live)
-    assert reknit("topics", "apply", *place, "--partitions", str(lab.PARTITIONS)).returncode == 0
-    before = await ends_of(bootstrap, [live + topic.name for topic in TOPICS])
-    ends = {topic: [before[live + topic, n] for n in range(lab.PARTITIONS)] for topic in lab.SOURCES}
-    async with lab.Feeder(bootstrap, live, 2_000, list(lab.script(1))[:40]) as late:
-        await late.wait()  # behind the ends
-    after = await ends_of(bootstrap, [live + topic.name for topic in TOPICS])
-    top = f'bootstrap_servers = "{bootstrap}"\nprefix = "{beside}"\nsource_prefix = "{live}"\nbatch_records = 37\n'
-    top += f'state_dir = "{tmp_path}/beside"\nmetrics_port = '
+async def test_a_replay_makes_what_the_live_workers_made(live, tmp_path):
+    before = await live.ends()
+    told = live.replay("--id", "all", batch_records=37)
+    assert told == {"replay": "all", "prefix": f"{live.prefix}replay.all.", "uncompared": []}
+    counted = await lab.audit(live.bootstrap, told["prefix"], source_prefix=live.prefix)
+    assert (counted["sessions"] > 10, counted["recorded turns"] > 0) == (True, True)
+    assert live.differs(told["prefix"]) is None
+    live.replay("--dry-run", str(tmp_path / "dry"), batch_records=11)
+    dry = await lab.audit(live.bootstrap, "", source_prefix=live.prefix, folder=tmp_path / "dry")
+    assert dry == counted
+    assert live.differs(tmp_path / "dry") is None
+    assert await live.ends() == before
+
+    command = [sys.executable, "-m", "reknit", "replay"]
+    (listed,) = [json.loads(line) for line in run([*command, "list", *live.place]).stdout.splitlines()]
+    assert (listed["replay"], listed["prefix"], listed["left"]) == ("all", told["prefix"], 0)
+    differing = run(live.replay_command("--id", "all", "--session", "a"))
+    assert (differing.returncode, "was begun for something else" in differing.stderr) == (2, True)
+    assert run([*command, "delete", "all", *live.place]).returncode == 0
+    assert run([*command, "list", *live.place]).stdout == ""
+    assert "there is no replay 'all'" in run([*command, "delete", "all", *live.place]).stderr
+
+
+async def test_processes_share_a_replay_to_its_frozen_ends_though_one_is_killed(own, free_port):
+    await own.work(lab.script(1))
+
+    more = list(lab.script(1))[:40]
 
     def command(port):
-        settings = tmp_path / f"{port}.toml"
-        settings.write_text(f"{top}{port}\n{lab.SETTINGS}")
-        return [sys.executable, "-c", ENDS, str(settings), msgspec.json.encode(ends).decode()]
+        return own.replay_command("--id", "shared", "--rate", "60", "--metrics-port", str(port))
 
-    with harness.Fleet(command, tmp_path, free_port) as fleet:
-        first, second = fleet.start(), fleet.start()
-        assert [await first.wait(90), await second.wait(90)] == [0, 0]
-    counted = await lab.audit(bootstrap, beside, source_prefix=live, ends=ends)
+    with harness.Fleet(command, own.directory, free_port) as fleet:
+        first = fleet.start()
+        plan = await own.plan("shared")
+        async with lab.Feeder(own.bootstrap, own.prefix, 2_000, more) as late:
+            await late.wait()  # behind the ends
+        before = await own.ends()
+        await first.ready(60)
+        second = fleet.start()
+        await second.ready(60)
+        first.kill()
+        assert await second.wait(120) == 0, second.tail()
+        started_after_all_was_done = fleet.start()
+        assert await started_after_all_was_done.wait(60) == 0
+    prefix = f"{own.prefix}replay.shared."
+    counted = await lab.audit(own.bootstrap, prefix, source_prefix=own.prefix, ends=plan.ends)
     assert counted["sessions"] > 10
-    assert counted["recorded turns"] > 0
-    assert await ends_of(bootstrap, [live + topic.name for topic in TOPICS]) == after
+    assert own.differs(prefix) is None
+    (went_on,) = own.left_out.values()
+    assert {key.encode() for key in went_on} == {key for topic, key, *_ in more if topic == PROVIDER_EVENTS} != set()
+    assert await own.ends() == before
 
 
-async def test_a_live_prefix_is_never_written_by_a_worker_that_reads_another(broker, live, tmp_path):
-    other = f"{live}other."
-    await lab.make_topics(broker.bootstrap, other)
-    place = ("--bootstrap-servers", broker.bootstrap, "--prefix", other, "--source-prefix", live)
-    found = reknit("worker", *place, "--metrics-port", "0", "--state-dir", str(tmp_path))
-    assert found.returncode == 2
-    assert f"must not write to '{other}', which is a live pipeline: it has inputs of its own" in found.stderr
-
-
-def replay(bootstrap, live, *args):
-    settings = ("--bootstrap-servers", bootstrap, "--prefix", live, "--metrics-port", "0")
-    return reknit("replay", "--config", f"{args[0]}/live/reknit.toml", *settings, *args[1:])
-
-
-async def test_a_replay_makes_what_the_live_workers_made(broker, live, tmp_path):
-    before = await ends_of(broker.bootstrap, [live + topic.name for topic in TOPICS])
-    found = replay(broker.bootstrap, live, tmp_path, "--id", "all", "--state-dir", str(tmp_path / "state"))
-    assert found.returncode == 0, found.stderr
-    counted = await lab.audit(broker.bootstrap, f"{live}replay.all.", source_prefix=live)
-    found = replay(broker.bootstrap, live, tmp_path, "--dry-run", str(tmp_path / "dry"))
-    assert found.returncode == 0, found.stderr
-    dry = await lab.audit(broker.bootstrap, "", source_prefix=live, folder=tmp_path / "dry")
-    assert dry == counted
-    assert counted["sessions"] > 10
-    assert counted["recorded turns"] > 0
-    assert await ends_of(broker.bootstrap, [live + topic.name for topic in TOPICS]) == before
-    place = ("--bootstrap-servers", broker.bootstrap, "--prefix", live)
-    (listed,) = [json.loads(line) for line in reknit("replay", "list", *place).stdout.splitlines()]
-    assert (listed["replay"], listed["prefix"], listed["left"]) == ("all", f"{live}replay.all.", 0)
-    assert reknit("replay", "delete", "all", *place).returncode == 0
-    assert reknit("replay", "list", *place).stdout == ""
-    assert "there is no replay 'all'" in reknit("replay", "delete", "all", *place).stderr
-
-
-def diff(bootstrap, *args):
-    return reknit("diff", "--bootstrap-servers", bootstrap, *map(str, args))
-
-
-def differences(found):
-    """The summary that `reknit diff --json` ends with."""
-    return json.loads(found.stdout.splitlines()[-1])["summary"]
-
-
-async def test_a_replay_differs_from_live_work_where_its_configuration_does(broker, live, tmp_path):
-    bootstrap = broker.bootstrap
-    assert replay(bootstrap, live, tmp_path, "--id", "same", "--state-dir", str(tmp_path / "same")).returncode == 0
-    dry = tmp_path / "dry"
-    with (tmp_path / "live" / "reknit.toml").open("a") as file:
-        file.write('\n[session.policy]\nmissing_result = "drop"\n')
-    assert replay(bootstrap, live, tmp_path, "--dry-run", str(dry)).returncode == 0
-    same = diff(bootstrap, live, f"{live}replay.same.", "--expect-none", "--json")
-    assert same.returncode == 0, same.stderr + same.stdout
-    told = differences(same)
-    assert told["compared"]["differ"] == 0
-    assert min(told["compared"]["counts"].values()) > 0
-    assert set(told["compared"]["counts"]) >= {"requests", "fixes", "records of items", "recorded turns"}
-    other = diff(bootstrap, live, dry, "--expect-none", "--json")
-    assert other.returncode == 3, other.stderr
-    fixes = {
-        (kind["how"], kind["label"]) for kind in differences(other)["compared"]["kinds"] if kind["subject"] == "fix"
-    }
+async def test_a_replay_differs_from_live_work_where_its_configuration_does(live, tmp_path):
+    live.replay("--dry-run", str(tmp_path / "dry"), more='[session.policy]\nmissing_result = "drop"\n')
+    found = live.differs(tmp_path / "dry")
     # Where a call goes and nothing else is in its turn, two of the user's are neighbours.
-    assert fixes == {
+    assert {(kind["how"], kind["label"]) for kind in found["kinds"] if kind["subject"] == "fix"} == {
         ("vanished", "result_synthesised lossy"),
         ("appeared", "call_unanswered lossy"),
         ("appeared", "turns_merged lossless"),
     }
 
 
-async def test_sessions_that_went_on_behind_a_replay_are_listed(broker, live, tmp_path):
-    bootstrap = broker.bootstrap
-    assert replay(bootstrap, live, tmp_path, "--id", "once", "--state-dir", str(tmp_path / "once")).returncode == 0
-    more = list(lab.script(1))[:40]
-    async with lab.Feeder(bootstrap, live, 2_000, more) as late:
-        await late.wait()
-    found = diff(bootstrap, live, f"{live}replay.once.", "--expect-none", "--json")
-    assert found.returncode == 0, found.stderr + found.stdout
-    went_on = {key.decode() for topic, key, *_ in more if topic == PROVIDER_EVENTS}
-    assert went_on
-    left_out = differences(found)["not_compared"]["its events went on, and only one side has read them"]
-    assert set(left_out) == went_on
+async def test_an_interrupted_dry_run_begins_its_partition_anew_and_shares_are_the_whole(live, tmp_path, free_port):
+    place = tmp_path / "dry"
+    command = live.replay_command("--dry-run", str(place), "--rate", "150")
+    with harness.Fleet(lambda _: command, tmp_path, free_port) as fleet:
+        interrupted = fleet.start()
+        async with asyncio.timeout(90):
+            while not (place / "positions").exists():  # noqa: ASYNC110  another process makes it
+                await asyncio.sleep(0.1)
+        interrupted.kill()
+    left = unfinished(place)
+    assert 0 < len(left) < lab.PARTITIONS
+    for share in ("1/2", "2/2"):
+        live.replay("--dry-run", str(place), "--share", share)
+    assert unfinished(place) == []
+    counted = await lab.audit(live.bootstrap, "", source_prefix=live.prefix, folder=place, ends=plan_of(place).ends)
+    assert counted["sessions"] > 10
+
+
+async def test_a_range_gives_its_outputs_and_sessions_theirs(live, tmp_path):
+    live.replay("--dry-run", str(tmp_path / "all"))
+    everything = {topic: outputs(tmp_path / "all", topic) for topic in (PROVIDER_REQUESTS, SESSION_ITEMS)}
+    caused = [cause(record) for record in everything[PROVIDER_REQUESTS] if record.partition == 1]
+    first, last = caused[len(caused) // 3], caused[2 * len(caused) // 3]
+    live.replay("--dry-run", str(tmp_path / "range"), "--offsets", f"{AGENT_TURNS}/1/{first}-{last}")
+    ranged = outputs(tmp_path / "range", PROVIDER_REQUESTS)
+    assert [body(record) for record in ranged] == [
+        body(record)
+        for record in everything[PROVIDER_REQUESTS]
+        if record.partition == 1 and first <= cause(record) <= last
+    ]
+    assert len(ranged) >= 2
+    assert outputs(tmp_path / "range", SESSION_ITEMS) == []
+
+    (one, *_) = everything[SESSION_ITEMS]
+    at = await first_offset(live, PROVIDER_EVENTS, one)
+    live.replay("--dry-run", str(tmp_path / "run"), "--offsets", f"{PROVIDER_EVENTS}/{one.partition}/{at}")
+    shown = [record.value for record in outputs(tmp_path / "run", SESSION_ITEMS)]
+    runs = {dict(record.headers).get("run") for record in outputs(tmp_path / "run", SESSION_ITEMS)}
+    of_session = [record for record in everything[SESSION_ITEMS] if record.key == one.key]
+    assert [record.value for record in of_session if dict(record.headers).get("run") in runs] == shown
+    assert runs == {dict(one.headers).get("run")}
+
+    named = one.key.decode().rpartition("/")[0]
+    live.replay("--dry-run", str(tmp_path / "named"), "--session", f"{named}/*")
+    for topic, records in everything.items():
+        wanted = [body(record) for record in records if record.key.decode().startswith(f"{named}/")]
+        assert [body(record) for record in outputs(tmp_path / "named", topic)] == wanted
+
+
+async def first_offset(live, topic, item):
+    """The first record of the run that an item is of."""
+    records = (await harness.read_all(live.bootstrap, live.prefix + topic, lab.PARTITIONS))[item.partition]
+    run_of_it = dict(item.headers).get("run")
+    return next(r.offset for r in records if r.key == item.key and dict(r.headers).get("run") == run_of_it and r.value)
+
+
+def outputs(folder, topic):
+    return [record for number in range(lab.PARTITIONS) for record in read_partition(folder, topic, number)]
+
+
+def body(record):
+    return record.key, record.headers, record.value
+
+
+def cause(record):
+    return int(dict(record.headers)["cause"].rpartition(b"/")[2])
+
+
+async def test_what_expired_is_listed_and_what_was_forgotten_is_not_there(own):
+    await own.work(lab.script(2))
+    logs = await harness.read_all(own.bootstrap, own.prefix + AGENT_TURNS, lab.PARTITIONS)
+    gone = {number: records[len(records) // 3].offset for number, records in enumerate(logs)}
+    begun = [{record.key for record in records if record.offset < gone[n]} for n, records in enumerate(logs)]
+    goes_on = {r.key for n, records in enumerate(logs) for r in records if r.offset >= gone[n] and r.key in begun[n]}
+    forgotten = min(key for keys, records in zip(begun, logs, strict=True) for key in {r.key for r in records} - keys)
+    with lab.make_fleet(own.bootstrap, own.prefix, own.directory, kafka_broker.free_port) as fleet:
+        await fleet.start().ready()
+        told = run([sys.executable, "-m", "reknit", "forget", *own.place, forgotten.decode()])
+        assert (told.returncode, json.loads(told.stdout)["done"]) == (0, True)
+    admin = AIOKafkaAdminClient(bootstrap_servers=own.bootstrap)
+    await admin.start()
+    try:
+        name = own.prefix + AGENT_TURNS
+        upto = {TopicPartition(name, number): RecordsToDelete(before_offset=at) for number, at in gone.items()}
+        await admin.delete_records(upto)
+    finally:
+        await admin.close()
+    told = own.replay("--id", "rest")
+    listed = {each["session"].encode() for each in told["uncompared"] if each["topic"] == AGENT_TURNS}
+    assert {each["why"] for each in told["uncompared"]} == {"expired"}
+    assert goes_on <= listed
+    assert listed <= set().union(*begun)
+    requests = await harness.read_all(own.bootstrap, f"{told['prefix']}{PROVIDER_REQUESTS}", lab.PARTITIONS)
+    replayed = {record.key for records in requests for record in records}
+    assert not replayed & (listed | {forgotten})
+    assert replayed
+    assert own.differs(told["prefix"]) is None
+    command = [sys.executable, "-m", "reknit", "forget", *own.place, "--timeout", "0", min(replayed).decode()]
+    receipt = json.loads(run(command).stdout)
+    assert any(each["topic"].startswith(told["prefix"]) for each in receipt["held"])
+
+
+async def test_a_live_prefix_is_never_written_by_a_worker_that_reads_another(live, prefix, tmp_path):
+    await lab.make_topics(live.bootstrap, prefix)
+    place = ("--bootstrap-servers", live.bootstrap, "--prefix", prefix, "--source-prefix", live.prefix)
+    found = run([sys.executable, "-m", "reknit", "worker", *place, "--metrics-port", "0", "--state-dir", str(tmp_path)])
+    assert found.returncode == 2
+    assert f"must not write to '{prefix}', which is a live pipeline: it has inputs of its own" in found.stderr
+
+
+def test_every_command_of_the_guide_is_run_with_two_builds(live, tmp_path):
+    """The other build says something else where a call has no result."""
+    other = tmp_path / "other"
+    for package in ("pipeline", "topics", "reknit"):
+        shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pycache__"))
+    place = other / "pipeline" / "history" / "results.py"
+    words = place.read_text(encoding="utf-8")
+    assert words.count("[No result was recorded for this tool call") == 1
+    place.write_text(words.replace("[No result was recorded", "[No result has been recorded"), encoding="utf-8")
+    programs = {"reknit": ROOT, "reknit-now": ROOT, "reknit-next": other}
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for name, build in programs.items():
+        start = f"import sys; sys.path.insert(0, {str(build)!r}); from reknit.__main__ import main; sys.exit(main())"
+        (directory / f"{name}.py").write_text(start)
+        (directory / name).write_text(f'#!/bin/sh\nexec {sys.executable} -P {directory}/{name}.py "$@"\n')
+        (directory / name).chmod(stat.S_IRWXU)
+    settings = tmp_path / "reknit.toml"
+    settings.write_text(lab.SETTINGS)
+    env = environment(live.bootstrap, live.prefix) | {
+        "REKNIT_CONFIG": str(settings),
+        "REKNIT_METRICS_PORT": "0",
+        "REKNIT_STATE_DIR": str(tmp_path / "state"),
+    }
+    env["PATH"] = f"{directory}:{env['PATH']}"
+    env.pop("PYTHONPATH", None)
+    said = {}
+    for _, block in BLOCK.findall((ROOT / "docs" / "replay.md").read_text(encoding="utf-8")):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            check=False,
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        said[block] = done.stdout
+    (summary,) = [text for block, text in said.items() if "--html" in block]
+    assert "[No result has been recorded" in summary
+    assert "[No result has been recorded" in (tmp_path / "upgrade.html").read_text(encoding="utf-8")

@@ -48,6 +48,7 @@ def folder(place, *sessions, plan=PLAN):
             topic = RECORDED_PREFIX + output.topic if is_input else output.topic
             files.take([Output(topic, output.key, output.value, output.headers)])
         files.finish(dict.fromkeys(ENDS, 1000))
+        files.close()
     return str(place)
 
 

@@ -43,6 +43,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
         "items.md",
         "data.md",
         "operating.md",
+        "replay.md",
         "security.md",
         "shadow.md",
         *PAGES,
