@@ -136,11 +136,11 @@ async def test_a_replay_makes_what_the_live_workers_made(live, tmp_path):
 
 async def test_processes_share_a_replay_to_its_frozen_ends_though_one_is_killed(own, free_port):
     await own.work(lab.script(1))
-
     more = list(lab.script(1))[:40]
+    rates = [(), (), ("--rate", "10")]  # the one that is killed has far to go
 
     def command(port):
-        return own.replay_command("--id", "shared", "--rate", "60", "--metrics-port", str(port))
+        return own.replay_command("--id", "shared", "--metrics-port", str(port), *rates.pop())
 
     with harness.Fleet(command, own.directory, free_port) as fleet:
         first = fleet.start()
