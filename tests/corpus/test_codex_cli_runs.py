@@ -89,7 +89,7 @@ def repeats(events):
                 before, since = [], []
                 if item["type"] == "web_search":
                     found.append(False)
-            case ("item.started", "file_change") | ("item.started" | "item.updated", "todo_list"):
+            case ("item.started", "file_change" | "mcp_tool_call") | ("item.started" | "item.updated", "todo_list"):
                 before, since = [], []
                 found.append(False)
     return found

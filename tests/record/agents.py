@@ -8,8 +8,8 @@ a network namespace that has the loopback alone; so this needs the right to make
 them: they read what was written.
 
 A plan of ``plans.jsonl`` has ``steps``, one for each request of the program, the last for all that follow (see
-``scripted_api``). Beside them stand ``prompts`` (a run each, the later ones resume the first) and ``kill_after``
-(milliseconds).
+``scripted_api``). Beside them stand ``prompts`` (a run each, the later ones resume the first), ``kill_after``
+(milliseconds), and for Codex ``mcp``, the answers of a server of that protocol by what it is asked.
 """
 
 from __future__ import annotations
@@ -36,6 +36,25 @@ PLANS: Final = Path(__file__).with_name("plans.jsonl")
 INSTALLED: Final = Path(__file__).with_name(".programs")
 PORT: Final = 18080
 LONGEST_RUN: Final = 90  # seconds
+# Answers calls of its one tool as the plan says, by their argument; what it has no answer for fails.
+MCP_SERVER: Final = """
+import json, sys
+answers = json.loads(sys.argv[1])
+schema = {"type": "object", "properties": {"q": {"type": "string"}}}
+tool = {"name": "find", "description": "Find.", "inputSchema": schema}
+for asked in map(json.loads, sys.stdin):
+    if "id" in asked:
+        params, reply = asked.get("params") or {}, {}
+        answer = answers.get((params.get("arguments") or {}).get("q"))
+        if asked["method"] == "initialize":
+            info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "docs", "version": "1"}}
+            reply = {"result": info | {"protocolVersion": params["protocolVersion"]}}
+        elif asked["method"] == "tools/call":
+            reply = {"result": answer} if answer else {"error": {"code": -32000, "message": "gone"}}
+        else:
+            reply = {"result": {"tools": [tool]} if asked["method"] == "tools/list" else {}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}), flush=True)
+"""
 # Of instructions and tool lists so much is kept: they are the programs' own, and say nothing of a run.
 LONGEST_TEXT: Final = 600
 
@@ -52,7 +71,7 @@ class Program(NamedTuple):
     file: str
     answer: Answer
     refusal: Callable[[Step], dict[str, Any]]
-    prepare: Callable[[Path], dict[str, str]]
+    prepare: Callable[[Path, dict[str, Any]], dict[str, str]]
     call: Callable[[str, str | None], tuple[list[str], str]]
     transcripts: str
     session: str
@@ -80,13 +99,17 @@ _GEMINI_SETTINGS: Final = {
 }
 
 
-def _prepare_codex(home: Path) -> dict[str, str]:
+def _prepare_codex(home: Path, plan: dict[str, Any]) -> dict[str, str]:
     (home / ".codex").mkdir()
-    (home / ".codex" / "config.toml").write_text(_CODEX_SETTINGS, encoding="utf-8")
+    server = ""
+    if "mcp" in plan:
+        arguments = json.dumps(["-c", MCP_SERVER, json.dumps(plan["mcp"])])
+        server = f"[mcp_servers.docs]\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\n"
+    (home / ".codex" / "config.toml").write_text(_CODEX_SETTINGS + server, encoding="utf-8")
     return {"CODEX_HOME": str(home / ".codex")}
 
 
-def _prepare_gemini(home: Path) -> dict[str, str]:
+def _prepare_gemini(home: Path, _plan: dict[str, Any]) -> dict[str, str]:
     (home / ".gemini").mkdir()
     (home / ".gemini" / "settings.json").write_text(json.dumps(_GEMINI_SETTINGS), encoding="utf-8")
     return {"GEMINI_API_KEY": "scripted", "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{PORT}"}
@@ -153,7 +176,7 @@ async def record(program: Program, file: Path, plan: dict[str, Any]) -> dict[str
     for name, content in plan.get("files", {}).items():
         (work / name).write_text(content, encoding="utf-8")
     node = str(Path(shutil.which("node") or "node").parent)
-    environment = {"HOME": str(home), "PATH": f"{node}:/usr/bin:/bin", "LANG": "C.UTF-8", **program.prepare(home)}
+    environment = {"HOME": str(home), "PATH": f"{node}:/usr/bin:/bin", "LANG": "C.UTF-8", **program.prepare(home, plan)}
     api = Api(program.answer, program.refusal, plan["steps"])
     server = await asyncio.start_server(api.serve, "127.0.0.1", PORT, limit=2**26)
     runs: list[list[str]] = []

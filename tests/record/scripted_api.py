@@ -53,6 +53,8 @@ def _item(block: dict[str, Any], number: str) -> tuple[dict[str, Any], dict[str,
     match block["type"]:
         case "call":
             call = {"id": f"fc_{number}", "type": "function_call", "name": block["name"], "call_id": block["id"]}
+            if "namespace" in block:
+                call["namespace"] = block["namespace"]
             arguments = json.dumps(block["args"])
             deltas = [{"type": "response.function_call_arguments.delta", "delta": part} for part in _parts(arguments)]
             return call | {"arguments": ""}, call | {"arguments": arguments, "status": "completed"}, deltas

@@ -110,7 +110,7 @@ CALLS = [
         ([{"type": "text", "text": "gone"}], True, {}),
     ),
     (
-        item(0, "mcp_tool_call", server="s", tool="t", result={"content": [], "structured_content": {"a": 1}}),
+        item(0, "mcp_tool_call", server="s", tool="t", result={"content": ["x"], "structured_content": {"a": 1}}),
         ("mcp__s__t", {}),
         ([{"type": "text", "text": '{"a": 1}'}], False, {}),
     ),

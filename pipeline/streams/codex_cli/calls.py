@@ -13,8 +13,6 @@ from pipeline.streams.anthropic.wire import text_block
 from pipeline.streams.events import ToolResult, UserMessage, WholeBlock
 from pipeline.streams.fields import Fields
 
-# Where the call itself stands in an item; what is on no list here says how the call went.
-_NAMING: Final = frozenset({"id", "type"})
 _FAILED: Final = frozenset({"failed", "declined"})
 # Of the MCP's own blocks, those that the canonical form has.
 _TEXT, _IMAGE = "text", "image"
@@ -41,7 +39,8 @@ class Call(Struct, frozen=True):
         block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
         raw = Raw(msgspec.json.encode(block | {"is_error": True} if failed else block))
         result = ToolResult(tool_id=tool_id, content=content, block=raw, is_error=failed)
-        return UserMessage(results=(result,), extras=read.others(item, {*_NAMING, *self.input, *_SAID}))
+        whole = read.raw(item, "result")
+        return UserMessage(results=(result,), tool_result=whole, extras=read.others(item, _SAID.union(self.input)))
 
     def _input(self, item: Fields) -> Raw:
         if self.input == ("arguments",):
@@ -79,9 +78,11 @@ def _mcp(item: Fields) -> list[Raw]:
     error, result = read.members(item, "error"), read.members(item, "result") or {}
     if error is not None:
         return [_text(read.text(error, "message") or "failed")]
+    # Where there is structured content, Codex sends the model that alone.
     structured = read.raw(result, "structured_content")
-    blocks = [_mcp_block(raw) for raw in read.elements(result, "content") or ()]
-    return blocks or [_text("" if structured is UNSET else bytes(structured).decode())]
+    if structured is not UNSET:
+        return [_text(bytes(structured).decode())]
+    return [_mcp_block(raw) for raw in read.elements(result, "content") or ()] or [_text("")]
 
 
 def _mcp_block(raw: Raw) -> Raw:
@@ -99,9 +100,9 @@ CALLS: Final[dict[str, Call]] = {
     "command_execution": Call(("command",), _output),
     "file_change": Call(("changes",), _status),
     "mcp_tool_call": Call(("arguments",), _mcp),
-    "collab_tool_call": Call(("prompt", "sender_thread_id", "receiver_thread_ids"), _states),
+    "collab_tool_call": Call(("prompt", "sender_thread_id"), _states),
     "web_search": Call(("query", "action"), _status, known_late=True),
     "todo_list": Call(("items",), _status),
 }
-# What a result's content or the call's name has already said.
-_SAID: Final = frozenset({"aggregated_output", "agents_states", "server", "tool", "result", "error"})
+# What a result's content or the call's name has already said; what else stands in an item tells how the call went.
+_SAID: Final = frozenset({"id", "type", "aggregated_output", "agents_states", "server", "tool", "result", "error"})
