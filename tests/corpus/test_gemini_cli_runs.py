@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from recorded import rows
+from recorded import rows, unpacked
 
 from pipeline import normalize
 from pipeline.registry import TARGETS
@@ -22,9 +22,11 @@ from topics import AGENT_TURNS, SESSION_ITEMS
 from topics.items import AnyItem
 from topics.reducer import reduce
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "gemini_cli_runs.jsonl"
-RUNS = {run["name"]: run for run in map(json.loads, VECTORS.read_text(encoding="utf-8").splitlines())}
-for row in rows("agent-cli-runs"):
+VECTORS = Path(__file__).parents[1] / "vectors"
+LINES = (VECTORS / "gemini_cli_runs.jsonl").read_text(encoding="utf-8").splitlines()
+RUNS = {run["name"]: run for run in map(json.loads, LINES)}
+MORE = map(json.loads, unpacked(VECTORS / "agent_cli_runs.jsonl.gz").splitlines())
+for row in [*MORE, *rows("agent-cli-runs")]:
     if row["program"] == "gemini-cli":
         name = f"{row['name']}-{row['version']}"
         RUNS.setdefault(name, {"name": name, "lines": row["lines"], "transcript": "\n".join(row["transcripts"][0])})

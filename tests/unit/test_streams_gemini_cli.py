@@ -23,6 +23,11 @@ def words(*texts):
     ]
 
 
+def after(milliseconds, line):
+    """The line, so long after nine o'clock."""
+    return line | {"timestamp": f"2026-11-22T09:00:{milliseconds // 1000:02}.{milliseconds % 1000:03}Z"}
+
+
 def call(call_id, command="ls", name="run"):
     return {"type": "tool_use", "tool_name": name, "tool_id": call_id, "parameters": {"command": command, "n": 1}}
 
@@ -97,6 +102,25 @@ CALL = '{"command":"ls","n":1}'
             [call("1"), result("1"), call("2"), result("2"), DONE],
             [(CALL,), (CALL,)],
             id="a call again, with the first one's result before it",
+        ),
+        pytest.param(
+            [*map(after, (100, 1099, 1100), words("Slow", " but", " steady")), DONE],
+            [("Slow but steady", "end")],
+            id="pauses that are too short",
+        ),
+        pytest.param(
+            [
+                *map(after, (100, 1100, 1200), words("The answ", "Let me", " think.")),
+                after(1300, call("1")),
+                result("1"),
+            ],
+            [("The answLet me think.", "attempt"), (CALL,)],
+            id="a pause, and another beginning",
+        ),
+        pytest.param(
+            [*map(after, (100, 1200), [*words("The answ"), call("1")]), result("1"), *words("Done."), DONE],
+            [("The answ", "attempt"), (CALL, "attempt"), ("Done.", "end")],
+            id="a pause, and a call",
         ),
         pytest.param(
             [*words("a"), PROMPT | {"role": "assistant", "content": "whole"}, *words("b"), DONE],

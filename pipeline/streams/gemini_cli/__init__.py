@@ -2,8 +2,9 @@
 
 The lines tell a run's words and calls and nothing of its attempts: where a connection is lost, the program asks again
 and writes on, and where an answer ends too early it may take it for the whole. So each answer's end is unknown, which
-its last text says (``doubtful``), and what may be a second attempt is said as well (``attempts``). Only the program's
-own transcript tells which attempt it took (``pipeline.streams.recovery.transcript``).
+its last text says (``doubtful``), and what may be a second attempt is said as well: what says again how an answer began
+(``attempts``), and what comes after a pause as long as the program makes before it asks again. Only the program's own
+transcript tells which attempt it took (``pipeline.streams.recovery.transcript``).
 
 An answer of the model is what stands between two results, and its calls are whole when they come. Where a run has no
 end, what it said stays, for a later one replaces nothing.
@@ -11,6 +12,7 @@ end, what it said stays, for a later one replaces nothing.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -39,7 +41,10 @@ from pipeline.streams.framing.mending import check_strings
 from pipeline.streams.gemini_cli.attempts import Attempts, is_telling
 from topics.items import Doubt, SessionInit, TurnResult, Usage
 
-_COMMON: Final = frozenset({"type", "timestamp"})
+# The program waits for a second or more before it asks again.
+_PAUSE_MS: Final = 1000
+_TIME: Final = re.compile(r"T(\d\d):(\d\d):(\d\d)\.(\d{3})")
+_DAY_MS: Final = 86_400_000
 
 
 class Message(Struct, tag_field="type", tag="message", gc=False):
@@ -138,7 +143,7 @@ class GeminiCliDecoderState(Struct, array_like=True):
 
     ``began`` is the time of the run's first line, ``answering`` says that an answer is open and ``blocks`` how many
     blocks it has; ``place`` is that of the text that goes on, -1 where none does, and ``begins`` where that begins in
-    the text of the answer.
+    the text of the answer. ``latest`` is the time of the answer's latest line.
     """
 
     began: str = ""
@@ -148,6 +153,7 @@ class GeminiCliDecoderState(Struct, array_like=True):
     blocks: int = 0
     place: int = -1
     begins: int = 0
+    latest: str = ""
     attempts: Attempts = msgspec.field(default_factory=Attempts)
     waiting: list[Waiting] = []
 
@@ -227,7 +233,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         state = self.state
         if state.answering:
             return []
-        state.answering, state.blocks, state.attempts = True, 0, Attempts()
+        state.answering, state.blocks, state.attempts, state.latest = True, 0, Attempts(), ""
         return [MessageStarted(None, state.model or None)]
 
     def _end_answer(self, doubtful: Doubt = "") -> list[Event]:
@@ -254,15 +260,25 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
             return []
         state = self.state
         events = self._begin_answer()
+        paused = self._paused(line.timestamp)
         if not line.delta:
             events += self._stop_text()
         if state.place < 0:
             events += self._start_text()
+        state.attempts.doubtful |= paused
         events.append(BlockDelta(state.place, "text_delta", line.content))
         starts = state.attempts.extend(line.content)
         if starts:
             events += self._part_attempts(starts)
         return events if line.delta else [*events, *self._stop_text()]
+
+    def _paused(self, time: str) -> bool:
+        """Whether a line of an answer comes so late that the program may have asked again before it."""
+        latest, self.state.latest = self.state.latest, time
+        if latest[:19] == time[:19]:
+            return False  # within a second, as nearly always
+        before, now = _milliseconds(latest), _milliseconds(time)
+        return before is not None and now is not None and (now - before) % _DAY_MS >= _PAUSE_MS
 
     def _start_text(self, text: str = "", doubtful: Doubt = "") -> list[Event]:
         state = self.state
@@ -301,9 +317,12 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
 
     def _call(self, line: ToolUse) -> list[Event]:
         state = self.state
-        events = [*self._begin_answer(), *self._stop_text()]
+        begun = self._begin_answer()
+        paused = self._paused(line.timestamp)
+        state.attempts.doubtful |= paused and state.place >= 0
+        events = [*begun, *self._stop_text()]
         call = Waiting(state.blocks, line.tool_id, line.tool_name, bytes(line.parameters))
-        doubtful: Doubt = "attempt" if any(map(call.says_as, state.waiting)) else ""
+        doubtful: Doubt = "attempt" if paused or any(map(call.says_as, state.waiting)) else ""
         state.blocks += 1
         state.waiting.append(call)
         return [
@@ -312,6 +331,15 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
             BlockDelta(call.index, "input_json_delta", call.input.decode()),
             BlockStopped(call.index),
         ]
+
+
+def _milliseconds(time: str) -> int | None:
+    """A time of day; None where there is none."""
+    found = _TIME.search(time)
+    if found is None:
+        return None
+    hours, minutes, seconds, rest = map(int, found.groups())
+    return ((hours * 60 + minutes) * 60 + seconds) * 1000 + rest
 
 
 def _answer_of(line: ToolAnswered) -> UserMessage:
