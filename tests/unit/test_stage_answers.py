@@ -7,6 +7,7 @@ import json
 import pytest
 from build import said, user
 
+from pipeline.model import Policy
 from pipeline.rules.refusals import read_refusal
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
@@ -164,6 +165,23 @@ def test_an_event_that_answers_no_request_does_not_cross():
     headers = (("source", b"anthropic"), ("status", b"400"))
     found = EventsStage().process([Record(partition=0, offset=0, key=KEY, value=error(UNKNOWN), headers=headers)])
     assert [each.topic for each in found.outputs if each.topic == AGENT_TURNS] == []
+
+
+def test_what_goes_to_the_log_does_not_depend_on_batches():
+    """A turn that a refusal's record finishes goes there before the refusal behind it."""
+    headers = (("source", b"claude-cli"), ("run", b"r"), ("request-id", b"q"), ("status", b"400"))
+    message = {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "hm"}]}
+    result = {"type": "result", "subtype": "success", "is_error": False, "result": "hm", "session_id": "x"}
+    value = b"\n".join(json.dumps(each).encode() for each in ({"type": "assistant", "message": message}, result))
+    records = [Record(partition=0, offset=at, key=KEY, value=value, headers=headers) for at in range(2)]
+    defaults = Defaults(policy=Policy(record_assistant=True))
+    whole, single = EventsStage(defaults), EventsStage(defaults)
+    at_once = [each.value for each in whole.process(records).outputs if each.topic == AGENT_TURNS]
+    one_by_one = [
+        each.value for record in records for each in single.process([record]).outputs if each.topic == AGENT_TURNS
+    ]
+    assert [json.loads(each)["type"] for each in one_by_one][:2] == ["provider.answered", "turn.appended"]
+    assert at_once == one_by_one
 
 
 def test_a_status_that_is_none_is_said():
