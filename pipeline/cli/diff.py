@@ -70,13 +70,16 @@ def diff_command(
     """
     config = configured(config_file, **options)
     summary, page = Summary(), _Page()
-    fetch = [_fetching(config, name) for name in (before, after)]
-    with Spool(frozenset(name.encode() for name in sessions), fetch) as spool:
-        sides = _read(config, spool, (before, after))
-        for compared in _compared(spool, Coverage(sides), summary):
-            page.keep(compared, is_example=summary.add_session(compared))
-            if as_lines and (compared.changes or compared.not_comparable):
-                write_json(compared)
+    try:
+        fetch = [_fetching(config, name) for name in (before, after)]
+        with Spool(frozenset(name.encode() for name in sessions), fetch) as spool:
+            sides = _read(config, spool, (before, after))
+            for compared in _compared(spool, Coverage(sides), summary):
+                page.keep(compared, is_example=summary.add_session(compared))
+                if as_lines and (compared.changes or compared.not_comparable):
+                    write_json(compared)
+    except ReknitError as error:
+        fail(error)
     if as_lines:
         write_json({"summary": _told(summary)})
     else:
@@ -111,17 +114,14 @@ def _compared(spool: Spool, coverage: Coverage, summary: Summary) -> Iterator[Co
 
 def _read(config: Config, spool: Spool, names: tuple[str, str]) -> tuple[Side, Side]:
     """Put both sides' records into the spool."""
-    folders = [Path(name) if "/" in name or Path(name).is_dir() else None for name in names]
-    try:
-        sides = [
-            Side(name=name, plan=None if folder is None else plan_of(folder))
-            for name, folder in zip(names, folders, strict=True)
-        ]
-        for number, folder in enumerate(folders):
-            if folder is not None:
-                _read_folder(folder, number, spool)
-    except ReknitError as error:
-        fail(error)
+    folders = [Path(name) if "/" in name or (name and Path(name).is_dir()) else None for name in names]
+    sides = [
+        Side(name=name, plan=None if folder is None else plan_of(folder))
+        for name, folder in zip(names, folders, strict=True)
+    ]
+    for number, folder in enumerate(folders):
+        if folder is not None:
+            _read_folder(folder, number, spool)
     prefixes = [number for number, folder in enumerate(folders) if folder is None]
 
     async def read_topics() -> None:
@@ -143,7 +143,7 @@ def _fetching(config: Config, prefix: str) -> Fetch:
     objects = open_objects(structs.replace(config, prefix=prefix))
 
     def fetch(session: bytes, dataref: str) -> bytes | None:
-        with suppress(InputError):
+        with suppress(InputError, ConnectionError):
             return None if objects is None else asyncio.run(objects.get(session, dataref))
         return None
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.diff.outputs import Change, How, Published, Subject, texts
-from pipeline.diff.values import ABSENT, Json, aligned, differing, read_json, unified
+from pipeline.diff.outputs import Change, How, Published, Subject, read_value, texts
+from pipeline.diff.values import ABSENT, Json, Number, aligned, differing, read_json, unified
 from topics import headers as names
 from topics.items import AnyItem, Item, ItemCompleted, ItemDelta, ItemResult, ItemRetracted, ItemStarted
 from topics.reducer import Entry, View
@@ -50,7 +50,7 @@ def _identity(record: Published) -> tuple[object, ...]:
 def _recorded(side: Iterable[Published]) -> list[_Piece]:
     found: dict[bytes, _Piece] = {}
     for record in side:
-        content = read_json(record.read() or b"{}")
+        content = read_value(record, _read_object)
         found.setdefault(record.digest, _Piece(content.get("type", ""), content.pop("id", ""), content))
     return list(found.values())
 
@@ -68,7 +68,7 @@ def _reduced(side: Iterable[Published]) -> tuple[list[_Piece], list[_Piece]]:
             item = _ITEMS.decode(value)
         except msgspec.DecodeError:
             # Of a type that a later version knows.
-            others[last, value] = _other(value)
+            others[last, value] = _other(read_value(record, _read_object))
             continue
         view.apply(item)
         match item:
@@ -85,17 +85,23 @@ def _reduced(side: Iterable[Published]) -> tuple[list[_Piece], list[_Piece]]:
                 pass
             case _ if getattr(item, "seq", -1) >= 0:
                 last = type(item), getattr(item, "seq", -1)
-                others[last] = _other(value)
+                others[last] = _other(read_json(value))
             case _:
-                others[last, value] = _other(value)
+                others[last, value] = _other(read_json(value))
         last = getattr(item, "item_id", last)
     return [_screen_item(entry, beside[entry.item_id]) for entry in view.entries], list(others.values())
 
 
-def _other(value: bytes) -> _Piece:
-    content = read_json(value)
+def _other(content: dict[str, Json]) -> _Piece:
     number = content.pop("seq", None)
-    return _Piece(content.get("type", ""), "" if number is None else number.text, content)
+    return _Piece(str(content.get("type", "")), number.text if isinstance(number, Number) else "", content)
+
+
+def _read_object(value: bytes) -> dict[str, Json]:
+    found = read_json(value)
+    if not isinstance(found, dict):
+        raise ValueError("it is no object")  # noqa: TRY004  one error for all that is not a record
+    return found
 
 
 def _screen_item(entry: Entry, beside: dict[str, Any]) -> _Piece:

@@ -11,16 +11,19 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
 
-from pipeline.diff.values import ABSENT, Json, differing, read_json, unified
+from pipeline.diff.values import ABSENT, Json, differing, encodable, read_json, unified
+from pipeline.errors import InputError
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 from topics.headers import Headers
 from topics.records import FixRecord
+
+T = TypeVar("T")
 
 # What was compared, and what a difference is of.
 Subject: TypeAlias = Literal["request", "rejection", "dead letter", "fix", "item", "recorded"]
@@ -67,6 +70,19 @@ class Change(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def texts(record: Published) -> dict[str, str]:
     """A record's headers; of a name that stands twice the last, as everywhere."""
     return {name: value.decode("utf-8", "backslashreplace") for name, value in record.headers}
+
+
+def read_value(record: Published, decode: Callable[[bytes], T]) -> T:
+    """A record's value as a value of its topic.
+
+    Raises:
+        InputError: ``not_readable``, where it is none.
+    """
+    try:
+        return decode(record.read() or b"")
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        place = f"{record.topic}/{record.partition}/{record.offset}"
+        raise InputError("not_readable", f"{place} holds no record of its topic: {error}") from error
 
 
 # Requests.
@@ -171,7 +187,7 @@ def _request_change(
     return Change(
         subject="request",
         how="changed" if values is None else how_of(*values),
-        label=f"{target} {part}",
+        label=encodable(f"{target} {part}"),
         place=place,
         path=path,
         lines=() if values is None else unified(*values),
@@ -241,7 +257,7 @@ def compare_fixes(before: Iterable[Published], after: Iterable[Published]) -> It
 def _fixes(side: Iterable[Published]) -> list[_Told]:
     found: dict[object, _Told] = {}
     for record in side:
-        fix = msgspec.json.decode(record.read() or b"", type=FixRecord)
+        fix = read_value(record, _FIXES.decode)
         severity = "observed" if fix.observed else "lossless" if fix.lossless else "lossy"
         place = f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{record.partition}/{fix.offset}"
         content = {name: value for name, value in structs.asdict(fix).items() if name not in _NOT_OF_A_FIX}
@@ -255,6 +271,8 @@ def _fixes(side: Iterable[Published]) -> list[_Told]:
         )
     return list(found.values())
 
+
+_FIXES = msgspec.json.Decoder(FixRecord)
 
 # Where it stands, which is its place, and what is derived.
 _NOT_OF_A_FIX = frozenset({"version", "request_id", "turn", "number", "offset", "code"})

@@ -49,7 +49,7 @@ class Place(NamedTuple):
     @property
     def path(self) -> str:
         """Where it stands in the first; of what was added, in the second."""
-        return self.path_after if self.before is ABSENT else self.path_before
+        return encodable(self.path_after if self.before is ABSENT else self.path_before)
 
 
 def differing(before: Json, after: Json, path_before: str = "", path_after: str = "") -> Iterator[Place]:
@@ -217,11 +217,16 @@ def _alike(one: str, other: str) -> int:
 
 
 def _cut(lines: Sequence[str]) -> tuple[str, ...]:
-    """The first lines, each as far as it is read; half of a surrogate pair is written as its escape."""
+    """The first lines, each as far as it is read."""
     shown = [
         line if len(line) <= _CHARACTERS else f"{line[:_CHARACTERS]}… {len(line) - _CHARACTERS:,} more characters"
         for line in lines[:_LINES]
     ]
     if len(lines) > _LINES:
         shown.append(f" … {len(lines) - _LINES:,} more lines")
-    return tuple(line.encode("utf-8", "backslashreplace").decode() for line in shown)
+    return tuple(map(encodable, shown))
+
+
+def encodable(text: str) -> str:
+    """The text with half of a surrogate pair, which no encoding has, written as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()

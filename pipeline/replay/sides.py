@@ -33,7 +33,10 @@ def behind(topic: str, record: Published | Record) -> Place | None:
     """The record of an input that led to this one, where it says so; items and recorded turns do not."""
     said = {name: value.decode("utf-8", "replace") for name, value in record.headers}
     if topic == HISTORY_FIXES:
-        fix = _FIX.decode((record.value if isinstance(record, Record) else record.read()) or b"{}")
+        try:
+            fix = _FIX.decode((record.value if isinstance(record, Record) else record.read()) or b"")
+        except msgspec.DecodeError:
+            return None  # whoever compares it says so
         return Place(PROVIDER_EVENTS if fix.source else AGENT_TURNS, record.partition, fix.offset)
     if topic == PROVIDER_REQUESTS:
         found = said.get(names.CAUSE, "").split("/")

@@ -8,6 +8,7 @@ equal, and are read again only where they differ.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import sqlite3
 import tempfile
@@ -103,6 +104,14 @@ class Spool(AbstractContextManager["Spool"]):
             self._write()
 
     def _write(self) -> None:
+        try:
+            self._write_rows()
+        except sqlite3.OperationalError as error:
+            raise OSError(
+                errno.ENOSPC, f"what is to be compared cannot be kept: {error}", self._directory.name
+            ) from None
+
+    def _write_rows(self) -> None:
         known = self._database.execute
         new = {digest: value for digest, value in self._large if not known(_IS_KNOWN, (digest,)).fetchone()}
         packed = [(digest, bytes(cramjam.zstd.compress(value, level=1))) for digest, value in new.items()]

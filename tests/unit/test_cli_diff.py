@@ -236,6 +236,30 @@ def test_a_folder_that_is_no_dry_run_or_not_finished_is_said(both, tmp_path):
     assert "partitions 0, 1 are not there yet" in done.stderr
 
 
+@pytest.mark.parametrize("topic", [HISTORY_FIXES, SESSION_ITEMS, RECORDED_PREFIX + AGENT_TURNS])
+@pytest.mark.parametrize("value", [b"not JSON", b"[]", None])
+def test_what_is_no_record_of_its_topic_is_said_with_its_place(both, tmp_path, topic, value):
+    other = folder(tmp_path / "c", session(b"s1", "one", "two"), [Output(topic, b"s2", value)])
+    done = diff(both[0], other)
+    assert done.exit_code == 2
+    assert f"{topic.removeprefix(RECORDED_PREFIX)}/1/0 holds no record of its topic" in done.stderr
+
+
+def test_an_empty_name_is_the_live_prefix_and_no_folder(both):
+    done = diff("", both[0], "--bootstrap-servers", "127.0.0.1:1")
+    assert done.exit_code == 75
+
+
+def test_half_a_surrogate_pair_is_written_as_its_escape(tmp_path):
+    sides = [
+        folder(tmp_path / name, [Output(PROVIDER_REQUESTS, b"s1", body, ((names.CAUSE, b"agent.turns.v1/0/1"),))])
+        for name, body in (("a", b'{"\\ud800": "\\udc00"}'), ("b", b'{"\\ud800": 1}'))
+    ]
+    (change,) = lines(diff(*sides, "--json"))[0]["changes"]
+    assert (change["label"], change["path"]) == (" parameter \\ud800", "\\ud800")
+    assert change["lines"] == ['-"\\udc00"', "+1"]
+
+
 def test_a_terminal_is_not_driven_by_what_it_is_shown(tmp_path):
     sides = [
         folder(tmp_path / name, session(b"s\x1b[2J\n3 sessions", word))
