@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker chaos bench mutants record kafka schemas docs clean distclean
+.PHONY: help demo test lint format unit broker chaos bench mutants record kafka schemas docs deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ schemas: $(VENV)/.runtime ## write topics/schemas and topics/asyncapi.json anew 
 
 docs: $(VENV)/.runtime ## write the pages of docs/ anew from the catalogues, their examples and the table of streams
 	@$(BIN)/reknit explain --write docs
+
+deploy: $(VENV)/.dev ## write dashboards and what is made of Kubernetes' manifests anew
+	@$(BIN)/python -W ignore deploy/grafana/dashboards.py
+	@$(BIN)/python deploy/kubernetes/resources.py
 
 clean: ## remove caches and local state
 	rm -rf .reknit .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

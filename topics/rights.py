@@ -127,7 +127,7 @@ def kafka_user(role: Role, cluster: str) -> dict[str, Any]:
         for right in role.rights
     ]
     return {
-        "apiVersion": "kafka.strimzi.io/v1beta2",
+        "apiVersion": "kafka.strimzi.io/v1",
         "kind": "KafkaUser",
         "metadata": {"name": role.user, "labels": {"strimzi.io/cluster": cluster}},
         "spec": {

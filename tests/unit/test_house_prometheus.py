@@ -1,6 +1,8 @@
-"""Alerts: they parse, they fire when they should, and they speak of metrics that exist."""
+"""Alerts and dashboards: they parse, alerts fire when they should, and both speak of metrics and labels that exist."""
 
+import json
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +12,9 @@ import yaml
 
 from pipeline.metrics import Metrics
 
-HERE = Path(__file__).parents[2] / "deploy" / "prometheus"
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "deploy" / "prometheus"
+BOARDS = ROOT / "deploy" / "grafana" / "dashboards"
 RULES = [
     rule
     for group in yaml.safe_load((HERE / "alerts.yml").read_text(encoding="utf-8"))["groups"]
@@ -44,6 +48,7 @@ def test_the_configuration_is_valid():
 
 def test_the_rules_are_valid():
     assert f"SUCCESS: {len(RULES)} rules found" in promtool("check", "rules", "alerts.yml")
+    assert "SUCCESS" in promtool("check", "rules", "recording.yml")
 
 
 @pytest.mark.parametrize("file", ["alerts_test.yml", "alerts_week_test.yml"])
@@ -78,3 +83,42 @@ def test_an_alert_says_what_to_do(rule):
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
     assert rule["annotations"]["summary"].endswith(".")
     assert len(rule["annotations"]["description"].split()) >= 15
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert():
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    books = dict(re.findall(r"^### (Reknit\w+)\n\n(.*?)(?=\n#|\Z)", page, re.MULTILINE | re.DOTALL))
+    assert sorted(books) == sorted(rule["alert"] for rule in RULES)
+    for name, text in books.items():
+        assert re.findall(r"\*\*(\w+):\*\*", text) == ["Meaning", "Impact", "Diagnosis", "Mitigation"], name
+    for rule in RULES:
+        assert rule["annotations"]["runbook_url"] == f"docs/operating.md#{rule['alert'].lower()}"
+
+
+def panels():
+    for board in sorted(BOARDS.glob("*.json")):
+        for panel in json.loads(board.read_text(encoding="utf-8"))["panels"]:
+            yield from [panel] if panel["type"] != "row" else []
+
+
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
+def test_the_dashboards_are_those_that_are_declared():
+    made = runpy.run_path(str(BOARDS.parent / "dashboards.py"))["files"]()
+    assert {path.name: path.read_text(encoding="utf-8") for path in BOARDS.glob("*.json")} == made
+
+
+@pytest.mark.parametrize("panel", [*panels()], ids=lambda panel: panel["title"])
+def test_a_panel_speaks_of_metrics_and_labels_that_exist(panel):
+    known = exported()
+    known |= {"reknit:fixes:increase1h": {"job", "code", "target"}}
+    known["process_resident_memory_bytes"] = known["process_cpu_seconds_total"] = {"job", "instance"}
+    assert panel["description"].endswith(".")
+    assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+    for target in panel["targets"]:
+        used = set(re.findall(r"\b(?:reknit[:_][a-z_:0-9]+|up|process_[a-z_]+)\b(?=\{)", target["expr"]))
+        assert used
+        assert used <= set(known)
+        shared = set.intersection(*(known[name] for name in used))
+        grouped = {label for found in re.findall(r"by \(([^)]+)\)", target["expr"]) for label in found.split(", ")}
+        assert grouped <= shared
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= (grouped or {"instance"})
