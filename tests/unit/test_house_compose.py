@@ -1,21 +1,28 @@
 """The compose file and the image, without a Docker engine: valid, in step with the commands, closed to the outside."""
 
+import importlib.metadata
 import json
 import re
 import runpy
+import subprocess
+import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import click
 import pytest
 import yaml
 from jsonschema import Draft7Validator
+from packaging.requirements import Requirement
 
 from pipeline.cli import main
 from pipeline.config import load_config
 
 ROOT = Path(__file__).parents[2]
 SPEC = json.loads((ROOT / "tests/vectors/compose-spec/compose-spec.json").read_text(encoding="utf-8"))
+IMAGE = ROOT / "deploy/image"
 HELPER = runpy.run_path(str(ROOT / "tests/broker/compose_settings.py"))
 
 
@@ -43,7 +50,11 @@ def test_the_file_is_a_compose_file(compose):
 
 def test_every_port_is_bound_to_loopback(compose):
     ports = [port for service in compose["services"].values() for port in service.get("ports", [])]
-    assert len(ports) == 3
+    assert {name for name, service in compose["services"].items() if "ports" in service} == {
+        "kafka",
+        "prometheus",
+        "grafana",
+    }
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
@@ -62,13 +73,17 @@ def test_services_wait_for_what_they_need(compose):
             assert needed in services, name
             if how["condition"] == "service_healthy":
                 assert "healthcheck" in services[needed]
-    assert {name for name, service in services.items() if "healthcheck" not in service} == {"topics"}
+    # A worker's is the image's; one shot has none.
+    assert {name for name, service in services.items() if "healthcheck" not in service} == {"worker"}
+    assert services["topics"]["healthcheck"] == {"disable": True}
 
 
 def test_named_volumes_are_declared_and_mounted_files_exist(compose):
     for service in compose["services"].values():
         for volume in service.get("volumes", []):
-            source = volume.partition(":")[0]
+            source, named, _ = volume.partition(":")
+            if not named:
+                continue  # each worker's own
             assert (ROOT / source).exists() if source.startswith(".") else source in compose["volumes"]
 
 
@@ -98,12 +113,75 @@ def test_the_worker_may_finish_before_it_is_killed(compose):
 
 def test_what_prometheus_scrapes_is_what_the_worker_serves(compose):
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
-    targets = [
-        target for job in config["scrape_configs"] for group in job["static_configs"] for target in group["targets"]
-    ]
-    port = compose["services"]["worker"]["environment"]["REKNIT_METRICS_PORT"]
-    assert targets == [f"worker:{port}"]
-    assert f":{port}/readyz" in compose["services"]["worker"]["healthcheck"]["test"][-1]
+    port = int(compose["services"]["worker"]["environment"]["REKNIT_METRICS_PORT"])
+    [job] = config["scrape_configs"]
+    assert [(found["names"], found["port"]) for found in job["dns_sd_configs"]] == [(["worker"], port)]
+    assert job["job_name"] == "reknit"
+
+
+def test_workers_may_be_many(compose):
+    worker = compose["services"]["worker"]
+    assert "ports" not in worker
+    assert "container_name" not in worker
+    assert worker["volumes"] == [worker["environment"]["REKNIT_STATE_DIR"]]
+
+
+def test_grafana_finds_its_dashboards_and_their_source(compose):
+    mounted = dict(volume.split(":")[:2] for volume in compose["services"]["grafana"]["volumes"])
+    places = {inside: ROOT / outside for outside, inside in mounted.items() if outside.startswith(".")}
+    provisioning = places["/etc/grafana/provisioning"]
+    [provider] = yaml.safe_load((provisioning / "dashboards/reknit.yml").read_text(encoding="utf-8"))["providers"]
+    assert list(places[provider["options"]["path"]].glob("*.json"))
+    [source] = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text(encoding="utf-8"))["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+
+
+@pytest.mark.parametrize(("status", "ends"), [(200, 0), (503, 1), (None, 1)])
+def test_a_container_is_healthy_when_its_worker_is_ready(status, ends, monkeypatch):
+    class Ready(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/readyz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Ready) as server:
+        if status is not None:
+            threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("REKNIT_METRICS_PORT", str(server.server_port) if status else "1")
+        command = [sys.executable, "-I", "-S", str(IMAGE / "healthcheck.py")]
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    assert done.returncode == ends, done.stderr
+
+
+def locked(name):
+    """The version of each package in a lock; each line has a digest at least."""
+    lines = (IMAGE / name).read_text(encoding="utf-8").splitlines()
+    assert all("==" in line and " --hash=sha256:" in line for line in lines[1:])
+    return dict(line.partition(" ")[0].split("==") for line in lines[1:])
+
+
+DECLARED = runpy.run_path(str(IMAGE / "lock.py"))["declared"]()
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_lock_has_what_is_declared_and_what_that_needs(name):
+    found = locked(name)
+    needed = [Requirement(each) for each in DECLARED[name]]
+    for package, version in found.items():
+        try:
+            there = importlib.metadata.distribution(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if there.version == version:  # of another one the needs may be others
+            needed += [Requirement(each) for each in there.requires or ()]
+    image = {"python_version": "3.12", "python_full_version": "3.12.12", "sys_platform": "linux", "extra": ""}
+    for requirement in needed:
+        if requirement.marker is None or requirement.marker.evaluate(image):
+            package = re.sub(r"[-_.]+", "-", requirement.name).lower()
+            assert package in found, f"run deploy/image/lock.py: {requirement} is not locked"
+            assert requirement.specifier.contains(found[package]), f"run deploy/image/lock.py: {requirement}"
 
 
 @pytest.mark.parametrize(
@@ -142,4 +220,9 @@ def test_the_image_holds_the_packages_and_runs_as_nobody_special():
         assert f"COPY {package} ./{package}" in text
         assert f"!{package}" in ignored
     assert re.search(r"^USER 10001$", text, re.MULTILINE)
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["python:3.12.12-slim-bookworm"] * 2
+    assert "HEALTHCHECK" in text
+    assert "org.opencontainers.image.version=" in text
+    for name in DECLARED:
+        assert f"install --require-hashes -r deploy/image/{name}" in text
     assert 'ENTRYPOINT ["reknit"]' in text

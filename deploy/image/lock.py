@@ -1,0 +1,67 @@
+"""Locks what the image installs: ``python deploy/image/lock.py`` writes the newest versions that pyproject.toml takes.
+
+A line is a package with the digests of its wheels for the image's Python on Linux, of which pip takes no others. It
+needs uv (``pip install uv``) and a package index; tests/unit/test_house_compose.py says when it is to be run again.
+"""
+
+# ruff: noqa: INP001, S603 - a script by itself, not a package; it starts uv with its own arguments
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import Marker
+from packaging.utils import parse_wheel_filename
+
+HERE = Path(__file__).parent
+PYPROJECT = HERE.parents[1] / "pyproject.toml"
+PYTHON = "3.12"
+PROCESSORS = ("x86_64", "aarch64")
+EXTRAS = ("disk", "objects")
+IMAGE = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0", "sys_platform": "linux", "os_name": "posix"}
+EVERYWHERE = "python_version >= '3'"
+
+
+def declared() -> dict[str, list[str]]:
+    """What each lock is made of: what runs, and what builds the wheel."""
+    told = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
+    extras = told["project"]["optional-dependencies"]
+    return {
+        "requirements.txt": [*told["project"]["dependencies"], *(one for extra in EXTRAS for one in extras[extra])],
+        "build-requirements.txt": told["build-system"]["requires"],
+    }
+
+
+def locked(requirements: Sequence[str]) -> str:
+    command = ["uv", "pip", "compile", "--quiet", "--format", "pylock.toml", "--python-version", PYTHON]
+    command += ["--universal", "--only-binary", ":all:", "-"]
+    done = subprocess.run(command, input="\n".join(requirements), capture_output=True, text=True, check=True)
+    packages = tomllib.loads(done.stdout)["packages"]
+    return "".join(line(package) for package in packages if Marker(package.get("marker", EVERYWHERE)).evaluate(IMAGE))
+
+
+def line(package: dict[str, Any]) -> str:
+    wheels = [wheel for wheel in package["wheels"] if is_taken(wheel["url"].rsplit("/", 1)[-1])]
+    digests = sorted(wheel["hashes"]["sha256"] for wheel in wheels)
+    return f"{package['name']}=={package['version']} {' '.join(f'--hash=sha256:{digest}' for digest in digests)}\n"
+
+
+def is_taken(file: str) -> bool:
+    """Whether pip in the image would take the wheel."""
+    python = f"cp{PYTHON.replace('.', '')}"
+    return any(
+        (tag.interpreter in {python, "py3"} or tag.abi == "abi3")
+        and (tag.platform == "any" or (tag.platform.startswith("manylinux") and tag.platform.endswith(PROCESSORS)))
+        and tag.abi in {python, "abi3", "none"}
+        for tag in parse_wheel_filename(file)[3]
+    )
+
+
+if __name__ == "__main__":
+    for name, requirements in declared().items():
+        (HERE / name).write_text(f"# Made by {Path(__file__).name}.\n{locked(requirements)}", encoding="utf-8")
+        sys.stderr.write(f"wrote {name}\n")
