@@ -20,7 +20,7 @@ from packaging.utils import parse_wheel_filename
 HERE = Path(__file__).parent
 PYPROJECT = HERE.parents[1] / "pyproject.toml"
 PYTHON = "3.12"
-PROCESSORS = ("x86_64", "aarch64")
+PROCESSOR = "x86_64"  # Faust has no wheels for others
 EXTRAS = ("disk", "objects")
 IMAGE = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.0", "sys_platform": "linux", "os_name": "posix"}
 EVERYWHERE = "python_version >= '3'"
@@ -55,7 +55,7 @@ def is_taken(file: str) -> bool:
     python = f"cp{PYTHON.replace('.', '')}"
     return any(
         (tag.interpreter in {python, "py3"} or tag.abi == "abi3")
-        and (tag.platform == "any" or (tag.platform.startswith("manylinux") and tag.platform.endswith(PROCESSORS)))
+        and (tag.platform == "any" or (tag.platform.startswith("manylinux") and tag.platform.endswith(PROCESSOR)))
         and tag.abi in {python, "abi3", "none"}
         for tag in parse_wheel_filename(file)[3]
     )
