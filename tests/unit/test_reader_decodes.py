@@ -28,6 +28,7 @@ MESSAGES = {
         ("content", {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": INPUT}]}),
         ("content", {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [TEXT]}]}),
         ("content", {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": SAID}]}),
+        ("content", {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "u"}}]}),
     ],
     "openai-chat": [
         ("", {"role": "tool", "tool_call_id": "t", "content": SAID}),
@@ -58,11 +59,16 @@ MESSAGES = {
         ("content", {"role": "assistant", "content": [{"text": SAID}, SIGNED]}),
         ("content", {"role": "user", "content": [{"image": {"format": "png", "source": {"bytes": PNG}}}]}),
         ("content", {"role": "user", "content": [{"guardContent": {"text": {"text": SAID}}}, {"text": SAID}]}),
+        ("content", {"role": "user", "content": [{"text": SAID}, {"cachePoint": {"type": "default"}}]}),
+        ("content", {"role": "user", "content": [{"document": {"format": "pdf", "source": {"bytes": "JVBERi0x"}}}]}),
     ],
     "gemini": [
         ("parts", {"role": "user", "parts": [{"text": SAID}]}),
         ("parts", {"role": "model", "parts": [{"functionCall": FUNCTION, "thoughtSignature": "c2ln"}]}),
         ("parts", {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"sum": SAID}}}]}),
+        ("parts", {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"result": SAID}}}]}),
+        ("parts", {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": PNG}}]}),
+        ("parts", {"role": "user", "parts": [{"fileData": {"fileUri": "gs://a_b/c.mp4"}}]}),
     ],
 }  # fmt: skip
 CASES = [

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.errors import InputError
-from pipeline.history.readers.fields import Fields, Notes, Taker, as_list, as_string, read_input, reader_of, tag_of
+from pipeline.history.readers.fields import Fields, Notes, Taker, as_list, as_object, as_string, reader_of, tag_of
+from pipeline.history.readers.inputs import read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
 from pipeline.history.readers.typed import CANONICAL, Placed, StrictParts, StrictReader, is_harmless
 from pipeline.model import (
@@ -27,7 +28,7 @@ from pipeline.model import (
     Unknown,
 )
 
-BlockReader: TypeAlias = Callable[[Raw, str, Notes], list[Placed]]
+BlockReader: TypeAlias = Callable[[Fields], list[Placed]]
 Inner: TypeAlias = Text | Image | Document | Unknown
 """What a tool result may hold."""
 INNER: Final = (Text, Image, Document, Unknown)
@@ -106,9 +107,7 @@ def _is_flat_inside(block: Block) -> bool:
     return True
 
 
-PARTS: Final[StrictParts[Typed]] = StrictParts(
-    msgspec.json.Decoder(tuple[Typed, ...]), lambda block, path: [(block, path)] if is_sound(block) else None
-)
+PARTS: Final[StrictParts[Typed]] = StrictParts(Typed, lambda block, path: [(block, path)] if is_sound(block) else None)
 STRICT: Final = StrictReader(
     CANONICAL,
     Message,
@@ -119,39 +118,42 @@ STRICT: Final = StrictReader(
 )
 
 
-def read(fields: Fields, notes: Notes) -> list[Placed]:
+def read(fields: Fields) -> list[Placed]:
     """The blocks of one message whose content is a string, blocks, or nothing."""
     for key in ("tool_calls", "tool_call_id", "function_call"):
         if key in fields:
             message = f"{key} belongs to the openai-chat shape, not to anthropic"
             raise InputError("wrong_shape", message, path=fields.at(key))
     fields.ignore(*_RESPONSE_KEYS)
-    return read_content(fields.take("content"), fields.at("content"), notes, mend_block, PARTS)
+    return read_content(fields, "content", mend_block, PARTS)
 
 
 def read_content(
-    value: Raw | None, path: str, notes: Notes, mend_one: BlockReader, parts: StrictParts[Any] | None = None
+    fields: Fields, key: str, mend_one: BlockReader, parts: StrictParts[Any] | None = None
 ) -> list[Placed]:
     """A content's blocks: a string is one text block, strings in a list are too, null is none.
 
     A number or a boolean becomes its text, in a list too; a list or null in a list is refused.
     """
-    if value is None or starts_with(value, b"n"):
+    path, notes, value = fields.at(key), fields.notes, fields.peek(key)
+    objects = fields.objects(key)
+    fields.ignore(key)
+    if value is None:
         return []
     if starts_with(value, b"{"):
         notes.add_fix("content_wrapped", path)
-        return mend_one(value, path, notes)
+        return mend_one(Fields(value, path, notes))
     if not starts_with(value, b"["):
         return [(_plain(value, path, notes), path)]
     placed: list[Placed] = []
     items = as_list(value, path)
-    healthy = parts.read(items, path) if parts is not None else {}
+    healthy = parts.read(items, objects, path) if parts is not None else {}
     for i, item in enumerate(items):
         place = f"{path}.{i}"
         if i in healthy:
             placed += healthy[i]
-        elif starts_with(item, b"{"):
-            placed += mend_one(item, place, notes)
+        elif objects[i] is not None:
+            placed += mend_one(Fields(item, place, notes, members=objects[i]))
         elif starts_with(item, b"[") or starts_with(item, b"n"):
             raise wrong_type(place, "a block or a string", item)
         else:
@@ -159,7 +161,7 @@ def read_content(
     return placed
 
 
-def _plain(value: Raw, path: str, notes: Notes) -> Text:
+def _plain(value: Raw | bytes, path: str, notes: Notes) -> Text:
     """What stands for a text: a string, or any other JSON, as the text that it is written as."""
     if starts_with(value, b'"'):
         return Text(text=as_string(value, path))
@@ -167,31 +169,26 @@ def _plain(value: Raw, path: str, notes: Notes) -> Text:
     return Text(text=bytes(value).decode())
 
 
-def mend_block(value: Raw, path: str, notes: Notes) -> list[Placed]:
+def mend_block(fields: Fields) -> list[Placed]:
     """One block; a type that the model does not know is kept whole, an object without one is a text or its JSON."""
-    return mend_fields(Fields(value, path, notes), value)
-
-
-def mend_fields(fields: Fields, value: Raw) -> list[Placed]:
-    """The same of a block that has been taken apart; ``value`` is the whole of it."""
     kind, path, notes = kind_named(fields), fields.path, fields.notes
     if kind or "type" in fields:
-        return read_known(_READERS.get(kind, lambda _: None), fields, value)
+        return read_known(_READERS.get(kind, lambda _: None), fields)
     text = fields.peek("text")
     if text is not None and starts_with(text, b'"'):
         notes.add_fix("field_missing", fields.at("type"), "text")
-        return read_known(_READERS["text"], fields, value)
-    return [(_plain(value, path, notes), path)]
+        return read_known(_READERS["text"], fields)
+    return [(_plain(fields.whole, path, notes), path)]
 
 
-def read_known(reader: Callable[[Fields], Block | None], fields: Fields, value: Raw) -> list[Placed]:
+def read_known(reader: Callable[[Fields], Block | None], fields: Fields) -> list[Placed]:
     """A block as its type's reader makes it; what the reader cannot use is kept whole, with no other fix."""
     kind, notes = kind_named(fields), fields.notes
     fields.notes = notes.attempt()
     fields.ignore("type")
     block = reader(fields)
     if block is None:
-        return [(Unknown(kind=kind, raw=value), fields.path)]
+        return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
     fields.drop_rest()
     notes.fixes += fields.notes.fixes
     return [(block, fields.path)]
@@ -199,10 +196,11 @@ def read_known(reader: Callable[[Fields], Block | None], fields: Fields, value: 
 
 def kind_named(fields: Fields) -> str:
     """The type that a block names, ``""`` where it names none."""
-    kind = fields.peek("type")
-    if kind is None or not starts_with(kind, b'"'):
-        return ""
-    return as_string(kind, fields.at("type"))
+    return as_kind(fields.peek("type"))
+
+
+def as_kind(value: Raw | None) -> str:
+    return "" if value is None or not starts_with(value, b'"') else as_string(value, "")
 
 
 def _call_input(fields: Fields, name: str) -> Raw:
@@ -218,7 +216,7 @@ def _call_input(fields: Fields, name: str) -> Raw:
 
 
 def _content(fields: Fields, name: str) -> str | list[Inner] | UnsetType:
-    return result_content(fields.take(name), fields.at(name), fields.notes, mend_block)
+    return result_content(fields, name, mend_block)
 
 
 def _issuer(fields: Fields, name: str) -> Issuer | None:
@@ -229,41 +227,44 @@ def _issuer(fields: Fields, name: str) -> Issuer | None:
         raise InputError("wrong_type", f"not an issuer: {error}", path=fields.at(name)) from None
 
 
-def result_content(value: Raw | None, path: str, notes: Notes, read_one: BlockReader) -> str | list[Inner] | UnsetType:
+def result_content(fields: Fields, key: str, read_one: BlockReader) -> str | list[Inner] | UnsetType:
     """A tool result's content: a string as it is, blocks as blocks, other JSON as its text.
 
     A block that a result cannot hold (a call, thinking) is kept whole, as an unknown one.
     """
+    value = fields.peek(key)
     if value is None:
         return UNSET
     if starts_with(value, b'"'):
-        return as_string(value, path)
-    if not _holds_blocks(value, path):
-        notes.add_fix("result_as_text", path, before=bytes(value))
+        fields.ignore(key)
+        return as_string(value, fields.at(key))
+    if not _holds_blocks(value, fields, key):
+        fields.ignore(key)
+        fields.notes.add_fix("result_as_text", fields.at(key), before=bytes(value))
         return bytes(value).decode()
 
-    def read_inner(item: Raw, place: str, notes: Notes) -> list[Placed]:
-        attempt = notes.attempt()
-        placed = read_one(item, place, attempt)
+    def read_inner(inner: Fields) -> list[Placed]:
+        kind, notes = kind_named(inner), inner.notes
+        inner.notes = attempt = notes.attempt()
+        placed = read_one(inner)
         if not all(isinstance(block, INNER) for block, _ in placed):
-            return [(Unknown(kind=kind_named(Fields(item, place, attempt)), raw=item), place)]
+            return [(Unknown(kind=kind, raw=Raw(inner.whole)), inner.path)]
         notes.fixes += attempt.fixes
         return placed
 
-    placed = read_content(value, path, notes, read_inner)
-    return [block for block, _ in placed if isinstance(block, INNER)]
+    return [block for block, _ in read_content(fields, key, read_inner) if isinstance(block, INNER)]
 
 
-def _holds_blocks(value: Raw, path: str) -> bool:
+def _holds_blocks(value: Raw, fields: Fields, key: str) -> bool:
     """Whether a result is made of blocks, and not some tool's own JSON."""
     if starts_with(value, b"{"):
-        return kind_named(Fields(value, path, Notes())) in _RESULT_BLOCKS
+        return as_kind(as_object(value, "").get("type")) in _RESULT_BLOCKS
     if not starts_with(value, b"["):
         return False
-    return all(
-        starts_with(item, b'"') or (starts_with(item, b"{") and kind_named(Fields(item, path, Notes())) != "")
-        for item in as_list(value, path)
-    )
+    objects = fields.objects(key)
+    if not all(members is None or as_kind(members.get("type")) for members in objects):
+        return False
+    return None not in objects or all(starts_with(item, b'"') or starts_with(item, b"{") for item in as_list(value, ""))
 
 
 _SPECIAL: Final[dict[str, Taker]] = {"input": _call_input, "content": _content, "issuer": _issuer}

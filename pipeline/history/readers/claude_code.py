@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from pipeline.errors import InputError
 from pipeline.history.readers.anthropic import PARTS, mend_block, read_content
-from pipeline.history.readers.fields import Notes
+from pipeline.history.readers.fields import Fields, Notes
 from pipeline.history.readers.rawjson import check_nesting
 from pipeline.history.readers.typed import Placed
 from pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
@@ -308,8 +308,9 @@ class _Conversation:
         """The blocks of a line, read once; reasoning gets the model that signed it."""
         if line.number not in self._read_lines:
             notes = self._notes.attempt()
-            content = None if line.message is None else line.message.content
-            placed = read_content(content, f"lines.{line.number}.message.content", notes, mend_block, PARTS)
+            content = Raw(b"null") if line.message is None else line.message.content
+            message = Fields(content, f"lines.{line.number}.message", notes, members={"content": content})
+            placed = read_content(message, "content", mend_block, PARTS)
             signed = [(_signed(block, line.model), path) for block, path in placed]
             self._read_lines[line.number] = (signed, notes)
         return self._read_lines[line.number][0]

@@ -1,11 +1,7 @@
-"""One JSON object of unknown making, taken apart key by key: what nobody takes is dropped, and noted as a fix.
-
-A tool call's input is read in whichever form it was written, and a call that came without an id gets one.
-"""
+"""One JSON object of unknown making, taken apart key by key: what nobody takes is dropped, and noted as a fix."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar, get_args
@@ -16,8 +12,8 @@ from msgspec import Raw, Struct, structs
 from pipeline import fixes
 from pipeline.errors import InputError
 from pipeline.history.pieces import block_path, is_whole, tool_id
-from pipeline.history.readers.rawjson import check_nesting, compact, kind_of, starts_with, wrong_type
-from pipeline.model import Turn
+from pipeline.history.readers.rawjson import kind_of, starts_with, wrong_type
+from pipeline.model import Block, Turn
 
 
 class Notes:
@@ -118,7 +114,7 @@ def as_string(value: Raw | bytes, path: str) -> str:
 def as_strings(values: Sequence[bytes]) -> list[str]:
     """The texts of strings that are known to be JSON, in at most one decode."""
     if any(b"\\" in value for value in values):
-        return _STRINGS.decode(b"[%b]" % b",".join(values))
+        return _decode(_STRINGS, b"[%b]" % b",".join(values), "", "strings")
     return [value[1:-1].decode() for value in values]
 
 
@@ -151,16 +147,21 @@ class Fields:
     A value of another type than is asked for raises an `InputError`.
 
     Attributes:
+        whole: the object as it is written.
         path: the object's place in the input.
         notes: where the fixes go.
     """
 
-    __slots__ = ("_objects", "_rest", "notes", "path")
+    __slots__ = ("_objects", "_rest", "notes", "path", "whole")
 
-    def __init__(self, value: Raw | bytes | dict[str, Raw], path: str, notes: Notes) -> None:
+    def __init__(
+        self, value: Raw | bytes, path: str, notes: Notes, *, members: Mapping[str, Raw] | None = None
+    ) -> None:
+        """``members`` are the object's where they have been decoded."""
+        self.whole = value
         self.path = path
         self.notes = notes
-        self._rest = {**value} if isinstance(value, dict) else as_object(value, path)
+        self._rest = as_object(value, path) if members is None else {**members}
         self._objects: dict[str, list[dict[str, Raw] | None]] = {}
 
     def __contains__(self, key: str) -> bool:
@@ -279,6 +280,14 @@ def reader_of(
     return read_one
 
 
+def block_reader(
+    kind: type[Struct], block_of: Callable[[Any], Block | None], special: Mapping[str, Taker] = MappingProxyType({})
+) -> Callable[[Fields], Block | None]:
+    """What makes a block of fields: the struct that is declared for it, and of that the block."""
+    read_one = reader_of(kind, special)
+    return lambda fields: None if (made := read_one(fields)) is None else block_of(made)
+
+
 def tag_of(kind: type[Struct]) -> str:
     return str(kind.__struct_config__.tag)
 
@@ -304,92 +313,3 @@ def _taker(declared: Any) -> Taker:  # noqa: ANN401  a type, or a union of types
         return found
 
     return taken
-
-
-EMPTY_OBJECT: Final = Raw(b"{}")
-_RAW: Final = msgspec.json.Decoder(Raw)
-_BLANK: Final = b" \t\r\n"
-_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]")
-
-
-def arguments_object(arguments: str) -> Raw | None:
-    """The JSON object that a string of arguments holds, as it was written there, or None if it holds none."""
-    try:
-        # A line break would break the lines that bodies are written in.
-        value = _RAW.decode(compact(arguments.encode()) if "\n" in arguments or "\r" in arguments else arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return None
-    return value if starts_with(value, b"{") else None
-
-
-def argument_objects(given: Sequence[str]) -> list[Raw] | None:
-    """The objects in the arguments of several calls, in one decode; None where any of them holds none."""
-    if len(given) == 1:
-        found = arguments_object(given[0])
-        return None if found is None else [found]
-    try:
-        written = [Raw(compact(arguments.encode()).strip(_BLANK)) for arguments in given]
-        values = _LIST.decode(b"[%b]" % b",".join(written))
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return None
-    # What is no JSON by itself may be JSON beside another: then the values are others than were written.
-    return values if values == written and all(starts_with(value, b"{") for value in values) else None
-
-
-def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = False) -> tuple[Raw, bool]:
-    """A call's input and whether it is incomplete.
-
-    An object is taken as it is written, and so is an object inside a string of JSON: where ``encoded`` says that
-    the shape writes inputs so, this is no mend. Missing, null and empty inputs are ``{}``. Any other whole value, such
-    as the list that PHP writes for an empty object, stays for the repair to wrap. Any other string is what a model
-    began and never finished: it is kept as a JSON string, marked incomplete, and never parsed and closed.
-    """
-    if value is None:
-        notes.add_fix("field_missing", path, "{}")
-        return EMPTY_OBJECT, False
-    if starts_with(value, b"{"):
-        return value, False
-    if not starts_with(value, b'"'):
-        return Raw(compact(bytes(value))), False
-    text = _STRING.decode(value)
-    if text.strip() in ("", "null"):
-        notes.add_fix("field_missing", path, "{}")
-        return EMPTY_OBJECT, False
-    found = _nested_object(text, path)
-    if found is None and (whole := _whole_value(text)) is not None:
-        notes.add_fix("input_parsed", path, before=bytes(value), after=bytes(whole))
-        return whole, False
-    if found is None:
-        return Raw(msgspec.json.encode(text)), True
-    parsed, levels = found
-    if levels > 1 or not encoded:
-        notes.add_fix("input_parsed", path, before=bytes(value), after=bytes(parsed))
-    return parsed, False
-
-
-def _whole_value(text: str) -> Raw | None:
-    """The list, number or boolean that a string of JSON is; no stream that was cut off leaves one behind."""
-    try:
-        value = _RAW.decode(compact(text.encode()))
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return None
-    return None if starts_with(value, b'"') else value
-
-
-def _nested_object(text: str, path: str) -> tuple[Raw, int] | None:
-    """The object in a string of JSON, or in a string of JSON that is the JSON of a string."""
-    for levels in (1, 2):
-        check_nesting(text.encode(), path)
-        found = arguments_object(text)
-        if found is not None:
-            return found, levels
-        try:
-            text = _STRING.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            return None
-    return None
-
-
-def derived_id(name: str) -> str:
-    """The id of a call that has none: the same for the call and its result, as both carry the tool's name."""
-    return f"call_{_ILLEGAL.sub('_', name)}"

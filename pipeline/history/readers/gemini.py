@@ -9,7 +9,7 @@ among them are read in terms that the other shapes share.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -19,16 +19,16 @@ from pipeline.history.ids import made_id
 from pipeline.history.native import as_json
 from pipeline.history.readers.anthropic import INNER, Inner, is_flat, read_content
 from pipeline.history.readers.fields import (
-    EMPTY_OBJECT,
     Fields,
     Notes,
     as_list,
     as_object,
     as_string,
-    read_input,
+    as_strings,
     reader_of,
     unknown_role,
 )
+from pipeline.history.readers.inputs import EMPTY_OBJECT, read_input
 from pipeline.history.readers.rawjson import compact, starts_with
 from pipeline.history.readers.typed import Placed, StrictParts, StrictReader
 from pipeline.model import Block, Document, Image, Issuer, Role, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
@@ -45,24 +45,18 @@ _ROLES: Final[dict[str, Role]] = {"model": "assistant", "user": "user", "functio
 _NAMES: Final = (
     "functionCall functionResponse inlineData fileData executableCode codeExecutionResult toolCall toolResponse"
 )
+_SNAKE: Final = re.compile(rb'"\w*_\w*"\s*:')
 # The members of a part, in both spellings that the API takes.
 _MEMBERS: Final = {spelt: name for name in _NAMES.split() for spelt in (name, re.sub("([A-Z])", r"_\1", name).lower())}
 
 
 def read(fields: Fields, index: int) -> Turn:
-    """The turn of one content.
-
-    Raises:
-        InputError: no such role, or a field of the wrong type.
-    """
     name = fields.take_string("role") or "user"
     role = _ROLES.get(name)
     if role is None:
         raise unknown_role(name, fields.at("role"), "user, model or function")
     parts = Parts()
-    placed = read_content(
-        fields.take("parts"), fields.at("parts"), fields.notes, parts.read, StrictParts(_PARTS, parts.healthy)
-    )
+    placed = read_content(fields, "parts", parts.read, StrictParts(_Part, parts.healthy))
     blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
     return Turn(role=role, blocks=blocks, index=index, paths=paths, root="contents", ids_made=parts.ids_made)
 
@@ -86,7 +80,7 @@ class _Blob(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=
 
 
 class _Part(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
-    """A part that the canonical form has a block for: a union, so that one member is set."""
+    """A part: a union, so that one member is set; those that are raw here are kept whole."""
 
     text: str | None = None
     thought: bool | None = None
@@ -94,6 +88,11 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=
     function_call: _Call | None = None
     function_response: _Response | None = None
     inline_data: _Blob | None = None
+    file_data: Raw | UnsetType = UNSET
+    executable_code: Raw | UnsetType = UNSET
+    code_execution_result: Raw | UnsetType = UNSET
+    tool_call: Raw | UnsetType = UNSET
+    tool_response: Raw | UnsetType = UNSET
 
 
 class _Content(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -101,12 +100,16 @@ class _Content(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     role: str | None = None
 
 
+_NO_NATIVES: Final = (UNSET,) * 5
+# The members that are kept with everything that stands beside them.
+_WHOLE: Final = frozenset(_MEMBERS.values()) - {"functionCall", "functionResponse"}
+
 _read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response), reader_of(_Blob)
 
 
 def _turn_of(content: _Content, index: int) -> Turn | None:
     role = _ROLES.get(content.role or "user")
-    parts = Parts()
+    parts = Parts(part.function_response for part in content.parts)
     placed: list[Placed] = []
     for at, part in enumerate(content.parts):
         read = parts.healthy(part, f"contents.{index}.parts.{at}")
@@ -119,15 +122,8 @@ def _turn_of(content: _Content, index: int) -> Turn | None:
     return Turn(role=role, blocks=blocks, index=index, paths=paths, root="contents", ids_made=parts.ids_made)
 
 
-_PARTS: Final = msgspec.json.Decoder(tuple[_Part, ...])
 STRICT: Final = StrictReader(
-    "gemini",
-    _Content,
-    _turn_of,
-    lambda _: True,
-    is_flat,
-    meant=(*_MEMBERS, "thought_signature"),
-    kept_whole=("inlineData",),
+    "gemini", _Content, _turn_of, lambda _: True, is_flat, meant=(*_MEMBERS, "thought_signature"), kept_whole=_WHOLE
 )
 
 
@@ -149,10 +145,17 @@ def _sealed(block: Block, signature: str, path: str) -> list[Placed]:
 
 
 class Parts:
-    """The parts of one content. ``ids_made`` tells whether a call or a response came without an id."""
+    """The parts of one content. ``ids_made`` tells whether a call or a response came without an id.
 
-    def __init__(self) -> None:
+    Args:
+        responses: those whose texts are decoded together.
+    """
+
+    def __init__(self, responses: Iterable[_Response | None] = ()) -> None:
         self.ids_made = False
+        given = (each.response for each in responses if each is not None and each.response is not UNSET)
+        escaped = [said[2] for each in given if b"\\" in bytes(each) and (said := _TEXT_SAID.fullmatch(each))]
+        self._texts = dict(zip(escaped, as_strings(escaped), strict=True)) if escaped else {}
 
     def healthy(self, part: _Part, path: str) -> list[Placed] | None:
         """A healthy part as its block, behind the signature that stands on it; None where it needs mending."""
@@ -160,6 +163,9 @@ class Parts:
         block: Block | None = None
         notes = Notes()
         if (call is None) + (response is None) + (blob is None) + (text is None) != 3:
+            return _native(part, path)
+        natives = part.file_data, part.executable_code, part.code_execution_result, part.tool_call, part.tool_response
+        if natives != _NO_NATIVES:
             return None
         if text is not None:
             block = _words(text, is_thought=bool(part.thought))
@@ -171,21 +177,20 @@ class Parts:
             block = _media(blob)
         return None if block is None or notes.fixes else _sealed(block, part.thought_signature or "", path)
 
-    def read(self, value: Raw, path: str, notes: Notes) -> list[Placed]:
+    def read(self, fields: Fields) -> list[Placed]:
         """One part as its block, behind the signature that stands on it."""
-        attempt = notes.attempt()
-        fields = Fields(value, path, attempt)
+        members, notes, path = fields.members(), fields.notes, fields.path
+        fields.notes = notes.attempt()
         thought = fields.take_flag("thought")
         signature = fields.take_string(SIGNATURE) or fields.take_string("thought_signature") or ""
         block = self._block(fields, thought=thought)
         sealed = thought and signature and isinstance(block, Text)
-        if block is None or sealed or (fields.names() and isinstance(block, (Image, Document))):
-            # What the model has no block for, such as a seal on no words at all, or has members beside its own such as
-            # a video's offsets, is kept whole.
-            kind = next((_MEMBERS[name] for name in as_object(value, path) if name in _MEMBERS), "")
-            return [(Unknown(kind=kind, raw=_spelt_alike(value, path), issuer=ISSUER), path)]
+        if block is None or sealed:
+            # What the model has no block for, such as a seal on no words at all or a video with offsets, is kept whole.
+            kind = next((_MEMBERS[name] for name in members if name in _MEMBERS), "")
+            return [(Unknown(kind=kind, raw=_spelt_alike(Raw(fields.whole), members), issuer=ISSUER), path)]
         fields.drop_rest()
-        notes.fixes += attempt.fixes
+        notes.fixes += fields.notes.fixes
         return _sealed(block, signature, path)
 
     def _block(self, fields: Fields, *, thought: bool) -> Block | None:
@@ -195,7 +200,8 @@ class Parts:
         if name == "text":
             return _words(fields.take_text("text"), is_thought=thought)
         value = fields.peek(name)
-        if value is None or not starts_with(value, b"{"):
+        is_kept = _MEMBERS[name] in _WHOLE and (_MEMBERS[name] != "inlineData" or fields.names() != [name])
+        if value is None or is_kept or not starts_with(value, b"{"):
             return None
         inner = Fields(value, fields.at(name), fields.notes)
         block: Block | None = None
@@ -220,15 +226,27 @@ class Parts:
 
     def response(self, response: _Response, path: str, notes: Notes) -> ToolResult:
         call_id = self._id(response.id, response.name or "")
-        text, is_error, as_given = _said(response.response)
+        text, is_error, as_given = self._said(response.response)
         content: str | list[Inner] = text
         if response.parts is not UNSET:
             path = f"{path}.parts"
             content = [Text(text=text)] if text else []
             for at, item in enumerate(as_list(response.parts, path)):
-                read = self.read(item, f"{path}.{at}", notes)
+                read = self.read(Fields(item, f"{path}.{at}", notes))
                 content += [block for block, _ in read if isinstance(block, INNER)]
         return ToolResult(tool_use_id=call_id, content=content, is_error=is_error, issuer=ISSUER if as_given else UNSET)
+
+    def _said(self, response: Raw | UnsetType) -> tuple[str, bool, bool]:
+        """A response's text, whether it is an error's, and whether the text is the JSON of the object as it was given.
+
+        A text in an object of one member, ``result`` or ``error``, is how text is said here.
+        """
+        if response is UNSET or starts_with(response, b"n"):
+            return "", False, False
+        said = _TEXT_SAID.fullmatch(bytes(response))
+        if said is not None:
+            return self._texts.get(said[2]) or as_string(said[2], ""), said[1] == b"error", False
+        return compact(bytes(response)).decode(), False, True
 
     def _id(self, call_id: str | None, name: str) -> str:
         if call_id:
@@ -237,10 +255,21 @@ class Parts:
         return made_id(name)
 
 
-def _spelt_alike(part: Raw, path: str) -> Raw:
+def _native(part: _Part, path: str) -> list[Placed] | None:
+    """A part of a type that is Gemini's alone, where it has nothing beside it."""
+    for name, kind in zip(_Part.__struct_fields__, _Part.__struct_encode_fields__, strict=True):
+        value = getattr(part, name)
+        if type(value) is Raw and part == structs.replace(_Part(), **{name: value}) and starts_with(value, b"{"):
+            raw = Raw(b'{"%b":%b}' % (kind.encode(), bytes(value)))
+            return None if _SNAKE.search(value) else [(Unknown(kind=kind, raw=raw, issuer=ISSUER), path)]
+    return None
+
+
+def _spelt_alike(part: Raw, keys: dict[str, Raw]) -> Raw:
     """A part with its own names and its members' in the first of the API's two spellings."""
-    keys = as_object(part, path)
-    inner = {name: as_object(value, path) for name, value in keys.items() if starts_with(value, b"{")}
+    if b"_" not in bytes(part):
+        return part
+    inner = {name: as_object(value, "") for name, value in keys.items() if starts_with(value, b"{")}
     if not any("_" in name for name in (*keys, *(name for given in inner.values() for name in given))):
         return part
     spelt: dict[str, object] = {_camel(name): value for name, value in keys.items()}
@@ -250,19 +279,6 @@ def _spelt_alike(part: Raw, path: str) -> Raw:
 
 def _camel(name: str) -> str:
     return _UNDERSCORE.sub(lambda found: found[1].upper(), name)
-
-
-def _said(response: Raw | UnsetType) -> tuple[str, bool, bool]:
-    """A response's text, whether it is an error's, and whether the text is the JSON of the object as it was given.
-
-    A text in an object of one member, ``result`` or ``error``, is how text is said here.
-    """
-    if response is UNSET or starts_with(response, b"n"):
-        return "", False, False
-    said = _TEXT_SAID.fullmatch(bytes(response))
-    if said is not None:
-        return as_string(said[2], ""), said[1] == b"error", False
-    return compact(bytes(response)).decode(), False, True
 
 
 def _media(blob: _Blob) -> Image | Document | None:

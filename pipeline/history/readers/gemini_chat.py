@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from pipeline.errors import InputError
-from pipeline.history.readers.fields import Notes
+from pipeline.history.readers.fields import Fields, Notes
 from pipeline.history.readers.gemini import ISSUER, Parts
 from pipeline.history.readers.rawjson import check_nesting, starts_with
 from pipeline.history.readers.typed import Placed
@@ -244,7 +244,7 @@ def _any_part(part: Raw, place: str, notes: Notes) -> list[Placed]:
 
 
 def _part(keys: dict[str, Any], place: str, notes: Notes) -> list[Placed]:
-    return Parts().read(Raw(msgspec.json.encode(keys)), place, notes)
+    return Parts().read(Fields(Raw(msgspec.json.encode(keys)), place, notes))
 
 
 def _plainly_said(response: Raw) -> Raw:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.ids import NAMELESS, made_id
@@ -14,15 +13,8 @@ from pipeline.history.readers.anthropic import (
     read_content,
     result_content,
 )
-from pipeline.history.readers.fields import (
-    Fields,
-    Notes,
-    argument_objects,
-    as_list,
-    as_string,
-    derived_id,
-    read_input,
-)
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
+from pipeline.history.readers.inputs import argument_objects, derived_id, read_input
 from pipeline.history.readers.parts import (
     CHAT_PARTS,
     ISSUER,
@@ -129,28 +121,30 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
     if row.refusal:
         blocks.append(Text(text=row.refusal, refusal=True))
         paths.append(f"{place}.refusal")
-    uses = _uses(calls) if calls else []
-    if uses is None:
-        return None
-    blocks += uses
-    paths += [f"{place}.tool_calls.{at}" for at in range(len(uses))]
+    if calls:
+        uses = _uses(calls)
+        if uses is None:
+            return None
+        blocks += uses
+        paths += [f"{place}.tool_calls.{at}" for at in range(len(uses))]
     return Turn(role=role, blocks=tuple(blocks), index=index, id=row.id, paths=tuple(paths) or None, own=own)
 
 
 def _uses(calls: tuple[_Call, ...]) -> list[ToolUse] | None:
     """The blocks of healthy calls, or None."""
     inputs = inputs_of([call.function.arguments for call in calls])
-    if inputs is None or not all(call.index is UNSET or is_harmless(call.index) for call in calls):
+    if inputs is None:
         return None
-    return [
-        ToolUse(
-            id=call.id,
-            name=call.function.name,
-            input=given,
-            own=UNSET if call.index is UNSET else own_of(CHAT, index=call.index),
-        )
-        for call, given in zip(calls, inputs, strict=True)
-    ]
+    uses: list[ToolUse] = []
+    for at, call in enumerate(calls):
+        if call.index is UNSET:
+            uses.append(ToolUse(id=call.id, name=call.function.name, input=inputs[at]))
+        elif is_harmless(call.index):
+            own = own_of(CHAT, index=call.index)
+            uses.append(ToolUse(id=call.id, name=call.function.name, input=inputs[at], own=own))
+        else:
+            return None
+    return uses
 
 
 def _result_turn(row: _Row, index: int) -> Turn | None:
@@ -191,7 +185,7 @@ def _use(call: _Call, path: str) -> list[Placed] | None:
     return None if uses is None else [(uses[0], path)]
 
 
-_CALLS: Final = StrictParts(msgspec.json.Decoder(tuple[_Call, ...]), _use)
+_CALLS: Final = StrictParts[_Call](_Call, _use)
 STRICT: Final = StrictReader(
     "openai-chat",
     _Row,
@@ -209,13 +203,15 @@ def read(fields: Fields, role: Role, notes: Notes, *, is_tool: bool) -> list[Pla
     fields.ignore("type", "object")
     call_id = _answered_call(fields, is_tool=is_tool)
     if call_id is not None and role != "assistant":
-        return [_result(fields, call_id, notes)]
+        return [_result(fields, call_id)]
     calls = _calls(fields, notes)
     texts = {key: as_string(value, fields.at(key)) for key in _REASONING if (value := _string(fields, key)) is not None}
     placed = _reasoning(texts, fields.path)
-    content = fields.take("content")
-    if not (calls and content is not None and bytes(content) == b'""'):
-        placed += read_content(content, fields.at("content"), notes, read_part, CHAT_PARTS)
+    content = fields.peek("content")
+    if calls and content is not None and bytes(content) == b'""':
+        fields.ignore("content")
+    else:
+        placed += read_content(fields, "content", read_part, CHAT_PARTS)
     refusal = fields.take_string("refusal")
     if refusal:
         placed.append((Text(text=refusal, refusal=True), fields.at("refusal")))
@@ -253,9 +249,9 @@ def _answered_call(fields: Fields, *, is_tool: bool) -> str | None:
     return call_id or NAMELESS
 
 
-def _result(fields: Fields, call_id: str, notes: Notes) -> Placed:
+def _result(fields: Fields, call_id: str) -> Placed:
     path = fields.at("content")
-    content = result_content(fields.take("content"), path, notes, read_part)
+    content = result_content(fields, "content", read_part)
     is_error = fields.take_flag("is_error")
     return ToolResult(tool_use_id=call_id, content=content, is_error=is_error), path
 
@@ -276,12 +272,14 @@ def _reasoning(texts: Mapping[str, str | None], path: str) -> list[Placed]:
 
 def _calls(fields: Fields, notes: Notes) -> list[Placed]:
     path = fields.at("tool_calls")
-    value = fields.take("tool_calls")
+    value = fields.peek("tool_calls")
     items = [] if value is None else as_list(value, path)
-    healthy = _CALLS.read(items, path)
+    objects = fields.objects("tool_calls")
+    healthy = _CALLS.read(items, objects, path)
     placed: list[Placed] = []
     for i, item in enumerate(items):
-        placed += healthy.get(i) or [_call(Fields(item, f"{path}.{i}", notes))]
+        placed += healthy.get(i) or [_call(Fields(item, f"{path}.{i}", notes, members=objects[i]))]
+    fields.ignore("tool_calls")
     legacy = fields.take_object("function_call")
     if legacy is not None:
         placed.append(_call(legacy))

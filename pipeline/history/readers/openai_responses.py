@@ -14,7 +14,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
 from pipeline.history.readers.anthropic import is_flat, kind_named, read_content, result_content
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, derived_id, read_input
+from pipeline.history.readers.fields import Fields, as_list, as_string
+from pipeline.history.readers.inputs import derived_id, read_input
 from pipeline.history.readers.openai_chat import inputs_of
 from pipeline.history.readers.parts import (
     RESPONSES_PARTS,
@@ -205,12 +206,11 @@ MESSAGE: Final[StrictReader[Any]] = StrictReader(
 )
 
 
-def read_item(fields: Fields, value: Raw, item_id: Raw | None) -> tuple[Role, list[Placed]] | None:
+def read_item(fields: Fields, item_id: Raw | None) -> tuple[Role, list[Placed]] | None:
     """An item that is no message: whose it is, and its block. None for a message.
 
     Args:
         fields: the item without its id.
-        value: the whole of it.
         item_id: its id as it was written.
     """
     kind = kind_named(fields)
@@ -223,17 +223,19 @@ def read_item(fields: Fields, value: Raw, item_id: Raw | None) -> tuple[Role, li
         role, block = _ITEMS[kind](fields)
         return role, [(block, fields.path)]
     known = native_type(RESPONSES, kind)
-    block = _call_of(known, fields) or _result_of(known, fields) or Unknown(kind=kind, raw=value, issuer=ISSUER)
+    block = (
+        _call_of(known, fields) or _result_of(known, fields) or Unknown(kind=kind, raw=Raw(fields.whole), issuer=ISSUER)
+    )
     # An output without a call is the provider's as well, and so the model's.
     role = "user" if isinstance(block, ToolResult) or (known.turn == "user" and not known.answers) else "assistant"
     fields.clear()
     return role, [(block, fields.path)]
 
 
-def read_message(fields: Fields, notes: Notes) -> list[Placed]:
+def read_message(fields: Fields) -> list[Placed]:
     """The blocks of a message."""
     fields.ignore("type")
-    return read_content(fields.take("content"), fields.at("content"), notes, read_part_of_item, RESPONSES_PARTS)
+    return read_content(fields, "content", read_part_of_item, RESPONSES_PARTS)
 
 
 def own_of_message(fields: Fields, role: Raw | None, item_id: Raw | None) -> Own | UnsetType:
@@ -278,7 +280,7 @@ def _call_id(fields: Fields, name: str) -> str:
 
 def _output(fields: Fields, kind: str = "") -> tuple[Role, Block]:
     call_id = fields.take_text("call_id")
-    content = result_content(fields.take("output"), fields.at("output"), fields.notes, read_part_of_item)
+    content = result_content(fields, "output", read_part_of_item)
     return "user", ToolResult(tool_use_id=call_id, content=content, own=_own(fields, "id", "name", kind=kind))
 
 

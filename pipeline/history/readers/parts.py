@@ -17,10 +17,10 @@ from pipeline.history.readers.anthropic import (
     is_flat,
     is_sound,
     kind_named,
-    mend_fields,
+    mend_block,
     read_known,
 )
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, reader_of, tag_of
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, block_reader, tag_of
 from pipeline.history.readers.rawjson import starts_with
 from pipeline.history.readers.typed import Placed, StrictParts
 from pipeline.model import Block, Document, Image, Issuer, Own, Text, Thinking
@@ -189,8 +189,8 @@ def _placed(part: Any, path: str) -> list[Placed] | None:  # noqa: ANN401  a par
     return None if blocks is None else [(blocks[0], path)]
 
 
-CHAT_PARTS: Final = StrictParts[Any](msgspec.json.Decoder(tuple[ChatPart, ...]), _placed)
-RESPONSES_PARTS: Final = StrictParts[Any](msgspec.json.Decoder(tuple[ResponsesPart, ...]), _placed)
+CHAT_PARTS: Final = StrictParts[Any](ChatPart, _placed)
+RESPONSES_PARTS: Final = StrictParts[Any](ResponsesPart, _placed)
 
 
 def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
@@ -206,21 +206,15 @@ def has_parts(content: object) -> bool:
     return isinstance(content, tuple) and any(type(part) in _BLOCK_OF for part in content)
 
 
-def read_part(value: Raw, path: str, notes: Notes) -> list[Placed]:
-    """One content part of chat, tolerantly. A type that OpenAI shares with the canonical shape is read there."""
-    return _read(value, path, notes, "input_file")
+def read_part(fields: Fields) -> list[Placed]:
+    """One content part of chat, tolerantly."""
+    return mend_block(fields) if kind_named(fields) == "input_file" else read_part_of_item(fields)
 
 
-def read_part_of_item(value: Raw, path: str, notes: Notes) -> list[Placed]:
-    """One content part of Responses, tolerantly."""
-    return _read(value, path, notes)
-
-
-def _read(value: Raw, path: str, notes: Notes, other: str = "") -> list[Placed]:
-    fields = Fields(value, path, notes)
-    kind = kind_named(fields)
-    reader = _READERS.get(kind) if kind != other else None
-    return read_known(reader, fields, value) if reader else mend_fields(fields, value)
+def read_part_of_item(fields: Fields) -> list[Placed]:
+    """One content part of Responses, tolerantly. A type that OpenAI shares with the canonical shape is read there."""
+    reader = _READERS.get(kind_named(fields))
+    return read_known(reader, fields) if reader else mend_block(fields)
 
 
 def screenshot(value: Raw) -> Image | None:
@@ -250,14 +244,9 @@ def _thinking(fields: Fields) -> Thinking:
     return Thinking(thinking="".join(part.take_text("text") for part in parts), issuer=ISSUER)
 
 
-def _reader(kind: type[Struct], block_of: Callable[[Any], Block | None]) -> Callable[[Fields], Block | None]:
-    read_one = reader_of(kind)
-    return lambda fields: None if (part := read_one(fields)) is None else block_of(part)
-
-
-_read_image_url: Final = _reader(_ImageUrl, _image)
+_read_image_url: Final = block_reader(_ImageUrl, _image)
 _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
-    tag_of(kind): _reader(kind, block_of) for kind, block_of in _BLOCK_OF.items()
+    tag_of(kind): block_reader(kind, block_of) for kind, block_of in _BLOCK_OF.items()
 } | {"thinking": _thinking, "image_url": _image_url}
 PART_KINDS: Final = frozenset(_READERS) - {"thinking", "input_file"} | {"input_audio"}
 """Types of content parts by which a message is known for chat."""

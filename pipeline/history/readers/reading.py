@@ -75,11 +75,9 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file)"')
 _OF_OTHERS: Final = re.compile(
     rb'"(?:tool_calls|tool_call_id|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
-    rb'input_text|input_image|output_text|call_id|encrypted_content|input_file)"'
+    rb'input_text|input_image|output_text|call_id|encrypted_content|input_file|toolUse|toolResult|cachePoint)"'
 )
-_MEMBERS: Final = re.compile(
-    rb'"content"\s*:\s*\[\s*\{\s*"(?:toolUse|toolResult|reasoningContent|cachePoint|guardContent|citationsContent)"'
-)
+_OF_CONVERSE: Final = (b'"toolUse"', b'"toolResult"', b'"cachePoint"')
 _BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 
 
@@ -317,19 +315,23 @@ def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healt
     """One message if it is healthy. Where no shape was named, what is written in it chooses which is tried."""
     data = bytes(item)
     of_one = shape or _likely_shape(data)
-    reader = openai_responses.MESSAGE if of_one == "openai-responses" and b'"role"' in data else STRICT[of_one]
+    if of_one != "openai-responses":
+        return STRICT[of_one].read_message(item, index)
+    reader = openai_responses.MESSAGE if b'"role"' in data else openai_responses.STRICT
     found = reader.read_message(item, index)
     # A message that any shape may have is no item of Responses, where nobody says so.
-    of_any = isinstance(found, Healthy) and found.shape == CANONICAL
-    return Misfit(reader) if of_any and shape is None and of_one == "openai-responses" else found
+    is_any = shape is None and type(found) is Healthy and found.shape == CANONICAL
+    return Misfit(reader) if is_any else found
 
 
 def _likely_shape(data: bytes) -> Shape:
     if b'"parts"' in data:
         return "gemini"
-    if _MEMBERS.search(data) or (b'"type"' not in data and _BLOCKS.search(data)):
+    if b'"type"' not in data and _BLOCKS.search(data):
         return "bedrock-converse"
-    of_others = _OF_OTHERS.search(data) is not None
+    of_others = _OF_OTHERS.search(data)
+    if of_others and of_others[0] in _OF_CONVERSE:
+        return "bedrock-converse"
     if (of_others and _OF_ITEMS.search(data)) or (b'"message"' in data and (of_others or b'"status"' in data)):
         return "openai-responses"
     if of_others or (b'"name"' in data and b'"input"' not in data):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
-from pipeline.history.readers.anthropic import kind_named
+from pipeline.history.readers.anthropic import as_kind
 from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
 from pipeline.history.readers.parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
@@ -93,15 +93,15 @@ def read_tolerantly(
         fields.path = f"{ROOTS.get(found, 'messages')}.{index}"
         if misfit and (turn := strict.read_declared(fields, index, misfit)):
             return turn, found
-    return _mended(fields, Raw(value), found, index, turn_id), found
+    return _mended(fields, found, index, turn_id), found
 
 
-def _mended(fields: Fields, value: Raw, found: Shape, index: int, turn_id: str | None) -> Turn:
+def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Turn:
     """The turn of a message in which more is to be mended than members that no declaration names."""
     notes = fields.notes
     if found in ROOTS:
         fields.path = f"{ROOTS[found]}.{index}"
-        turn = gemini.read(fields, index) if found == "gemini" else _read_item(fields, value, index)
+        turn = gemini.read(fields, index) if found == "gemini" else _read_item(fields, index)
         fields.drop_rest()
         return turn
     named = fields.peek("role")
@@ -113,7 +113,7 @@ def _mended(fields: Fields, value: Raw, found: Shape, index: int, turn_id: str |
         # The results in it say which calls they answer.
         fields.ignore("tool_call_id", "name")
     if found == "bedrock-converse":
-        placed = converse.read(fields, notes)
+        placed = converse.read(fields)
     elif found == "openai-chat":
         ids_made = is_tool and "tool_call_id" not in fields and "tool_call_ids" not in fields
         own = openai_chat.own_of_message(fields, named)
@@ -121,7 +121,7 @@ def _mended(fields: Fields, value: Raw, found: Shape, index: int, turn_id: str |
     else:
         # The mark of recorded turns that an agent program wrote; rare enough to be read here only.
         synthetic = role == "user" and fields.take_flag("synthetic")
-        placed = anthropic.read(fields, notes)
+        placed = anthropic.read(fields)
     fields.drop_rest()
     turn = place(placed, role, index, turn_id)
     if synthetic or ids_made or own:
@@ -129,18 +129,18 @@ def _mended(fields: Fields, value: Raw, found: Shape, index: int, turn_id: str |
     return turn
 
 
-def _read_item(fields: Fields, value: Raw, index: int) -> Turn:
+def _read_item(fields: Fields, index: int) -> Turn:
     own_id = fields.peek("id")
     own_id = own_id if own_id is not None and starts_with(own_id, b'"') else None
     item_id = _id(fields)
-    item = openai_responses.read_item(fields, value, own_id)
+    item = openai_responses.read_item(fields, own_id)
     own: Own | UnsetType = UNSET
     if item is None:
         named = fields.peek("role")
         role, is_tool = _role(fields)
         if is_tool:
             raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
-        item = role, openai_responses.read_message(fields, fields.notes)
+        item = role, openai_responses.read_message(fields)
         own = openai_responses.own_of_message(fields, named, own_id)
     role, placed = item
     blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
@@ -249,8 +249,11 @@ def _missing_role(fields: Fields) -> tuple[Role, bool]:
 
 def _holds_calls(fields: Fields) -> bool:
     """Whether a content has blocks that only an assistant writes."""
-    blocks = [Fields(block, "", fields.notes) for block in fields.objects("content") if block is not None]
-    return any(kind_named(block) in _CALL_TYPES or not _CALL_KEYS.isdisjoint(block.names()) for block in blocks)
+    blocks = filter(None, fields.objects("content"))
+    return any(
+        as_kind(block.get("type")) in _CALL_TYPES or any(block.get(key, _NULL) != _NULL for key in _CALL_KEYS)
+        for block in blocks
+    )
 
 
 def shape_of_message(fields: Fields, listed: Shape | None = None) -> Shape:

@@ -7,7 +7,8 @@ here: there is None, and the message is read tolerantly, by the same declaration
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from types import GenericAlias, UnionType
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
 
@@ -178,8 +179,7 @@ class StrictReader(Generic[_T]):
             lists: the way to the place to look at: names of lists, and an index in each.
             odd: where objects with other members are added, with what is declared of them.
         """
-        kind = fields.peek("type")
-        members = declared.get(b"" if kind is None else bytes(kind)) or declared.get(b"")
+        members = _members_of(fields.peek("type"), declared)
         kept = fields.members()
         if members is None:
             return kept
@@ -196,7 +196,9 @@ class StrictReader(Generic[_T]):
                 blocks.append(
                     None
                     if block is None
-                    else self._kept(Fields(block, place, fields.notes), members[name], inside, odd)
+                    else self._kept(
+                        Fields(fields.whole, place, fields.notes, members=block), members[name], inside, odd
+                    )
                 )
             if None in blocks:
                 return None
@@ -233,26 +235,30 @@ class StrictParts(Generic[_T]):
     """Reads the parts of a content that are healthy, where others of its parts or its message are not.
 
     Args:
-        parts: decodes a list of healthy parts.
+        kind: the type of a healthy part.
         read_one: the blocks of a part at a path, or None where it needs mending.
     """
 
-    def __init__(
-        self, parts: msgspec.json.Decoder[tuple[_T, ...]], read_one: Callable[[_T, str], list[Placed] | None]
-    ) -> None:
-        self._list = parts
+    def __init__(self, kind: Any, read_one: Callable[[_T, str], list[Placed] | None]) -> None:  # noqa: ANN401  a type
+        self._list: msgspec.json.Decoder[tuple[_T, ...]]
+        self._list, self._declared = _compiled(kind)
         self._read_one = read_one
 
-    def read(self, items: Sequence[Raw], path: str) -> dict[int, list[Placed]]:
+    def read(
+        self, items: Sequence[Raw], objects: Sequence[Mapping[str, Raw] | None], path: str
+    ) -> dict[int, list[Placed]]:
         """The blocks of each part that is healthy, in few decodes, by its index in the content at a path.
 
         A part that does not fit is left out and the others are decoded again; where many do not, none is read here.
+
+        Args:
+            items: the parts.
+            objects: the members of each.
+            path: where they stand.
         """
+        left = [at for at, members in enumerate(objects) if members is not None and self._is_declared(members)]
         # A part that is alone is as quickly mended.
-        if len(items) == 1:
-            return {}
-        left = list(range(len(items)))
-        for _ in range(_MISFITS + 1):
+        for _ in range(_MISFITS + 1 if len(items) > 1 and left else 0):
             try:
                 parts = self._list.decode(b"[%b]" % b",".join([items[at] for at in left]))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -264,6 +270,20 @@ class StrictParts(Generic[_T]):
             read = ((at, self._read_one(part, f"{path}.{at}")) for at, part in zip(left, parts, strict=True))
             return {at: placed for at, placed in read if placed is not None}
         return {}
+
+    def _is_declared(self, members: Mapping[str, Raw]) -> bool:
+        declared = _members_of(members.get("type"), self._declared)
+        return declared is not None and members.keys() <= declared.keys()
+
+
+@cache
+def _compiled(kind: Any) -> tuple[msgspec.json.Decoder[Any], Declared]:  # noqa: ANN401  a type, or a union of types
+    return msgspec.json.Decoder(GenericAlias(tuple, (kind, ...))), _declared_in(kind)
+
+
+def _members_of(kind: Raw | None, declared: Declared) -> dict[str, Any] | None:
+    """What is declared of the objects of a type, or of any object where types do not tell them apart."""
+    return declared.get(b"" if kind is None else bytes(kind)) or declared.get(b"")
 
 
 def _declared_in(kind: Any) -> Declared:  # noqa: ANN401  a type, or a union of types

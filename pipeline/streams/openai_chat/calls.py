@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from pipeline.history.readers.fields import derived_id
+from pipeline.history.readers.inputs import derived_id
 from pipeline.streams.blocks import Answer, BlockWriter
 from pipeline.streams.openai_chat.wire import Function, ToolCall
 
