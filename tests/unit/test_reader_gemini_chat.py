@@ -67,7 +67,7 @@ def test_an_answer_with_thoughts_calls_and_results():
     assert turn.id == "a1"
     assert turn.paths == ("lines.2.thoughts.0", "lines.2.content", "lines.2.toolCalls.0")
     assert turn.blocks[0].issuer == Issuer(provider="gemini", model="gemini-2.5-flash")
-    assert json.loads(turn.blocks[2].input) == {"of": "f__1"}
+    assert json.loads(bytes(turn.blocks[2].input)) == {"of": "f__1"}
     assert (found.conversation.model, found.fixes) == ("gemini-2.5-flash", ())
     assert found.skipped == {"session": 1}
 

@@ -267,7 +267,7 @@ def _native(part: _Part, path: str) -> list[Placed] | None:
 
 def _spelt_alike(part: Raw, keys: dict[str, Raw]) -> Raw:
     """A part with its own names and its members' in the first of the API's two spellings."""
-    if b"_" not in bytes(part):
+    if not _SNAKE.search(part):
         return part
     inner = {name: as_object(value, "") for name, value in keys.items() if starts_with(value, b"{")}
     if not any("_" in name for name in (*keys, *(name for given in inner.values() for name in given))):
