@@ -157,6 +157,8 @@ class Fitting(ABC):
                 content.append(shown.block)
                 if shown.fate != "kept":
                     piece = touched(piece, shown.code)
+        if content == result.content:
+            return piece
         return structs.replace(piece, block=structs.replace(result, content=content))
 
     def _touched(self, piece: Piece, code: str, detail: str) -> Piece:

@@ -29,7 +29,7 @@ from pipeline.targets._openai.speech import (
     system_message,
     system_messages,
 )
-from pipeline.targets.base import Encoded, Row, Setting, row, stub_for
+from pipeline.targets.base import STUB, Encoded, Row, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words, system_rows
 from pipeline.targets.head import WrittenHead, prompt_as_text
 
@@ -97,9 +97,23 @@ class ChatDialect(OpenAIDialect):
         self, message: Message, count: int, book: Book, rows: list[Row], *, final: bool
     ) -> tuple[list[Any], list[Waiting]]:
         pieces = OpenAIFitting(self._voice, book, "assistant").fit_message(message.pieces)
-        if not any(isinstance(piece.block, (Text, ToolUse)) for piece in pieces):
+        calls: list[dict[str, Any]] = []
+        texts: list[Text] = []
+        refusals: list[str] = []
+        thoughts: list[str] = []
+        for piece in pieces:
+            match piece.block:
+                case ToolUse() as use:
+                    calls.append(_call(use))
+                case Thinking(thinking=thought):
+                    thoughts.append(thought)
+                case Text() as text if text.refusal:
+                    refusals.append(text.text)
+                case Text() as text:
+                    texts.append(text)
+        if not (calls or texts or refusals):
             pieces.append(stub_for(message, book))
-        calls = [_call(piece.block) for piece in pieces if isinstance(piece.block, ToolUse)]
+            texts.append(Text(text=STUB))
         waiting: list[Waiting] = []
         if self._template.single_call and len(calls) > 1:
             pieces = _serialised(pieces, book)
@@ -109,17 +123,15 @@ class ChatDialect(OpenAIDialect):
             ]
             calls = calls[:1]
         rows += _assistant_rows(pieces, f"messages.{count}", count if waiting else None)
-        texts = [piece.block for piece in pieces if isinstance(piece.block, Text) and not piece.block.refusal]
         written: dict[str, Any] = {"role": "assistant", "content": None}
         for piece in message.pieces:
             if piece.own is not UNSET and piece.own.provider in self._voice.owners:
                 written |= piece.own.members
         if texts:
             written["content"] = content_of(texts, self._voice.parts)
-        refusals = [piece.block.text for piece in pieces if isinstance(piece.block, Text) and piece.block.refusal]
         if refusals:
             written["refusal"] = "\n".join(refusals)
-        reasoning = "\n".join(piece.block.thinking for piece in pieces if isinstance(piece.block, Thinking))
+        reasoning = "\n".join(thoughts)
         if reasoning or (calls and self._model.echo):
             written["reasoning_content"] = reasoning
         if calls:

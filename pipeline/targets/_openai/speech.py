@@ -156,7 +156,7 @@ class OpenAIFitting(Fitting):
             error = Text(text=f"{ERROR} {first.text}".rstrip() if first else ERROR)
             content = blocks = [error, *(blocks[1:] if first else blocks)]
         # What a fix says was there before is the result as it came.
-        piece = structs.replace(fitted, block=result)
+        piece = fitted if fitted.block is result else structs.replace(fitted, block=result)
         if self._voice.plain:
             texts = [block.text for block in blocks if isinstance(block, Text)]
             failed = bool(texts) and texts[0].startswith(ERROR)
@@ -166,6 +166,8 @@ class OpenAIFitting(Fitting):
         if call_id != result.tool_use_id:
             rewritten = structs.replace(result, tool_use_id=call_id)
             piece = self.book.change("id_rewritten", piece, rewritten, detail=call_id)
+        elif content == result.content:
+            return piece
         return structs.replace(piece, block=structs.replace(result, tool_use_id=call_id, content=content))
 
     def add_piece(self, piece: Piece) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct
 
 from pipeline.history.pieces import STRIPPED, Book, Message, Piece
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
@@ -160,9 +160,9 @@ class ResponsesProgress(Struct, frozen=True, array_like=True):
 
 
 class _Items:
-    """The items of one message, each with the places of its pieces, from the one with the number ``count`` on."""
+    """The items of one message, each with the places of its pieces; ``first`` says how many stand before them."""
 
-    def __init__(self, state: ResponsesProgress, book: Book) -> None:
+    def __init__(self, state: ResponsesProgress, first: int, book: Book) -> None:
         self.book = book
         self.asked = dict(state.asked)
         self.items: list[Any] = []
@@ -171,7 +171,7 @@ class _Items:
         self.lost = False
         self._said: list[Piece] = []
         self._said_stays = True
-        self._count = state.count
+        self._count = state.count + first
         self._ids = list(state.ids)
 
     @property
@@ -247,7 +247,7 @@ class ResponsesDialect(OpenAIDialect):
 
     def encode_message(self, message: Message, state: ResponsesProgress, *, final: bool) -> Encoded:  # noqa: ARG002  the API goes on with an answer as with anything else
         first = [] if state.count else self.system
-        written = _Items(structs.replace(state, count=state.count + len(first)), Book(NAME, self._voice.observed))
+        written = _Items(state, len(first), Book(NAME, self._voice.observed))
         message = in_common_words(message, written.book)
         {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
         if not written.items and any(piece.code != STRIPPED for piece in message.pieces):
