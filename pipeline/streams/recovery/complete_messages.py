@@ -80,6 +80,7 @@ def replace_said_again(context: Context, event: WholeMessage) -> list[Item]:
 def _promote_block(context: Context, message: Message, whole: WholeBlock) -> list[Item]:
     items = uncover_growing(message)
     before = message.block_said_before(likeness(whole)) if message.former is not None else None
+    # On the screen it stands once: as this message's, since this one may say more.
     items += [] if before is None else withdraw_block(before)
     ids = context.ids
     for_block = ids.for_streamed if context.whole_blocks else ids.for_promoted

@@ -266,6 +266,7 @@ def finished_turns(message: Message, first: int, prefix: str, issuer: str) -> li
                 incomplete=not all(block.confirmed for block in fresh),
             )
         )
+    # A result of a call that was taken back answers nothing, unless the call was made again under its id.
     withdrawn = {block.tool_id for block in message.blocks if block.withdrawn}
     withdrawn -= {block.tool_id for block in message.surviving()}
     for line in message.users:

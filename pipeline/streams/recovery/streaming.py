@@ -41,6 +41,7 @@ def start_again(context: Context, event: MessageStarted) -> list[Item]:
     items += leave_message(context, "next attempt")
     _begin_attempt(context, event)
     if context.whole_blocks:
+        # What came whole stays on the screen; a block that says it once more names the item that it repeats.
         context.message.said = [*before.said, *((block.likeness, block.item_id) for block in before.surviving())]
     return items
 
@@ -65,7 +66,7 @@ def open_block(context: Context, event: BlockStarted) -> list[Item]:
     before = message.block_at(event.index)
     if before is not None and not before.withdrawn and before.repeats(event, whole=context.complete_messages):
         if context.complete_messages:
-            return items
+            return items  # what streamed of it stays; the complete message tells what it lacks
         # An API never starts a block twice within an attempt: the first start was a part of one that is gone.
         items += withdraw_block(before)
     is_call = event.kind in CALLS and event.tool_id is not None
@@ -91,6 +92,7 @@ def extend_block(context: Context, event: BlockDelta) -> list[Item]:
     if block is None or block.index != event.index:
         block = message.block_at(event.index)
     if block is None or (block.confirmed and not context.complete_messages):
+        # Its stop has proven the block there: more words can only be another's, whose start was lost.
         return _open_for_delta(context, event)
     if block.confirmed:
         return []  # the complete message has told all of it
@@ -185,7 +187,7 @@ def stop_message(context: Context, _event: MessageStopped) -> list[Item]:
 def abandon_blocks(context: Context, event: MessageStopped) -> list[Item]:
     """Close the turn, give up the blocks that are named."""
     message = context.message
-    message.reason = None
+    message.reason = None  # it told how the part ended that is given up, and the turn is not whole without that
     for block in message.blocks:
         block.abandoned = block.abandoned or block.index >= (event.abandoned_from or 0)
     return stop_turn(context, message)
