@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -193,9 +194,10 @@ def _messages(
         # One message, as nearly always.
         said = [*pieces]
         return [(said if flat else _without_blanks(said, book, items=items), first)]
-    ids = {start.turn: start.id for start in starts}
+    ids = [first, *(start.id for start in starts)]
+    turns = [start.turn for start in starts]
     return [
-        (said if flat else _without_blanks(said, book, items=items), ids.get(said[0].turn) if at else first)
+        (said if flat else _without_blanks(said, book, items=items), ids[bisect(turns, said[0].turn) if at else 0])
         for at, said in enumerate(_parted(pieces, starts))
     ]
 
@@ -219,16 +221,20 @@ def _is_item(piece: Piece, beside: Counter[int]) -> bool:
 
 
 def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece]]:
-    """The pieces of one side by message; a result that was moved or made stands with those before it."""
-    turns = {start.turn for start in starts}
+    """The pieces of one side by message; a result that was moved or made stands with those before it.
+
+    The turn that begins a message may be gone from it, a call that nobody answered: the next of its turns does then.
+    """
+    turns = [start.turn for start in starts]
     parted: list[list[Piece]] = []
+    begun = 0
     for piece in pieces:
-        if not parted or piece.stays_system != parted[-1][0].stays_system:
+        place = begun if parted and _has_no_turn(piece) else bisect(turns, piece.turn)
+        if not parted or place > begun or piece.stays_system != parted[-1][0].stays_system:
             parted.append([piece])
-        elif piece.turn not in turns or piece.turn == parted[-1][0].turn or _has_no_turn(piece):
-            parted[-1].append(piece)
         else:
-            parted.append([piece])
+            parted[-1].append(piece)
+        begun = max(begun, place)
     return parted
 
 

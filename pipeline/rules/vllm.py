@@ -69,8 +69,8 @@ _TEMPLATES: tuple[tuple[re.Pattern[str], Template], ...] = tuple(
     (re.compile(pattern), known)
     for pattern, known in (
         (r"gemma-?[123]", _template("gemma", loose_order=False)),
-        (r"llama-?2", _template("llama-2", loose_order=False)),
-        (r"llama-?3", _template("llama-3", parallel=False)),
+        (r"llama-?2(?!\d)", _template("llama-2", loose_order=False)),
+        (r"llama-?3(?!\d)", _template("llama-3", parallel=False)),
         (r"devstral", _template("devstral", neighbours=False, **_MISTRAL)),
         (r"mistral-?(7b|nemo)|mixtral", _template("mistral-7b", neighbours=False, user_after_tool=False, **_MISTRAL)),
         (r"mistral|ministral|magistral|pixtral|codestral", _template("mistral", **_MISTRAL)),

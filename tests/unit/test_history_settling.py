@@ -86,6 +86,15 @@ def test_what_a_user_says_behind_an_answer_that_goes_is_said_in_the_turn_before(
     ]
 
 
+@pytest.mark.parametrize("first", [user(), {"role": "user", "content": [{"text": "go on"}]}])
+def test_a_message_stays_one_of_its_own_where_the_call_before_it_goes(first):
+    """The second is read as of several shapes, where each row is a message of its own."""
+    blank = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}
+    messages = [first, said(), called("a"), blank]
+    done = normalize(messages, to="openai-responses", policy={"missing_result": "drop"})
+    assert [item["content"] for item in json.loads(done.body)["input"]] == ["go on", "well", ""]
+
+
 def test_a_session_from_its_records_knows_how_long_a_call_has_been_waited_for():
     whole = session_of(user(), called("a"), user(), policy={"open_exchanges": 6})
     segments = [record for _, record in whole.take_segments(flush=True)]

@@ -64,6 +64,7 @@ from pipeline.rules.vllm import template_of
         (template_of, "meta-llama/Llama-2-7b-chat-hf", "llama-2"),
         (template_of, "meta-llama/Llama-3.1-8B-Instruct", "llama-3"),
         (template_of, "meta-llama/llama-4-maverick", "unknown"),
+        (template_of, "codellama/CodeLlama-34b-Instruct-hf", "unknown"),
         (template_of, "mistralai/Devstral-Small-2507", "devstral"),
         (template_of, "mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b"),
         (template_of, "open-mixtral-8x22b", "mistral-7b"),

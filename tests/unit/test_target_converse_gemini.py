@@ -137,6 +137,15 @@ def test_documents_have_names_of_their_own_and_a_text_beside_them():
     assert fixes == ["document_renamed", "document_text_added"]
 
 
+@pytest.mark.parametrize("name", ["資料 (最終)", "a.pdf"])
+def test_a_document_that_is_renamed_has_its_own_name_in_the_detail(name):
+    own = {"document": {"format": "txt", "name": name, "source": {"text": "w"}}}
+    named = {"type": "document", "title": name, "source": {"type": "text", "media_type": "text/plain", "data": "w"}}
+    for block in (own, named):
+        done = normalize([user({"type": "text", "text": "q"}, block)], to="bedrock-converse")
+        assert [(fix.code, fix.detail) for fix in done.fixes] == [("document_renamed", name)]
+
+
 def test_documents_of_converses_own_kind_come_through():
     own = {"document": {"format": "txt", "name": "a", "source": {"text": "words"}}}
     ill = {"document": {"format": "txt", "name": "b", "source": {"text": "words", "bytes": "dw=="}}}

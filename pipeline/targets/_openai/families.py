@@ -95,8 +95,8 @@ _STRICT_MISTRAL: Final = Template(short_ids=True, prefix=True, answer_first=True
 _TEMPLATES: Final = tuple(
     (re.compile(pattern), template)
     for pattern, template in (
-        (r"gemma-?[123]|llama-?2", Template(plain=True, reasoning=False)),
-        (r"llama-?3", Template(single_call=True, neighbours=True, reasoning=False)),
+        (r"gemma-?[123]|llama-?2(?!\d)", Template(plain=True, reasoning=False)),
+        (r"llama-?3(?!\d)", Template(single_call=True, neighbours=True, reasoning=False)),
         (r"devstral|mistral-?(7b|nemo)|mixtral", _STRICT_MISTRAL),
         (r"mistral|ministral|magistral|pixtral|codestral|voxtral", _MISTRAL),
         (r"qwen|glm-4|gpt-oss", Template(neighbours=True)),

@@ -92,10 +92,11 @@ class ConverseFitting(Fitting):
         if document.citations is not UNSET and not _is_switch(document.citations):
             bare = structs.replace(piece.block, citations=UNSET)
             piece = self.book.change("citations_dropped", piece, bare, bytes(document.citations).decode())
-        title = self._title(document.title or "")
+        name = document.title or ""
+        title = self._title(name)
         if title == document.title:
             return piece
-        return self.book.change("document_renamed", piece, structs.replace(piece.block, title=title), title)
+        return self.book.change("document_renamed", piece, structs.replace(piece.block, title=title), name)
 
     def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
         """Converse's own members that the canonical form has no block for."""
@@ -103,10 +104,11 @@ class ConverseFitting(Fitting):
             return None
         if unknown.kind != "document":
             return piece
-        title = self._title(name_of(unknown))
-        if title == name_of(unknown):
+        name = name_of(unknown)
+        title = self._title(name)
+        if title == name:
             return piece
-        return self.book.change("document_renamed", piece, named(unknown, title), title)
+        return self.book.change("document_renamed", piece, named(unknown, title), name)
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
         """Error results are text only, as Claude has it; Nova takes no documents in results (BED-25)."""

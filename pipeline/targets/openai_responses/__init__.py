@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.history.pieces import STRIPPED, Book, Message, Piece
+from pipeline.history.pieces import STRIPPED, Book, Message, Piece, is_blank
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
 from pipeline.targets._openai.parameters import (
     Function,
@@ -195,10 +195,11 @@ class _Items:
 
     def say(self, piece: Piece) -> None:
         """Say a text of the assistant's; an item of the provider's own stays one."""
-        own = self._said and not (self._said[0].own is piece.own is UNSET)
-        # An item has one id: what came as two items stays two.
-        if own and self._said[0].turn != piece.turn:
-            self.put_said()
+        if self._said and self._said[0].turn != piece.turn:
+            own = not (self._said[0].own is piece.own is UNSET)
+            # An item has one id: what came as two items stays two. A text that says nothing stands beside no other.
+            if own or is_blank(piece) or is_blank(self._said[-1]):
+                self.put_said()
         if not self._said:
             self._said_stays = not self.lost
         self._said.append(piece)
