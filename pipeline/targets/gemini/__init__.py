@@ -66,8 +66,10 @@ class GeminiDialect(ListDialect):
         if message.role == "assistant":
             called = {piece.block.id: piece for piece in pieces if isinstance(piece.block, ToolUse)}
             calls = {call_id: piece.block.name for call_id, piece in called.items()}  # type: ignore[union-attr]  # calls
+            # Beside a call with its id, one without would take the results of both.
+            named = self._newer or any(shows_id(piece, calls[each], always=False) for each, piece in called.items())
             unnamed = frozenset(
-                call_id for call_id, piece in called.items() if not shows_id(piece, calls[call_id], always=self._newer)
+                each for each, piece in called.items() if not shows_id(piece, calls[each], always=named)
             )
         else:
             pieces = in_order(pieces, calls, book)

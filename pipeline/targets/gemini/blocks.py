@@ -299,7 +299,8 @@ def _shown(part: Signed, calls: Mapping[str, str], unnamed: Container[str], *, a
         case ToolResult() as result:
             # One that answers no call has nobody's name, which the API refuses.
             name = calls.get(result.tool_use_id, "")
-            is_named = result.tool_use_id not in unnamed and shows_id(part.piece, name, always=always)
+            known = result.tool_use_id in calls
+            is_named = result.tool_use_id not in unnamed and shows_id(part.piece, name, always=always or known)
             named = {"id": result.tool_use_id} if is_named else {}
             content = result.content if isinstance(result.content, list) else ()
             media = [_medium(each) for each in content if not isinstance(each, Text)]
