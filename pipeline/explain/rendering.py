@@ -220,7 +220,9 @@ _STREAMS_INTRO = (
     "this page is made. What streamed stays unconfirmed until a complete message holds it; of an API, which repeats "
     "nothing, a block's stop and the message's stop reason confirm it. A program that tells nothing but whole blocks "
     "(`codex-cli`) confirms each by telling it, and keeps what an attempt said that was cut: nothing is withdrawn, and "
-    "what the next attempt says again is marked. An input that is not named in a state cannot come there."
+    "what the next attempt says again is marked. One that does not tell its attempts (`gemini-cli`) has what may be a "
+    "second one marked, and what its own transcript does not hold withdrawn in the end "
+    "(`pipeline/streams/recovery/transcript.py`). An input that is not named in a state cannot come there."
 )
 
 

@@ -133,11 +133,33 @@ def test_a_result_that_the_stream_lost_is_told():
     assert bytes(entry.result.content) == b'[{"type":"text","text":"held"}]'
 
 
-def test_the_transcript_of_another_session_changes_nothing_and_is_told():
+UNREADABLE = "the transcript cannot be read in full"
+ODD = {"id": "1", "name": "f", "parts": 5}
+
+
+@pytest.mark.parametrize(
+    ("transcript", "message"),
+    [
+        pytest.param([head("another"), answer(2, "No")], "the transcript is of another session", id="another session"),
+        pytest.param([head(), answer(2, "No"), 17], UNREADABLE, id="a line that is no object"),
+        pytest.param([head(), answer(2, "No") | {"toolCalls": 1}], UNREADABLE, id="a message that is none"),
+        pytest.param([head(), prompt(2) | {"content": [{"functionResponse": ODD}]}], UNREADABLE, id="a result's parts"),
+        pytest.param([head(), answer(2, "No\ud83d")], UNREADABLE, id="half a character"),
+    ],
+)
+def test_a_transcript_that_cannot_be_used_changes_nothing_and_is_told(transcript, message):
     lines = joined([init(0), *words("Hello"), DONE])
-    items = list(recover(lines, "gemini-cli", transcript=joined([head("another"), answer(2, "No")])))
+    items = list(recover(lines, "gemini-cli", transcript=joined(transcript)))
     assert shown(items) == [(FIRST, "Hello", "stream", "end")]
-    assert [item.message for item in items if isinstance(item, AgentError)] == ["the transcript is of another session"]
+    assert [item.message for item in items if isinstance(item, AgentError)] == [message]
+
+
+def test_a_transcript_that_is_cut_inside_a_line_changes_nothing():
+    lines, whole = joined([init(0), *words("Hello"), DONE]), joined([head(), prompt(1), answer(2, "Hello")])
+    document = json.dumps(head() | {"messages": [prompt(1), answer(2, "Hello")]}, indent=1).encode()
+    for cut in (whole[:-5], document[:-5]):
+        assert shown(recover(lines, "gemini-cli", transcript=cut)) == [(FIRST, "Hello", "stream", "end")]
+    assert shown(recover(lines, "gemini-cli", transcript=b"\n\n")) == [(FIRST, "Hello", "stream", "end")]
 
 
 def test_of_a_session_that_is_resumed_each_run_has_its_own_part():

@@ -13,11 +13,12 @@ A transcript may be of many runs, if a session is resumed: this run's part begin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
 
+from pipeline.errors import InputError
 from pipeline.history.readers.fields import Notes
 from pipeline.history.readers.gemini_chat import Chat, Message, turns_of
 from pipeline.model import Block, Text, ToolResult, ToolUse, Unknown
@@ -29,13 +30,13 @@ from pipeline.streams.recovery.render import FinishedTurn, finished_turn, whole_
 from topics.items import AgentError, Doubt, Item, ItemCompleted, ItemResult, ItemRetracted
 
 _Placed: TypeAlias = tuple[Block, str]
+_UNREADABLE: Final = "the transcript cannot be read in full"
 
 
 class HeldBlock(Struct):
     """A text or a call that a transcript holds. ``final``: it ends an answer, of which nobody knows the end."""
 
     block: Text | ToolUse
-    path: str
     final: bool
 
     @property
@@ -90,7 +91,7 @@ class Transcript(Struct):
     def _read(self, data: bytes) -> None:
         for line in data.split(b"\n") if data else ():
             self.chat.read_line(line)
-            self.read = True
+            self.read = self.read or (not line.isspace() and bool(line))
 
     def holds_turns(self) -> bool:
         return self.expected and not self.over
@@ -98,20 +99,22 @@ class Transcript(Struct):
     def compare(self, shown: Sequence[ShownBlock], ids: Ids) -> tuple[list[Item], list[FinishedTurn] | None]:
         """What the transcript changes on the screen, and the run's turns as it has them, if it is this run's.
 
-        Afterwards nothing of it is kept.
+        One that is another session's, or that cannot be read in full, changes nothing. Nothing of it is kept.
         """
-        own = not (self.session and self.chat.session_id) or self.session == self.chat.session_id
-        if not own:
-            error = AgentError(message="the transcript is of another session", code="transcript", seq=ids.next_number())
-            self._forget()
-            return [error], None
         messages = self.chat.messages()
-        ours = [one for one in messages if self._is_of_run(one[0])]
-        placed = [
-            (message, role, blocks)
-            for message, line in ours
-            for role, blocks in turns_of(message, line, messages, Notes())
-        ]
+        fault, placed = self._fault(), []
+        try:
+            placed = [
+                (message, role, blocks)
+                for message, line in messages
+                if not fault and self._is_of_run(message)
+                for role, blocks in turns_of(message, line, messages, Notes())
+            ]
+        except (InputError, RecursionError):
+            fault = _UNREADABLE
+        if fault:
+            self._forget()
+            return [AgentError(message=fault, code="transcript", seq=ids.next_number())], None
         held = [block for message, role, blocks in placed if role == "assistant" for block in _held(message, blocks)]
         results = {
             block.tool_use_id: block for _, _, blocks in placed for block, _ in blocks if isinstance(block, ToolResult)
@@ -123,6 +126,12 @@ class Transcript(Struct):
         self.until = max((message.timestamp for message, _ in messages), default="")
         self._forget()
         return items, turns
+
+    def _fault(self) -> str:
+        """Why nothing can be made of it; ``""`` where all is well."""
+        if self.session and self.chat.session_id and self.session != self.chat.session_id:
+            return "the transcript is of another session"
+        return _UNREADABLE if self.chat.begun or "unreadable" in self.chat.skipped else ""
 
     def _is_of_run(self, message: Message) -> bool:
         """Whether a message was written in this run; where no line of the run's says when it began, since the last."""
@@ -137,9 +146,9 @@ class Transcript(Struct):
 
 def _held(message: Message, blocks: Sequence[_Placed]) -> Iterator[HeldBlock]:
     """The texts and calls of an answer; thoughts never streamed, and are for the log alone."""
-    for block, path in blocks:
+    for block, _ in blocks:
         if isinstance(block, (Text, ToolUse)):
-            yield HeldBlock(block, path, isinstance(block, Text) and not message.tool_calls)
+            yield HeldBlock(block, isinstance(block, Text) and not message.tool_calls)
 
 
 def _changes(
