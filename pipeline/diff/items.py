@@ -34,8 +34,11 @@ def compare_items(before: Sequence[Published], after: Sequence[Published]) -> It
     """What a screen would show otherwise, and what the other records of the topic say otherwise."""
     if [_identity(record) for record in before] == [_identity(record) for record in after]:
         return
-    for one, other in zip(_reduced(before), _reduced(after), strict=True):
-        yield from _compare_sequences("item", one, other)
+    one, other = _reduced(before), _reduced(after)
+    if one == other:
+        return
+    yield from _compare_sequences("item", one.items(), other.items())
+    yield from _compare_sequences("item", one.records(), other.records())
 
 
 def compare_recorded(before: Iterable[Published], after: Iterable[Published]) -> Iterator[Change]:
@@ -55,11 +58,30 @@ def _recorded(side: Iterable[Published]) -> list[_Piece]:
     return list(found.values())
 
 
-def _reduced(side: Iterable[Published]) -> tuple[list[_Piece], list[_Piece]]:
-    """The items that are on the screen, and the records that are of no item, each once."""
+class _Screen(Struct):
+    """What records of items add up to.
+
+    Attributes:
+        entries: the items that are on the screen.
+        beside: what else is said of an item, by its id.
+        others: the records that are of no item, each once, by what makes them the same.
+    """
+
+    entries: list[Entry]
+    beside: dict[str, dict[str, Any]]
+    others: list[tuple[object, bytes]]
+
+    def items(self) -> list[_Piece]:
+        return [_screen_item(entry, self.beside.get(entry.item_id, {})) for entry in self.entries]
+
+    def records(self) -> list[_Piece]:
+        return [_other(read_json(value)) for _, value in self.others]
+
+
+def _reduced(side: Iterable[Published]) -> _Screen:
     view = View()
     beside: dict[str, dict[str, Any]] = defaultdict(dict)
-    others: dict[object, _Piece] = {}
+    others: dict[object, bytes] = {}
     # What was spoken of last. A record without an id or a number that comes once more behind the same is the same.
     last: object = None
     for record in side:
@@ -68,7 +90,8 @@ def _reduced(side: Iterable[Published]) -> tuple[list[_Piece], list[_Piece]]:
             item = _ITEMS.decode(value)
         except msgspec.DecodeError:
             # Of a type that a later version knows.
-            others[last, value] = _other(read_value(record, _read_object))
+            read_value(record, _read_object)
+            others[last, value] = value
             continue
         view.apply(item)
         match item:
@@ -85,11 +108,11 @@ def _reduced(side: Iterable[Published]) -> tuple[list[_Piece], list[_Piece]]:
                 pass
             case _ if getattr(item, "seq", -1) >= 0:
                 last = type(item), getattr(item, "seq", -1)
-                others[last] = _other(read_json(value))
+                others[last] = value
             case _:
-                others[last, value] = _other(read_json(value))
+                others[last, value] = value
         last = getattr(item, "item_id", last)
-    return [_screen_item(entry, beside[entry.item_id]) for entry in view.entries], list(others.values())
+    return _Screen(view.entries, dict(beside), list(others.items()))
 
 
 def _other(content: dict[str, Json]) -> _Piece:

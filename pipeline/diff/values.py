@@ -21,6 +21,9 @@ class Number(NamedTuple):
     text: str
 
 
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
+
+
 def read_json(text: bytes) -> Json:
     """JSON with its numbers as they are written.
 
@@ -28,7 +31,7 @@ def read_json(text: bytes) -> Json:
         ValueError: it is not JSON, or not UTF-8.
         RecursionError: it is nested too deeply.
     """
-    return json.loads(text.decode(), parse_int=Number, parse_float=Number, parse_constant=Number)
+    return _DECODER.decode(text.decode())
 
 
 class _Absent:

@@ -17,7 +17,7 @@ from pipeline.diff.summary import LIMITED
 from pipeline.replay.plan import Plan
 from pipeline.replay.spool import Both
 from pipeline.stages.base import Record
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics import headers as names
 
 
@@ -31,19 +31,19 @@ class Place(NamedTuple):
 
 def behind(topic: str, record: Published | Record) -> Place | None:
     """The record of an input that led to this one, where it says so; items and recorded turns do not."""
-    said = {name: value.decode("utf-8", "replace") for name, value in record.headers}
+    if topic in {SESSION_ITEMS, AGENT_TURNS}:
+        return None
     if topic == HISTORY_FIXES:
         try:
             fix = _FIX.decode((record.value if isinstance(record, Record) else record.read()) or b"")
         except msgspec.DecodeError:
             return None  # whoever compares it says so
         return Place(PROVIDER_EVENTS if fix.source else AGENT_TURNS, record.partition, fix.offset)
+    said = {name: value.decode("utf-8", "replace") for name, value in record.headers}
     if topic == PROVIDER_REQUESTS:
         found = said.get(names.CAUSE, "").split("/")
-    elif topic == DEAD_LETTERS:
-        found = [said.get(name, "") for name in (names.ERROR_TOPIC, names.ERROR_PARTITION, names.ERROR_OFFSET)]
     else:
-        return None
+        found = [said.get(name, "") for name in (names.ERROR_TOPIC, names.ERROR_PARTITION, names.ERROR_OFFSET)]
     if len(found) == 3 and found[1].isdigit() and found[2].isdigit():
         return Place(found[0], int(found[1]), int(found[2]))
     return None
@@ -86,6 +86,7 @@ class Coverage:
     def __init__(self, sides: tuple[Side, Side]) -> None:
         self._sides = sides
         self._plans = [side.plan for side in sides if side.plan is not None]
+        self._ranged = [plan for plan in self._plans if plan.ranges is not None]
         self._uncompared = {
             (each.session, each.topic): _WHY[each.why] for plan in self._plans for each in plan.uncompared
         }
@@ -132,11 +133,11 @@ class Coverage:
     def _covers_stream(self, session: bytes, record: Published, left_out: set[str]) -> bool:
         if PROVIDER_EVENTS in left_out and record.topic in {SESSION_ITEMS, AGENT_TURNS}:
             return False
-        if record.topic == AGENT_TURNS:
+        if record.topic == AGENT_TURNS or not self._ranged:
             # A recorded turn does not say of which run it is.
-            return all(plan.ranges is None for plan in self._plans)
+            return not self._ranged
         run = texts(record).get(names.RUN)
-        return all(plan.covers_run(_text(session), run) for plan in self._plans)
+        return all(plan.covers_run(_text(session), run) for plan in self._ranged)
 
     def _is_forgotten(self, session: bytes) -> bool:
         return any(plan.forgets(session) for plan in self._plans)
