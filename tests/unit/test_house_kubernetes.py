@@ -2,19 +2,15 @@
 
 import json
 import runpy
-import warnings
 from pathlib import Path
 
 import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 
 from pipeline.config import load_config
 from topics.rights import roles
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import kubernetes_validate
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "deploy" / "kubernetes"
