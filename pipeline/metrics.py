@@ -127,6 +127,7 @@ DEAD_LETTER_CODES = (
     "bad_record",
     "bad_snapshot",
     "bad_status",
+    "bad_transcript",
     "chained",
     "empty",
     "expired",

@@ -42,6 +42,8 @@ def test_there_is_a_page_for_each_target_and_no_other():
         "consuming.md",
         "items.md",
         "data.md",
+        "deploy.md",
+        "diff.md",
         "operating.md",
         "replay.md",
         "security.md",
