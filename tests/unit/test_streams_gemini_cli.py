@@ -104,13 +104,13 @@ CALL = '{"command":"ls","n":1}'
             id="a call again, with the first one's result before it",
         ),
         pytest.param(
-            [*map(after, (100, 1099, 1100), words("Slow", " but", " steady")), DONE],
+            [*map(after, (600, 1099, 1100), words("Slow", " but", " steady")), DONE],
             [("Slow but steady", "end")],
             id="pauses that are too short",
         ),
         pytest.param(
             [
-                *map(after, (100, 1100, 1200), words("The answ", "Let me", " think.")),
+                *map(after, (100, 600, 1000), words("The answ", "Let me", " think.")),
                 after(1300, call("1")),
                 result("1"),
             ],
