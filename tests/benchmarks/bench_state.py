@@ -102,14 +102,15 @@ async def seconds_until_ready(fleet):
     return took
 
 
-async def resident_after(fleet, place, sessions, turns):
-    """All sessions' turns through one worker, turn by turn over all of them: each is cold when it comes again."""
+async def resident_after(fleet, place, sessions, turns, burst):
+    """All sessions' turns through one worker, some at a time over all of them: each is cold when it comes again."""
     worker = fleet.start()
     await worker.ready(60)
     rows = (
         (AGENT_TURNS, b"session-%d" % session, turn((said if at % 2 else user)(words(300))), [])
-        for at in range(turns)
+        for first in range(0, turns, burst)
         for session in range(sessions)
+        for at in range(first, min(first + burst, turns))
     )
     async with lab.Feeder(*place, 1_000_000, rows) as feeder:
         await feeder.wait()
@@ -119,7 +120,8 @@ async def resident_after(fleet, place, sessions, turns):
     return resident
 
 
-async def one_worker(sessions, turns, server, directory):
+async def one_worker(options, server, directory):
+    sessions, turns = options.sessions, options.turns
     port = kafka_broker.free_port()
     place = (server.bootstrap, "")
     found = directory / "resident"
@@ -129,7 +131,7 @@ async def one_worker(sessions, turns, server, directory):
     ):
         if not found.exists():
             await lab.make_topics(*place)
-            found.write_text(str(await resident_after(disk, place, sessions, turns)))
+            found.write_text(str(await resident_after(disk, place, sessions, turns, options.burst)))
         resident = int(found.read_text())
         with_volume = await seconds_until_ready(disk)
         without = await seconds_until_ready(memory)
@@ -149,6 +151,7 @@ def main():
     parser = measure.arguments(__doc__)
     parser.add_argument("--sessions", type=int, default=2_000, help="100000 is what the budget is for")
     parser.add_argument("--turns", type=int, default=50)
+    parser.add_argument("--burst", type=int, default=10, help="turns of a session in a row")
     parser.add_argument("--keep", type=Path, help="where all of it stays, and is found by a second call")
     parser.add_argument("--only", nargs="+", choices=["bytes", "worker"], default=["bytes", "worker"])
     options = parser.parse_args()
@@ -158,7 +161,7 @@ def main():
         bytes_of_state("results of open calls", TurnsStage, results_of_open_calls, SIZES[:-1])
         bytes_of_state("small deltas of one message", EventsStage, small_deltas)
     if "worker" in options.only:
-        measure.on_a_broker(lambda *place: one_worker(options.sessions, options.turns, *place), options.keep)
+        measure.on_a_broker(lambda *place: one_worker(options, *place), options.keep)
 
 
 if __name__ == "__main__":
