@@ -133,7 +133,9 @@ class PartitionState:
             self._on_disk = False
 
     def close(self) -> None:
+        """Let go of the sessions at once: what refers to a closed partition may live until garbage is collected."""
         self._close_disk()
+        self.stage, self._store = self._runtime.stages[self._place[0]](self._place[1]), PackedRecords(0)
         self._runtime.open_partitions -= 1
         self._runtime.metrics.on_levels(*self._place, {})
 

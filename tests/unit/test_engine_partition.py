@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -269,6 +270,15 @@ async def test_the_end_and_a_rebalance_do_not_wait_for_the_commit_interval(make)
         actor.resume()
         await actor.close()
     assert broker.values == [b"0:1"]
+
+
+async def test_a_closed_partition_holds_no_sessions(make):
+    _, actor, _ = await make()
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: actor.next == 1)
+    stage = weakref.ref(actor._kept.stage)
+    await actor.close()
+    assert stage() is None
 
 
 async def test_a_batch_is_bounded_in_records_and_bytes_but_takes_one_at_least(make):
