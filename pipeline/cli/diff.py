@@ -258,15 +258,19 @@ def report(names: tuple[str, str], summary: Summary) -> Iterator[str]:
 
 def _tally_lines(tally: Tally, which: str) -> Iterator[str]:
     counted = ", ".join(f"{number:,} {what}" for what, number in tally.counts.items())
-    yield f"{tally.sessions:,} sessions compared{which}: {tally.differing:,} differ{f' ({counted})' if counted else ''}"
+    yield f"{_sessions(tally.sessions)} compared{which}: {tally.differing:,} differ{f' ({counted})' if counted else ''}"
     for kind in tally.ranked():
-        yield f"{kind.count:8,} in {kind.sessions:,} sessions  {kind.subject} {kind.how}: {_in_line(kind.label)}"
+        yield f"{kind.count:8,} in {_sessions(kind.sessions)}  {kind.subject} {kind.how}: {_in_line(kind.label)}"
         for session, change in kind.examples:
             again = f"  and in {change.again:,} later requests" if change.again else ""
             yield f"{'':10}{_in_line('  '.join(filter(None, (session, change.place, change.path))))}{again}"
             yield from (f"{'':12}{_in_line(line)}" for line in change.lines[:_LINES])
             if len(change.lines) > _LINES:
                 yield f"{'':12}… {len(change.lines) - _LINES} more lines"
+
+
+def _sessions(number: int) -> str:
+    return f"{number:,} session{'' if number == 1 else 's'}"
 
 
 def _in_line(text: str) -> str:

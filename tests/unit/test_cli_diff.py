@@ -106,7 +106,7 @@ def test_people_read_the_same_in_lines(both):
     text = diff(*both).stdout
     assert "3 sessions compared: 1 differ" in text
     assert (
-        "       1 in 1 sessions  request changed: anthropic block text\n"
+        "       1 in 1 session  request changed: anthropic block text\n"
         "          s2  anthropic agent.turns.v1/0/1  messages.0.content.0.text\n"
         "            -three\n"
         "            +Three\n"
@@ -225,7 +225,7 @@ def test_a_session_of_several_versions_is_counted_apart(both, tmp_path):
     mixed = folder(tmp_path / "c", outputs, session(b"s2", "three"), session(b"s3", "five"))
     done = diff(both[0], mixed, "--expect-none")
     assert done.exit_code == 0
-    assert "1 sessions compared that several versions wrote, counted apart: 1 differ" in done.stdout
+    assert "1 session compared that several versions wrote, counted apart: 1 differ" in done.stdout
 
 
 def test_a_folder_that_is_no_dry_run_or_not_finished_is_said(both, tmp_path):

@@ -99,6 +99,23 @@ def test_records_may_come_in_any_order(records):
     assert compare_session("s1", side(OUTPUTS), records).changes == ()
 
 
+def test_bodies_are_read_where_they_differ_and_nowhere_else():
+    requests = [each for each in OUTPUTS if each.topic == PROVIDER_REQUESTS]
+    changed = [*requests[:-1], with_value(requests[-1], requests[-1].value + b" ")]
+    read = []
+
+    def noting(outputs):
+        return [
+            structs.replace(record, read=lambda record=record: (read.append(record.digest), record.read())[1])
+            for record in side(outputs)
+        ]
+
+    assert compare_session("s1", noting(requests), noting(requests)).changes == ()
+    assert read == []
+    assert len(compare_session("s1", noting(requests), noting(changed)).changes) == 1
+    assert len(read) == 2
+
+
 def test_what_is_published_twice_is_there_once():
     assert changes(OUTPUTS, [each for output in OUTPUTS for each in (output, output)]) == []
 
