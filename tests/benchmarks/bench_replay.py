@@ -62,7 +62,7 @@ async def watched(bootstrap, topic, lines, side):
                 if not base:
                     base, first, spent = total, now, bench_worker.cpu_seconds(side.pid)
                 seen, last, so_far = total, now, bench_worker.cpu_seconds(side.pid)
-            elif base and now - last > bench_worker.QUIET_SECONDS:
+            elif base and now - last > bench_worker.QUIET_SECONDS and await bench_worker.at_end(bootstrap, topic):
                 break
             if now - max(last, began) > bench_worker.PATIENCE_SECONDS:
                 break
