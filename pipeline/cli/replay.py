@@ -185,19 +185,23 @@ def _dry_run(
     for number in ours:
         if folders.is_done(directory, number):
             bar.note({(topic, number): plan.ends[topic][number] for topic in INPUTS})
-    run_dry(
-        work,
-        _factories(work, plan),
-        [number for number in ours if not folders.is_done(directory, number)],
-        partial(folders.PartitionFiles, directory),
-        structs.replace(scope_of(work, plan.ends), rate=rate),
-        tuning=Tuning(batch_records=config.batch_records, batch_bytes=config.batch_bytes),
-        objects=open_objects(work),
-        on_progress=bar.note,
-    )
+    code = Exit.CLEAN
+    try:
+        run_dry(
+            work,
+            _factories(work, plan),
+            [number for number in ours if not folders.is_done(directory, number)],
+            partial(folders.PartitionFiles, directory),
+            structs.replace(scope_of(work, plan.ends), rate=rate),
+            tuning=Tuning(batch_records=config.batch_records, batch_bytes=config.batch_bytes),
+            objects=open_objects(work),
+            on_progress=bar.note,
+        )
+    except KeyboardInterrupt:
+        code = Exit.DOWN
     bar.close()
     left = folders.unfinished(directory)
-    _end(plan, {"replay": plan.id, "folder": str(directory), "partitions_left": len(left)}, int(Exit.CLEAN))
+    _end(plan, {"replay": plan.id, "folder": str(directory), "partitions_left": len(left)}, int(code))
 
 
 def _factories(config: Config, plan: Plan) -> Mapping[str, StageFactory]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import groupby
 from typing import Literal, TypeAlias
 
@@ -27,6 +28,8 @@ Stretch: TypeAlias = tuple[int, int]
 
 INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
 _PATTERN = frozenset("*?[")
+# Sessions of which it is known whether they are taken: a pattern costs more than a record.
+_REMEMBERED = 10_000
 
 
 class Place(Struct, frozen=True, order=True):
@@ -148,7 +151,7 @@ class PlannedStage:
         self._stage = stage
         self._plan = plan
         self._skipped = {each.session for each in plan.uncompared if each.topic == stage.topic}
-        self._taken: dict[bytes, bool] = {}
+        self._takes = lru_cache(_REMEMBERED)(self._takes_session)
 
     def process(self, records: Sequence[Record]) -> Result:
         result = Result()
@@ -164,11 +167,11 @@ class PlannedStage:
     def _is_taken(self, record: Record) -> bool:
         if not record.key:  # of no session, and a dead letter
             return not self._plan.selection.sessions and self._plan.covers(self.topic, record.partition, record.offset)
-        taken = self._taken.get(record.key)
-        if taken is None:
-            session = record.key.decode("utf-8", "replace")
-            taken = self._taken[record.key] = session not in self._skipped and self._plan.takes(session)
-        return taken
+        return self._takes(record.key)
+
+    def _takes_session(self, key: bytes) -> bool:
+        session = key.decode("utf-8", "replace")
+        return session not in self._skipped and self._plan.takes(session)
 
     def _is_shown(self, record: Record) -> bool:
         if self._plan.covers(self.topic, record.partition, record.offset):

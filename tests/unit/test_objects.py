@@ -68,6 +68,14 @@ async def test_a_pipeline_has_a_folder_of_its_own(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["replay.7.reknit"]
 
 
+async def test_who_replays_reads_the_live_pipelines_objects_and_writes_its_own(tmp_path):
+    settings = ObjectSettings(url=f"file://{tmp_path}")
+    key = await open_objects(SimpleNamespace(prefix="p.", objects=settings)).put(SESSION, b"value")
+    own = open_objects(SimpleNamespace(prefix="p.replay.7.", objects=settings))
+    assert await own.of_pipeline("p.").get(SESSION, key) == b"value"
+    assert await own.forget(SESSION) == 0
+
+
 async def test_all_of_a_session_is_forgotten_and_nothing_of_another(store):
     for value in (b"one", b"two"):
         await store.put(SESSION, value)
