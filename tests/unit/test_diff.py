@@ -393,6 +393,16 @@ def test_a_target_that_writes_otherwise_shows_in_its_own_requests(monkeypatch):
                                            '+{"n":1,"big":1180591620717411303424}'), 1)  # fmt: skip
 
 
+@pytest.mark.parametrize(("target", "path"), [("claude-cli", "message.content"), ("copilot-cli", "")])
+def test_in_a_history_that_is_one_text_a_line_that_differs_is_told_once(target, path):
+    def talk(word):
+        turns_of_it = [user("one"), said("a"), user(word), said("b"), user("three"), said("c"), user("four")]
+        return processed(turns(OPENED | {"targets": [target]}, *appended(*turns_of_it, said("d"), user("five"))))
+
+    found = [each for each in compared(talk("two"), talk("2")).changes if each.again]
+    assert [(each.path, each.again) for each in found] == [(path, 2)]
+
+
 def test_what_was_added_is_named_where_it_stands_behind_what_went():
     body = read(LAST)
     del body["messages"][0]
