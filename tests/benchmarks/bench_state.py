@@ -4,8 +4,8 @@
 
 The first part needs nothing: bytes of the changelog for each record, one a batch, which is the worst that can be. The
 second runs a real worker on a real Kafka (Java 17, `deploy/kafka`) and looks at its resident memory, and at how soon it
-is ready again with its volume and without. At its full size it takes an hour and 30 GB of disk; where its directory was
-kept, the same command starts on what stands there and only measures how soon the worker is ready.
+is ready again with its volume and without. At its full size it takes half an hour and 30 GB of disk; where its
+directory was kept, the same command starts on what stands there and only measures how soon the worker is ready.
 """
 
 import json
@@ -42,11 +42,12 @@ def turn(message):
     return json.dumps({"type": "turn.appended", "message": message}).encode()
 
 
+TEXT = " ".join(chance.choices(WORDS, k=200_000))
+
+
 def words(length):
-    text = ""
-    while len(text) < length:
-        text += chance.choice(WORDS) + " "
-    return text[:length]
+    at = chance.randrange(len(TEXT) - length)
+    return TEXT[at : at + length]
 
 
 def settled_turns(count):
@@ -105,16 +106,25 @@ async def seconds_until_ready(fleet):
     return took
 
 
-async def resident_after(fleet, place, sessions, turns, burst):
-    """All sessions' turns through one worker, some at a time over all of them: each is cold when it comes again."""
+def rows_of(sessions, turns, restored, burst):
+    """All sessions' records: a history, then more turns, some at a time; each session is cold when it comes again."""
+    for first in (0, *range(restored, turns, burst)):
+        for session in range(sessions):
+            key = b"session-%d" % session
+            behind = min(first + burst, turns) if first else restored
+            messages = [(said if at % 2 else user)(words(300)) for at in range(first, behind)]
+            if first:
+                yield from ((AGENT_TURNS, key, turn(message), []) for message in messages)
+            else:
+                value = json.dumps({"type": "history.restored", "messages": messages}).encode()
+                yield AGENT_TURNS, key, value, []
+
+
+async def resident_after(fleet, place, options):
+    """How much memory one worker had at most while all sessions went through it."""
     worker = fleet.start()
     await worker.ready(60)
-    rows = (
-        (AGENT_TURNS, b"session-%d" % session, turn((said if at % 2 else user)(words(300))), [])
-        for first in range(0, turns, burst)
-        for session in range(sessions)
-        for at in range(first, min(first + burst, turns))
-    )
+    rows = rows_of(options.sessions, options.turns, options.restored, options.burst)
     async with lab.Feeder(*place, 1_000_000, rows) as feeder:
         await feeder.wait()
     await lab.processed(*place, seconds=4 * 3_600)
@@ -135,7 +145,7 @@ async def one_worker(options, server, directory):
     ):
         if not found.exists():
             await lab.make_topics(*place)
-            found.write_text(str(await resident_after(disk, place, sessions, turns, options.burst)))
+            found.write_text(str(await resident_after(disk, place, options)))
         resident = int(found.read_text())
         with_volume = await seconds_until_ready(disk)
         without = await seconds_until_ready(memory)
@@ -155,7 +165,8 @@ def main():
     parser = measure.arguments(__doc__)
     parser.add_argument("--sessions", type=int, default=2_000, help="100000 is what the budget is for")
     parser.add_argument("--turns", type=int, default=50)
-    parser.add_argument("--burst", type=int, default=25, help="turns of a session in a row")
+    parser.add_argument("--restored", type=int, default=40, help="turns that come at once, as a history")
+    parser.add_argument("--burst", type=int, default=10, help="turns of a session in a row behind them")
     parser.add_argument("--keep", type=Path, help="where all of it stays, and is found by a second call")
     parser.add_argument("--only", nargs="+", choices=["bytes", "worker"], default=["bytes", "worker"])
     options = parser.parse_args()
