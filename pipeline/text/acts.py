@@ -143,7 +143,7 @@ ACTS: Final = (
         words="`$` and a skill's name, anywhere, also inside a word, behind a backslash or in backticks",
         effect="The skill's `SKILL.md` is read and sent to the API as the user's.",
         basis="measured",
-        source=f"{_CODEX}, 0.130.0 and 0.98.0: read in 12 of 12 runs, and in none of 2 with a U+200B behind the `$`; "
+        source=f"{_CODEX}, 0.130.0 and 0.98.0: read in 11 of 11 runs, and in none of 2 with a U+200B behind the `$`; "
         "0.44.0 has no skills",
         answer="broken",
         examples=("use $imagegen", "a$imagegen", "`$imagegen`", "\\$openai-docs", "$team:deploy"),
