@@ -1,10 +1,11 @@
-"""A replay beside the live worker, on the same backlog of recorded Claude CLI lines: rate, processor time and memory.
+"""Replay and diff beside the live worker, on one backlog of recorded Claude CLI lines: rate, processor time, memory.
 
     python tests/benchmarks/bench_replay.py [--records 100000] [--rounds 2]
 
 The live worker's and the replay's rates are taken between the first and the last output that a ``read_committed``
-reader can see. A dry run has none: its time is that from its plan to its end. Memory is the most that each process had.
-Needs Java 17 (`deploy/kafka`).
+reader can see. A dry run has none: its time is that from its plan to its end. That of ``reknit diff``, which compares
+the live outputs with the dry run's, is the whole of the command, its start included. Memory is the most that each
+process had. Needs Java 17 (`deploy/kafka`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,15 @@ def most_memory(pid):
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
+def used_to_end(side):
+    """Seconds of processor time and the most MiB that a process had, once it has ended."""
+    spent = memory = 0.0
+    while side.poll() is None:
+        spent, memory = max(spent, bench_worker.cpu_seconds(side.pid)), max(memory, most_memory(side.pid))
+        time.sleep(0.02)
+    return spent, memory
+
+
 async def watched(bootstrap, topic, lines, side):
     """A process from its first visible output to its last, which the end of each partition's backlog leads to."""
     places = [TopicPartition(topic, number) for number in range(bench_worker.PARTITIONS)]
@@ -77,7 +87,7 @@ async def watched(bootstrap, topic, lines, side):
 class Bench:
     def __init__(self, server, directory, options):
         self.bootstrap, self.directory, self.options = server.bootstrap, directory, options
-        self.runs = {"live": [], "replay": [], "dry run": []}
+        self.runs = {"live": [], "replay": [], "dry run": [], "diff": []}
 
     async def round(self, number):
         prefix, bootstrap = f"round{number}.", self.bootstrap
@@ -93,6 +103,7 @@ class Bench:
             topic = f"{prefix}replay.bench.{bench_worker.ITEMS}"
             self.runs["replay"].append(await watched(bootstrap, topic, lines, side))
         self.runs["dry run"].append(await asyncio.to_thread(self.dry_run, prefix, lines))
+        self.runs["diff"].append(await asyncio.to_thread(self.diff, prefix, lines))
 
     def command(self, prefix, *more):
         place = ("--bootstrap-servers", self.bootstrap, "--prefix", prefix, "--metrics-port", "0")
@@ -100,25 +111,35 @@ class Bench:
 
     def dry_run(self, prefix, lines):
         command = self.command(prefix, "--dry-run", str(self.directory / f"{prefix}dry"))
-        memory = spent = so_far = began = 0.0
+        spent = began = 0.0
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as side:
             for line in side.stderr:
                 if "into folder" in line:
                     began, spent = time.perf_counter(), bench_worker.cpu_seconds(side.pid)
                     break
-            while side.poll() is None:
-                so_far, memory = max(so_far, bench_worker.cpu_seconds(side.pid)), max(memory, most_memory(side.pid))
-                time.sleep(0.02)
+            so_far, memory = used_to_end(side)
             took = time.perf_counter() - began
             told = json.loads(side.stdout.read())
         if side.returncode or told["partitions_left"]:
             raise bench_worker.FailedError(f"dry run: status {side.returncode}, {told}")
         return Run(lines / took, (so_far - spent) / lines * 1e6, memory)
 
+    def diff(self, prefix, lines):
+        place = ("--bootstrap-servers", self.bootstrap, "--expect-none")
+        command = bench_worker.reknit("diff", *place, prefix, str(self.directory / f"{prefix}dry"))
+        began = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as side:
+            spent, memory = used_to_end(side)
+            took = time.perf_counter() - began
+            told = side.stdout.read()
+        if side.returncode:
+            raise bench_worker.FailedError(f"diff: status {side.returncode}, {told}")
+        return Run(lines / took, spent / lines * 1e6, memory)
+
     def report(self):
         middle = {name: sorted(runs, key=lambda run: run.rate)[len(runs) // 2] for name, runs in self.runs.items()}
         live = middle["live"]
-        for name in ("replay", "dry run"):
+        for name in ("replay", "dry run", "diff"):
             found = middle[name]
             for what, ratio, budget, met in (
                 ("rate", found.rate / live.rate, f"at least {BUDGET:g}", found.rate >= BUDGET * live.rate),
