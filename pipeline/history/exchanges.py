@@ -195,6 +195,18 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             index = self.__dict__["index"] = AskedIndex(self.calls)
         return index
 
+    def pass_on(self, call: Call) -> bool:
+        """Give a result that named no call to the next call without one, as another names the call that it went to."""
+        earlier = self.results[call.result]
+        asked = self.asked(NAMELESS, by_name=True)
+        waiting = asked.waiting if asked is not None else None
+        if not call.real or waiting is None or waiting.result >= 0:
+            return False
+        waiting.result, waiting.real = len(self.results), call.real
+        rewritten = structs.replace(earlier.block, tool_use_id=self.tool_use(waiting).id)
+        self.results.append(structs.replace(earlier, block=rewritten))
+        return True
+
     def tool_use(self, call: Call) -> ToolUse:
         """A call's block, with the id that it has in the output."""
         return call.block(self.assistant)

@@ -241,8 +241,6 @@ class History:
         """Whether the next message may stay one of its own; a shape that writes each result as one means no turn."""
         return "user" in self.structure.neighbours and not is_row(last)
 
-    # Results.
-
     def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
         """Give a result to its call; False where there is none that could take it."""
         found = call_of(self.exchanges, result.tool_use_id, by_name=turn.ids_made)
@@ -253,10 +251,14 @@ class History:
         real = not is_placeholder(result, use.name, call.original)
         if call.result >= 0:
             earlier = exchange.results[call.result]
-            if call.real or not real:
+            if real and earlier.came_as == NAMELESS != result.tool_use_id:
+                if not exchange.pass_on(call):
+                    self._second(earlier, piece, real=call.real)
+            elif call.real or not real:
                 self._second(piece, earlier, real=real)
                 return True
-            self._give_way(earlier, call)
+            else:
+                self._give_way(earlier, call)
         if exchange is not self.exchanges[-1] or exchange.user or spoken:
             piece = self._book.change("result_moved", piece)
         if use.id != result.tool_use_id:
@@ -304,8 +306,6 @@ class History:
             return orphan_pieces(piece, result, code, self._book)
         self._book.drop(code, piece)
         return []
-
-    # Settling.
 
     def _settle_exchanges(self) -> None:
         while self.exchanges:

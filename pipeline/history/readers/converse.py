@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.history.native import as_json
 from pipeline.history.readers.anthropic import INNER, Inner, mend_block, read_content, string_turn
 from pipeline.history.readers.fields import Fields, Notes, Taker, as_list, as_string, block_reader, reader_of
-from pipeline.history.readers.inputs import read_input
+from pipeline.history.readers.inputs import is_cut, read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
 from pipeline.history.readers.typed import Placed, StrictParts, StrictReader, decoded, is_harmless
 from pipeline.model import (
@@ -140,9 +140,8 @@ class _Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc
 
 
 def _use(call: _ToolUse) -> ToolUse:
-    """A call; an input that is a string is what a model never finished."""
-    is_cut = starts_with(call.input, b'"')
-    return ToolUse(id=call.tool_use_id, name=call.name, input=call.input, incomplete=is_cut)
+    incomplete = starts_with(call.input, b'"') and is_cut(as_string(call.input, ""))
+    return ToolUse(id=call.tool_use_id, name=call.name, input=call.input, incomplete=incomplete)
 
 
 def _image(given: _Image) -> Image | None:

@@ -78,11 +78,16 @@ def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = Fa
         notes.add_fix("input_parsed", path, before=bytes(value), after=bytes(whole))
         return whole, False
     if found is None:
-        return Raw(msgspec.json.encode(text)), True
+        return Raw(msgspec.json.encode(text)), is_cut(text)
     parsed, levels = found
     if levels > 1 or not encoded:
         notes.add_fix("input_parsed", path, before=bytes(value), after=bytes(parsed))
     return parsed, False
+
+
+def is_cut(text: str) -> bool:
+    """Whether a text that is no JSON may be the beginning of some; any other is free text, and whole."""
+    return text.lstrip()[:1] in ("{", "[", '"')
 
 
 def _whole_value(text: str) -> Raw | None:

@@ -41,6 +41,7 @@ _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalM
 _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
+_NAMELESS: Final = Raw(b'""')
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
@@ -115,7 +116,8 @@ def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Tu
     if found == "bedrock-converse":
         placed = converse.read(fields)
     elif found == "openai-chat":
-        ids_made = is_tool and "tool_call_id" not in fields and "tool_call_ids" not in fields
+        answered = fields.peek("tool_call_id") or fields.peek("tool_call_ids") or _NAMELESS
+        ids_made = is_tool and answered == _NAMELESS
         own = openai_chat.own_of_message(fields, named)
         placed = openai_chat.read(fields, role, notes, is_tool=is_tool)
     else:
