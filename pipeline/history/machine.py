@@ -253,7 +253,7 @@ class History:
             earlier = exchange.results[call.result]
             if real and earlier.came_as == NAMELESS != result.tool_use_id:
                 if not exchange.pass_on(call):
-                    self._second(earlier, piece, real=call.real)
+                    self._book.drop("result_orphan", earlier)
             elif call.real or not real:
                 self._second(piece, earlier, real=real)
                 return True
