@@ -21,7 +21,7 @@ from test_docs import BLOCK, environment
 
 from pipeline.replay.folder import plan_of, read_partition, unfinished
 from pipeline.replay.plan import Plan
-from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
+from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
 from topics.declarations import REPLAY_PLAN
 
 pytestmark = pytest.mark.broker
@@ -222,6 +222,15 @@ async def test_a_range_gives_its_outputs_and_sessions_theirs(live, tmp_path):
     for topic, records in everything.items():
         wanted = [body(record) for record in records if record.key.decode().startswith(f"{named}/")]
         assert [body(record) for record in outputs(tmp_path / "named", topic)] == wanted
+
+    live.replay("--dry-run", str(tmp_path / "lettered"), "--dead-letters")
+    letters = {record.key for record in outputs(tmp_path / "all", DEAD_LETTERS)}
+    assert {record.key for record in outputs(tmp_path / "lettered", DEAD_LETTERS)} == letters != set()
+    wanted = [body(record) for record in everything[PROVIDER_REQUESTS] if record.key in letters]
+    assert [body(record) for record in outputs(tmp_path / "lettered", PROVIDER_REQUESTS)] == wanted
+
+    live.replay("--dry-run", str(tmp_path / "before"), "--until", "2001-01-01")
+    assert [outputs(tmp_path / "before", topic) for topic in everything] == [[], []]
 
 
 async def first_offset(live, topic, item):
