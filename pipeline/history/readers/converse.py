@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -185,15 +185,20 @@ def _turn_of(message: _Message, index: int) -> Turn | None:
     content = message.content
     if isinstance(content, str):
         return string_turn(message.role, content, index, message.id)
-    raw = [member.document for member in content if type(member.document) is Raw]
-    # Together, however many there are.
-    documents = decoded(_DOCUMENTS, b"[%b]" % b",".join(raw)) if raw else ()
-    if documents is None:
-        return None
-    given = iter(documents)
+    given: Iterator[_Document] | None = None
     made: list[Block] = []
     for member in content:
-        block = _block(member) if member.document is UNSET else _rare_block(member, next(given))
+        if member.document is UNSET:
+            block = _block(member)
+        else:
+            if given is None:
+                # Together, however many there are.
+                raw = [each.document for each in content if type(each.document) is Raw]
+                documents = decoded(_DOCUMENTS, b"[%b]" % b",".join(raw))
+                if documents is None:
+                    return None
+                given = iter(documents)
+            block = _rare_block(member, next(given))
         if block is None:
             return None
         made.append(block)

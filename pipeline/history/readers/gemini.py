@@ -109,7 +109,7 @@ _read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response),
 
 def _turn_of(content: _Content, index: int) -> Turn | None:
     role = _ROLES.get(content.role or "user")
-    parts = Parts(part.function_response for part in content.parts)
+    parts = Parts([found for part in content.parts if (found := part.function_response) is not None])
     placed: list[Placed] = []
     for at, part in enumerate(content.parts):
         read = parts.healthy(part, f"contents.{index}.parts.{at}")
@@ -151,22 +151,23 @@ class Parts:
         responses: those whose texts are decoded together.
     """
 
-    def __init__(self, responses: Iterable[_Response | None] = ()) -> None:
+    def __init__(self, responses: Iterable[_Response] = ()) -> None:
         self.ids_made = False
-        given = (each.response for each in responses if each is not None and each.response is not UNSET)
+        given = [each.response for each in responses if each.response is not UNSET]
         escaped = [said[2] for each in given if b"\\" in bytes(each) and (said := _TEXT_SAID.fullmatch(each))]
         self._texts = dict(zip(escaped, as_strings(escaped), strict=True)) if escaped else {}
 
     def healthy(self, part: _Part, path: str) -> list[Placed] | None:
         """A healthy part as its block, behind the signature that stands on it; None where it needs mending."""
-        call, response, blob, text = part.function_call, part.function_response, part.inline_data, part.text
+        # The quickest way to see that it is alone.
+        if (text := part.text) is not None and part == _Part(text):
+            return [(Text(text=text), path)]
+        call, response, blob = part.function_call, part.function_response, part.inline_data
         block: Block | None = None
         notes = Notes()
-        if (call is None) + (response is None) + (blob is None) + (text is None) != 3:
-            return _native(part, path)
         natives = part.file_data, part.executable_code, part.code_execution_result, part.tool_call, part.tool_response
-        if natives != _NO_NATIVES:
-            return None
+        if natives != _NO_NATIVES or (call is None) + (response is None) + (blob is None) + (text is None) != 3:
+            return _native(part, path)
         if text is not None:
             block = _words(text, is_thought=bool(part.thought))
         elif call is not None:
