@@ -154,6 +154,22 @@ def test_it_does_wherever_it_is_put_down_and_taken_up_again(run):
 
 
 @each_run
+def test_what_comes_again_from_any_position_on_changes_nothing(run):
+    """From the state behind any line the same items come; applied again from any of them on, they show the same."""
+    fed = [(True, line.encode()) for line in run["lines"]]
+    fed += [(False, line) for line in run["transcript"].encode().split(b"\n")]
+    recovery, items = Recovery("gemini-cli"), []
+    for is_stream, line in fed:
+        again = Recovery.restore(recovery.snapshot())
+        made = recovery.feed(line, "r") if is_stream else recovery.feed_transcript(line, "r")
+        assert (again.feed(line, "r") if is_stream else again.feed_transcript(line, "r")) == made
+        items += made
+    items += recovery.end_run()
+    for at in range(len(items)):
+        assert shown([*items, *items[at:]]) == shown(items) == held_in(run["transcript"])
+
+
+@each_run
 def test_a_transcript_that_comes_after_the_end_still_corrects_the_screen(run):
     recovery = Recovery("gemini-cli")
     items = recovery.feed("\n".join(run["lines"]).encode(), "r") + recovery.end_run()
