@@ -21,11 +21,10 @@ from pipeline.cli.inspect import Progress
 from pipeline.cli.output import fail, read_input, say, write_json
 from pipeline.client import Place
 from pipeline.client.producers import Turns
-from pipeline.engine.restore import POSITION
 from pipeline.errors import InputError, InternalError
 from pipeline.session.export import Export, export, restoring
 from pipeline.settings import Config
-from pipeline.stages.base import Record
+from pipeline.stages.base import POSITION, Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.turn_state import Parked, TurnState, TurnStates, session_of, unpacked
 from topics import AGENT_TURNS, TURNS_STATE, qualified

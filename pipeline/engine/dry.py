@@ -23,13 +23,13 @@ from pipeline.engine.contiguity import Span
 from pipeline.engine.finish import Progress
 from pipeline.engine.interface import NoMetrics, Tuning
 from pipeline.engine.partition import Partition, Phase
-from pipeline.engine.restore import POSITION, Restored, read_position
+from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
 from pipeline.engine.worker import LoopPolicy, tune_collector
 from pipeline.errors import ReknitError
 from pipeline.kafka import explained
 from pipeline.objects import Objects
-from pipeline.stages.base import Output
+from pipeline.stages.base import POSITION, Output, read_position
 
 if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Scope, StageFactory

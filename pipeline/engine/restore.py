@@ -17,22 +17,7 @@ from msgspec import Struct
 from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
 from pipeline.engine.runtime import where
 from pipeline.kafka import REFUSALS, refusal
-from pipeline.stages.base import STATE_FORMATS
-
-# No stage key begins with a zero byte: session ids are text.
-POSITION = b"\0position"
-
-
-def position_value(position: int, state_format: int) -> bytes:
-    """The value under ``POSITION``. Builds that read format 1 alone cannot read another one's, and say so."""
-    return b"%d" % position if state_format == 1 else b"%d %d" % (position, state_format)
-
-
-def read_position(value: bytes) -> tuple[int, int]:
-    """The next source offset, and the format of the state beside it."""
-    position, _, state_format = value.partition(b" ")
-    return int(position), int(state_format or 1)
-
+from pipeline.stages.base import POSITION, STATE_FORMATS, read_position
 
 # A poll that only passes a marker returns nothing, so it must not wait long.
 _POLL_MS = 50

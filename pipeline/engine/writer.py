@@ -21,11 +21,10 @@ from faust.types import TP
 from msgspec import Struct, structs
 
 from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
-from pipeline.engine.restore import POSITION, position_value
 from pipeline.engine.runtime import log
 from pipeline.kafka import REFUSALS, refusal
 from pipeline.objects import Objects
-from pipeline.stages.base import STATE_FORMATS, Headers, Output, Stage
+from pipeline.stages.base import POSITION, STATE_FORMATS, Headers, Output, Stage, position_value
 from topics import PROVIDER_REQUESTS
 from topics import headers as names
 

@@ -19,12 +19,12 @@ from msgspec import Struct, structs
 
 from pipeline._version import __version__
 from pipeline.cli.broker import apply, connected, partitions_of, producing, read_partitions, reader
-from pipeline.engine.restore import POSITION, read_position
 from pipeline.errors import InputError, InternalError
 from pipeline.kafka import connection, explained
 from pipeline.objects import open_objects
 from pipeline.replay.plan import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of, run_of
 from pipeline.settings import Config
+from pipeline.stages.base import POSITION, read_position
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.endings import KINDS, Endings
 from pipeline.stages.turn_state import TurnStates, session_of

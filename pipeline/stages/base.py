@@ -85,6 +85,21 @@ def stopped(record: Record, topic: str, error: ReknitError) -> StoppedError:
 # reads both. A partition goes on with the greater of what it was written in and what the configuration names.
 STATE_FORMATS = (1, 2)
 
+# The changelog's own record. No stage's key begins with a zero byte: session ids are text.
+POSITION = b"\0position"
+
+
+def position_value(position: int, state_format: int) -> bytes:
+    """The value under ``POSITION``. Builds that read format 1 alone cannot read another one's, and say so."""
+    return b"%d" % position if state_format == 1 else b"%d %d" % (position, state_format)
+
+
+def read_position(value: bytes) -> tuple[int, int]:
+    """The next source offset, and the format of the state beside it."""
+    position, _, state_format = value.partition(b" ")
+    return int(position), int(state_format or 1)
+
+
 # Instead of a session's id: what a stage remembers of a partition as a whole.
 NO_SESSION = b""
 

@@ -14,9 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.engine.disk import Belonging, DiskRecords
 from pipeline.engine.preflight import _topics, topic_ids
-from pipeline.engine.restore import POSITION, read_position
 from pipeline.stages import stages
-from pipeline.stages.base import NO_SESSION
+from pipeline.stages.base import NO_SESSION, POSITION, read_position
 from topics import AGENT_TURNS, PROVIDER_REQUESTS, TURNS_STATE
 
 pytestmark = pytest.mark.broker

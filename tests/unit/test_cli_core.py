@@ -275,7 +275,7 @@ def test_recover_ends_with_2_where_it_understood_nothing(given, code):
         (("normalise",), "no such command: expected one of config, dead-letters, demo, "),
         (("normalise",), "got 'normalise'; did you mean normalize?"),
         (("topics", "aply"), "compat, diff, list, schemas, got 'aply'; did you mean apply?"),
-        (("ingest", "event"), "expected one of events, turns, got 'event'; did you mean events?"),
+        (("ingest", "event"), "expected one of events, requests, turns, got 'event'; did you mean events?"),
         (("normalize", "--to", "antropic"), "got 'antropic'; did you mean anthropic?"),
         (("normalize", "--from", "open-ai"), "expected one of anthropic, auto, "),
         (("validate", "--target", "openai"), "got 'openai'; did you mean openai-chat?"),

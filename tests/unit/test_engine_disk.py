@@ -12,11 +12,11 @@ from build import said, user
 from pipeline.engine import state as module
 from pipeline.engine.disk import Belonging, DiskRecords, StoreError
 from pipeline.engine.interface import NoMetrics, Tuning
-from pipeline.engine.restore import POSITION, Restored, position_value, read_position
+from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
 from pipeline.engine.state import PartitionState
 from pipeline.settings import Config, StateSettings
-from pipeline.stages.base import Record
+from pipeline.stages.base import POSITION, Record, position_value, read_position
 from pipeline.stages.endings import KINDS
 from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, TURNS_STATE

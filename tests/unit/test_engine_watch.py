@@ -18,12 +18,11 @@ from pipeline.engine import writer as writers
 from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
 from pipeline.engine.partition import Phase
-from pipeline.engine.restore import POSITION
 from pipeline.engine.runtime import Runtime
 from pipeline.engine.writer import Batch, side_by_side
 from pipeline.kafka import KafkaSettings
 from pipeline.settings import StateSettings
-from pipeline.stages.base import Output
+from pipeline.stages.base import POSITION, Output
 
 CONFIG = SimpleNamespace(
     bootstrap_servers="",

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.engine import restore as module
 from pipeline.engine.interface import EngineError
-from pipeline.engine.restore import POSITION, position_value, read_position
+from pipeline.stages.base import POSITION, position_value, read_position
 
 
 class Reader:

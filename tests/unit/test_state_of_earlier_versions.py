@@ -21,8 +21,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.engine.restore import POSITION
-from pipeline.stages.base import Record
+from pipeline.stages.base import POSITION, Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
