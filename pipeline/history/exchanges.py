@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.pieces import Piece
-from pipeline.model import RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
+from pipeline.model import Block, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
 # What is done about a call without a result.
 _ANSWERING = frozenset({"result_synthesised", "call_unanswered"})
@@ -167,6 +167,31 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         began = {piece.turn: piece.message for piece in self.assistant}
         return [began[start.turn] for start in joined]
 
+    def stays_apart(self, said: Sequence[Piece], turn: Turn, structure: Structure) -> bool:
+        """Whether what the assistant says next, in a turn, is a message of its own beside the last one."""
+        new = [piece for piece in said if not self.has_asked(piece.block, turn)] or said
+        if (
+            "assistant" not in structure.neighbours
+            or is_reasoning(self.assistant[-1])
+            or is_paused_by(self.assistant[-1], structure)
+            or all(map(is_reasoning, new))
+        ):
+            return False
+        kinds = {type(piece.block) for piece in new}
+        # Only a call is sure to stay: for anything else a target may put a text, which joins the calls before it.
+        calls_only = structure.calls_apart and ToolUse in kinds and Text not in kinds
+        if structure.flat or calls_only or not self.calls:
+            return True
+        called = self.assistant[self.calls[-1].at].turn
+        return bool(self.assistant_starts) and called < self.assistant_starts[-1].turn
+
+    def has_asked(self, block: Block, turn: Turn) -> bool:
+        """Whether a block of a turn is a call that only comes again; one whose id is made never does."""
+        if not isinstance(block, ToolUse) or (turn.ids_made and block.id == made_id(block.name)):
+            return False
+        before = self.asked(block.id)
+        return before is not None and before.holds(self.assistant, block)
+
     def leave_out(self, calls: Sequence[Call]) -> None:
         """Go on without some of the calls."""
         gone = {call.at for call in calls}
@@ -223,6 +248,10 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     def answered(self) -> bool:
         """Whether every call has a real result."""
         return not self.calls or self._index.answered
+
+    def was_answered_by(self, turn: Turn) -> bool:
+        """Whether the last thing that the user sent is a result, and came in this turn."""
+        return bool(self.results) and not self.user and self.results[-1].turn == turn.index
 
     @property
     def closed(self) -> bool:

@@ -21,11 +21,11 @@ from msgspec import structs
 
 from pipeline.fixes import Fix
 from pipeline.history.clean import clean, structure_under, system_pieces
-from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_paused_by, is_reasoning
+from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_reasoning
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import NAMELESS, IdTable, IdWriter, SettledCall, made_id
 from pipeline.history.native import REFERENCE
-from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank, is_row
+from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank, is_breakpoint, is_row
 from pipeline.history.render import (
     OpenEnd,
     Rendered,
@@ -36,7 +36,7 @@ from pipeline.history.render import (
     user_messages,
 )
 from pipeline.history.results import is_placeholder, orphan_pieces, same_content
-from pipeline.model import STRICT, Policy, Structure, Text, ToolResult, ToolUse, Turn, Unknown
+from pipeline.model import STRICT, Policy, Structure, ToolResult, ToolUse, Turn, Unknown
 
 # Past this many, the turns that have been settled are taken out of ``History.changed``.
 _MANY_CHANGED = 64
@@ -150,7 +150,7 @@ class History:
         exchange = self.exchanges[-1]
         held = len(exchange.assistant)
         begins = held > 0 and not continues(exchange.assistant[-1], turn, pieces)
-        apart = begins and (self._is_apart(exchange, pieces) or not self._book.makes("turns_merged"))
+        apart = begins and (exchange.stays_apart(pieces, turn, self.structure) or not self._book.makes("turns_merged"))
         if begins and not apart:
             for place in [*exchange.join_calls(pieces), turn.place]:
                 self._book.note_fix("turns_merged", place)
@@ -161,32 +161,16 @@ class History:
         elif len(exchange.assistant) > held:  # no message begins with calls that only come again
             exchange.assistant_starts.append(Start(turn.index, turn.id))
 
-    def _is_apart(self, exchange: Exchange, pieces: list[Piece]) -> bool:
-        """Whether what the assistant says next is a message of its own beside the last one."""
-        if (
-            "assistant" not in self.structure.neighbours
-            or is_reasoning(exchange.assistant[-1])
-            or is_paused_by(exchange.assistant[-1], self.structure)
-            or all(map(is_reasoning, pieces))
-        ):
-            return False
-        says = any(isinstance(piece.block, Text) for piece in pieces)
-        if self.structure.flat or (self.structure.calls_apart and not says) or not exchange.calls:
-            return True
-        called = exchange.assistant[exchange.calls[-1].at].turn
-        return bool(exchange.assistant_starts) and called < exchange.assistant_starts[-1].turn
-
     def _add_assistant_piece(self, exchange: Exchange, piece: Piece, turn: Turn) -> None:
         call = piece.block
         self.referred = self.referred or (isinstance(call, Unknown) and call.kind == REFERENCE)
         if isinstance(call, ToolUse):
-            made = turn.ids_made and call.id == made_id(call.name)
-            before = None if made else exchange.asked(call.id)
-            if before is not None and before.holds(exchange.assistant, call):
+            if exchange.has_asked(call, turn):
                 self._book.drop("call_repeated", piece)
                 self.changed.add(piece.turn)
                 return
             # An id that is made tells a call from those of all turns.
+            made = turn.ids_made and call.id == made_id(call.name)
             again = made and (call_of(self.exchanges, call.id, by_name=False) or self.ids.answered(call.id)) is not None
             final = self.ids.claim(call.id, taken=again)
             exchange.calls.append(Call(at=len(exchange.assistant), original=call.id))
@@ -202,7 +186,10 @@ class History:
     def _user(self, turn: Turn, pieces: list[Piece]) -> None:
         said: list[Piece] = []
         for piece in pieces:
-            if not isinstance(piece.block, ToolResult):
+            if is_breakpoint(piece.block) and not said and self.exchanges and self.exchanges[-1].was_answered_by(turn):
+                # It stays behind the result that it ends; more results may follow.
+                self.exchanges[-1].results.append(piece)
+            elif not isinstance(piece.block, ToolResult):
                 said.append(piece)
             elif not self._result(turn, piece, piece.block, spoken=bool(said)):
                 said += self._orphan(piece, piece.block)
@@ -255,7 +242,8 @@ class History:
                 if not exchange.pass_on(call):
                     self._book.drop("result_orphan", earlier)
             elif call.real or not real:
-                self._second(piece, earlier, real=real)
+                same = "result_repeated" if same_content(piece, earlier) else "result_duplicate"
+                self._book.drop(same if real else "placeholder_dropped", piece)
                 return True
             else:
                 self._give_way(earlier, call)
@@ -289,10 +277,6 @@ class History:
             self._book.note_fix("placeholder_dropped", place, tool_id=call.original)
         else:
             self._book.drop("placeholder_dropped", earlier)
-
-    def _second(self, piece: Piece, earlier: Piece, *, real: bool) -> None:
-        same = "result_repeated" if same_content(piece, earlier) else "result_duplicate"
-        self._book.drop(same if real else "placeholder_dropped", piece)
 
     def _orphan(self, piece: Piece, result: ToolResult) -> list[Piece]:
         answered = self.ids.answered(result.tool_use_id)

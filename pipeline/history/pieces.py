@@ -100,12 +100,17 @@ def tool_id(block: Block) -> str:
     return block.tool_use_id if isinstance(block, ToolResult) else ""
 
 
+def is_breakpoint(block: Block) -> bool:
+    """Whether a block is nothing but an order to a cache, which ends with the block before it."""
+    return isinstance(block, Unknown) and block.kind == "cachePoint"
+
+
 def code_for_unknown(block: Block, target: str = "") -> str:
     """The fix for a block of a type that a target has no place for: another provider's own, or nobody's.
 
     A cache breakpoint that is a block by itself says nothing that could be lost.
     """
-    if isinstance(block, Unknown) and block.kind == "cachePoint":
+    if is_breakpoint(block):
         return "cache_point_dropped"
     native = isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != target
     return "native_dropped" if native else "unknown_dropped"

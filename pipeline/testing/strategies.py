@@ -317,7 +317,7 @@ mixed_histories: Histories = _mixed.map(lambda rows: [{"role": "user", "content"
 
 # A history may be well for long before something happens to it.
 spoilt_histories: Histories = st.builds(lambda well, ill: well + ill, healthy_histories(), broken_histories)
-histories: Histories = st.one_of(broken_histories, broken_histories, tool_loops(), spoilt_histories)
+histories: Histories = st.one_of(broken_histories, broken_histories, tool_loops(), spoilt_histories, open_histories())
 
 policies: Strategy = st.fixed_dictionaries(
     {},

@@ -186,7 +186,7 @@ def test_a_session_that_goes_back_is_as_one_that_never_heard_the_rest(model, mes
             assert (found.violations, found.prefix_bytes) == (whole.violations, whole.prefix_bytes)
 
 
-@settings(max_examples=40 * SCALE)
+@settings(max_examples=100 * SCALE)
 @given(messages=st.one_of(broken_histories, open_histories(), mixed_histories, perturbed_histories()), policy=policies)
 def test_all_promises_hold_for_every_target_of_one_session_at_once(messages, policy):
     session, before = Session(TARGETS, policy), {}

@@ -99,7 +99,10 @@ def _unpaired(pieces: Sequence[Piece], opened: Collection[str]) -> tuple[dict[st
     for at, piece in enumerate(pieces):
         kind = _kind(piece)
         if kind in PAUSING:
-            calls[_ids(piece).id] = at
+            call = _ids(piece).id
+            if calls.get(call, -1) >= 0:  # made again before its result came: there is one for the last of them only
+                orphans.add(calls[call])
+            calls[call] = at
         elif kind in _RESULTS and calls.pop(_ids(piece).tool_use_id, None) is None:
             orphans.add(at)
     return calls, orphans
