@@ -1,12 +1,12 @@
 """The rules for one prompt of ``codex exec``: plain text, on its standard input.
 
-Codex takes one prompt and no history here, so there is nothing to fold: ``start`` takes the whole text and says it all,
-``step`` and ``finish`` add nothing. Its words are those of version 0.169.0, measured.
+Its words are those of version 0.169.0, measured.
 """
 
 from __future__ import annotations
 
-from pipeline.rules.base import Catalogue, Violation, WholeBody
+from pipeline.rules._prompt import Prompt
+from pipeline.rules.base import Catalogue, Violation
 
 CATALOGUE = Catalogue("codex-cli")
 rule = CATALOGUE.rule
@@ -35,28 +35,15 @@ ENDS_WITH_ASSISTANT = rule(
 # fmt: on
 
 
-class CodexCli(WholeBody):
+class CodexCli(Prompt):
     target = "codex-cli"
+    encoding, blank = ENCODING, BLANK
 
-    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
-        del model
-        try:
-            text = body.decode()
-        except UnicodeDecodeError as error:
-            return [ENCODING.broken("", byte=error.start)]
-        found = [] if text.strip() else [BLANK.broken("")]
-        return [*found, SIZE.broken("")] if len(text) > MOST_CHARACTERS else found
-
-    def inert(self, piece: bytes) -> bool:
-        """Whether a piece is text."""
-        try:
-            piece.decode()
-        except UnicodeDecodeError:
-            return False
-        return True
+    def judge_text(self, text: str, body: bytes) -> list[Violation]:
+        del body
+        return [SIZE.broken("")] if len(text) > MOST_CHARACTERS else []
 
     def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:
         """Judge a prompt whose ends say something; its characters are counted only where its bytes may be too many."""
-        ends = opening + ending
-        whole = self.inert(opening) and self.inert(ending) and len(ends) + inner <= MOST_CHARACTERS
-        return [] if whole and ends.decode().strip() else None
+        fits = len(opening) + inner + len(ending) <= MOST_CHARACTERS
+        return [] if fits and self.say_something(opening, ending) else None

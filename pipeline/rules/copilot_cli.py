@@ -1,13 +1,13 @@
 """The rules for one prompt of the Copilot CLI: plain text, given whole.
 
-The CLI takes one prompt and no history, so there is nothing to fold: ``start`` takes the whole text and says it all,
-``step`` and ``finish`` add nothing. No recorded traffic shows this target; the rules are those of any program that
-takes its prompt as one argument on Linux (execve(2)), and say no more than that.
+No recorded traffic shows this target; the rules are those of any program that takes its prompt as one argument on Linux
+(execve(2)), and say no more than that.
 """
 
 from __future__ import annotations
 
-from pipeline.rules.base import Catalogue, Violation, WholeBody
+from pipeline.rules._prompt import Prompt
+from pipeline.rules.base import Catalogue, Violation
 
 CATALOGUE = Catalogue("copilot-cli")
 rule = CATALOGUE.rule
@@ -36,38 +36,22 @@ ENDS_WITH_ASSISTANT = rule(
 # fmt: on
 
 
-class CopilotCli(WholeBody):
+class CopilotCli(Prompt):
     target = "copilot-cli"
+    encoding, blank = ENCODING, BLANK
 
-    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
-        del model
-        try:
-            text = body.decode()
-        except UnicodeDecodeError as error:
-            return [ENCODING.broken("", byte=error.start)]
-        found = [] if text.strip() else [BLANK.broken("")]
-        if (nul := body.find(b"\0")) >= 0:
-            found.append(NUL.broken("", byte=nul))
-        return found + _judge_size(len(body))
+    def judge_text(self, text: str, body: bytes) -> list[Violation]:
+        del text
+        nul = body.find(b"\0")
+        return [*([NUL.broken("", byte=nul)] if nul >= 0 else []), *_judge_size(len(body))]
 
     def inert(self, piece: bytes) -> bool:
         """Whether a piece is text without a NUL."""
-        return _is_utf8(piece) and b"\0" not in piece
+        return super().inert(piece) and b"\0" not in piece
 
     def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:
         """Judge a prompt whose ends say something, by its size."""
-        ends = opening + ending
-        if not (self.inert(opening) and self.inert(ending) and ends.decode().strip()):
-            return None
-        return _judge_size(len(ends) + inner)
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        return _judge_size(len(opening) + inner + len(ending)) if self.say_something(opening, ending) else None
 
 
 def _judge_size(size: int) -> list[Violation]:

@@ -1,15 +1,15 @@
 """The rules for one prompt of the Gemini CLI: plain text, on its standard input.
 
-The CLI takes one prompt and no history, so there is nothing to fold: ``start`` takes the whole text and says it all,
-``step`` and ``finish`` add nothing. It refuses hardly anything: what it would send otherwise than it was given is
-refused here. Its words are those of version 0.61.0, measured.
+It refuses hardly anything: what it would send otherwise than it was given is refused here. Its words are those of
+version 0.61.0, measured.
 """
 
 from __future__ import annotations
 
 import re
 
-from pipeline.rules.base import Catalogue, Violation, WholeBody
+from pipeline.rules._prompt import Prompt
+from pipeline.rules.base import Catalogue, Violation
 
 CATALOGUE = Catalogue("gemini-cli")
 rule = CATALOGUE.rule
@@ -43,32 +43,17 @@ ENDS_WITH_ASSISTANT = rule(
 _COMMAND = re.compile(r"/[^\s/*]+(?=\s|\Z)")
 
 
-class GeminiCli(WholeBody):
+class GeminiCli(Prompt):
     target = "gemini-cli"
+    encoding, blank = ENCODING, BLANK
 
-    def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
-        del model
-        try:
-            text = body.decode()
-        except UnicodeDecodeError as error:
-            return [ENCODING.broken("", byte=error.start)]
-        found = [] if text.strip() else [BLANK.broken("")]
-        if len(body) > MOST_BYTES:
-            found.append(SIZE.broken(""))
+    def judge_text(self, text: str, body: bytes) -> list[Violation]:
+        found = [SIZE.broken("")] if len(body) > MOST_BYTES else []
         command = _COMMAND.match(text)
         return found if command is None else [*found, COMMAND.broken("", word=command[0])]
 
-    def inert(self, piece: bytes) -> bool:
-        """Whether a piece is text."""
-        try:
-            piece.decode()
-        except UnicodeDecodeError:
-            return False
-        return True
-
     def judge_ends(self, opening: bytes, inner: int, ending: bytes) -> list[Violation] | None:
         """Judge a prompt whose ends say something and are no command, by its size."""
-        ends = opening + ending
-        if ends.startswith(b"/") or not (self.inert(opening) and self.inert(ending) and ends.decode().strip()):
+        if (opening + ending).startswith(b"/") or not self.say_something(opening, ending):
             return None
-        return [SIZE.broken("")] if len(ends) + inner > MOST_BYTES else []
+        return [SIZE.broken("")] if len(opening) + inner + len(ending) > MOST_BYTES else []
