@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
+import re
 import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -113,6 +116,20 @@ async def test_a_worker_with_a_store_on_disk_is_killed_and_goes_on_from_it(broke
         assert store.read(NO_SESSION) == {}
         assert (store.progress.position, store.progress.state_format) == read_position(position)
         store.close()
+
+
+@pytest.mark.usefixtures("broker")  # or the reason why there is none
+def test_a_fleet_beyond_its_memory_goes_through_one_worker_and_is_there_again(tmp_path):
+    """The benchmark of a fleet's state in a smaller form; how long it takes is not looked at."""
+    pytest.importorskip("rocksdict")
+    found, kept = tmp_path / "rows", tmp_path / "state"
+    command = [sys.executable, ROOT / "tests/benchmarks/bench_state.py", "--only", "worker", "--sessions", "300"]
+    done = subprocess.run([*command, "--keep", kept], env=os.environ | {"BENCH_ROWS": str(found)}, check=False)
+    assert done.returncode == 0
+    assert re.match(
+        r"300 sessions of 50 turns .* one worker with the disk store$", json.loads(found.read_bytes())["what"]
+    )
+    assert int((kept / "resident").read_text()) < 512
 
 
 @pytest.fixture
