@@ -29,7 +29,7 @@ from pipeline.settings import Config
 PREFIX = "REKNIT_"
 Key: TypeAlias = tuple[str, ...]
 # Variables of the same prefix that are not configuration: where the file is, and what the tests are told.
-OTHER_VARIABLES = frozenset({"REKNIT_CONFIG", "REKNIT_CORPUS", "REKNIT_REQUIRE_BROWSER", "REKNIT_REQUIRE_KAFKA"})
+OTHER_VARIABLES = frozenset({"REKNIT_CONFIG", "REKNIT_CORPUS", "REKNIT_REQUIRE_KAFKA"})
 
 HIDDEN = "(hidden)"
 

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 # So long a script may take to do what it is for; what runs at once is seen at once.
 SETTLED_SECONDS = 1.0
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-REQUIRED = "REKNIT_REQUIRE_BROWSER" in os.environ
+REQUIRED = "REQUIRE_BROWSER" in os.environ
 
 # Each would ask for a picture, show a dialog or write to the console, if a browser took it for more than text.
 HOSTILE = (
@@ -130,7 +130,7 @@ class _Call:
 
 @asynccontextmanager
 async def _browser():
-    assert CHROMIUM is not None, "REKNIT_REQUIRE_BROWSER is set, and there is no Chromium"
+    assert CHROMIUM is not None, "REQUIRE_BROWSER is set, and there is no Chromium"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         # --no-sandbox: its sandbox does not start for root, whom tests often run as. The pages are our own.
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]

@@ -147,8 +147,7 @@ def test_a_good_value_in_a_lower_source_does_not_hide_a_bad_one(toml):
 
 
 def test_variables_of_others_are_left_alone():
-    others = {"REKNIT_CORPUS": "/x", "REKNIT_REQUIRE_BROWSER": "1", "REKNIT_REQUIRE_KAFKA": "1", "HOME": "/"}
-    assert load_config(env=others) == Config()
+    assert load_config(env={"REKNIT_CORPUS": "/x", "REKNIT_REQUIRE_KAFKA": "1", "HOME": "/"}) == Config()
 
 
 def test_every_setting_can_be_said_in_the_environment():
