@@ -162,6 +162,8 @@ class Partition:
             self.aligned = False
             self._backlog.clear(self.next)
             self._wake.set()
+            # The group may have refused it while it rebalanced, and nothing may come that tells it once more.
+            self._on_position(self.next)
 
     async def close(self) -> None:
         """Finish the batch in flight and let go. What waits is not committed, so it will be read again."""

@@ -208,6 +208,15 @@ async def test_the_position_is_told_once_the_actor_is_open_and_after_each_batch_
     assert broker.positions == [3, 5]
 
 
+async def test_the_position_is_told_again_after_a_rebalance(make):
+    broker, actor, _ = await make()
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: actor.next == 1)
+    await actor.hold(5)
+    actor.resume()
+    assert broker.positions == [0, 1, 1]
+
+
 async def test_it_goes_on_where_the_changelog_says_with_its_state(make):
     broker, actor, _ = await make(state={b"count": b"5"}, position=7)
     assert actor.waits_for == 7
