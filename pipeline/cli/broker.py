@@ -14,12 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import (
-    KafkaError,
-    MessageSizeTooLargeError,
-    TopicAlreadyExistsError,
-    for_code,
-)
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyExistsError, for_code
 from aiokafka.partitioner import DefaultPartitioner
 from msgspec import Struct
 

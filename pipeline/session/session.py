@@ -283,7 +283,7 @@ class Session:
             work = WorkingHistory.load(head, segments)
         except _UNREADABLE as error:
             raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
-        # A history that is made only to be thrown away would take a third of the time.
+        # A history that is made only to be thrown away would take a quarter of the time.
         session = cls.__new__(cls)
         session._begin(work)  # noqa: SLF001  as __init__ does
         return session
