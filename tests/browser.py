@@ -1,13 +1,15 @@
-"""Pages in a real browser: Chromium without a window, asked over its debugging protocol what a page did."""
+"""Pages in a real browser: Chromium without a window, driven and asked over its debugging protocol."""
 
 import asyncio
 import base64
+import gzip
 import json
 import os
 import shutil
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -15,8 +17,13 @@ from msgspec import Struct, field
 
 # So long a script may take to do what it is for; what runs at once is seen at once.
 SETTLED_SECONDS = 1.0
+# A condition that a page comes to hold is waited for so long, on a machine that does other things beside.
+PATIENCE_SECONDS = 30.0
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 REQUIRED = "REQUIRE_BROWSER" in os.environ
+AXE = Path(__file__).parent / "axe" / "axe.min.js.gz"
+# What WCAG asks for at its levels A and AA, up to version 2.2.
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
 
 # Each would ask for a picture, show a dialog or write to the console, if a browser took it for more than text.
 HOSTILE = (
@@ -50,86 +57,197 @@ class Opened(Struct):
 
 async def open_page(path, *, dark=False, width=1200, ask=()):
     """Open a file by its absolute path, wait, and say what it did; ``ask`` are expressions whose values are wanted."""
-    async with _browser() as call:
-        opened = Opened()
-        url = f"file://{path}"
-        for domain in ("Page", "Network", "Runtime", "Log"):
-            await call(f"{domain}.enable")
-        await call("Emulation.setEmulatedMedia", features=[_scheme(dark)])
-        await call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        await call("Page.navigate", url=url)
+    async with browsing() as browser, browser.tab(dark=dark, width=width) as page:
+        await page.go(f"file://{path}")
         await asyncio.sleep(SETTLED_SECONDS)
-        stopped = {event["params"]["requestId"] for event in call.events if _is_stopped(event)}
-        for event in call.events:
-            if event.get("params", {}).get("requestId") not in stopped:
-                _note(opened, event, url)
-        for expression in ("document.body.innerText", *ask):
-            answer = await call("Runtime.evaluate", expression=expression, returnByValue=True)
-            opened.values.append(answer["result"].get("value"))
-        opened.text = opened.values.pop(0)
-        shot = await call("Page.captureScreenshot", captureBeyondViewport=True)
-        opened.screenshot = base64.b64decode(shot["data"])
+        opened = page.did()
+        opened.text = await page.text()
+        opened.values = [await page.ask(expression) for expression in ask]
+        opened.screenshot = await page.screenshot(whole=True)
         return opened
 
 
-def _scheme(dark):
-    return {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+class Page:
+    """A tab with cookies of its own; a CSS selector names the element that is clicked or typed into."""
+
+    def __init__(self, call, events):
+        self._call = call
+        self._events = events
+        self._own = ""
+
+    async def go(self, url):
+        """Open a URL and wait until it is there; returns the status of the answer, 0 for a file."""
+        parts = urlsplit(url)
+        self._own = url if parts.scheme == "file" else f"{parts.scheme}://{parts.netloc}/"
+        begun = len(self._events)
+        answer = await self._call("Page.navigate", url=url)
+        assert "errorText" not in answer, (url, answer)
+        await self.until("document.readyState === 'complete'")
+        for event in self._events[begun:]:
+            given = event["params"]
+            if event["method"] == "Network.responseReceived" and given["requestId"] == answer.get("loaderId"):
+                return given["response"]["status"]
+        return 0
+
+    async def ask(self, expression):
+        """The value of an expression of JavaScript, or of the promise that it gives."""
+        answer = await self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, (expression, answer["exceptionDetails"])
+        return answer["result"].get("value")
+
+    async def text(self):
+        return await self.ask("document.body.innerText")
+
+    async def until(self, expression, seconds=PATIENCE_SECONDS):
+        """Wait for an expression to be true, over new pages too; returns its value."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            try:
+                if value := await self.ask(expression):
+                    return value
+            except AssertionError:  # its element is not there yet, or the page is just being left
+                pass
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError((expression, await self.text(), self.did()))
+            await asyncio.sleep(0.03)
+
+    async def click(self, selector):
+        """Click where a mouse would, so that what lies above the element gets the click."""
+        element = f"document.querySelector({json.dumps(selector)})"
+        await self.until(f"{element} !== null")
+        box = f"(b => [b.x + b.width / 2, b.y + b.height / 2])({element}.getBoundingClientRect())"
+        await self.ask(f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        x, y = await self.ask(box)
+        for kind in ("mousePressed", "mouseReleased"):
+            await self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    async def type(self, selector, text):
+        """Put a text in place of what a field has."""
+        await self.until(f"document.querySelector({json.dumps(selector)}) !== null")
+        await self.ask(f"(f => {{ f.focus(); f.select(); }})(document.querySelector({json.dumps(selector)}))")
+        await self._call("Input.insertText", text=text)
+
+    async def press(self, key):
+        """Press a key by its name (``Enter``, ``Tab``) or its character."""
+        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+        await self._call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text)
+        await self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    async def screenshot(self, *, whole=False):
+        """A PNG of what a window shows, or of the whole page."""
+        shot = await self._call("Page.captureScreenshot", captureBeyondViewport=whole)
+        return base64.b64decode(shot["data"])
+
+    async def look(self, *, dark, width=1200, height=900):
+        """Go on by day or by night, in a window of this size."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self._call("Emulation.setEmulatedMedia", features=[scheme])
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self._call("Emulation.setDeviceMetricsOverride", **size)
+
+    async def violations(self):
+        """What axe finds against WCAG A and AA, as lines: the rule, the element, what is wrong."""
+        if not await self.ask("'axe' in window"):
+            await self.ask(gzip.decompress(AXE.read_bytes()).decode() + ";0")
+        options = {"runOnly": WCAG, "resultTypes": ["violations"], "preload": False}
+        found = await self.ask(f"axe.run(document, {json.dumps(options)}).then(results => results.violations)")
+        return [
+            f"{rule['id']}: {' '.join(map(str, node['target']))}: {node['failureSummary']}"
+            for rule in found
+            for node in rule["nodes"]
+        ]
+
+    def did(self):
+        """All that the tab did since it was opened."""
+        stopped = {event["params"]["requestId"] for event in self._events if _is_stopped(event)}
+        did = Opened()
+        for event in self._events:
+            if event["params"].get("requestId") not in stopped:
+                self._note(did, event["method"], event["params"])
+        return did
+
+    def _note(self, did, method, given):
+        if method == "Network.requestWillBeSent" and not self._is_own(given["request"]["url"]):
+            did.requests.append(given["request"]["url"])
+        elif method == "Page.javascriptDialogOpening":
+            did.dialogs.append(given["message"])
+        elif method == "Runtime.consoleAPICalled":
+            did.messages.append(" ".join(str(each.get("value", each.get("description"))) for each in given["args"]))
+        elif method == "Runtime.exceptionThrown":
+            did.messages.append(json.dumps(given["exceptionDetails"]))
+        elif method == "Log.entryAdded":
+            did.messages.append(given["entry"]["text"])
+
+    def _is_own(self, url):
+        return url.startswith((self._own, "data:")) if self._own.startswith("http") else url == self._own
 
 
 def _is_stopped(event):
     return event["method"] == "Network.loadingFailed" and event["params"].get("blockedReason") == "csp"
 
 
-def _note(opened, event, url):
-    method, given = event["method"], event.get("params", {})
-    if method == "Network.requestWillBeSent" and given["request"]["url"] != url:
-        opened.requests.append(given["request"]["url"])
-    elif method == "Page.javascriptDialogOpening":
-        opened.dialogs.append(given["message"])
-    elif method == "Runtime.consoleAPICalled":
-        opened.messages.append(given["args"][0].get("value"))
-    elif method == "Log.entryAdded":
-        opened.messages.append(given["entry"]["text"])
-
-
-class _Call:
-    """One request of the protocol at a time; dialogs are dismissed, or the page would wait for ever."""
+class Browser:
+    """The protocol of one Chromium: calls of all tabs over one socket. Dialogs are dismissed, or pages would wait."""
 
     def __init__(self, socket):
         self._socket = socket
         self._number = 0
-        self.events = []
         self._answers = {}
+        self._events = {}
         self._reading = asyncio.create_task(self._read())
 
-    async def __call__(self, method, **params):
-        number = await self._send(method, params)
+    @asynccontextmanager
+    async def tab(self, *, dark=False, width=1200, height=900, scripts=True):
+        """A new tab that shares no cookie with another; without ``scripts`` pages run none, as they can be read so."""
+        context = (await self._call(None, "Target.createBrowserContext"))["browserContextId"]
+        try:
+            made = await self._call(None, "Target.createTarget", url="about:blank", browserContextId=context)
+            attached = await self._call(None, "Target.attachToTarget", targetId=made["targetId"], flatten=True)
+            session = attached["sessionId"]
+
+            async def call(method, **params):
+                return await self._call(session, method, **params)
+
+            page = Page(call, self._events.setdefault(session, []))
+            for domain in ("Page", "Network", "Runtime", "Log"):
+                await call(f"{domain}.enable")
+            await call("Emulation.setScriptExecutionDisabled", value=not scripts)
+            await page.look(dark=dark, width=width, height=height)
+            yield page
+        finally:
+            await self._call(None, "Target.disposeBrowserContext", browserContextId=context)
+
+    async def _call(self, session, method, **params):
+        number = await self._send(session, method, params)
         self._answers[number] = asyncio.get_running_loop().create_future()
-        answer = await asyncio.wait_for(self._answers[number], 30)
-        assert "result" in answer, answer
+        answer = await asyncio.wait_for(self._answers[number], PATIENCE_SECONDS)
+        assert "result" in answer, (method, answer)
         return answer["result"]
 
-    async def _send(self, method, params):
+    async def _send(self, session, method, params):
         self._number += 1
-        await self._socket.send_str(json.dumps({"id": self._number, "method": method, "params": params}))
+        named = {} if session is None else {"sessionId": session}
+        await self._socket.send_str(json.dumps({"id": self._number, "method": method, "params": params, **named}))
         return self._number
 
     async def _read(self):
         async for received in self._socket:
             message = json.loads(received.data)
             if "id" not in message:
-                self.events.append(message)
+                session = message.get("sessionId")
+                self._events.setdefault(session, []).append(message)
                 if message["method"] == "Page.javascriptDialogOpening":
-                    await self._send("Page.handleJavaScriptDialog", {"accept": False})
+                    await self._send(session, "Page.handleJavaScriptDialog", {"accept": False})
             elif message["id"] in self._answers:
-                self._answers[message["id"]].set_result(message)
+                self._answers.pop(message["id"]).set_result(message)
 
     def stop(self):
         self._reading.cancel()
 
 
 @asynccontextmanager
-async def _browser():
+async def browsing():
+    """A browser of its own, which ends with the block."""
     assert CHROMIUM is not None, "REQUIRE_BROWSER is set, and there is no Chromium"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         # --no-sandbox: its sandbox does not start for root, whom tests often run as. The pages are our own.
@@ -139,23 +257,22 @@ async def _browser():
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            port = await _port(Path(profile))
-            async with aiohttp.ClientSession() as http:
-                async with http.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                    pages = [page for page in await answer.json() if page["type"] == "page"]
-                async with http.ws_connect(pages[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                    call = _Call(socket)
-                    yield call
-                    call.stop()
+            endpoint = await _endpoint(Path(profile))
+            async with aiohttp.ClientSession() as http, http.ws_connect(endpoint, max_msg_size=0) as socket:
+                browser = Browser(socket)
+                try:
+                    yield browser
+                finally:
+                    browser.stop()
         finally:
             process.kill()
             await process.wait()
 
 
-async def _port(profile):
+async def _endpoint(profile):
     written = profile / "DevToolsActivePort"
     for _ in range(1200):
-        if written.exists() and (lines := written.read_text().split()):
-            return int(lines[0])
+        if written.exists() and len(lines := written.read_text().split()) == 2:
+            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
         await asyncio.sleep(0.05)
     raise TimeoutError("Chromium did not start within a minute")
