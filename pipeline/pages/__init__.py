@@ -1,8 +1,9 @@
-"""HTML pages that stand alone: one file, no script, nothing loaded, and whatever they show is text.
+"""HTML pages whose every value is text. Those of this folder stand alone: one file, no script, nothing loaded.
 
-A page is a template in this folder that extends ``base.html``. Every value is escaped, and what nobody would see in
-it is named; texts that others wrote go through the filter ``shown``, which also cuts what nobody would read. The page's
-Content-Security-Policy lets in its own style and nothing else, so what slipped through would still not run.
+A page that stands alone is a template in this folder that extends ``base.html``. Every value is escaped, and what
+nobody would see in it is named; texts that others wrote go through the filter ``shown``, which also cuts what nobody
+would read. The page's Content-Security-Policy lets in its own style and nothing else, so what slipped through would
+still not run. ``environment`` gives templates of other folders the same values and filters.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from base64 import b64encode
+from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -21,6 +23,7 @@ from pipeline.text.invisible import code_point, split_invisible, visible
 # Code points of one text that a page shows, unless its template says otherwise.
 SHOWN = 4000
 _HERE = Path(__file__).parent
+STYLE = _HERE / "page.css"
 
 
 def shown(text: str, limit: int = SHOWN) -> Markup:
@@ -41,21 +44,44 @@ def _count(number: int, one: str = "", many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}" if one else f"{number:,}"
 
 
+def _time(ms: int) -> Markup:
+    """Milliseconds since 1970 as a time that people read, in UTC; what no calendar has stays a number."""
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return escape(ms)
+    return Markup('<time datetime="{}">{:%Y-%m-%d %H:%M:%S}</time>').format(moment.isoformat(), moment)
+
+
+def _bytes(size: int) -> str:
+    """A size as people write it: ``512 bytes``, ``1.5 KiB``."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << power:
+            return f"{size / (1 << power):,.1f} {unit}"
+    return _count(size, "byte")
+
+
 def _named(value: object) -> object:
     return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
 
 
-def render(template: str, **values: object) -> str:
-    """A page of this folder's template; every value that it names must be given."""
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
+def environment(folder: Path) -> Environment:
+    """A folder's templates: every value is text, and one that is named must be given."""
+    made = Environment(
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_named,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "count": _count}
-    style = (_HERE / "page.css").read_text(encoding="utf-8")
+    made.filters |= {"shown": shown, "count": _count, "time": _time, "bytes": _bytes}
+    return made
+
+
+def render(template: str, **values: object) -> str:
+    """A page of this folder's template; every value that it names must be given."""
+    style = STYLE.read_text(encoding="utf-8")
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return environment.get_template(template).render(**values, style=style, style_sha256=digest, version=__version__)
+    page = environment(_HERE).get_template(template)
+    return page.render(**values, style=style, style_sha256=digest, version=__version__)

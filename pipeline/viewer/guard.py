@@ -1,0 +1,259 @@
+"""Who may see and do what: each request is checked here before a page hears of it, and each answer is bound.
+
+A viewer shows what agents and their tools said, so other pages in the same browser must not get at it: a name that was
+rebound to this address is refused by its Host header, a form of another page by its Origin and by the token that only
+our own pages hold. What proxies say counts where the proxy is one that was named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from msgspec import Struct
+
+from pipeline.errors import InputError
+
+Network: TypeAlias = IPv4Network | IPv6Network
+
+# Asked for by machines that only want to know whether it runs; says nothing else.
+HEALTH = "/healthz"
+LOGIN = "/login"
+# What a page looks like before somebody logged in.
+_OPEN = (LOGIN, "/static/")
+# The field of a form, and the header of a script, that show that our own page sent it.
+FIELD, HEADER = "token", "X-Reknit-Token"
+LOGGED_IN_SECONDS = 12 * 3600
+# A login token that could be guessed is none.
+SHORTEST_LOGIN = 16
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_READING = frozenset({"GET", "HEAD"})
+
+BINDING = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    # With `no-referrer` a browser sends `Origin: null` from our own forms too; nothing leaves for another site here.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Viewed(Struct, frozen=True):
+    """A line of the audit log: who asked for what, and what came of it. ``user`` is whom a named proxy let in."""
+
+    time: str
+    peer: str
+    user: str
+    method: str
+    path: str
+    status: int
+
+
+class Peer(Struct, frozen=True):
+    """Where a request comes from and what it was sent to, as the browser sees it."""
+
+    address: str
+    scheme: str
+    host: str
+    user: str
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def networks(names: Sequence[str]) -> tuple[Network, ...]:
+    """Addresses and networks of proxies.
+
+    Raises:
+        InputError: ``proxy_unknown``, for what is neither.
+    """
+    try:
+        return tuple(ip_network(name) for name in names)
+    except ValueError as error:
+        raise InputError("proxy_unknown", f"{error}: name the proxy by its address, or a network") from error
+
+
+class Guard:
+    """The checks of one viewer.
+
+    Args:
+        host: where it listens.
+        names: the names beside the loopback's under which it may be asked.
+        login: the token that lets somebody in; without one nobody logs in.
+        proxies: whose X-Forwarded headers count.
+        audit: hears of each page that was asked for; None: nobody does.
+
+    Raises:
+        InputError: ``login_missing``, where others than this machine could come in; ``login_short``.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        names: Sequence[str] = (),
+        login: str = "",
+        proxies: Sequence[str] = (),
+        audit: Callable[[Viewed], None] | None = None,
+    ) -> None:
+        if not login and (proxies or not is_loopback(host)):
+            message = "beyond this machine's loopback a viewer wants a login: give --token-file"
+            raise InputError("login_missing", message)
+        if login and len(login) < SHORTEST_LOGIN:
+            raise InputError("login_short", f"a login token has at least {SHORTEST_LOGIN} characters")
+        self.names = _LOOPBACK | {host.lower(), *(name.lower() for name in names)}
+        self.login = login
+        self.proxies = networks(proxies)
+        self._audit = audit
+        # Of a login token itself, so that whoever is logged in stays so when the viewer starts again.
+        self._secret = hashlib.sha256(login.encode()).digest() if login else secrets.token_bytes()
+        # Cookies know no ports, and another viewer may run beside this one.
+        self.cookie = f"reknit_viewer_{self._signed('cookie', '')[:8]}"
+
+    async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request through, or answer it; then write down who asked."""
+        if request.path == HEALTH:
+            return await handler(request)
+        peer = self.peer(request)
+        status = 500
+        try:
+            self._refuse_strangers(request, peer)
+            first = self._log_in_by_address(request, peer) or self._ask_to_log_in(request)
+            if first is None:
+                self._refuse_without_token(request, await self._token_of(request))
+            answer = first or await handler(request)
+            status = answer.status
+        except web.HTTPException as refused:
+            status = refused.status
+            raise
+        finally:
+            if self._audit is not None and not request.path.startswith("/static/"):
+                self._audit(self._viewed(request, peer, status))
+        return answer
+
+    def peer(self, request: web.Request) -> Peer:
+        """Who asks, by what proxies say of it as far as they were named."""
+        address, said = request.remote or "", request.headers
+        if not self._is_proxy(address):
+            return Peer(address, request.scheme, request.host, "")
+        # Each proxy adds whom it heard, so the last that is no proxy of ours is who came to us.
+        chain = [part.strip() for part in said.get("X-Forwarded-For", "").split(",") if part.strip()]
+        strangers = [part for part in chain if not self._is_proxy(part)]
+        return Peer(
+            strangers[-1] if strangers else address,
+            said.get("X-Forwarded-Proto", request.scheme),
+            said.get("X-Forwarded-Host", request.host),
+            said.get("X-Forwarded-User", ""),
+        )
+
+    def form_token(self, request: web.Request) -> str:
+        """What a page puts into its forms: bound to who is logged in, so that another's is worth nothing."""
+        return self._signed("form", request.cookies.get(self.cookie, ""))
+
+    def logged_in(self, request: web.Request) -> bool:
+        until, _, mark = request.cookies.get(self.cookie, "").rpartition(".")
+        if not self.login or not hmac.compare_digest(mark.encode(), self._signed("login", until).encode()):
+            return not self.login
+        return int(until.partition(".")[0]) > time.time()
+
+    def let_in(self, answer: web.Response, peer: Peer) -> web.Response:
+        """Give a browser the cookie of somebody who showed the login token."""
+        until = f"{int(time.time()) + LOGGED_IN_SECONDS}.{secrets.token_urlsafe(12)}"
+        answer.set_cookie(
+            self.cookie,
+            f"{until}.{self._signed('login', until)}",
+            max_age=LOGGED_IN_SECONDS,
+            httponly=True,
+            samesite="Strict",
+            secure=peer.scheme == "https",
+        )
+        return answer
+
+    def is_login(self, given: str) -> bool:
+        return bool(self.login) and hmac.compare_digest(given.encode(), self.login.encode())
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            return any(ip_address(address) in network for network in self.proxies)
+        except ValueError:
+            return False
+
+    def _refuse_strangers(self, request: web.Request, peer: Peer) -> None:
+        try:
+            name = urlsplit(f"//{peer.host}").hostname or ""
+        except ValueError:
+            name = ""
+        if name not in self.names:
+            raise web.HTTPMisdirectedRequest(text="This viewer is not known by that name; --allow-host adds one.\n")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin != f"{peer.scheme}://{peer.host}":
+            raise web.HTTPForbidden(text="Another site's page asked for this.\n")
+        site = request.headers.get("Sec-Fetch-Site", "none")
+        # A link on another page may lead here; a picture, a frame or a script of it may not.
+        follows = request.method == "GET" and request.headers.get("Sec-Fetch-Dest") == "document"
+        if site not in {"none", "same-origin"} and not follows:
+            raise web.HTTPForbidden(text="Another site's page asked for this.\n")
+
+    def _log_in_by_address(self, request: web.Request, peer: Peer) -> web.Response | None:
+        """Take a login token out of the address at once: addresses stand in histories and are passed on."""
+        given = request.query.get(FIELD)
+        if not self.login or given is None or request.method != "GET" or request.path == LOGIN:
+            return None
+        if not self.is_login(given):
+            return _seen_elsewhere(LOGIN)
+        return self.let_in(_seen_elsewhere(local(str(request.rel_url.without_query_params(FIELD)))), peer)
+
+    def _ask_to_log_in(self, request: web.Request) -> web.Response | None:
+        if self.logged_in(request) or request.path.startswith(_OPEN):
+            return None
+        if request.method not in _READING or "HX-Request" in request.headers:
+            return web.Response(status=401, text="Log in first.\n", headers={"HX-Redirect": LOGIN})
+        return _seen_elsewhere(str(request.rel_url.with_path(LOGIN).with_query(next=str(request.rel_url))))
+
+    async def _token_of(self, request: web.Request) -> str:
+        if request.method in _READING:
+            return ""
+        if HEADER in request.headers:
+            return request.headers[HEADER]
+        return str((await request.post()).get(FIELD, "")) if request.path != LOGIN else self.form_token(request)
+
+    def _refuse_without_token(self, request: web.Request, given: str) -> None:
+        if request.method in _READING:
+            return
+        if not hmac.compare_digest(given.encode(), self.form_token(request).encode()):
+            raise web.HTTPForbidden(text="The page that sent this is out of date: reload it, and try again.\n")
+
+    def _signed(self, what: str, value: str) -> str:
+        return hmac.new(self._secret, f"{what}|{value}".encode(), hashlib.sha256).hexdigest()
+
+    def _viewed(self, request: web.Request, peer: Peer, status: int) -> Viewed:
+        path = str(request.rel_url.without_query_params(FIELD))
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return Viewed(now, peer.address, peer.user, request.method, path, status)
+
+
+def local(path: str) -> str:
+    """An address of ours to go on to, whatever was asked for: never another site's."""
+    return "/" + path.replace("\\", "/").lstrip("/")
+
+
+def _seen_elsewhere(path: str) -> web.Response:
+    return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
+
+
+def audit_line(viewed: Viewed) -> bytes:
+    return msgspec.json.encode(viewed) + b"\n"

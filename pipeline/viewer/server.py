@@ -1,0 +1,150 @@
+"""The viewer as a web server: its pages in one application, what goes wrong as a page, and its start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import traceback
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from pipeline.errors import BrokerError, InputError, ReknitError
+from pipeline.viewer.guard import BINDING, HEALTH, LOGIN, local
+from pipeline.viewer.pages import STATIC, VIEWER, Viewer, page
+
+log = logging.getLogger("reknit.viewer")
+
+# The largest body that any page takes; pages that take one say how much of it they read.
+LARGEST_BODY = 16 * 1024 * 1024
+_STOP_SECONDS = 2.0
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_BOUND = {"Cache-Control": "no-store", **BINDING}
+
+
+def application(viewer: Viewer, routes: Iterable[web.RouteDef] = ()) -> web.Application:
+    """The viewer's application.
+
+    Args:
+        viewer: what its pages are made of.
+        routes: the routes of its pages.
+    """
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await viewer.guard(request, handler)
+
+    app = web.Application(middlewares=[_explained, guarded], client_max_size=LARGEST_BODY)
+    app[VIEWER] = viewer
+    app.on_response_prepare.append(_bind)
+    app.add_routes([*routes, *_ROUTES])
+    return app
+
+
+@asynccontextmanager
+async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
+    """Serve an application for as long as the block runs; the value is its URL.
+
+    Raises:
+        InputError: ``port_taken`` or ``port_refused``.
+    """
+    listening = _listen(host, port)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_SECONDS)
+    try:
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{listening.getsockname()[1]}/"
+    finally:
+        await runner.cleanup()
+        listening.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        message = f"cannot listen on {host} port {port}: {error.strerror or error}; --port 0 takes a free one"
+        raise InputError("port_taken" if taken else "port_refused", message) from error
+
+
+async def _bind(_request: web.Request, answer: web.StreamResponse) -> None:
+    for name, value in _BOUND.items():
+        answer.headers.setdefault(name, value)
+    answer.headers.popall("Server", None)
+
+
+@web.middleware
+async def _explained(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Say what went wrong as a page, in the words of its error; of our own faults only that there was one."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400 or error.text != f"{error.status}: {error.reason}":
+            raise  # somebody's own words
+        return _wrong(request, error.status, "")
+    except BrokerError as error:
+        return _wrong(request, 503, error.message, error.code)
+    except ReknitError as error:
+        return _wrong(request, 400, error.message, error.code)
+    except (asyncio.CancelledError, ConnectionError):
+        raise
+    except Exception as error:  # noqa: BLE001  one page that fails is not the end of the viewer
+        # What an error says may be content, which no log has.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        log.error("a page failed: %s at %s:%s", type(error).__name__, place.filename, place.lineno)  # noqa: TRY400  so
+        return _wrong(request, 500, "This is a fault of the viewer, and its log says where.", "internal")
+
+
+def _wrong(request: web.Request, status: int, message: str, code: str = "") -> web.Response:
+    return page(
+        request, "error.html", status=status, title=HTTPStatus(status).phrase, message=message, code=code, number=status
+    )
+
+
+async def _health(_request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _static(request: web.Request) -> web.StreamResponse:
+    file = STATIC.get(request.match_info["file"])
+    if file is None:
+        raise web.HTTPNotFound
+    # Its address changes with its bytes.
+    kept = "public, max-age=31536000, immutable" if request.query_string else "no-cache"
+    return web.Response(body=file.read_bytes(), content_type=_TYPES[file.suffix], headers={"Cache-Control": kept})
+
+
+async def _login_page(request: web.Request) -> web.Response:
+    return page(request, "login.html", next=local(request.query.get("next", "/")), refused=False)
+
+
+async def _log_in(request: web.Request) -> web.Response:
+    guard = request.app[VIEWER].guard
+    form = await request.post()
+    further = local(str(form.get("next", "/")))
+    if not guard.is_login(str(form.get("login", ""))):
+        return page(request, "login.html", status=403, next=further, refused=True)
+    return guard.let_in(web.Response(status=303, headers={"Location": further}), guard.peer(request))
+
+
+async def _log_out(request: web.Request) -> web.Response:
+    answer = web.Response(status=303, headers={"Location": LOGIN})
+    answer.del_cookie(request.app[VIEWER].guard.cookie)
+    return answer
+
+
+_ROUTES = [
+    web.get(HEALTH, _health),
+    web.get("/static/{file}", _static),
+    web.get(LOGIN, _login_page),
+    web.post(LOGIN, _log_in),
+    web.post("/logout", _log_out),
+]

@@ -1,0 +1,158 @@
+/* Keys, what goes wrong in a part of a page, and charts drawn from the tables beside them. Pages can be read without. */
+"use strict";
+
+document.documentElement.classList.add("scripted");
+
+document.addEventListener("htmx:configRequest", (event) => {
+  const meta = document.querySelector('meta[name="X-Reknit-Token"]');
+  event.detail.headers["X-Reknit-Token"] = meta.content;
+});
+
+(() => {
+  const trouble = document.getElementById("trouble");
+  const say = (text) => {
+    trouble.textContent = text;
+    trouble.hidden = !text;
+  };
+  document.addEventListener("htmx:sendError", () => say("The viewer does not answer."));
+  document.addEventListener("htmx:responseError", (event) => {
+    const { status, responseText } = event.detail.xhr;
+    const answer = new DOMParser().parseFromString(responseText, "text/html");
+    const words = (answer.querySelector("main p") ?? answer.body).textContent.trim();
+    say(`${status}: ${words.slice(0, 500)}`);
+  });
+  document.addEventListener("htmx:afterOnLoad", (event) => event.detail.successful && say(""));
+})();
+
+/* j and k walk through whatever has data-row; Enter opens the row's first link. */
+(() => {
+  const places = { o: "/", s: "/sessions", l: "/letters", c: "/compare", p: "/playground", e: "/explain" };
+  let afterG = false;
+  const rows = () => [...document.querySelectorAll("[data-row]")].filter((row) => row.offsetParent);
+  const walk = (step) => {
+    const all = rows();
+    const at = all.findIndex((row) => row.classList.contains("at"));
+    const next = all[Math.min(Math.max(at + step, 0), all.length - 1)];
+    if (!next) return;
+    all[at]?.classList.remove("at");
+    next.classList.add("at");
+    next.scrollIntoView({ block: "nearest" });
+    (next.matches("a, summary, button") ? next : next.querySelector("a, summary, button"))?.focus({ preventScroll: true });
+  };
+  const keys = {
+    j: () => walk(1),
+    k: () => walk(-1),
+    "/": () => {
+      const field = document.querySelector('main [data-key="/"]') ?? document.querySelector('[data-key="/"]');
+      field?.focus();
+      field?.select();
+    },
+    "?": () => document.getElementById("keys").showModal(),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
+    if (event.target.closest("input, textarea, select, dialog[open]")) {
+      if (event.key === "Escape") event.target.blur?.();
+      return;
+    }
+    const place = afterG && places[event.key];
+    afterG = event.key === "g";
+    if (place) location.assign(place);
+    else if (keys[event.key]) {
+      event.preventDefault();
+      keys[event.key]();
+    }
+  });
+})();
+
+/* A table with data-chart has times in its first column and a series in each other one. Its chart is drawn before it,
+   bars on top of each other; a click on a bar follows the link of that cell. The table itself folds away. */
+(() => {
+  const plots = new Map();
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const number = (cell) => Number(cell.dataset.value ?? cell.textContent.replaceAll(",", "")) || 0;
+
+  const read = (table) => {
+    const names = [...table.tHead.rows[0].cells].slice(1).map((cell) => cell.textContent.trim());
+    const rows = [...table.tBodies[0].rows];
+    const times = rows.map((row) => Number(row.cells[0].dataset.value));
+    const series = names.map((_, index) => rows.map((row) => number(row.cells[index + 1])));
+    const links = (index, at) => rows[at]?.cells[index + 1].querySelector("a")?.href;
+    return { names, times, series, links };
+  };
+
+  /* The last series stands on all others, so it is drawn first. */
+  const stacked = (series) => {
+    const heights = series[0]?.map(() => 0) ?? [];
+    return series.map((values) => values.map((value, at) => (heights[at] += value)));
+  };
+
+  const draw = (place, table) => {
+    const { names, times, series, links } = read(table);
+    plots.get(place)?.destroy();
+    plots.delete(place);
+    if (times.length < 2 || !names.length) return;
+    const heights = stacked(series);
+    const order = names.map((_, index) => names.length - 1 - index);
+    const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+    const step = times[1] - times[0];
+    const plot = new uPlot(
+      {
+        width: place.clientWidth,
+        height: Number(table.dataset.height ?? 190),
+        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+        cursor: { drag: { x: false, y: false }, points: { show: false } },
+        scales: {
+          x: { range: (_, low, high) => [low - step / 2, high + step / 2] },
+          y: { range: (_, low, high) => [0, Math.max(1, high) * 1.06] },
+        },
+        axes: [axis, { ...axis, size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] }],
+        series: [
+          { value: "{YYYY}-{MM}-{DD} {HH}:{mm}" },
+          ...order.map((index) => ({
+            label: names[index],
+            stroke: colour(`--s${index % 8}`),
+            fill: colour(`--s${index % 8}`),
+            width: 0,
+            points: { show: false },
+            paths: uPlot.paths.bars({ size: [0.85, 40] }),
+            value: (_, __, ___, at) => (at === null ? "–" : series[index][at].toLocaleString("en")),
+          })),
+        ],
+      },
+      [times, ...order.map((index) => heights[index])],
+      place,
+    );
+    plot.over.addEventListener("click", () => {
+      const { idx, top } = plot.cursor;
+      if (idx == null) return;
+      const height = plot.posToVal(top, "y");
+      const index = heights.findIndex((values) => values[idx] >= height);
+      const link = index >= 0 && links(index, idx);
+      if (link) location.assign(link);
+    });
+    plot.over.classList.add("clicks");
+    plots.set(place, plot);
+  };
+
+  const all = (root) => {
+    for (const place of plots.keys()) {
+      if (place.isConnected) continue;
+      plots.get(place).destroy();
+      plots.delete(place);
+    }
+    for (const table of root.querySelectorAll("table[data-chart]")) {
+      const place = document.getElementById(table.dataset.chart);
+      if (place) draw(place, table);
+    }
+  };
+  const again = () => all(document);
+  addEventListener("DOMContentLoaded", again);
+  document.addEventListener("htmx:afterSettle", again);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  let waiting;
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(again, 150);
+  });
+})();

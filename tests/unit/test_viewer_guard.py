@@ -1,0 +1,318 @@
+"""The viewer's guard: what other pages, other machines and forged headers may not get, attack by attack."""
+
+import socket
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from pipeline.config import load_config
+from pipeline.errors import InputError
+from pipeline.viewer.guard import FIELD, HEADER, Guard, local
+from pipeline.viewer.pages import Viewer, page, templates
+from pipeline.viewer.server import application, serving
+
+LOGIN = "a-token-that-nobody-guesses"
+LOCAL = "127.0.0.1"
+
+
+async def shown(request):
+    return page(request, "error.html", title="Secrets", message="what agents said", code="", number=200)
+
+
+async def changed(request):
+    request.app[DONE].append(request.match_info["what"])
+    return web.Response(text="done")
+
+
+async def failing(_request):
+    raise ValueError("content of a session")
+
+
+async def refused(_request):
+    raise InputError("search_wrong", "no such <search>")
+
+
+DONE: web.AppKey[list] = web.AppKey("done", list)
+ROUTES = [
+    web.get("/", shown),
+    web.get("/fails", failing),
+    web.get("/refused", refused),
+    web.post("/change/{what}", changed),
+]
+
+
+@asynccontextmanager
+async def asked(**options):
+    """Something that asks a viewer, and what was changed there."""
+    viewer = Viewer(
+        config=load_config(env={}),
+        guard=Guard(LOCAL, **options),
+        templates=templates(),
+        index=None,
+        follower=None,
+        values=None,
+    )
+    app = application(viewer, ROUTES)
+    app[DONE] = []
+    async with serving(app, LOCAL, 0) as url, aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+
+        async def ask(method, path, **given):
+            async with http.request(method, url.rstrip("/") + path, allow_redirects=False, **given) as answer:
+                return answer, await answer.text()
+
+        ask.origin, ask.token = url.rstrip("/"), viewer.guard
+        yield ask, app[DONE]
+
+
+def token_in(text):
+    return text.partition(f'name="{HEADER}" content="')[2].partition('"')[0]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (LOCAL, 200),
+        ("localhost:8000", 200),  # a tunnel has another port
+        ("[::1]:80", 200),
+        ("LOCALHOST", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost@evil.example", 421),
+        ("[::1", 421),
+        ("", 421),
+        ("viewer.internal", 421),
+    ],
+)
+async def test_a_name_that_was_rebound_to_this_address_is_refused(host, status):
+    async with asked() as (ask, _):
+        answer, text = await ask("GET", "/", headers={"Host": host})
+    assert (answer.status, "what agents said" in text) == (status, status == 200)
+
+
+async def test_a_name_may_be_allowed():
+    async with asked(names=["Viewer.internal"]) as (ask, _):
+        answer, _ = await ask("GET", "/", headers={"Host": "viewer.internal:443"})
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "{own}"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),  # another program of this machine
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Dest": "document"}, 403),
+    ],
+)
+async def test_a_page_of_another_site_changes_nothing(headers, status):
+    async with asked() as (ask, done):
+        _, text = await ask("GET", "/")
+        given = {name: value.format(own=ask.origin) for name, value in headers.items()} | {HEADER: token_in(text)}
+        answer, _ = await ask("POST", "/change/it", headers=given)
+        assert (answer.status, done) == (status, ["it"] if status == 200 else [])
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 200),  # a link
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "image"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Dest": "script"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+    ],
+)
+async def test_a_page_of_another_site_embeds_nothing(headers, status):
+    async with asked() as (ask, _):
+        answer, _ = await ask("GET", "/", headers=headers)
+    assert answer.status == status
+
+
+@pytest.mark.parametrize("where", ["header", "field"])
+@pytest.mark.parametrize(("given", "status"), [("right", 200), ("wrong", 403), ("", 403), (None, 403), ("ü", 403)])
+async def test_a_change_wants_the_token_of_our_own_page(where, given, status):
+    async with asked() as (ask, done):
+        _, text = await ask("GET", "/")
+        token = token_in(text) if given == "right" else given
+        if given is None:
+            sent = {}
+        elif where == "header":
+            sent = {"headers": {HEADER: token}}
+        else:
+            sent = {"data": {FIELD: token}}
+        answer, _ = await ask("POST", "/change/it", **sent)
+        assert (answer.status, done) == (status, ["it"] if status == 200 else [])
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "status"),
+    [
+        ([], {"X-Forwarded-Host": "localhost", "Host": "evil.example"}, 421),
+        ([], {"X-Forwarded-Host": "evil.example"}, 200),
+        (["10.0.0.0/8"], {"X-Forwarded-Host": "viewer.internal"}, 200),
+        ([LOCAL], {"X-Forwarded-Host": "viewer.internal"}, 200),
+        ([LOCAL], {"X-Forwarded-Host": "evil.example"}, 421),
+        (["127.0.0.0/8"], {"X-Forwarded-Proto": "https", "Origin": "https://{host}"}, 200),
+        ([], {"X-Forwarded-Proto": "https", "Origin": "https://{host}"}, 403),
+    ],
+)
+async def test_what_proxies_say_counts_only_where_the_proxy_is_named(proxies, forwarded, status):
+    async with asked(proxies=proxies, names=["viewer.internal"], login=LOGIN) as (ask, _):
+        host = ask.origin.removeprefix("http://")
+        await ask("GET", f"/?token={LOGIN}")
+        headers = {name: value.format(host=host) for name, value in forwarded.items()}
+        answer, _ = await ask("GET", "/", headers=headers)
+    assert answer.status == status
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "peer"),
+    [
+        ([], "6.6.6.6", LOCAL),
+        ([LOCAL], "6.6.6.6", "6.6.6.6"),
+        ([LOCAL], "6.6.6.6, 7.7.7.7", "7.7.7.7"),  # what the browser itself claimed stands first
+        ([LOCAL, "7.7.7.0/24"], "6.6.6.6, 7.7.7.7", "6.6.6.6"),
+        ([LOCAL], "", LOCAL),
+    ],
+)
+async def test_the_audit_log_says_who_viewed_what(proxies, forwarded, peer):
+    lines = []
+    async with asked(proxies=proxies, login=LOGIN, audit=lines.append) as (ask, _):
+        headers = {"X-Forwarded-For": forwarded, "X-Forwarded-User": "ada"}
+        await ask("GET", f"/?q=a&token={LOGIN}", headers=headers)
+        await ask("GET", "/?q=a", headers=headers)
+        await ask("POST", "/change/it", headers=headers)
+        await ask("GET", "/static/viewer.css", headers=headers)
+        await ask("GET", "/healthz", headers=headers)
+    user = "ada" if proxies else ""
+    assert [(line.peer, line.user, line.method, line.path, line.status) for line in lines] == [
+        (peer, user, "GET", "/?q=a", 303),
+        (peer, user, "GET", "/?q=a", 200),
+        (peer, user, "POST", "/change/it", 403),
+    ]
+
+
+async def test_a_login_token_in_an_address_is_taken_out_of_it_at_once():
+    async with asked(login=LOGIN) as (ask, _):
+        before, _ = await ask("GET", "/?q=a")
+        wrong, _ = await ask("GET", "/?token=something-else&q=a")
+        first, _ = await ask("GET", f"/?token={LOGIN}&q=a")
+        after, text = await ask("GET", "/?q=a")
+    assert (before.status, before.headers["Location"]) == (303, "/login?next=/?q%3Da")
+    assert (wrong.status, wrong.headers["Location"], wrong.cookies) == (303, "/login", {})
+    assert (first.status, first.headers["Location"]) == (303, "/?q=a")
+    [cookie] = first.cookies.values()
+    assert (cookie["httponly"], cookie["samesite"], cookie["path"], cookie["secure"]) == (True, "Strict", "/", "")
+    assert LOGIN not in cookie.value
+    assert (after.status, LOGIN in text) == (200, False)
+
+
+async def test_behind_tls_the_cookie_is_for_tls_alone():
+    async with asked(login=LOGIN, proxies=[LOCAL]) as (ask, _):
+        answer, _ = await ask("GET", f"/?token={LOGIN}", headers={"X-Forwarded-Proto": "https"})
+    [cookie] = answer.cookies.values()
+    assert cookie["secure"] is True
+
+
+@pytest.mark.parametrize(("given", "status"), [(LOGIN, 303), ("something-else", 403), ("", 403)])
+async def test_somebody_logs_in_by_the_form(given, status):
+    async with asked(login=LOGIN) as (ask, _):
+        answer, text = await ask("POST", "/login", data={"login": given, "next": "//evil.example/a"})
+        after, _ = await ask("GET", "/")
+    assert (answer.status, after.status) == (status, 200 if status == 303 else 303)
+    assert answer.headers.get("Location") == ("/evil.example/a" if status == 303 else None)
+    assert "That is not the token." in text or status == 303
+
+
+@pytest.mark.parametrize("forged", ["", ".", "9999999999.a.{mark}", "9999999999.a.", "1.a.{mark}", "ü.ü.ü"])
+async def test_a_cookie_cannot_be_made_up(forged):
+    async with asked(login=LOGIN) as (ask, _):
+        cookie = {ask.token.cookie: forged.format(mark="0" * 64)}
+        answer, _ = await ask("GET", "/", headers={"Cookie": "; ".join(f"{k}={v}" for k, v in cookie.items())})
+    assert answer.status == 303
+
+
+async def test_nobody_stays_logged_in_for_ever(monkeypatch):
+    monkeypatch.setattr("pipeline.viewer.guard.LOGGED_IN_SECONDS", -1)
+    async with asked(login=LOGIN) as (ask, _):
+        first, _ = await ask("GET", f"/?token={LOGIN}")
+        [cookie] = first.cookies.values()
+        answer, _ = await ask("GET", "/", headers={"Cookie": f"{cookie.key}={cookie.value}"})
+    assert answer.status == 303
+
+
+async def test_whoever_logs_out_is_out():
+    async with asked(login=LOGIN) as (ask, _):
+        await ask("GET", f"/?token={LOGIN}")
+        _, text = await ask("GET", "/")
+        out, _ = await ask("POST", "/logout", data={FIELD: token_in(text)})
+        after, _ = await ask("GET", "/")
+    assert (out.status, after.status) == (303, 303)
+
+
+async def test_a_part_of_a_page_is_not_answered_by_the_login_page():
+    async with asked(login=LOGIN) as (ask, done):
+        part, _ = await ask("GET", "/", headers={"HX-Request": "true"})
+        change, _ = await ask("POST", "/change/it")
+        assert (part.status, change.status, part.headers["HX-Redirect"], done) == (401, 401, "/login", [])
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"host": "::"}, "login_missing"),
+        ({"host": "192.168.1.2"}, "login_missing"),
+        ({"host": "viewer.internal"}, "login_missing"),
+        ({"proxies": ["10.0.0.1"]}, "login_missing"),
+        ({"host": "::", "login": "short"}, "login_short"),
+        ({"proxies": ["proxy"], "login": LOGIN}, "proxy_unknown"),
+    ],
+)
+def test_beyond_this_machine_a_viewer_wants_a_login(options, code):
+    with pytest.raises(InputError) as raised:
+        Guard(**options)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize("path", ["//evil.example/x", "///evil.example", "\\\\evil.example", "/\\evil.example", "x"])
+def test_what_to_go_on_to_is_never_another_sites(path):
+    assert local(path).count("/", 0, 2) == 1
+    assert local(path).startswith("/")
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/static/viewer.css", "/static/../pages.py", "/healthz", "/fails"])
+async def test_every_answer_is_bound(path):
+    async with asked() as (ask, _):
+        answer, _ = await ask("GET", path)
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "same-origin"
+
+
+async def test_what_goes_wrong_is_said_without_content(caplog):
+    async with asked() as (ask, _):
+        ours, text = await ask("GET", "/fails")
+        theirs, words = await ask("GET", "/refused")
+        nowhere, _ = await ask("GET", "/nowhere")
+        wrong, _ = await ask("PUT", "/")
+    assert (ours.status, theirs.status, nowhere.status, wrong.status) == (500, 400, 404, 403)
+    assert "no such &lt;search&gt;" in words
+    assert "content of a session" not in text + caplog.text
+    assert "a page failed: ValueError at " in caplog.text
+
+
+async def test_a_port_that_is_taken_is_said():
+    with socket.create_server((LOCAL, 0)) as taken, pytest.raises(InputError) as raised:
+        async with serving(web.Application(), LOCAL, taken.getsockname()[1]):
+            pass
+    assert raised.value.code == "port_taken"
