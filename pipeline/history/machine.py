@@ -25,7 +25,7 @@ from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import NAMELESS, IdTable, IdWriter, SettledCall, made_id
 from pipeline.history.native import REFERENCE
-from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank, is_breakpoint, is_row
+from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank, is_breakpoint, is_foreign, is_row
 from pipeline.history.render import (
     OpenEnd,
     Rendered,
@@ -184,6 +184,12 @@ class History:
         exchange.assistant.append(piece)
 
     def _user(self, turn: Turn, pieces: list[Piece]) -> None:
+        if all(is_foreign(piece.block, self.structure.own) for piece in pieces):
+            # Nobody says anything here that the target could be sent.
+            for piece in pieces:
+                self._book.drop_unknown(piece)
+            self.user_spoke_last = True
+            return
         said: list[Piece] = []
         for piece in pieces:
             if is_breakpoint(piece.block) and not said and self.exchanges and self.exchanges[-1].was_answered_by(turn):

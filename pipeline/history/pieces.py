@@ -105,6 +105,11 @@ def is_breakpoint(block: Block) -> bool:
     return isinstance(block, Unknown) and block.kind == "cachePoint"
 
 
+def is_foreign(block: Block, provider: str) -> bool:
+    """Whether a block is what only a provider other than this one has."""
+    return isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != provider
+
+
 def code_for_unknown(block: Block, target: str = "") -> str:
     """The fix for a block of a type that a target has no place for: another provider's own, or nobody's.
 
@@ -112,8 +117,7 @@ def code_for_unknown(block: Block, target: str = "") -> str:
     """
     if is_breakpoint(block):
         return "cache_point_dropped"
-    native = isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != target
-    return "native_dropped" if native else "unknown_dropped"
+    return "native_dropped" if is_foreign(block, target) else "unknown_dropped"
 
 
 def is_whole(path: str) -> bool:

@@ -99,6 +99,7 @@ class Gemini:
             unanswered=True,
             blank=frozenset({"user", "assistant"}),
             ids_again=True,
+            own=NAME,
         )
 
     def prepare(self, setting: Setting, system: Sequence[Piece]) -> GeminiDialect:

@@ -350,6 +350,7 @@ class OpenAIResponses:
             blank=frozenset({"user", "assistant"}),
             ids_again=True,
             system_inside=True,
+            own=NAME,
             calls_elsewhere="always" if any(name in setting.params for name in CHAINS) else "referred",
         )
 
