@@ -1,8 +1,8 @@
 """What a fix or a rule means, shown by running its example.
 
-``pages`` reads the examples, runs one and says what came of it, ``rendering`` writes that for people, in a terminal or
-in docs/. A page never claims what the installed version does not do: its before and after are made when it is asked
-for.
+``pages`` reads the examples, runs one and says what came of it. ``telling`` puts that into words, which ``rendering``
+sets for a terminal and for docs/, and the viewer for a browser. A page never claims what the installed version does not
+do: its before and after are made when it is asked for.
 """
 
 from pipeline.explain.pages import (
@@ -19,6 +19,7 @@ from pipeline.explain.pages import (
     summaries,
 )
 from pipeline.explain.rendering import documents, listing, place_of, plain
+from pipeline.explain.telling import Told, told
 
 __all__ = [
     "FIX_EXAMPLES",
@@ -29,6 +30,7 @@ __all__ = [
     "RuleExample",
     "RulePage",
     "StreamExample",
+    "Told",
     "documents",
     "explain",
     "listing",
@@ -36,4 +38,5 @@ __all__ = [
     "plain",
     "retold",
     "summaries",
+    "told",
 ]

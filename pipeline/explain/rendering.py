@@ -6,16 +6,10 @@ In Markdown a code is its heading, so that its anchor is the code itself: ``fixe
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from difflib import SequenceMatcher
-from itertools import groupby
-from textwrap import indent, wrap
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
-
-from pipeline.explain.pages import REFUSALS, SHARES, Broken, FixPage, Mended, Retold, RulePage, explain, summaries
+from pipeline.explain.pages import REFUSALS, SHARES, FixPage, RulePage, explain, summaries
+from pipeline.explain.telling import Said, told
 from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery.inputs import Input
@@ -23,32 +17,18 @@ from pipeline.streams.recovery.machine import MEANINGS, TABLE
 from pipeline.streams.recovery.memory import MessageState
 from pipeline.text.acts import ACTS, Act
 
-_WIDTH = 100
-_FATES = {
-    "moved": "moves content",
-    "rewritten": "rewrites content",
-    "flattened": "makes text of a block",
-    "dropped": "leaves something out",
-    "synthesised": "adds what nobody said",
-}
-_SEVERITIES = {
-    "hard": "A body that breaks it is refused.",
-    "model": "Only some models refuse it: {families}. For a model that is not known it is reported, not fatal.",
-    "soft": "A warning: bodies that break it were seen to be accepted, or a body alone cannot tell.",
-}
-_OUTCOMES = {
-    "mended": "reknit normalize mends it: {fixes}.",
-    "unchanged": "reknit normalize writes it so that the rule holds; no content changes, so there is no fix.",
-    "still broken": "reknit normalize leaves it to the sender.",
-    "rejected": "reknit normalize rejects it: there is nothing to mend it with.",
-    "unusable": "reknit normalize cannot read it.",
-}
-
 
 def plain(page: FixPage | RulePage) -> str:
     """A page as text that ends in a newline."""
-    lines = _fix(page) if isinstance(page, FixPage) else _rule(page)
-    return "\n".join(lines) + "\n"
+    said = told(page)
+    parts = [f"{said.code}: {said.summary}"], _set(said.facts), _set(said.example)
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+def _set(said: Iterable[Said]) -> Iterator[str]:
+    for each in said:
+        yield each.text
+        yield from (f"{line.mark} {line.text}" if line.text else "" for line in each.lines)
 
 
 def listing(groups: Mapping[str, Mapping[str, str]]) -> str:
@@ -58,117 +38,6 @@ def listing(groups: Mapping[str, Mapping[str, str]]) -> str:
         for group, codes in groups.items()
     )
     return "\n\n".join(blocks) + "\n"
-
-
-def _fix(page: FixPage) -> Iterator[str]:
-    yield f"{page.code}: {page.summary}"
-    yield ""
-    yield f"This fix {_FATES[page.fate]}{_loss(page)}."
-    if page.error:
-        yield "Without it the provider says:"
-        yield from (f"  {text}" for text in page.error.split("; "))
-    if isinstance(page.example, Mended) and page.example.broken:
-        yield f"Rules that the example would break: {', '.join(page.example.broken)}."
-    if page.source:
-        yield f"Seen in {page.source}."
-    observed = f"Made unless a policy observes it (mend.{page.code}=observe)."
-    yield f"Always made: {page.always}." if page.always else observed
-    yield ""
-    yield from _mended(page.example) if isinstance(page.example, Mended) else _retold(page.example)
-    yield "Recorded:"
-    yield from (f"  {_json(msgspec.to_builtins(fix))}" for fix in page.example.fixes)
-
-
-def _loss(page: FixPage) -> str:
-    if page.fate == "synthesised":
-        return ", which counts as a loss"
-    if not page.lossless:
-        return " and loses content"
-    return f" and loses nothing: {page.spared}" if page.spared else " and loses nothing"
-
-
-def _mended(example: Mended) -> Iterator[str]:
-    policy = "".join(f", {name}={_value(value)}" for name, value in example.policy.items())
-    before, after = list(_document(example.history)), list(_document(example.request))
-    same = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
-    yield f"Before{'' if example.source == 'auto' else f' ({example.source})'}:"
-    yield from _marked(before, [(block.a, block.size) for block in same], "-")
-    yield f"After (to {example.to}{policy}):"
-    yield from _marked(after, [(block.b, block.size) for block in same], "+")
-
-
-def _retold(example: Retold) -> Iterator[str]:
-    yield f"Before (events of {example.source}):"
-    yield from (f"  {_json(event)}" for event in example.events)
-    yield f"After (speaking as {example.model}):"
-    yield from (f"  {line}" for line in _document(list(example.messages)))
-
-
-def _rule(page: RulePage) -> Iterator[str]:
-    yield f"{page.code}: {page.summary}"
-    yield ""
-    severity = _SEVERITIES[page.severity].format(families=", ".join(page.families))
-    yield from wrap(f"A rule of {page.target}. {severity}", _WIDTH)
-    yield f"Repair: {page.repair}."
-    yield f"Source: {page.source}."
-    yield ""
-    if page.example is None:
-        yield "The provider says:"
-        yield f"  {page.message.replace('{at}', 'messages.N')}"
-        yield f"No example, since no body is judged by it: {page.unchecked}."
-        return
-    yield from _broken(page.example)
-
-
-def _broken(example: Broken) -> Iterator[str]:
-    yield "This body breaks it:"
-    for line, run in groupby(_document(example.body)):
-        times = len(list(run))
-        yield f"  {line}{f'  ({times} times)' if times > 1 else ''}"
-    yield f"The provider says, of {example.violation.path or 'the whole body'}:"
-    yield indent(example.violation.message, "  ")
-    if example.also:
-        yield f"It breaks {', '.join(example.also)} as well."
-    if example.outcome:
-        yield _OUTCOMES[example.outcome].format(fixes=", ".join(example.fixes))
-
-
-def _marked(lines: list[str], same: list[tuple[int, int]], mark: str) -> Iterator[str]:
-    """Lines with a mark before those that the other side has not; without marks where nothing is the same."""
-    kept = {at for start, size in same for at in range(start, start + size)}
-    for at, line in enumerate(lines):
-        yield f"{mark if kept and at not in kept else ' '} {line}"
-
-
-def _document(document: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
-    """A history or a request, one line a block: the role stands before a message's first one."""
-    if isinstance(document, str):
-        yield from document.splitlines()
-        return
-    messages = document.get("messages", []) if isinstance(document, dict) else document
-    for key, value in document.items() if isinstance(document, dict) else ():
-        if key != "messages":
-            yield from _lines(key, value)
-    for message in messages:
-        if not isinstance(message, dict):
-            yield _json(message)
-        elif message.keys() == {"role", "content"}:
-            yield from _lines(message["role"], message["content"])
-        else:
-            yield from _lines(str(message.get("role", "message")), {k: v for k, v in message.items() if k != "role"})
-
-
-def _lines(label: str, value: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
-    for at, element in enumerate(value if isinstance(value, list) and value else [value]):
-        yield f"{'' if at else label:10} {_json(element)}"
-
-
-def _json(value: Any) -> str:  # noqa: ANN401  any JSON
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else _json(value)
 
 
 _ACTS = "acts.md"
@@ -360,26 +229,30 @@ def _page(title: str, introduction: str, groups: Mapping[str, Mapping[str, str]]
 
 
 def _section(code: str) -> Iterator[str]:
-    title, facts, example = plain(explain(code)).split("\n\n", 2)
-    yield _prose(_sentence(title.removeprefix(f"{code}: ").rstrip("."))) + "."
+    said = told(explain(code))
+    yield _prose(_sentence(said.summary.rstrip("."))) + "."
     yield ""
-    yield from _facts(facts)
+    yield from _facts(said.facts)
     yield ""
+    example = "\n".join(_set(said.example))
     fence = "````" if "```" in example else "```"
     yield f"{fence}text"
     # A NUL has no place in a text file; its picture has.
-    yield example.rstrip("\n").replace("\0", "\N{SYMBOL FOR NULL}")
+    yield example.replace("\0", "\N{SYMBOL FOR NULL}")
     yield fence
 
 
-def _facts(text: str) -> Iterator[str]:
-    """Sentences as they are; what a provider says, which is indented, as a list."""
+def _facts(facts: Iterable[Said]) -> Iterator[str]:
+    """Sentences as they are; what a provider says as a list."""
     quoted = False
-    for line in text.splitlines():
-        if line.startswith("  ") != quoted:
-            quoted = not quoted
+    for fact in facts:
+        if quoted:
             yield ""
-        yield f"- {_span(line.strip())}" if quoted else _prose(line)
+        yield _prose(fact.text)
+        quoted = bool(fact.lines)
+        if quoted:
+            yield ""
+            yield from (f"- {_span(line.text)}" for line in fact.lines)
 
 
 def _sentence(text: str) -> str:

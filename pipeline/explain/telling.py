@@ -1,0 +1,178 @@
+"""What a page says, in its order: facts, then the example, each line with the lines that stand under it.
+
+A terminal, the Markdown in docs/ and the viewer write the same; only how a line is set differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
+from itertools import groupby
+from textwrap import wrap
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.explain.pages import Broken, FixPage, Mended, Retold, RulePage
+
+# What only one side of an example has.
+Mark: TypeAlias = Literal[" ", "-", "+"]
+
+
+class Line(Struct, frozen=True):
+    """A line of an example, or a provider's words."""
+
+    text: str
+    mark: Mark = " "
+
+
+class Said(Struct, frozen=True):
+    """A sentence or a label, and the lines that belong under it."""
+
+    text: str
+    lines: tuple[Line, ...] = ()
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    code: str
+    summary: str
+    facts: tuple[Said, ...]
+    example: tuple[Said, ...]
+
+
+_WIDTH = 100
+_FATES = {
+    "moved": "moves content",
+    "rewritten": "rewrites content",
+    "flattened": "makes text of a block",
+    "dropped": "leaves something out",
+    "synthesised": "adds what nobody said",
+}
+_SEVERITIES = {
+    "hard": "A body that breaks it is refused.",
+    "model": "Only some models refuse it: {families}. For a model that is not known it is reported, not fatal.",
+    "soft": "A warning: bodies that break it were seen to be accepted, or a body alone cannot tell.",
+}
+_OUTCOMES = {
+    "mended": "reknit normalize mends it: {fixes}.",
+    "unchanged": "reknit normalize writes it so that the rule holds; no content changes, so there is no fix.",
+    "still broken": "reknit normalize leaves it to the sender.",
+    "rejected": "reknit normalize rejects it: there is nothing to mend it with.",
+    "unusable": "reknit normalize cannot read it.",
+}
+
+
+def told(page: FixPage | RulePage) -> Told:
+    if isinstance(page, FixPage):
+        facts = _fix(page)
+        example = _mended(page.example) if isinstance(page.example, Mended) else _retold(page.example)
+    else:
+        facts = _rule(page)
+        example = _unchecked(page) if page.example is None else _broken(page.example)
+    return Told(code=page.code, summary=page.summary, facts=tuple(facts), example=tuple(example))
+
+
+def _fix(page: FixPage) -> Iterator[Said]:
+    yield Said(f"This fix {_FATES[page.fate]}{_loss(page)}.")
+    if page.error:
+        yield Said("Without it the provider says:", _plainly(page.error.split("; ")))
+    if isinstance(page.example, Mended) and page.example.broken:
+        yield Said(f"Rules that the example would break: {', '.join(page.example.broken)}.")
+    if page.source:
+        yield Said(f"Seen in {page.source}.")
+    observed = f"Made unless a policy observes it (mend.{page.code}=observe)."
+    yield Said(f"Always made: {page.always}." if page.always else observed)
+
+
+def _loss(page: FixPage) -> str:
+    if page.fate == "synthesised":
+        return ", which counts as a loss"
+    if not page.lossless:
+        return " and loses content"
+    return f" and loses nothing: {page.spared}" if page.spared else " and loses nothing"
+
+
+def _mended(example: Mended) -> Iterator[Said]:
+    policy = "".join(f", {name}={_value(value)}" for name, value in example.policy.items())
+    before, after = list(_document(example.history)), list(_document(example.request))
+    same = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+    shape = "" if example.source == "auto" else f" ({example.source})"
+    yield Said(f"Before{shape}:", _marked(before, [(block.a, block.size) for block in same], "-"))
+    yield Said(f"After (to {example.to}{policy}):", _marked(after, [(block.b, block.size) for block in same], "+"))
+    yield _recorded(example)
+
+
+def _retold(example: Retold) -> Iterator[Said]:
+    yield Said(f"Before (events of {example.source}):", _plainly(map(_json, example.events)))
+    yield Said(f"After (speaking as {example.model}):", _plainly(_document(list(example.messages))))
+    yield _recorded(example)
+
+
+def _recorded(example: Mended | Retold) -> Said:
+    return Said("Recorded:", _plainly(_json(msgspec.to_builtins(fix)) for fix in example.fixes))
+
+
+def _rule(page: RulePage) -> Iterator[Said]:
+    severity = _SEVERITIES[page.severity].format(families=", ".join(page.families))
+    yield Said("\n".join(wrap(f"A rule of {page.target}. {severity}", _WIDTH)))
+    yield Said(f"Repair: {page.repair}.")
+    yield Said(f"Source: {page.source}.")
+
+
+def _unchecked(page: RulePage) -> Iterator[Said]:
+    yield Said("The provider says:", _plainly([page.message.replace("{at}", "messages.N")]))
+    yield Said(f"No example, since no body is judged by it: {page.unchecked}.")
+
+
+def _broken(example: Broken) -> Iterator[Said]:
+    runs = ((line, len(list(run))) for line, run in groupby(_document(example.body)))
+    yield Said("This body breaks it:", _plainly(f"{line}  ({n} times)" if n > 1 else line for line, n in runs))
+    place = example.violation.path or "the whole body"
+    yield Said(f"The provider says, of {place}:", _plainly(example.violation.message.split("\n")))
+    if example.also:
+        yield Said(f"It breaks {', '.join(example.also)} as well.")
+    if example.outcome:
+        yield Said(_OUTCOMES[example.outcome].format(fixes=", ".join(example.fixes)))
+
+
+def _plainly(lines: Iterable[str]) -> tuple[Line, ...]:
+    return tuple(map(Line, lines))
+
+
+def _marked(lines: list[str], same: list[tuple[int, int]], mark: Mark) -> tuple[Line, ...]:
+    """Lines, marked where the other side does not have them; without marks where nothing is the same."""
+    kept = {at for start, size in same for at in range(start, start + size)}
+    return tuple(Line(line, mark if kept and at not in kept else " ") for at, line in enumerate(lines))
+
+
+def _document(document: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
+    """A history or a request, one line a block: the role stands before a message's first one."""
+    if isinstance(document, str):
+        yield from document.splitlines()
+        return
+    messages = document.get("messages", []) if isinstance(document, dict) else document
+    for key, value in document.items() if isinstance(document, dict) else ():
+        if key != "messages":
+            yield from _lines(key, value)
+    for message in messages:
+        if not isinstance(message, dict):
+            yield _json(message)
+        elif message.keys() == {"role", "content"}:
+            yield from _lines(message["role"], message["content"])
+        else:
+            yield from _lines(str(message.get("role", "message")), {k: v for k, v in message.items() if k != "role"})
+
+
+def _lines(label: str, value: Any) -> Iterator[str]:  # noqa: ANN401  any JSON
+    for at, element in enumerate(value if isinstance(value, list) and value else [value]):
+        yield f"{'' if at else label:10} {_json(element)}"
+
+
+def _json(value: Any) -> str:  # noqa: ANN401  any JSON
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else _json(value)
