@@ -7,17 +7,20 @@ import select
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 import pipeline
 from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_bytes, write_json
 from pipeline.errors import InputError, PolicyError, ReknitError
+from pipeline.fixes import Fix
 from pipeline.history.readers import SHAPES
 from pipeline.registry import TARGETS, target_named
 from pipeline.rules import Violation
@@ -54,6 +57,7 @@ _POLICIES = "; ".join(
     metavar="K=V",
     help=f"How to mend where there is a choice: {_POLICIES}.",
 )
+@click.option("--model", help="The model, in place of the one that the document names.")
 @click.option("--report", is_flag=True, help="Print request, fixes and violations as one JSON object.")
 @LINES
 @FILE
@@ -61,6 +65,7 @@ def normalize_command(
     target: str,
     shape: str,
     policies: Sequence[str],
+    model: str | None,
     report: bool,
     lines: bool,
     file: str,
@@ -73,26 +78,25 @@ def normalize_command(
     try:
         policy = _policy(policies)
         documents = _documents(read_input(file), lines=lines)
-        codes = [_normalize_one(document, target, shape, policy, report=report, lines=lines) for document in documents]
+        settled = partial(pipeline.normalize, to=target, source=shape, policy=policy, model=model)
+        codes = [_normalize_one(partial(settled, document), report=report, lines=lines) for document in documents]
     except ReknitError as error:
         fail(error)
     raise SystemExit(int(worst(codes)))
 
 
-def _normalize_one(
-    document: bytes, target: str, shape: str, policy: dict[str, str], *, report: bool, lines: bool
-) -> Exit:
+def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines: bool) -> Exit:
     try:
-        done = pipeline.normalize(document, to=target, source=shape, policy=policy)
+        done = normalized()
     except InputError as error:
         if not lines:
             raise
         # Every line in has its line out, so that the two can be laid side by side.
-        write_json({"request": None, "fixes": [], "violations": [], "error": describe(error)} if report else None)
+        write_json(Report(error=describe(error)) if report else None)
         say(f"reknit: {error}")
         return Exit.UNUSABLE
     if report:
-        write_json({"request": _embedded(done, target), "fixes": done.fixes, "violations": done.violations})
+        write_json(reported(done))
     elif done.body is not None:
         write_bytes(done.body if done.body.endswith(b"\n") else done.body + b"\n")
     elif lines:
@@ -111,11 +115,19 @@ def _outcome(done: Normalized, *, quiet: bool) -> Exit:
     return Exit.MENDED if done.fix_count else Exit.CLEAN
 
 
-def _embedded(done: Normalized, target: str) -> msgspec.Raw | str | None:
-    """The request inside a report: JSON as it is, for text targets the text itself."""
-    if done.body is None:
-        return None
-    return done.body.decode() if TARGETS[target].text else msgspec.Raw(done.body)
+class Report(Struct, frozen=True):
+    """What became of a history. ``request`` is JSON as it is, for targets that take one text the text itself."""
+
+    request: msgspec.Raw | str | None = None
+    fixes: list[Fix] = []
+    violations: list[Violation] = []
+    error: dict[str, str] | UnsetType = UNSET
+
+
+def reported(done: Normalized) -> Report:
+    text = TARGETS[done.target].text
+    request = None if done.body is None else done.body.decode() if text else msgspec.Raw(done.body)
+    return Report(request, done.fixes, done.violations)
 
 
 def _documents(data: bytes, *, lines: bool) -> list[bytes]:

@@ -295,12 +295,18 @@ _UNREADABLE = (msgspec.MsgspecError, ArithmeticError, AssertionError, AttributeE
 
 
 def normalize(
-    history: GivenHistory, to: str = "anthropic", source: str = "auto", policy: GivenPolicy = None
+    history: GivenHistory,
+    to: str = "anthropic",
+    source: str = "auto",
+    policy: GivenPolicy = None,
+    *,
+    model: str | None = None,
 ) -> Normalized:
     """Mend a history into a request that the target ``to`` accepts.
 
     ``history`` is a list of messages, a document with ``messages`` and, beside them, ``system``, ``tools``, ``model``
-    and ``params``, or the JSON of either, or a transcript; ``source`` names its shape where it is not to be guessed.
+    and ``params``, or the JSON of either, or a transcript; ``source`` names its shape where it is not to be guessed,
+    ``model`` the one that the request is for in place of the document's.
 
     Raises:
         InputError: the input cannot be used.
@@ -310,7 +316,7 @@ def normalize(
     target, mended_by = target_named(to), policy_from(policy)
     found = read(history, source)
     given = found.conversation
-    setting = Setting(system=given.system, tools=given.tools, model=given.model, params=given.params)
+    setting = Setting(system=given.system, tools=given.tools, model=model or given.model, params=given.params)
     work = WorkingHistory((target,), mended_by, setting)
     work.note_fixes(found.fixes)
     work.begin_history(given.turns, found.stretches)

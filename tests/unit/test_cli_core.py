@@ -77,6 +77,16 @@ def test_a_report_is_one_object_and_leaves_stderr_alone():
     assert [violation["severity"] for violation in report["violations"]] == ["hard"]
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [(HEALTHY, "claude-haiku-4-5"), (HEALTHY["messages"], "claude-haiku-4-5")],
+    ids=["in place of the document's", "of a bare list"],
+)
+def test_the_model_that_is_asked_for_is_the_requests(given, named):
+    done = reknit("normalize", "--model", named, given=given)
+    assert json.loads(done.stdout)["model"] == named
+
+
 def test_a_text_targets_request_is_the_text_itself():
     done = reknit("normalize", "--to", "claude-cli", "--report", given=HEALTHY)
     request = json.loads(done.stdout)["request"]
