@@ -47,14 +47,18 @@ class Body:
         behind = [b"", *self.open_data] if self._chunks else self.open_data
         return self._prefix, _joined(b"", self._settled.dialect.separator, behind, self._ending.suffix)
 
-    @cached_property
-    def whole(self) -> bytes:
-        """All of it. Joined on first access."""
+    @property
+    def parts(self) -> list[bytes]:
+        """What stands between the prefix and the suffix: the settled chunks, then the open messages."""
         chunks = self._settled.chunks[: self._chunks]
         for mark in self.lit:
             chunks[mark.at] = mark.data
-        parts = [*chunks, *self.open_data]
-        return _joined(self._prefix, self._settled.dialect.separator, parts, self._ending.suffix)
+        return [*chunks, *self.open_data]
+
+    @cached_property
+    def whole(self) -> bytes:
+        """All of it. Joined on first access."""
+        return _joined(self._prefix, self._settled.dialect.separator, self.parts, self._ending.suffix)
 
     @cached_property
     def sha256(self) -> str:
@@ -184,6 +188,11 @@ class Normalized:
     def unjudged(self) -> bytes:
         """The body, whatever the rules say of it."""
         return self._body.whole
+
+    @property
+    def parts(self) -> list[bytes]:
+        """What the body is joined of, whatever the rules say of it; for a text one part for each message in it."""
+        return self._body.parts
 
     @property
     def text(self) -> str | None:

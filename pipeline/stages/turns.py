@@ -78,13 +78,17 @@ class _Batch(Struct):
 
 
 class TurnsStage(KeepsSessions):
-    """The history side of the sessions of one partition."""
+    """The history side of the sessions of one partition.
+
+    One that does not ``publish`` keeps the histories alone: it makes no request of what it reads.
+    """
 
     topic = AGENT_TURNS
     state_topic = TURNS_STATE
     _states: TurnStates
 
-    def __init__(self, defaults: Defaults | None = None) -> None:
+    def __init__(self, defaults: Defaults | None = None, *, publish: bool = True) -> None:
+        self._publish = publish
         self._defaults = defaults or Defaults()
         self._endings = Endings(self._defaults.marker_ms)
         self._usage = Usage(self._defaults.limits)
@@ -92,6 +96,10 @@ class TurnsStage(KeepsSessions):
 
     def levels(self) -> dict[str, int]:
         return {"reknit_sessions_parked": self._states.parked, "reknit_turns_waiting": self._states.waiting}
+
+    def find(self, key: bytes) -> TurnState | None:
+        """What is kept of a session; None where nothing is."""
+        return self._states.find(key)
 
     def process(self, records: Sequence[Record]) -> Result:
         """Work through records in order. What cannot be used becomes a dead letter; the policy says what follows."""
@@ -310,6 +318,8 @@ class TurnsStage(KeepsSessions):
     def _apply(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""
         self._change(entry, event, publisher)
+        if not self._publish:
+            return
         session = entry.session
         if isinstance(event, RequestWanted):
             publisher.requests("wanted")

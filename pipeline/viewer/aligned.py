@@ -1,0 +1,340 @@
+"""The history that came in beside the body that went out: a row for each block, each fix at its block.
+
+What is shown is worked out anew by what the worker itself runs: its stage takes the session's records up to the one
+that made the request due, and says of every block where it went (the ledger). Where that gives another body than the
+one that was published, its beginning is missing, say, both sides are shown as they are, by position.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import msgspec
+from msgspec import UNSET, Struct, structs
+
+from pipeline.fixes import Fix
+from pipeline.history.pieces import LedgerEntry, block_path
+from pipeline.model import Block, ToolResult, ToolUse, Turn, on_the_wire
+from pipeline.registry import TARGETS
+from pipeline.session import Normalized, Session
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.stages.turns import TurnsStage
+from pipeline.targets import Setting
+from pipeline.viewer.cells import Cell, Document, How, Mark, Row, cell_of, mark_of, members_of, value_at, words_of
+
+_HOW: dict[str, How] = {
+    "kept": "same",
+    "rewritten": "changed",
+    "flattened": "changed",
+    "moved": "moved",
+    "dropped": "vanished",
+    "synthesised": "appeared",
+}
+# The lists of messages in bodies.
+_LISTS = ("messages", "input", "contents")
+
+
+def session_until(records: Iterable[Record], key: bytes, cause: int, defaults: Defaults) -> Session | None:
+    """The session as it was once the record at the offset ``cause`` had been taken; None where there is none.
+
+    ``records`` are all of the session's, in order, from the one that began it on. What a parked session was released
+    with took effect at the place of what it was parked for: so of what came behind, only the release counts.
+    """
+    stage = TurnsStage(defaults, publish=False)
+    for record in records:
+        entry = stage.find(key)
+        if record.offset <= cause or (entry is not None and entry.parked is not None):
+            stage.process([record] if record.offset <= cause or _releases(record) else [])
+    entry = stage.find(key)
+    return None if entry is None else entry.session
+
+
+def _releases(record: Record) -> bool:
+    return words_of(members_of(record.value).get("type", b"")) == "session.released"
+
+
+class _Came(Struct, frozen=True):
+    """A block that came in; one of None stands for a message without any."""
+
+    path: str
+    turn: Turn
+    block: Block | None
+
+
+class _Pair(Struct):
+    """A row before it is made: the number of the block that came in, -1 for none, and where it went, "" for nowhere.
+
+    ``inner`` is the path of a part of the block, where the row is about that part alone.
+    """
+
+    came: int
+    sent: str = ""
+    how: How = "same"
+    code: str = ""
+    inner: str = ""
+    left_note: tuple[str, str] = ("", "")
+    right_note: tuple[str, str] = ("", "")
+    marks: list[Mark] = []
+
+
+class Aligned:
+    """Both sides of a request. What costs the whole history is done once; rows are made when they are asked for.
+
+    Attributes:
+        exact: the body was worked out anew and is the published one; else both sides stand as they are, by position.
+        marks: the fixes, each of which stands in one row, or in the ``head``: model, system prompt, tools, parameters.
+    """
+
+    def __init__(self, turns: Sequence[Turn], body: bytes, target: str, setting: Setting) -> None:
+        self.exact = True
+        self.marks: Sequence[Mark] = ()
+        self._came = [came for turn in turns for came in _blocks(turn)]
+        self._at = {came.path: number for number, came in enumerate(self._came)}
+        self._first = {came.turn.place: number for number, came in reversed([*enumerate(self._came)])}
+        self._body, self._whole, self._setting = Document(body), body, setting
+        self._is_text = target in TARGETS and TARGETS[target].text
+        self._texts: dict[str, str] = {}
+        self._ids: Sequence[str | None] = ()
+        self._pairs: list[_Pair] = []
+        self._head_marks: list[Mark] = []
+
+    @classmethod
+    def of_request(
+        cls, turns: Sequence[Turn], done: Normalized, setting: Setting, new: Collection[Fix] | None = None
+    ) -> Aligned:
+        """What a request is made of; ``new`` are the fixes that no earlier one stood on, if that is known."""
+        found = cls(turns, done.unjudged, done.target, setting)
+        found._ids = done.ids
+        found._pairs = [*found._paired(done.ledger)]
+        if found._is_text and not found._body.items("messages"):
+            found._take_texts([part for part in done.parts if part])
+        fresh = {(fix.code, fix.path, fix.observed) for fix in new or ()}
+        found._place([mark_of(fix, new=(fix.code, fix.path, fix.observed) in fresh) for fix in done.fixes])
+        return found
+
+    @classmethod
+    def by_position(
+        cls, turns: Sequence[Turn], body: bytes, target: str, setting: Setting, fixes: Iterable[Fix]
+    ) -> Aligned:
+        """Both sides as they are: what is known of the history, and the body, with the fixes that were published."""
+        found = cls(turns, body, target, setting)
+        found.exact = False
+        sent = found._sent_paths()
+        for number in range(max(len(found._came), len(sent))):
+            came = number if number < len(found._came) else -1
+            found._pairs.append(_Pair(came, sent[number] if number < len(sent) else ""))
+        found._place([mark_of(fix, new=True) for fix in fixes])
+        return found
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    # Which block stands beside which.
+
+    def _paired(self, ledger: Sequence[LedgerEntry]) -> Iterator[_Pair]:
+        """The rows, in the order of the body; what stands in another order there has two, each naming the other.
+
+        What was left out stands where it came.
+        """
+        sent = [(entry, self._at.get(entry.path, -1)) for entry in ledger if entry.output]
+        entries = {entry.path: entry for entry in ledger if entry.path in self._at}
+        keep = _longest_rising([came for _, came in sent if came >= 0])
+        next_came, beside = 0, set[str]()
+        for entry, came in sent:
+            place = self._reached(entry.output)
+            pair = _Pair(came, place, _HOW[entry.fate], entry.code)
+            if "." not in entry.output:
+                pair.sent, pair.left_note = "", ("in the system prompt", "")
+            elif place in beside:
+                pair.sent, pair.left_note = "", ("in what stands above", "")
+            beside.add(place)
+            if came in keep:
+                yield from self._only_came(next_came, came, entries)
+                next_came = came + 1
+                yield pair
+            elif came >= 0 or not entry.path:
+                pair.came, pair.right_note = -1, ("came as" if entry.path else "", entry.path)
+                if pair.sent:
+                    yield pair
+            else:
+                pair.came, pair.inner = self._within(entry.path), entry.path
+                yield pair
+        yield from self._only_came(next_came, len(self._came), entries)
+
+    def _reached(self, output: str) -> str:
+        """The place of a block in the body as it is: where a message is one text, that is the message's."""
+        return output.rpartition(".")[0] if self._is_text else self._body.find(output)[1]
+
+    def _only_came(self, start: int, stop: int, entries: dict[str, LedgerEntry]) -> Iterator[_Pair]:
+        for number in range(start, stop):
+            entry = entries.get(self._came[number].path)
+            if entry is None or not entry.output:
+                yield _Pair(number, how="vanished")
+            else:
+                yield _Pair(number, how=_HOW[entry.fate], left_note=("went to", entry.output))
+
+    def _within(self, path: str) -> int:
+        """The number of the block that a path leads to or into, -1 where there is none."""
+        while path and path not in self._at:
+            path = path.rpartition(".")[0]
+        return self._at.get(path, -1)
+
+    def _take_texts(self, parts: Sequence[bytes]) -> None:
+        """Give the rows of a text their parts, of which there is one for each message."""
+        read = _unescaped if self._body.members else _plain
+        places = [pair.sent for pair in self._pairs if pair.sent]
+        if len(places) == len(parts):
+            self._texts = {place: read(part) for place, part in zip(places, parts, strict=True)}
+        elif places:
+            self._texts = dict.fromkeys(places, "") | {places[0]: _plain(self._whole)}
+
+    def _sent_paths(self) -> list[str]:
+        """The places of the body's blocks, in order."""
+        paths = [
+            path
+            for name in _LISTS
+            for at, item in enumerate(self._body.items(name))
+            for path in _paths(f"{name}.{at}", item)
+        ]
+        if not paths:
+            self._texts["text"] = _plain(self._whole)
+        return paths or ["text"]
+
+    # Where each fix stands.
+
+    def _place(self, marks: Sequence[Mark]) -> None:
+        self.marks = marks
+        rows = {pair.came: pair for pair in reversed(self._pairs) if pair.came >= 0 and not pair.inner}
+        added = [pair for pair in self._pairs if pair.how == "appeared"]
+        for mark in marks:
+            own = next((pair for pair in added if pair.code == mark.code), None)
+            if own is not None:
+                added.remove(own)
+            else:
+                own = rows.get(self._number(mark))
+            (self._head_marks if own is None else own.marks).append(mark)
+
+    def _number(self, mark: Mark) -> int:
+        """The number of the block that a fix is about, or of the first one of its message; -1 where there is none."""
+        entry = self._within(mark.path)
+        if mark.code == "placeholder_dropped":
+            # Of one that was synthesised the path is one of the mended history, so the call says more.
+            return entry if _answers(self._came[entry].block, mark.tool_id) else self._call(mark.tool_id)
+        return entry if entry >= 0 else self._first.get(".".join(mark.path.split(".")[:2]), -1)
+
+    def _call(self, tool_id: str) -> int:
+        calls = (
+            at for at, came in enumerate(self._came) if isinstance(came.block, ToolUse) and came.block.id == tool_id
+        )
+        return max(calls, default=-1)
+
+    # What is shown.
+
+    def head(self) -> Row:
+        """What stands beside the messages, on both sides."""
+        given = structs.asdict(self._setting) | {"observed": UNSET}
+        known = {name: value for name, value in given.items() if value}
+        sent = {name: value for name, value in self._body.members.items() if name not in _LISTS}
+        left = cell_of(msgspec.json.encode(known), path="", role="head")
+        right = cell_of(msgspec.json.encode(sent), path="", role="head")
+        return Row(left=structs.replace(left, fixes=self._head_marks), right=right if sent else None)
+
+    def rows(self, start: int, stop: int) -> list[Row]:
+        """So many rows, with what each cell shows; a cell begins a message where the cell above is of another one."""
+        found: list[Row] = []
+        messages = ["", ""]
+        for number in range(max(start, 0), min(stop, len(self._pairs))):
+            pair = self._pairs[number]
+            cells = [self._left(pair), self._right(pair)]
+            for side, cell in enumerate(cells):
+                if cell is not None and cell.message != messages[side]:
+                    messages[side], cells[side] = cell.message, structs.replace(cell, begins=True)
+            found.append(Row(left=cells[0], right=cells[1], how=pair.how, number=number))
+        return found
+
+    def number_of(self, path: str) -> int:
+        """The number of the row that a place of either side stands in, -1 where there is none."""
+        came = self._within(path)
+        for number, pair in enumerate(self._pairs):
+            if (came >= 0 and pair.came == came) or pair.sent == path:
+                return number
+        return -1
+
+    def _left(self, pair: _Pair) -> Cell | None:
+        if pair.came < 0:
+            return None
+        came = self._came[pair.came]
+        raw = b'""' if came.block is None else msgspec.json.encode(on_the_wire(came.block))
+        if pair.inner:
+            last = pair.inner.rpartition(".")[2]
+            raw, _ = value_at(raw, f"content.{last}" if last.isdecimal() else last)
+        turn = came.turn
+        cell = cell_of(raw, path=pair.inner or came.path, role=turn.role, message=turn.place, message_id=turn.id or "")
+        note, to = pair.left_note
+        return structs.replace(cell, note=note, to=to, fixes=pair.marks)
+
+    def _right(self, pair: _Pair) -> Cell | None:
+        if not pair.sent:
+            return None
+        note, to = pair.right_note
+        fixes = pair.marks if pair.came < 0 else ()
+        place = ".".join(pair.sent.split(".")[:2])
+        if pair.sent in self._texts:
+            text = self._texts[pair.sent]
+            return Cell(path="", role="", kind="text", text=text, message=place, note=note, to=to, fixes=fixes)
+        message = members_of(self._body.find(place)[0])
+        raw, reached = self._body.find(pair.sent)
+        role = next((words for key in ("role", "type") if key in message and (words := words_of(message[key]))), "")
+        at = place.rpartition(".")[2]
+        named = self._ids[int(at)] if at.isdecimal() and int(at) < len(self._ids) else None
+        cell = cell_of(raw, path=reached, role=role, message=place, message_id=named or "")
+        return structs.replace(cell, note=note, to=to, fixes=fixes)
+
+
+def _blocks(turn: Turn) -> list[_Came]:
+    blocks = [_Came(block_path(turn, at), turn, block) for at, block in enumerate(turn.blocks)]
+    return blocks or [_Came(turn.place, turn, None)]
+
+
+def _answers(block: Block | None, tool_id: str) -> bool:
+    return isinstance(block, ToolResult) and block.tool_use_id == tool_id
+
+
+def _paths(place: str, item: bytes) -> list[str]:
+    """The places of the blocks of one message or item of a body."""
+    message = Document(item)
+    name = next((name for name in ("content", "parts") if name in message.members), "")
+    blocks = [f"{place}.{name}.{number}" for number in range(len(message.items(name)))] or [
+        f"{place}.{name}".rstrip(".")
+    ]
+    return blocks + [f"{place}.tool_calls.{number}" for number in range(len(message.items("tool_calls")))]
+
+
+def _plain(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _unescaped(part: bytes) -> str:
+    """A part of a text in a program's envelope, where it is escaped as JSON is."""
+    for raw in (part, b'"%b"' % part):
+        if (text := words_of(raw)) is not None:
+            return text
+    return _plain(part)
+
+
+def _longest_rising(numbers: Sequence[int]) -> set[int]:
+    """The most of the numbers that stand in rising order."""
+    ends: list[int] = []  # of the best row of each length so far
+    before: dict[int, int] = {}
+    for number in numbers:
+        at = bisect_left(ends, number)
+        before[number] = ends[at - 1] if at else -1
+        ends[at : at + 1] = [number]
+    found: set[int] = set()
+    number = ends[-1] if ends else -1
+    while number >= 0:
+        found.add(number)
+        number = before[number]
+    return found

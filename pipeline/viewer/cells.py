@@ -1,0 +1,210 @@
+"""Two columns of blocks side by side: what stands in a cell, the fixes at it, and how its row came about.
+
+Whatever a block is, a cell shows it as text: the words of a text block, of everything else its JSON as it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from pipeline.fixes import FIXES, Fix
+
+How: TypeAlias = Literal["same", "changed", "moved", "appeared", "vanished"]
+Severity: TypeAlias = Literal["lossy", "lossless", "observed"]
+
+# Members of a block that say where in a cache, a stream or a list it stands, and nothing that a reader would miss.
+_BESIDE_TEXT = frozenset({"type", "text", "cache_control", "annotations", "logprobs"})
+# Under which key a call or a result has what it is about, in one provider's words or another's.
+_INSIDE = ("function", "functionCall", "functionResponse", "toolUse", "toolResult", "custom")
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """A fix at its block. ``new``: no earlier request stood on it."""
+
+    code: str
+    severity: Severity
+    summary: str
+    path: str
+    target: str = ""
+    detail: str = ""
+    before: str = ""
+    after: str = ""
+    tool_id: str = ""
+    new: bool = False
+
+
+class Cell(Struct, frozen=True, kw_only=True):
+    """A block on one side.
+
+    Attributes:
+        path: where it stands on that side.
+        role: who says it.
+        kind: its type, in the words of its side (``text``, ``tool_use``, ``function_call``).
+        text: what is shown of it.
+        name: the tool, of a call or a result.
+        tool_id: the call's id, of either.
+        message: the place of the message that it stands in; with ``begins`` it is the first that is shown of it.
+        message_id: the message's id, where it has one.
+        note: where else the block stands, where the other side has it elsewhere.
+        to: the path on the other side that ``note`` speaks of.
+        fixes: what was mended in it.
+        data: whether ``text`` is data (JSON) and no words.
+    """
+
+    path: str
+    role: str
+    kind: str
+    text: str
+    name: str = ""
+    tool_id: str = ""
+    message: str = ""
+    message_id: str = ""
+    begins: bool = False
+    note: str = ""
+    to: str = ""
+    fixes: Sequence[Mark] = ()
+    data: bool = False
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """Two cells side by side; ``lines`` are a diff that is shown in place of two long texts."""
+
+    left: Cell | None
+    right: Cell | None
+    how: How = "same"
+    lines: Sequence[str] = ()
+    number: int = 0
+
+    @property
+    def marks(self) -> list[Mark]:
+        return [mark for cell in (self.left, self.right) if cell is not None for mark in cell.fixes]
+
+
+def mark_of(fix: Fix, *, new: bool = False) -> Mark:
+    """A fix as a page shows it, also one whose code a newer build gave."""
+    known = FIXES.get(fix.code)
+    return Mark(
+        code=fix.code,
+        severity="observed" if fix.observed else "lossless" if fix.lossless else "lossy",
+        summary="" if known is None else known.summary,
+        path=fix.path,
+        target=fix.target,
+        detail=fix.detail,
+        before=fix.before,
+        after=fix.after,
+        tool_id=fix.id,
+        new=new,
+    )
+
+
+def cell_of(raw: bytes, *, path: str, role: str = "", message: str = "", message_id: str = "") -> Cell:
+    """The cell of a block that is a JSON value. Nothing that it holds raises."""
+    kind, text, name, tool_id = "text", words_of(raw), "", ""
+    data = text is None
+    members = members_of(raw)
+    if members:
+        within = next((members_of(members[key]) for key in _INSIDE if key in members), {})
+        kind = _text(members.get("type")) or next((key for key in members if key != "role"), "")
+        both = within | members
+        name = _text(both.get("name")) or ""
+        tool_id = next((found for key in _IDS if (found := _text(both.get(key)))), "")
+    return Cell(
+        path=path,
+        role=role,
+        kind=kind,
+        text=pretty(raw) if text is None else text,
+        name=name,
+        tool_id=tool_id,
+        message=message,
+        message_id=message_id,
+        data=data,
+    )
+
+
+# The names of a call's id, the ones that tell it better first.
+_IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
+
+
+def words_of(raw: bytes) -> str | None:
+    """The words of a value that is nothing but text, alone or as a block; None for any other."""
+    members = members_of(raw)
+    if not members:
+        return _text(raw)
+    return _text(members["text"]) if "text" in members and _BESIDE_TEXT.issuperset(members) else None
+
+
+def members_of(raw: bytes | None) -> dict[str, Raw]:
+    """The members of a JSON object; of anything else none."""
+    try:
+        return msgspec.json.decode(raw or b"", type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _text(raw: bytes | None) -> str | None:
+    """A JSON string; None for anything else."""
+    try:
+        return msgspec.json.decode(raw or b"", type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def pretty(raw: bytes) -> str:
+    """JSON on several lines, its numbers and texts as they were written; what is none, as text."""
+    try:
+        return msgspec.json.format(raw, indent=2).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return bytes(raw).decode("utf-8", "replace")
+
+
+class Document:
+    """A JSON object whose lists are taken apart once, however many of their elements are asked for."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.members = members_of(raw)
+        self._lists: dict[str, list[Raw]] = {}
+
+    def items(self, name: str) -> list[Raw]:
+        """The elements of the list under this name; none where there is no list."""
+        if name not in self._lists:
+            self._lists[name] = items_of(self.members.get(name))
+        return self._lists[name]
+
+    def find(self, path: str) -> tuple[bytes, str]:
+        """What stands at a path such as ``messages.3.content.0``, and as much of the path as leads somewhere."""
+        name, _, rest = path.partition(".")
+        number, _, below = rest.partition(".")
+        items = self.items(name)
+        if number.isdecimal() and int(number) < len(items):
+            raw, reached = value_at(items[int(number)], below)
+            return raw, ".".join(filter(None, (name, number, reached)))
+        return value_at(self.members.get(name, Raw(b"null")), rest)[0], name
+
+
+def value_at(raw: bytes, path: str) -> tuple[bytes, str]:
+    """What stands at a path inside of a value, and as much of the path as leads somewhere."""
+    reached: list[str] = []
+    for step in path.split(".") if path else ():
+        below: bytes | None
+        if step.isdecimal():
+            items = items_of(raw)
+            below = items[int(step)] if int(step) < len(items) else None
+        else:
+            below = members_of(raw).get(step)
+        if below is None:
+            break
+        raw = below
+        reached.append(step)
+    return bytes(raw), ".".join(reached)
+
+
+def items_of(raw: bytes | None) -> list[Raw]:
+    """The elements of a JSON list; of anything else none."""
+    try:
+        return msgspec.json.decode(raw or b"", type=list[Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
