@@ -1,6 +1,6 @@
 """Two columns of blocks side by side: what stands in a cell, the fixes at it, and how its row came about.
 
-Whatever a block is, a cell shows it as text: the words of a text block, of everything else its JSON as it was written.
+Whatever a block is, a cell shows it as text: words as words, of everything else the JSON as it was written.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Cell(Struct, frozen=True, kw_only=True):
         note: where else the block stands, where the other side has it elsewhere.
         to: the path on the other side that ``note`` speaks of.
         fixes: what was mended in it.
-        data: whether ``text`` is data (JSON) and no words.
     """
 
     path: str
@@ -67,7 +66,6 @@ class Cell(Struct, frozen=True, kw_only=True):
     note: str = ""
     to: str = ""
     fixes: Sequence[Mark] = ()
-    data: bool = False
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -103,15 +101,17 @@ def mark_of(fix: Fix, *, new: bool = False) -> Mark:
 
 def cell_of(raw: bytes, *, path: str, role: str = "", message: str = "", message_id: str = "") -> Cell:
     """The cell of a block that is a JSON value. Nothing that it holds raises."""
-    kind, text, name, tool_id = "text", words_of(raw), "", ""
-    data = text is None
+    kind, name, tool_id = "text", "", ""
     members = members_of(raw)
+    text = words_of(raw)
     if members:
-        within = next((members_of(members[key]) for key in _INSIDE if key in members), {})
-        kind = _text(members.get("type")) or next((key for key in members if key != "role"), "")
-        both = within | members
-        name = _text(both.get("name")) or ""
-        tool_id = next((found for key in _IDS if (found := _text(both.get(key)))), "")
+        kind = string_of(members.get("type")) or next((key for key in members if key != "role"), "")
+        within = next((key for key in _INSIDE if members_of(members.get(key))), "")
+        both = members_of(members.get(within)) | {key: value for key, value in members.items() if key != within}
+        name = string_of(both.get("name")) or ""
+        tool_id = next((found for key in _IDS if (found := string_of(both.get(key)))), "")
+        if (name or tool_id) and text is None:
+            text = _said(both)
     return Cell(
         path=path,
         role=role,
@@ -121,20 +121,30 @@ def cell_of(raw: bytes, *, path: str, role: str = "", message: str = "", message
         tool_id=tool_id,
         message=message,
         message_id=message_id,
-        data=data,
     )
 
 
 # The names of a call's id, the ones that tell it better first.
 _IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
+_ABOVE = frozenset({"type", "name", *_IDS})
+
+
+def _said(members: dict[str, Raw]) -> str:
+    """What a call or a result says beside its type, name and id, which stand above it."""
+    said = {name: value for name, value in members.items() if name not in _ABOVE}
+    if len(said) != 1:
+        return pretty(msgspec.json.encode(said))
+    (only,) = said.values()
+    texts = [words_of(item) for item in items_of(only)] or [words_of(only)]
+    return pretty(bytes(only)) if len(texts) > 1 or texts[0] is None else texts[0]
 
 
 def words_of(raw: bytes) -> str | None:
     """The words of a value that is nothing but text, alone or as a block; None for any other."""
     members = members_of(raw)
     if not members:
-        return _text(raw)
-    return _text(members["text"]) if "text" in members and _BESIDE_TEXT.issuperset(members) else None
+        return string_of(raw)
+    return string_of(members["text"]) if "text" in members and _BESIDE_TEXT.issuperset(members) else None
 
 
 def members_of(raw: bytes | None) -> dict[str, Raw]:
@@ -145,7 +155,15 @@ def members_of(raw: bytes | None) -> dict[str, Raw]:
         return {}
 
 
-def _text(raw: bytes | None) -> str | None:
+def items_of(raw: bytes | None) -> list[Raw]:
+    """The elements of a JSON list; of anything else none."""
+    try:
+        return msgspec.json.decode(raw or b"", type=list[Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+
+
+def string_of(raw: bytes | None) -> str | None:
     """A JSON string; None for anything else."""
     try:
         return msgspec.json.decode(raw or b"", type=str)
@@ -200,11 +218,3 @@ def value_at(raw: bytes, path: str) -> tuple[bytes, str]:
         raw = below
         reached.append(step)
     return bytes(raw), ".".join(reached)
-
-
-def items_of(raw: bytes | None) -> list[Raw]:
-    """The elements of a JSON list; of anything else none."""
-    try:
-        return msgspec.json.decode(raw or b"", type=list[Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return []

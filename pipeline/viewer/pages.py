@@ -58,6 +58,7 @@ def templates() -> Environment:
     made.auto_reload = False
     made.globals |= {
         "session_path": session_path,
+        "with_query": with_query,
         "static": static_path,
         "version": __version__,
         "token_field": FIELD,

@@ -14,6 +14,7 @@ from pipeline.stages.defaults import Defaults
 from pipeline.stages.turns import TurnsStage
 from pipeline.targets import Setting
 from pipeline.viewer.aligned import Aligned, session_until
+from pipeline.viewer.cells import cell_of
 from tests.build import answered, call, called, image, result, said, system, text, user
 from tests.published import OPENED, appended, turns
 from topics import HISTORY_FIXES, PROVIDER_REQUESTS
@@ -212,3 +213,28 @@ def test_without_its_beginning_both_sides_stand_by_position():
     ]
     assert not found.exact
     assert told(Aligned.by_position([], b"\xff no JSON", "anthropic", Setting(), fixes)) == [("same", None, "")]
+
+
+CELLS = {
+    b'"words"': ("text", "words", "", ""),
+    b'{"type": "text", "text": "words", "cache_control": {}}': ("text", "words", "", ""),
+    b'{"text": "words"}': ("text", "words", "", ""),
+    b'{"text": "words", "thought": true}': ("text", '{\n  "text": "words",\n  "thought": true\n}', "", ""),
+    b'{"type": "tool_use", "id": "a", "name": "ls", "input": {"n": 1.0}}': ("tool_use", '{\n  "n": 1.0\n}', "ls", "a"),
+    b'{"type": "function", "id": "a", "function": {"name": "ls", "arguments": "{}"}}': ("function", "{}", "ls", "a"),
+    b'{"type": "function_call", "id": "i", "call_id": "a", "name": "ls", "arguments": "{}"}': (
+        "function_call", "{}", "ls", "a"),
+    b'{"functionCall": {"name": "ls", "args": {}}}': ("functionCall", "{}", "ls", ""),
+    b'{"toolResult": {"toolUseId": "a", "content": [{"text": "files"}]}}': ("toolResult", "files", "", "a"),
+    b'{"type": "tool_result", "tool_use_id": "a", "content": "no", "is_error": true}': (
+        "tool_result", '{\n  "content": "no",\n  "is_error": true\n}', "", "a"),
+    b'{"type": "image"}': ("image", '{\n  "type": "image"\n}', "", ""),
+    b"[1, 2]": ("text", "[\n  1,\n  2\n]", "", ""),
+    b"\xffno JSON": ("text", "\ufffdno JSON", "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("raw", CELLS)
+def test_a_cell_shows_what_its_block_says(raw):
+    cell = cell_of(raw, path="p")
+    assert (cell.kind, cell.text, cell.name, cell.tool_id) == CELLS[raw]
