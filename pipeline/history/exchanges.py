@@ -328,10 +328,11 @@ def calls_last(pieces: list[Piece]) -> list[int]:
 
     Reasoning and provider-run blocks keep their places relative to the texts.
     """
-    last_text = max((at for at, piece in enumerate(pieces) if isinstance(piece.block, Text)), default=-1)
-    early = [at for at in range(last_text) if isinstance(pieces[at].block, ToolUse)]
-    if not early:
+    kinds = [type(piece.block) for piece in pieces]
+    last_text = len(kinds) - 1 - kinds[::-1].index(Text) if Text in kinds else -1
+    if ToolUse not in kinds[: max(last_text, 0)]:
         return list(range(len(pieces)))
+    early = [at for at in range(last_text) if kinds[at] is ToolUse]
     first = set(early)
     rest = [at for at in range(last_text + 1) if at not in first]
     return [*rest, *early, *range(last_text + 1, len(pieces))]

@@ -184,7 +184,7 @@ class History:
         exchange.assistant.append(piece)
 
     def _user(self, turn: Turn, pieces: list[Piece]) -> None:
-        if all(is_foreign(piece.block, self.structure.own) for piece in pieces):
+        if isinstance(pieces[0].block, Unknown) and all(is_foreign(each.block, self.structure.own) for each in pieces):
             # Nobody says anything here that the target could be sent.
             for piece in pieces:
                 self._book.drop_unknown(piece)

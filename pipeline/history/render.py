@@ -6,7 +6,8 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Literal
+from operator import attrgetter
+from typing import Final, Literal
 
 from msgspec import Struct, structs
 
@@ -16,6 +17,7 @@ from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank
 from pipeline.history.results import INTERRUPTED
 from pipeline.model import Role, Structure, Text, ToolResult
 
+_IS_SYSTEM: Final = attrgetter("system")
 # What the user says where a history must not end with the assistant.
 CONTINUE = "Continue."
 
@@ -190,7 +192,7 @@ def _messages(
 
     Blank texts stay in a ``flat`` list; with ``items``, those that were all of an item stay.
     """
-    if pieces and not starts and not any(piece.system for piece in pieces):
+    if pieces and not starts and not any(map(_IS_SYSTEM, pieces)):
         # One message, as nearly always.
         said = [*pieces]
         return [(said if flat else _without_blanks(said, book, items=items), first)]

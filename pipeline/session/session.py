@@ -87,7 +87,7 @@ class Session:
     @property
     def targets(self) -> tuple[str, ...]:
         """The names of the targets."""
-        return tuple(target.name for target in self._given.targets)
+        return self._given.names
 
     @property
     def policy(self) -> Policy:
@@ -143,9 +143,10 @@ class Session:
         Raises:
             UnknownTargetError: not one of the session's targets.
         """
-        name = self.targets[0] if target is None else target
-        if name not in self.targets:
-            raise UnknownTargetError("unknown_target", f"the session has {', '.join(self.targets)}, not {name!r}")
+        names = self.targets
+        name = names[0] if target is None else target
+        if name not in names:
+            raise UnknownTargetError("unknown_target", f"the session has {', '.join(names)}, not {name!r}")
         return self._work.request(name)
 
     # What makes a session start anew.

@@ -59,6 +59,7 @@ class WorkingHistory:
         mendings: Sequence[Mending] = (),
     ) -> None:
         self.targets = tuple(targets)
+        self.names = tuple(target.name for target in targets)
         self.policy = policy
         self.setting = setting
         self.archive = archive or Archive()

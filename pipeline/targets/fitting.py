@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -21,6 +22,7 @@ from pipeline.model import Document, Image, Own, RedactedThinking, Text, Thinkin
 from pipeline.targets.marks import without_mark
 from pipeline.text.flatten import with_each
 
+_BLOCK: Final = attrgetter("block")
 _NOTHING: Final = frozenset({b"null", b"[]"})
 # What a provider's own members need not say to another: where it keeps them, and what is said otherwise.
 _SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs", "index"})
@@ -40,6 +42,9 @@ class Fitting(ABC):
 
     left_behind: ClassVar[tuple[Text, ...]] = ()
     """What stands in a result for a medium that had to move. Where something does, a stub stays in the result too."""
+
+    media_at_once = False
+    """Whether media out of a result stand behind it, and not behind all results."""
 
     def __init__(self, book: Book) -> None:
         self.book = book
@@ -98,6 +103,9 @@ class Fitting(ABC):
         fitted = self.fit_piece(piece)
         if fitted is not None:
             self.out.append(fitted)
+        if self.media and self.media_at_once:
+            self.out += self.media
+            self.media = []
 
     def fit_piece(self, piece: Piece) -> Piece | None:
         piece = self.bared(piece)
@@ -186,8 +194,10 @@ def bare(
         empty: so are citations and callers that say nothing (``null``, ``[]``); else the writer passes over them.
         owners: the providers whose own the target writes again.
     """
-    piece = without_mark(without_own(piece, book, owners), book if marks else None)
     block = piece.block
+    if isinstance(block, Unknown) or not (piece.own is block.own is block.cache_control is UNSET):
+        piece = without_mark(without_own(piece, book, owners), book if marks else None)
+        block = piece.block
     if isinstance(block, Text) and block.refusal and not refusals:
         piece = book.change("refusal_as_text", piece, structs.replace(block, refusal=False))
         block = piece.block
@@ -258,6 +268,8 @@ class _CitedBlock(Struct, frozen=True, rename="camel"):
 
 def in_common_words(message: Message, book: Book) -> Message:
     """The message with the words of Converse's cited blocks as text, for a target that has none of them."""
+    if Unknown not in map(type, map(_BLOCK, message.pieces)):
+        return message
     pieces = [_uncited(piece, book) for piece in message.pieces]
     return message if pieces == message.pieces else structs.replace(message, pieces=pieces)
 

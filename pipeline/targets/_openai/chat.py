@@ -122,7 +122,8 @@ class ChatDialect(OpenAIDialect):
                 for at, call in enumerate(calls)
             ]
             calls = calls[:1]
-        rows += _assistant_rows(pieces, f"messages.{count}", count if waiting else None)
+        place = f"messages.{count}"
+        rows += _assistant_rows(pieces, place, count if waiting else None, texts=len(texts))
         written: dict[str, Any] = {"role": "assistant", "content": None}
         for piece in message.pieces:
             if piece.own is not UNSET and piece.own.provider in self._voice.owners:
@@ -187,11 +188,10 @@ def _serialised(pieces: Sequence[Piece], book: Book) -> list[Piece]:
     return [book.change("calls_serialised", piece) if at in calls[1:] else piece for at, piece in enumerate(pieces)]
 
 
-def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None) -> list[Row]:
+def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None, *, texts: int) -> list[Row]:
     """The rows of an assistant's message; with ``alone``, its number, each call but the first has a later one."""
     rows: list[Row] = []
     said = called = 0
-    texts = sum(isinstance(piece.block, Text) and not piece.block.refusal for piece in pieces)
     for piece in pieces:
         match piece.block:
             case ToolUse():

@@ -90,6 +90,8 @@ class OpenAIFitting(Fitting):
 
     def __init__(self, voice: Voice, book: Book, role: Role) -> None:
         super().__init__(book)
+        # Where results are text, nothing tells where they end.
+        self.media_at_once = voice.plain
         self._voice = voice
         self._speaks = role == "assistant"
 
@@ -169,13 +171,6 @@ class OpenAIFitting(Fitting):
         elif content == result.content:
             return piece
         return structs.replace(piece, block=structs.replace(result, tool_use_id=call_id, content=content))
-
-    def add_piece(self, piece: Piece) -> None:
-        super().add_piece(piece)
-        if self._voice.plain:
-            # Where results are text, nothing tells where they end: media stand behind their own.
-            self.out += self.media
-            self.media = []
 
 
 def result_content(result: ToolResult, parts: Parts) -> str | list[Any]:

@@ -145,14 +145,15 @@ class AnthropicDialect(ListDialect):
         """Write the open messages; an answer that the model is to go on with must not end in whitespace (ANT-24)."""
         del settled
         parts = self.encode_open(messages, state, final=final)
-        states = [state, *(part.state for part in parts)]
-        if not self._must_not_think(messages, states[-1]):
+        behind = parts[-1].state if parts else state
+        if not self._must_not_think(messages, behind):
             return Ending(parts=self._with_newest_marks(parts), suffix=b"]}")
         if messages[-1].role == "assistant":
-            parts[-1] = self._project(messages[-1], states[-2], prefill=True, thinks=False)
+            before = parts[-2].state if len(parts) > 1 else state
+            parts[-1] = self._project(messages[-1], before, prefill=True, thinks=False)
         head = msgspec.json.decode(self.head, type=dict[str, Raw])
         fix = make("thinking_disabled", "params.thinking", before=head.pop("thinking"), target=NAME)
-        parts = [*self._with_newest_marks(parts), Encoded(data=b"", state=states[-1], fixes=[fix])]
+        parts = [*self._with_newest_marks(parts), Encoded(data=b"", state=behind, fixes=[fix])]
         bare = _encode(head)
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(bare, "messages"), head=bare, reset=fix.code)
 

@@ -209,11 +209,11 @@ class _Items:
         if not self._said:
             return
         texts = [piece.block for piece in self._said if isinstance(piece.block, Text)]
-        item = message_item("assistant", [output_part(text) for text in texts], own_members(self._said[0].own))
+        item = message_item("assistant", texts[0].text, own_members(self._said[0].own))
         self._said[0] = self.with_id(item, self._said[0], stays=self._said_stays)
         is_string = len(texts) == 1 and not (texts[0].refusal or "id" in item or own_members(texts[0].own))
-        if is_string:
-            item["content"] = texts[0].text
+        if not is_string:
+            item["content"] = [output_part(text) for text in texts]
         place = f"{self.place}.content"
         rows = [row(piece, place if is_string else f"{place}.{at}") for at, piece in enumerate(self._said)]
         self.put(item, *rows)

@@ -145,6 +145,7 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool) -> dic
     unfit: dict[int, str] = {}
     kept: list[int] = []
     broken = set(message.changed)
+    last = -1
     for at, piece in enumerate(pieces):
         if is_reasoning_block(piece.block):
             code = piece.code or _fault(piece, model, stored=stored)
@@ -152,10 +153,11 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool) -> dic
                 unfit[at] = code
             else:
                 kept.append(at)
-        elif not _is_item(piece.block):
+        elif _is_item(piece.block):
+            last = at
+        else:
             unfit[at] = code_for_unknown(piece.block)
             broken.add(piece.turn)
-    last = max((at for at, piece in enumerate(pieces) if _is_item(piece.block)), default=-1)
     for at in kept:
         if at > last:
             unfit[at] = "thinking_trailing"
