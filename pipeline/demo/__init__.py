@@ -1,7 +1,8 @@
 """``reknit demo``: the whole pipeline on recorded sessions, and what it did for each of them.
 
 ``clients`` holds the fleet and sends it, ``report`` says what came of a session from the records alone, ``run`` starts
-a broker and a worker and ties the two together. Nothing outside this package imports it, but for the table of commands.
+a broker and a worker and ties the two together. Nothing outside this package imports it, but for the table of commands,
+and the viewer, whose playground has the fleet's histories as examples.
 """
 
 from __future__ import annotations

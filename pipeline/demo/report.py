@@ -42,10 +42,11 @@ class Refusal(Struct, frozen=True, kw_only=True):
     tolerated: bool = False
 
 
-class _Request(Struct, kw_only=True):
-    """What a client without Reknit would send: its log as it is."""
+class Unmended(Struct, kw_only=True):
+    """What a client without Reknit would send: its log as it is, and how its session was to be mended."""
 
     targets: Sequence[str] = _DEFAULT_TARGETS
+    policy: Json = {}
     head: Json = {}
     messages: list[Json] = []
 
@@ -57,7 +58,7 @@ def refusals(recording: Recording) -> list[Refusal]:
     """
     if any(isinstance(step, Wait) for step in recording.feed):
         return []
-    request = _unmended(recording)
+    request = unmended(recording)
     found = ((target, _first(_judged(target, request))) for target in request.targets if request.messages)
     return [
         Refusal(target=target, rule=worst.rule, message=worst.message, tolerated=worst.severity == "soft")
@@ -66,8 +67,8 @@ def refusals(recording: Recording) -> list[Refusal]:
     ]
 
 
-def _unmended(recording: Recording) -> _Request:
-    request = _Request()
+def unmended(recording: Recording) -> Unmended:
+    request = Unmended()
     for record in _log(recording):
         match record["type"]:
             case "session.opened":
@@ -90,13 +91,14 @@ def _log(recording: Recording) -> Iterator[Json]:
                 continue  # a torn record never was part of anybody's history
 
 
-def _open(request: _Request, record: Json) -> None:
+def _open(request: Unmended, record: Json) -> None:
     request.targets = record.get("targets", _DEFAULT_TARGETS)
+    request.policy = record.get("policy", {})
     request.head = {name: record[name] for name in ("model", "system", "tools") if name in record}
     request.head |= record.get("params", {})
 
 
-def _judged(target: str, request: _Request) -> list[Violation]:
+def _judged(target: str, request: Unmended) -> list[Violation]:
     if target_named(target).enveloped:
         return [violation for line in _envelopes(request.messages) for violation in validate(line, target)]
     return validate(request.head | {"messages": request.messages}, target)

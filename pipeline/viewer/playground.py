@@ -1,0 +1,317 @@
+"""Any history, any target: what `reknit normalize` makes of it, as somebody types. Nothing pasted is kept or logged.
+
+The address has what was chosen and never the text, so a link to a choice can be passed on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+from msgspec.inspect import BoolType
+
+import pipeline
+from pipeline.cli.core import reported
+from pipeline.config import described
+from pipeline.demo.clients import fleet
+from pipeline.demo.report import unmended
+from pipeline.diff.values import encodable
+from pipeline.errors import ReknitError
+from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample
+from pipeline.explain.pages import shortened, written_out
+from pipeline.fixes import FIXES, OBSERVABLE, Fix
+from pipeline.history.readers import SHAPES, read
+from pipeline.registry import TARGETS
+from pipeline.rules import RULES, Violation
+from pipeline.session.arguments import POLICY_OPTIONS
+from pipeline.viewer.helper import Helper
+from pipeline.viewer.pages import is_part, page, with_query
+
+# Text that a person can still look through; mending it takes two seconds at worst.
+LARGEST: Final = 2 << 20
+SECONDS: Final = 10.0
+# Of what can be long, so much is shown.
+_BODY_SHOWN, _FIXES_SHOWN, _VALUE_SHOWN = 60_000, 200, 300
+
+
+class Choice(Struct, frozen=True):
+    """What a history is to be made into, as addresses and forms say it; a policy's options by the names they have."""
+
+    target: str = "anthropic"
+    shape: str = "auto"
+    model: str = ""
+    policy: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], default: Choice | None = None) -> Choice:
+        """What a query or a form names; the rest is as in ``default``."""
+        base = default or cls()
+        chosen = {name: str(value).strip() for name, value in given.items() if name.partition(".")[0] in POLICY_OPTIONS}
+        return cls(
+            str(given.get("target") or base.target),
+            str(given.get("from") or base.shape),
+            str(given.get("model", base.model)).strip(),
+            {name: value for name, value in {**base.policy, **chosen}.items() if value},
+        )
+
+    @property
+    def path(self) -> str:
+        """The address of a playground with this choice."""
+        return with_query("/playground", target=self.target, **{"from": self.shape}, model=self.model, **self.policy)
+
+
+class Mend(Struct, frozen=True):
+    """One fix, what it means, and what stood in its place, where there is one in the input."""
+
+    fix: Fix
+    summary: str
+    severity: str
+    before: str
+
+
+class Wrong(Struct, frozen=True):
+    """Why a history cannot be used: an error, with its line in the text, or what stands at its place."""
+
+    code: str
+    message: str
+    path: str = ""
+    rule: str = ""
+    line: int = 0
+    column: int = 0
+    value: str = ""
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What became of a text.
+
+    Attributes:
+        request: the body, laid out; of a long one the beginning. None where nothing would be sent.
+        size: the body's bytes as they would be sent.
+        mends, fix_count, codes: the first fixes, how many there are, and how many of each code.
+        violations: what the target's rules say of the body.
+        refused: what they say of the text as it is, where it is a body in the target's own shape.
+        wrong: why there is neither.
+    """
+
+    request: str | None = None
+    size: int = 0
+    mends: tuple[Mend, ...] = ()
+    fix_count: int = 0
+    codes: dict[str, int] = {}
+    violations: tuple[Violation, ...] = ()
+    refused: tuple[Violation, ...] = ()
+    wrong: Wrong | None = None
+
+
+def outcome_of(text: str, choice: Choice) -> Outcome:
+    """What `reknit normalize` makes of a text; in the helper's process, for it may take long."""
+    try:
+        done = pipeline.normalize(
+            text, to=choice.target, source=choice.shape, policy=choice.policy, model=choice.model or None
+        )
+        report = reported(done)
+    except ReknitError as error:
+        return Outcome(wrong=_wrong(error, text))
+    document = _document(text)
+    mends = tuple(_mend(fix, document) for fix in report.fixes[:_FIXES_SHOWN])
+    return Outcome(
+        request=_laid_out(report.request),
+        size=0 if done.body is None else len(done.body),
+        mends=mends,
+        fix_count=len(report.fixes),
+        codes=dict(Counter(fix.code for fix in report.fixes).most_common()),
+        violations=tuple(report.violations),
+        refused=tuple(_refused(text, document, choice)),
+    )
+
+
+def _laid_out(request: msgspec.Raw | str | None) -> str | None:
+    if isinstance(request, msgspec.Raw):
+        # Raw is a view of bytes, which `format` lays out without touching a number's spelling.
+        return _beginning(msgspec.json.format(bytes(request), indent=2).decode())
+    return None if request is None else _beginning(request)
+
+
+def _beginning(text: str) -> str:
+    more = len(text) - _BODY_SHOWN
+    return text if more <= 0 else f"{text[:_BODY_SHOWN]}\n… {more:,} more characters"
+
+
+def _document(text: str) -> Any:  # noqa: ANN401  any JSON
+    """The text as JSON, with what msgspec refuses, such as half of a surrogate pair; None where it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return {"messages": found} if isinstance(found, list) else found
+
+
+def _mend(fix: Fix, document: object) -> Mend:
+    known = FIXES[fix.code]
+    severity = "observed" if fix.observed else "lossless" if fix.lossless else "lossy"
+    # What was added has a place in the output alone.
+    before = "" if known.fate == "synthesised" else _value_at(document, fix.path)
+    return Mend(fix, known.summary, severity, before)
+
+
+def _value_at(document: Any, path: str) -> str:  # noqa: ANN401  any JSON
+    value = document
+    try:
+        for name in path.split("."):
+            value = value[int(name)] if isinstance(value, list) else value[name]
+    except (LookupError, TypeError, ValueError):
+        return ""
+    text = json.dumps(shortened(value), ensure_ascii=False) if path else ""
+    return encodable(text if len(text) <= _VALUE_SHOWN else f"{text[:_VALUE_SHOWN]}…")
+
+
+def _refused(text: str, document: object, choice: Choice) -> Iterator[Violation]:
+    """What the provider would say of the text itself; soft rules apart, which it was seen to let pass."""
+    if not isinstance(document, dict) or read(text, choice.shape).shape != TARGETS[choice.target].shape:
+        return
+    body = {name: value for name, value in document.items() if name != "params"}
+    body |= document["params"] if isinstance(document.get("params"), dict) else {}
+    body |= {"model": choice.model} if choice.model else {}
+    for violation in pipeline.validate(body, target=choice.target):
+        if violation.severity != "soft":
+            yield violation
+
+
+_BYTE = re.compile(r"\bbyte (\d+)")
+
+
+def _wrong(error: ReknitError, text: str) -> Wrong:
+    line = column = 0
+    found = _BYTE.search(error.message) if not error.path else None
+    if found is not None:
+        before = text.encode("utf-8", "surrogatepass")[: int(found[1])].decode("utf-8", "replace")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    value = _value_at(_document(text), error.path)
+    return Wrong(error.code, error.message, error.path, error.rule or "", line, column, value)
+
+
+class Example(Struct, frozen=True):
+    """A history to try: its title, where it is from, its text, and the choice that it is about."""
+
+    title: str
+    source: str
+    text: str
+    choice: Choice
+
+
+def _examples() -> Iterator[tuple[str, Example]]:
+    """The demo's broken histories by their sessions; then the examples of single fixes and rules by their codes."""
+    for recording in fleet():
+        sent = unmended(recording)
+        if sent.messages:
+            choice = Choice(sent.targets[0], policy={name: str(value) for name, value in sent.policy.items()})
+            text = _indented(sent.head | {"messages": sent.messages})
+            yield recording.session, Example(recording.title, recording.source, text, choice)
+    for code, fix in FIX_EXAMPLES.items():
+        yield code, Example(FIXES[code].summary, FIXES[code].source, _indented(fix.history), _choice_of_fix(fix))
+    for code, rule in RULE_EXAMPLES.items():
+        text = _indented(rule.body)
+        if _is_history(rule) and len(text) <= LARGEST:
+            yield code, Example(RULES[code].summary, RULES[code].source, text, Choice(RULES[code].target))
+
+
+def _choice_of_fix(example: FixExample) -> Choice:
+    policy = {name: value if isinstance(value, str) else json.dumps(value) for name, value in example.policy.items()}
+    return Choice(example.to, example.source, policy=policy)
+
+
+def _is_history(example: RuleExample) -> bool:
+    """Whether a body that breaks a rule can be read as a history again."""
+    shaped = TARGETS[RULES[example.code].target].shape is not None
+    return shaped and isinstance(example.body, dict) and example.encoding == "utf-8"
+
+
+def _indented(value: Any) -> str:  # noqa: ANN401  any JSON
+    written = written_out(value)
+    return written if isinstance(written, str) else encodable(json.dumps(written, ensure_ascii=False, indent=2))
+
+
+EXAMPLES: Final[Mapping[str, Example]] = dict(_examples())
+
+
+class Option(Struct, frozen=True):
+    """An option of a policy, as a form has it: the words that it takes, or none where it takes a number."""
+
+    name: str
+    text: str
+    default: str
+    words: tuple[str, ...]
+
+
+def _options() -> Iterator[Option]:
+    for setting in described():
+        table, _, name = setting.key.rpartition(".")
+        if table == "session.policy" and name != "mend":
+            words = ("true", "false") if isinstance(setting.kind, BoolType) else POLICY_OPTIONS[name]
+            default = msgspec.json.encode(setting.default).decode().strip('"')
+            yield Option(name, setting.text, default, tuple(map(str, words)))
+
+
+OPTIONS: Final = tuple(_options())
+
+_helper = Helper(SECONDS)
+
+
+async def _open(request: web.Request) -> web.Response:
+    name = request.query.get("example", "")
+    example = EXAMPLES.get(name)
+    choice = Choice.of(request.query, example.choice if example else None)
+    outcome = await _helper.run(outcome_of, example.text, choice) if example else None
+    return _page(request, choice, outcome, text=example.text if example else "", example=name if example else "")
+
+
+async def _try(request: web.Request) -> web.Response:
+    form = await request.post()
+    choice = Choice.of(form)
+    text = _text_of(form)
+    if len(text) > LARGEST or len(text.encode("utf-8", "surrogatepass")) > LARGEST:
+        outcome = Outcome(wrong=Wrong("too_large", f"the playground takes {LARGEST >> 20} MiB at most"))
+        text = ""
+    elif not text.strip():
+        outcome = None
+    else:
+        try:
+            outcome = await _helper.run(outcome_of, text, choice)
+        except ReknitError as error:
+            outcome = Outcome(wrong=Wrong(error.code, error.message))
+    if is_part(request):
+        return page(request, "playground_outcome.html", choice=choice, outcome=outcome)
+    return _page(request, choice, outcome, text=text, example="")
+
+
+def _text_of(form: Mapping[str, Any]) -> str:
+    """What was pasted; or, where a file was given, what it holds."""
+    file = form.get("file")
+    data = file.file.read(LARGEST + 1) if isinstance(file, web.FileField) else b""
+    return data.decode("utf-8", "replace") if data else str(form.get("text", ""))
+
+
+def _page(request: web.Request, choice: Choice, outcome: Outcome | None, *, text: str, example: str) -> web.Response:
+    return page(
+        request,
+        "playground.html",
+        choice=choice,
+        outcome=outcome,
+        text=text,
+        example=example,
+        examples=EXAMPLES,
+        targets=sorted(TARGETS),
+        shapes=("auto", *SHAPES),
+        options=OPTIONS,
+        # What is chosen and no box shows, such as a mend of a single target, stays chosen.
+        mends=sorted({*(f"mend.{code}" for code in OBSERVABLE), *(name for name in choice.policy if "." in name)}),
+    )
+
+
+routes = [web.get("/playground", _open), web.post("/playground", _try)]
