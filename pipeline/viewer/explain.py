@@ -10,7 +10,7 @@ from aiohttp import web
 from markupsafe import Markup, escape
 
 from pipeline.errors import InputError
-from pipeline.explain import RULE_EXAMPLES, Told, explain, summaries, told
+from pipeline.explain import Told, explain, summaries, told
 from pipeline.fixes import FIXES
 from pipeline.rules import RULES
 from pipeline.text.invisible import visible
@@ -52,8 +52,6 @@ async def _one(request: web.Request) -> web.Response:
         group=next(group for group, codes in summaries().items() if said.code in codes),
         linked=linked,
         has_example=said.code in EXAMPLES,
-        is_rule=said.code in RULES,
-        is_checked=said.code in FIXES or said.code in RULE_EXAMPLES,
     )
 
 
@@ -71,7 +69,8 @@ def severity_of(code: str) -> str:
 
 def linked(text: str) -> Markup:
     """A text of ours in which every code that it names is a link to its page."""
-    pieces, behind = [], 0
+    pieces: list[Markup] = []
+    behind = 0
     for found in _CODE.finditer(text):
         if found[0] in FIXES or found[0] in RULES:
             pieces += [

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from pipeline.errors import InputError, InternalError, ReknitError
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Answer: TypeAlias = tuple[Any, ReknitError | None]
 
 # A fork would take the locks of this process's other threads with it.
 _PROCESSES = multiprocessing.get_context("spawn")
@@ -26,19 +28,25 @@ _MOST_WAITING = 8
 _START_SECONDS = 60.0
 
 
-class Helper:
-    """Does one piece of work at a time, each in at most so many seconds. Its process starts when it is first needed."""
+class Helper(Generic[P, T]):
+    """Does ``work``, a function of a module, once at a time, and each time in at most so many seconds.
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    Its process starts with ``warm``, or when it is first needed.
+    """
+
+    def __init__(self, work: Callable[P, T], seconds: float) -> None:
+        self._work, self._seconds = work, seconds
         # Waits for the process, so that nobody else does; it is also the queue.
         self._thread = ThreadPoolExecutor(1, "viewer-helper")
         self._waiting = 0
         self._process: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
 
-    async def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """What ``work``, a function of a module, gives for these arguments.
+    def warm(self) -> None:
+        self._thread.submit(self._connected)
+
+    async def run(self, *arguments: P.args, **named: P.kwargs) -> T:
+        """What the work gives for these arguments.
 
         Raises:
             InputError: ``too_long`` or ``busy``.
@@ -49,7 +57,7 @@ class Helper:
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            given, error = await loop.run_in_executor(self._thread, self._ask, work, arguments)
+            given, error = await loop.run_in_executor(self._thread, self._ask, (arguments, named))
         finally:
             self._waiting -= 1
         if error is not None:
@@ -61,12 +69,12 @@ class Helper:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._end()
 
-    def _ask(self, work: Callable[..., Any], arguments: tuple[object, ...]) -> tuple[Any, ReknitError | None]:
+    def _ask(self, given: object) -> Answer:
         connection = self._connected()
         try:
-            connection.send((work, arguments))
+            connection.send(given)
             if connection.poll(self._seconds):
-                answer: tuple[Any, ReknitError | None] = connection.recv()
+                answer: Answer = connection.recv()
                 return answer
         except (EOFError, OSError):
             self._end()
@@ -78,7 +86,9 @@ class Helper:
         if self._connection is None or self._process is None or not self._process.is_alive():
             self._end()
             self._connection, theirs = _PROCESSES.Pipe()
-            self._process = _PROCESSES.Process(target=_work, args=(theirs,), name="viewer-helper", daemon=True)
+            self._process = _PROCESSES.Process(
+                target=_answer, args=(theirs, self._work), name="viewer-helper", daemon=True
+            )
             self._process.start()
             theirs.close()
             if self._connection.poll(_START_SECONDS):
@@ -95,22 +105,19 @@ class Helper:
             self._connection = None
 
 
-def _work(connection: Connection[Any, Any]) -> None:
-    """Answer until nobody asks any more; the first word says that the process is there."""
+def _answer(connection: Connection[Any, Any], work: Callable[..., object]) -> None:
+    """Work until nobody asks any more; the first word says that everything is loaded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the viewer ends it
     connection.send("ready")
     while True:
         try:
-            work, arguments = connection.recv()
+            arguments, named = connection.recv()
         except EOFError:
             return
-        connection.send(_answer(work, arguments))
-
-
-def _answer(work: Callable[..., object], arguments: tuple[object, ...]) -> tuple[object, ReknitError | None]:
-    try:
-        return work(*arguments), None
-    except ReknitError as error:
-        return None, error
-    except Exception as error:  # noqa: BLE001  a traceback on stderr would hold what was pasted
-        return None, InternalError("helper_failed", f"it ended with {type(error).__name__}, a fault of Reknit")
+        try:
+            answer: Answer = work(*arguments, **named), None
+        except ReknitError as error:
+            answer = None, error
+        except Exception as error:  # noqa: BLE001  a traceback on stderr would hold what was pasted
+            answer = None, InternalError("helper_failed", f"it ended with {type(error).__name__}, a fault of Reknit")
+        connection.send(answer)

@@ -193,16 +193,21 @@ def _wrong(error: ReknitError, text: str) -> Wrong:
         before = text.encode("utf-8", "surrogatepass")[: int(found[1])].decode("utf-8", "replace")
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     value = _value_at(_document(text), error.path)
-    return Wrong(error.code, error.message, error.path, error.rule or "", line, column, value)
+    rule = error.rule if error.rule in RULES else ""
+    return Wrong(error.code, error.message, error.path, rule or "", line, column, value)
 
 
 class Example(Struct, frozen=True):
-    """A history to try: its title, where it is from, its text, and the choice that it is about."""
+    """A history to try: what it is an example of, where it is from, its text, and the choice to try it by."""
 
+    group: str
     title: str
     source: str
     text: str
     choice: Choice
+
+
+HISTORIES: Final = "Histories as clients keep them"
 
 
 def _examples() -> Iterator[tuple[str, Example]]:
@@ -212,13 +217,14 @@ def _examples() -> Iterator[tuple[str, Example]]:
         if sent.messages:
             choice = Choice(sent.targets[0], policy={name: str(value) for name, value in sent.policy.items()})
             text = _indented(sent.head | {"messages": sent.messages})
-            yield recording.session, Example(recording.title, recording.source, text, choice)
+            yield recording.session, Example(HISTORIES, recording.title, recording.source, text, choice)
     for code, fix in FIX_EXAMPLES.items():
-        yield code, Example(FIXES[code].summary, FIXES[code].source, _indented(fix.history), _choice_of_fix(fix))
-    for code, rule in RULE_EXAMPLES.items():
-        text = _indented(rule.body)
-        if _is_history(rule) and len(text) <= LARGEST:
-            yield code, Example(RULES[code].summary, RULES[code].source, text, Choice(RULES[code].target))
+        known, text = FIXES[code], _indented(fix.history)
+        yield code, Example("Fixes", known.summary, known.source, text, _choice_of_fix(fix))
+    for code, broken in RULE_EXAMPLES.items():
+        rule, text = RULES[code], _indented(broken.body)
+        if _is_history(broken) and len(text) <= LARGEST:
+            yield code, Example("Rules", rule.summary, rule.source, text, Choice(rule.target))
 
 
 def _choice_of_fix(example: FixExample) -> Choice:
@@ -260,14 +266,15 @@ def _options() -> Iterator[Option]:
 
 OPTIONS: Final = tuple(_options())
 
-_helper = Helper(SECONDS)
+_helper = Helper(outcome_of, SECONDS)
 
 
 async def _open(request: web.Request) -> web.Response:
+    _helper.warm()
     name = request.query.get("example", "")
     example = EXAMPLES.get(name)
     choice = Choice.of(request.query, example.choice if example else None)
-    outcome = await _helper.run(outcome_of, example.text, choice) if example else None
+    outcome = await _helper.run(example.text, choice) if example else None
     return _page(request, choice, outcome, text=example.text if example else "", example=name if example else "")
 
 
@@ -282,7 +289,7 @@ async def _try(request: web.Request) -> web.Response:
         outcome = None
     else:
         try:
-            outcome = await _helper.run(outcome_of, text, choice)
+            outcome = await _helper.run(text, choice)
         except ReknitError as error:
             outcome = Outcome(wrong=Wrong(error.code, error.message))
     if is_part(request):
@@ -306,6 +313,8 @@ def _page(request: web.Request, choice: Choice, outcome: Outcome | None, *, text
         text=text,
         example=example,
         examples=EXAMPLES,
+        histories=HISTORIES,
+        largest=LARGEST,
         targets=sorted(TARGETS),
         shapes=("auto", *SHAPES),
         options=OPTIONS,

@@ -156,3 +156,36 @@ document.addEventListener("htmx:configRequest", (event) => {
     waiting = setTimeout(again, 150);
   });
 })();
+
+/* A file that is dropped on a field with data-drop, or chosen in the same form, becomes the field's text. */
+(() => {
+  const put = async (field, file) => {
+    const trouble = document.getElementById("trouble");
+    const most = Number(field.dataset.drop);
+    trouble.hidden = file.size <= most;
+    trouble.textContent = trouble.hidden ? "" : `${file.name} has ${file.size.toLocaleString("en")} bytes; ${most.toLocaleString("en")} are the most.`;
+    if (!trouble.hidden) return;
+    field.value = await file.text();
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  const over = (event) => event.target.closest?.("[data-drop]");
+  document.addEventListener("dragover", (event) => over(event) && event.preventDefault());
+  document.addEventListener("drop", (event) => {
+    const file = over(event) && event.dataTransfer.files[0];
+    if (!file) return;
+    event.preventDefault();
+    put(over(event), file);
+  });
+  document.addEventListener(
+    "change",
+    (event) => {
+      const field = event.target.type === "file" && event.target.form?.querySelector("[data-drop]");
+      if (!field || !event.target.files[0]) return;
+      // The form would send the file beside the text.
+      event.stopPropagation();
+      put(field, event.target.files[0]);
+      event.target.value = "";
+    },
+    true,
+  );
+})();

@@ -1,0 +1,191 @@
+"""The playground: what `reknit normalize` makes of a pasted text, and what a text can do to the viewer."""
+
+import html
+import io
+import json
+import os
+import re
+import time
+from contextlib import contextmanager
+
+import pytest
+
+import pipeline
+from pipeline.cli.core import reported
+from pipeline.errors import InputError, InternalError, PolicyError
+from pipeline.explain import FIX_EXAMPLES
+from pipeline.session.arguments import policy_from
+from pipeline.viewer.helper import Helper
+from pipeline.viewer.playground import EXAMPLES, LARGEST, Choice, outcome_of, routes
+from tests.asking import asking, words
+
+LOST = EXAMPLES["lost-result"].text
+HOSTILE = "</textarea></pre><script>alert('ran')</script><img src=x onerror=alert('ran')>\u202e\u200b"
+
+
+def said(text, **choice):
+    return json.dumps({"messages": [{"role": "user", "content": text}]}), Choice(**choice)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_comes_out_as_normalize_has_it(name):
+    example, outcome = EXAMPLES[name], outcome_of(EXAMPLES[name].text, EXAMPLES[name].choice)
+    choice = example.choice
+    if outcome.wrong is not None:
+        with pytest.raises(InputError) as found:
+            pipeline.normalize(example.text, to=choice.target, source=choice.shape, policy=choice.policy)
+        assert (outcome.wrong.code, outcome.wrong.path) == (found.value.code, found.value.path)
+        return
+    report = reported(pipeline.normalize(example.text, to=choice.target, source=choice.shape, policy=choice.policy))
+    assert [mend.fix for mend in outcome.mends] == report.fixes
+    assert list(outcome.violations) == report.violations
+    if not isinstance(report.request, str | None):
+        assert json.loads(outcome.request) == json.loads(bytes(report.request))
+    else:
+        assert outcome.request == report.request
+    if name in FIX_EXAMPLES:
+        assert name in outcome.codes
+
+
+@pytest.mark.parametrize(
+    ("text", "choice", "wrong"),
+    [
+        ('{"messages": [\n  {"role": "user",,}]}', {}, ("not_json", "", 2, 19, "")),
+        ('{"messages": [{"role": 7}]}', {}, ("wrong_type", "messages.0.role", 0, 0, "7")),
+        ('[{"role": "user", "content": "x"}]', {"target": "nobody"}, ("unknown_target", "", 0, 0, "")),
+        ("[]", {"policy": {"tail": "wag"}}, ("policy", "policy.tail", 0, 0, "")),
+        ("[]", {"policy": {"mend.result_moved": "perhaps"}}, ("policy", "policy.mend.result_moved", 0, 0, "")),
+        ("[" * 2000, {}, ("nested_too_deeply", "messages.0", 0, 0, "")),
+    ],
+    ids=["a place in the text", "a place in the history", "target", "policy", "mend", "nesting"],
+)
+def test_what_cannot_be_used_is_told_at_its_place(text, choice, wrong):
+    found = outcome_of(text, Choice(**choice)).wrong
+    assert (found.code, found.path, found.line, found.column, found.value) == wrong
+
+
+def test_what_the_provider_would_say_of_the_text_as_it_stands():
+    assert [violation.rule for violation in outcome_of(LOST, Choice()).refused] == ["ANT-07"]
+    assert outcome_of(LOST, Choice("gemini")).refused == ()
+    unnamed = outcome_of('{"messages": [{"role": "assistant", "content": "hi"}]}', Choice(model="claude-opus-4-6"))
+    assert json.loads(unnamed.request)["model"] == "claude-opus-4-6"
+
+
+def test_a_choice_is_an_address_and_an_address_a_choice():
+    given = {"target": "gemini", "from": "anthropic", "model": " m ", "tail": "keep", "mend.x": "", "text": "secret"}
+    choice = Choice.of(given)
+    assert choice == Choice("gemini", "anthropic", "m", {"tail": "keep"})
+    assert choice.path == "/playground?target=gemini&from=anthropic&model=m&tail=keep"
+
+
+async def test_a_form_without_scripts_gets_the_page_with_its_text_and_what_became_of_it():
+    async with asking(routes) as get:
+        text = LOST.replace("Run the tests.", HOSTILE)
+        status, page = await get("/playground", {"text": text, "target": "openai-chat", "missing_result": "drop"})
+        assert status == 200
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        field = re.search(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.DOTALL)
+        assert html.unescape(field[1]) == text
+        marked = re.findall(r'<li data-row><span class="tag lossy">lossy</span> <a class="mono" href="([^"]+)"', page)
+        assert marked == ["/explain/call_unanswered"]
+        assert "Request for openai-chat" in words(page)
+        assert "<option selected>drop</option>" in page
+
+
+async def test_what_a_script_asks_for_is_the_outcome_alone():
+    async with asking(routes) as get:
+        status, part = await get("/playground", {"text": LOST, "target": "anthropic"}, part=True)
+        assert status == 200
+        assert "<html" not in part
+        assert "<textarea" not in part
+        assert "Sent mended, with 1 fix" in words(part)
+        _, part = await get("/playground", {"text": "  ", "target": "anthropic"}, part=True)
+        assert "Paste a history" in words(part)
+
+
+async def test_a_file_is_read_in_place_of_the_text():
+    async with asking(routes) as get:
+        status, page = await get("/playground", multipart(text="[]", file=LOST.encode(), target="anthropic"))
+        assert status == 200
+        assert "Sent mended, with 1 fix" in words(page)
+
+
+async def test_a_text_that_is_too_large_is_refused_before_it_is_read():
+    async with asking(routes) as get:
+        long = json.dumps([{"role": "user", "content": "é" * (LARGEST // 2)}], ensure_ascii=False)
+        assert len(long) < LARGEST
+        _, part = await get("/playground", multipart(file=long.encode()), part=True)
+        assert "the playground takes 2 MiB at most" in words(part)
+
+
+async def test_an_example_and_a_choice_stand_in_an_address():
+    async with asking(routes) as get:
+        status, page = await get("/playground?example=rejected")
+        assert status == 200
+        assert "Rejected: nothing would be sent" in words(page)
+        assert "<option selected>reject</option>" in page
+        _, page = await get("/playground?example=rejected&tail=continue&target=gemini")
+        assert "Request for gemini" in words(page)
+        status, page = await get("/playground?example=nothing&target=<script>")
+        assert status == 200
+        assert "Paste a history" in words(page)
+        assert "<script>" not in page.replace("<script src", "")
+
+
+def multipart(file, **fields):
+    from aiohttp import FormData
+
+    form = FormData(fields)
+    form.add_field("file", io.BytesIO(file), filename="history.json", content_type="application/json")
+    return form
+
+
+# The process beside the viewer.
+
+
+@contextmanager
+def helping(work, seconds=0.5):
+    made = Helper(work, seconds)
+    try:
+        yield made.run
+    finally:
+        made.stop()
+
+
+async def test_work_that_takes_too_long_is_ended_and_the_next_is_done():
+    with helping(after) as run:
+        first = await run(0)
+        with pytest.raises(InputError, match="too_long"):
+            await run(60)
+        assert len({first, await run(0), os.getpid()}) == 3
+
+
+def after(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+async def test_an_error_of_the_work_comes_back_with_its_place():
+    with helping(policy_from) as run, pytest.raises(PolicyError) as found:
+        await run({"tail": "wag"})
+    assert (found.value.code, found.value.path) == ("policy", "policy.tail")
+
+
+async def test_a_fault_says_nothing_of_what_was_pasted():
+    with helping(int) as run:
+        with pytest.raises(InternalError, match="ValueError") as failed:
+            await run("what was pasted")
+        assert "pasted" not in str(failed.value)
+        assert await run("1") == 1
+
+
+async def test_a_process_that_dies_is_told_of_and_started_again():
+    with helping(ending) as run:
+        with pytest.raises(InternalError, match="helper_ended"):
+            await run("at once")
+        assert await run("") == "alive"
+
+
+def ending(when):
+    return os._exit(1) if when else "alive"
