@@ -10,7 +10,7 @@ from pipeline.kafka import KafkaSettings
 from pipeline.model import Policy
 from pipeline.objects import ObjectSettings
 from pipeline.stages.limits import Limits
-from pipeline.text import MARKER, SOURCE_ROOTS
+from pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from topics.declarations import DEFAULT_PARTITIONS
 
 _MIB = 1024 * 1024

@@ -1,9 +1,10 @@
-"""``reknit config``, and settings as commands take them: options, and the page that describes them all."""
+"""``reknit config``, and what commands take: settings as options, times, and the page that describes all settings."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -95,6 +96,25 @@ def configured(config_file: str | None, **options: Any) -> Config:  # noqa: ANN4
         return load_config(config_file, env=os.environ, overrides=given)
     except ReknitError as error:
         fail(error)
+
+
+_AGO = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Since(click.ParamType):
+    """A time, so long ago (90s, 30m, 2h, 7d) or as ISO 8601 has it, in milliseconds since the epoch."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401  as click
+        try:
+            if value[-1:] in _AGO:
+                when = datetime.now(UTC) - timedelta(**{_AGO[value[-1]]: float(value[:-1])})
+            else:
+                when = datetime.fromisoformat(value)
+            return int(when.timestamp() * 1000)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is neither so long ago (90s, 30m, 2h, 7d) nor a time (2026-11-22T14:00)", param, ctx)
 
 
 @click.group("config", cls=Group)

@@ -19,9 +19,9 @@ from msgspec import UNSET, Raw, Struct
 from pipeline._version import __version__
 from pipeline.cli import Group
 from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
-from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.inspect import Progress, Since, as_json
-from pipeline.cli.output import Exit, fail, read_input, say, write_json
+from pipeline.cli.config import Since, broker_options, configured, wait_option
+from pipeline.cli.inspect import as_json
+from pipeline.cli.output import Exit, Progress, fail, read_input, say, write_json
 from pipeline.cli.sessions import JSON, RECORD, Standing, mended, release_of, retry_id, standing
 from pipeline.client import Place
 from pipeline.errors import InputError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,16 @@ import click
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import structs
 
-from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker
+from pipeline.cli.broker import every_place, read_partitions, reader, run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.inspect import Progress
-from pipeline.cli.output import Exit, fail, say, write_json
+from pipeline.cli.output import Exit, Progress, fail, say, write_json
 from pipeline.diff.summary import COMPARED_TOPICS, Compared, Summary, Tally, compare_session
 from pipeline.errors import InputError, ReknitError
 from pipeline.objects import open_objects
-from pipeline.pages import render
 from pipeline.replay.folder import plan_of, read_partition, unfinished
+from pipeline.replay.replays import plan_at
 from pipeline.replay.sides import Coverage, Side, behind, is_of_worker
 from pipeline.replay.spool import Fetch, Spool
-from pipeline.replay.survey import plan_at
 from pipeline.settings import Config
 from pipeline.stages.base import Record
 from pipeline.text.invisible import visible
@@ -126,9 +124,9 @@ def _read(config: Config, spool: Spool, names: tuple[str, str]) -> tuple[Side, S
 
     async def read_topics() -> None:
         async with reader(config) as consumer:
-            known = await consumer.topics()
+            known = await every_place(consumer)
             for number in prefixes:
-                sides[number] = await _read_prefix(consumer, config, known, names[number], number, spool)
+                sides[number] = await _read_prefix(consumer, known, names[number], number, spool)
             stretches = {place: each for place, each in _read_by_one(sides).items() if place.topic in known}
             async for record in read_partitions(consumer, stretches, on_progress=Progress(), stretches=stretches):
                 sides[0].went_on.add(record.key or b"")
@@ -177,7 +175,11 @@ def _read_folder(folder: Path, side: int, spool: Spool) -> None:
 
 
 async def _read_prefix(
-    consumer: AIOKafkaConsumer, config: Config, known: Collection[str], prefix: str, side: int, spool: Spool
+    consumer: AIOKafkaConsumer,
+    known: Mapping[str, list[TopicPartition]],
+    prefix: str,
+    side: int,
+    spool: Spool,
 ) -> Side:
     # A pipeline that reads another one's inputs has what it would have recorded in a topic of its own.
     recorded = RECORDED if qualified(RECORDED, prefix) in known else AGENT_TURNS
@@ -185,8 +187,9 @@ async def _read_prefix(
     there = names.keys() & known
     if not there:
         raise InputError("topic_missing", f"there are no outputs under the prefix {prefix!r}: {', '.join(names)}")
-    bare = structs.replace(config, prefix="")
-    places = [TopicPartition(name, number) for name in there for number in await partitions_of(consumer, bare, name)]
+    places = [place for name in there for place in known[name]]
+    consumer.assign(places)  # at once: asked about topics that it does not know, a consumer learns them one by one
+    consumer.pause(*places)
     begins = await consumer.beginning_offsets(places)
     found = Side(name=prefix, plan=await plan_at(consumer, prefix))
     late = {(names[place.topic], place.partition) for place in places if begins[place]}
@@ -228,6 +231,8 @@ class _Page:
             self._hidden += bool(compared.changes)
 
     def rendered(self, names: tuple[str, str], summary: Summary) -> str:
+        from pipeline.pages import render
+
         return render(
             "diff.html",
             names=names,

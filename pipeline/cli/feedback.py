@@ -11,9 +11,8 @@ from msgspec import UNSET
 
 from pipeline.cli import Group
 from pipeline.cli.broker import run_with_broker
-from pipeline.cli.config import broker_options, configured, wait_option
+from pipeline.cli.config import Since, broker_options, configured, wait_option
 from pipeline.cli.dead_letters import Letter, Wanted, read_letters
-from pipeline.cli.inspect import Since
 from pipeline.cli.output import write_json
 from pipeline.cli.sessions import JSON
 from pipeline.text.invisible import visible

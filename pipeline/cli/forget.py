@@ -9,18 +9,16 @@ from datetime import UTC, datetime, timedelta
 
 import click
 from aiokafka import ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
 from msgspec import Struct
 
 from pipeline.cli import Group
-from pipeline.cli.broker import connected, places_of, read_partitions, reader, run_with_broker
+from pipeline.cli.admin import connected
+from pipeline.cli.broker import every_place, read_partitions, reader, run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import Exit, fail, say, write_json
 from pipeline.client import Place
 from pipeline.client.producers import Turns
 from pipeline.errors import InputError, ReknitError
-from pipeline.kafka import connection, explained
 from pipeline.objects import Objects, open_objects
 from pipeline.settings import Config
 from pipeline.stages import event_state, turn_state
@@ -40,6 +38,8 @@ from topics.plan import Found
 from topics.records import SessionForgotten
 
 _LOOK_AGAIN_SECONDS = 0.2
+# How long brokers may take to answer, beyond the wait for a worker.
+_ANSWER_SECONDS = 30.0
 # Topics whose records may name objects.
 _NAMING = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, DEAD_LETTERS)
 
@@ -105,20 +105,12 @@ async def _is_past(config: Config, record: Place, seconds: float) -> bool:
     clock = asyncio.get_running_loop().time
     end = clock() + seconds
     place = TopicPartition(qualified(record.topic, config.prefix), record.partition)
-    client = AIOKafkaAdminClient(**connection(config))
-    try:
-        await client.start()
-        while True:
-            found = await client.list_consumer_group_offsets(f"{config.prefix}reknit", partitions=[place])
-            if found[place].offset > record.offset:
-                return True
+    async with connected(config, seconds + _ANSWER_SECONDS) as admin:
+        while (await admin.next_offsets(f"{config.prefix}reknit")).get(place, 0) <= record.offset:
             if clock() >= end:
                 return False
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-    except KafkaError as error:
-        raise await explained(config, error) from error
-    finally:
-        await client.close()
+    return True
 
 
 async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
@@ -126,8 +118,9 @@ async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
     told: Place | None = None
     async with reader(config) as consumer:
         contract = tuple(topic.name for topic in TOPICS)
-        ours = sorted(name for name in await consumer.topics() if name.endswith(contract) and _is_ours(name, config))
-        places = [place for name in ours for place in await places_of(consumer, name)]
+        there = await every_place(consumer)
+        ours = sorted(name for name in there if name.endswith(contract) and _is_ours(name, config))
+        places = [place for name in ours for place in there[name]]
         counted: dict[str, int] = {}
         latest: dict[str, int] = {}
         async for record in read_partitions(consumer, places):
@@ -136,8 +129,8 @@ async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
                 latest[record.topic] = max(latest.get(record.topic, 0), record.timestamp)
                 if record.topic == config.prefix + PROVIDER_EVENTS and names.FORGOTTEN in dict(record.headers):
                     told = Place(PROVIDER_EVENTS, record.partition, record.offset)
-    async with connected(config) as topics:
-        described = await topics.describe(counted.keys())
+    async with connected(config) as admin:
+        described = await admin.describe(counted.keys())
     held = [Held(topic=name, records=counted[name], until=_until(described[name], latest[name])) for name in counted]
     return sorted(held, key=lambda each: each.topic), told
 
@@ -214,9 +207,8 @@ async def _collect(config: Config, objects: Objects, older: float, *, dry_run: b
     before = time.time() - older
     old = {key for key, written in (await objects.every()).items() if written.timestamp() <= before}
     async with reader(config) as consumer:
-        there = await consumer.topics()
-        naming = [name for name in (qualified(topic, config.prefix) for topic in _NAMING) if name in there]
-        places = [place for name in naming for place in await places_of(consumer, name)]
+        there = await every_place(consumer)
+        places = [place for topic in _NAMING for place in there.get(qualified(topic, config.prefix), ())]
         named = {key async for key in _named(read_partitions(consumer, places))}
     # One that was written again meanwhile is about to be named.
     young = {key for key, written in (await objects.every()).items() if written.timestamp() > before}

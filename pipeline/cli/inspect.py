@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -13,8 +11,8 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker, usual_partition
-from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.output import Exit, say, write_json
+from pipeline.cli.config import Since, broker_options, configured, wait_option
+from pipeline.cli.output import Exit, Progress, say, write_json
 from pipeline.errors import InputError
 from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults
@@ -34,27 +32,6 @@ from topics import (
 
 _SHOWN = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
 _STATES = (TURNS_STATE, EVENTS_STATE)
-
-
-# How often a command that reads for long says how far it is.
-_PROGRESS_SECONDS = 2.0
-_AGO = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-class Since(click.ParamType):
-    """A time, so long ago (90s, 30m, 2h, 7d) or as ISO 8601 has it, in milliseconds since the epoch."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401  as click
-        try:
-            if value[-1:] in _AGO:
-                when = datetime.now(UTC) - timedelta(**{_AGO[value[-1]]: float(value[:-1])})
-            else:
-                when = datetime.fromisoformat(value)
-            return int(when.timestamp() * 1000)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is neither so long ago (90s, 30m, 2h, 7d) nor a time (2026-11-22T14:00)", param, ctx)
 
 
 @click.command("inspect")
@@ -125,16 +102,6 @@ async def _found(
             if record.key == key or (topic in _STATES and record.key and record.key.endswith(key)):
                 found.setdefault(topic, []).append(record)
     return found
-
-
-class Progress:
-    def __init__(self) -> None:
-        self._said = time.monotonic()
-
-    def __call__(self, done: int, every: int) -> None:
-        if time.monotonic() - self._said > _PROGRESS_SECONDS:
-            self._said = time.monotonic()
-            say(f"reknit: {done} of {every} records looked at")
 
 
 def as_json(topic: str, record: ConsumerRecord) -> dict[str, object]:

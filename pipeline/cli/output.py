@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -89,3 +90,19 @@ def fail_to_write(error: OSError) -> NoReturn:
 def exit_of(error: ReknitError) -> int:
     """The exit code of a command that cannot do what it was asked for."""
     return int(Exit.DOWN if isinstance(error, BrokerDownError) else Exit.UNUSABLE)
+
+
+# How often a command that reads for long says how far it is.
+_PROGRESS_SECONDS = 2.0
+
+
+class Progress:
+    """Says now and then how many records of how many were looked at."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, done: int, every: int) -> None:
+        if time.monotonic() - self._said > _PROGRESS_SECONDS:
+            self._said = time.monotonic()
+            say(f"reknit: {done} of {every} records looked at")

@@ -16,15 +16,14 @@ from msgspec import Struct, structs
 
 from pipeline.cli import Group
 from pipeline.cli.broker import run_with_broker
-from pipeline.cli.config import broker_options, configured, setting_option, wait_option
-from pipeline.cli.inspect import Progress, Since
-from pipeline.cli.output import Exit, fail, read_input, say, write_json
+from pipeline.cli.config import Since, broker_options, configured, setting_option, wait_option
+from pipeline.cli.output import Exit, Progress, fail, read_input, say, write_json
 from pipeline.cli.worker import configure_logs, run, scope_of, session_defaults
 from pipeline.engine.interface import StageFactory, Tuning
 from pipeline.errors import InputError, ReknitError, expected_one_of
 from pipeline.objects import open_objects
 from pipeline.replay import folder as folders
-from pipeline.replay import survey
+from pipeline.replay import replays, survey
 from pipeline.replay.plan import INPUTS, Place, Plan, PlannedStage, Selection
 from pipeline.settings import Config, StateSettings
 from pipeline.stages import stages
@@ -144,7 +143,7 @@ def replay_group(
 
 def _replay(config: Config, name: str, selection: Selection, rate: int | None) -> None:
     plan = run_with_broker(config, lambda: _begun(config, name, selection))
-    work = survey.beside(config, name)
+    work = replays.beside(config, name)
     _tell(plan, f"topics {work.prefix}…")
     bar = Bar(plan, range(plan.partitions))
     code = run(work, ends=plan.ends, rate=rate, factories=_factories(work, plan), on_progress=bar.note)
@@ -153,10 +152,10 @@ def _replay(config: Config, name: str, selection: Selection, rate: int | None) -
 
 
 async def _begun(config: Config, name: str, selection: Selection) -> Plan:
-    found = await survey.plan_of(config, name)
+    found = await replays.plan_of(config, name)
     if found is None:
         plan = await survey.settle(config, name, selection, int(time.time() * 1000), Progress())
-        found = await survey.begin(config, plan)
+        found = await replays.begin(config, plan)
     elif selection not in {Selection(), found.selection}:
         raise InputError("replay_differs", f"replay {name!r} was begun for something else; give this one another --id")
     return found
@@ -179,7 +178,7 @@ def _dry_run(
 
     plan = run_with_broker(config, settled)
     _tell(plan, f"folder {directory}")
-    work = structs.replace(survey.beside(config, plan.id), state=StateSettings(memory_mib=config.state.memory_mib))
+    work = structs.replace(replays.beside(config, plan.id), state=StateSettings(memory_mib=config.state.memory_mib))
     ours = [number for number in range(plan.partitions) if number % share[1] == share[0] - 1]
     bar = Bar(plan, ours)
     for number in ours:
@@ -300,12 +299,12 @@ def list_command(config_file: str | None, **options: str | None) -> None:
 
     async def work() -> list[Listed | dict[str, str]]:
         found: list[Listed | dict[str, str]] = []
-        for name, plan in (await survey.every_plan(config)).items():
-            prefix = survey.prefix_of(config.prefix, name)
+        for name, plan in (await replays.every_plan(config)).items():
+            prefix = replays.prefix_of(config.prefix, name)
             if plan is None:
                 found.append({"replay": name, "prefix": prefix})
                 continue
-            left = await survey.left_of(config, plan)
+            left = await replays.left_of(config, plan)
             created = datetime.fromtimestamp(plan.created / 1000, UTC).isoformat()
             found.append(
                 Listed(
@@ -332,5 +331,5 @@ def list_command(config_file: str | None, **options: str | None) -> None:
 def delete_command(name: str, config_file: str | None, **options: str | None) -> None:
     """Delete a replay: its topics, its group and its objects. The folder of a dry run is yours to remove."""
     config = configured(config_file, **options)
-    count = run_with_broker(config, lambda: survey.delete(config, name))
+    count = run_with_broker(config, lambda: replays.delete(config, name))
     say(f"reknit: replay {name} deleted, {count} topics")

@@ -11,9 +11,8 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker
-from pipeline.cli.config import broker_options, configured, setting_option, wait_option
-from pipeline.cli.inspect import Progress, Since
-from pipeline.cli.output import say, write_json
+from pipeline.cli.config import Since, broker_options, configured, setting_option, wait_option
+from pipeline.cli.output import Progress, say, write_json
 from pipeline.report import Refusal, Report, Tally
 from pipeline.settings import Config
 from pipeline.text.invisible import visible

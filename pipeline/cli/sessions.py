@@ -17,8 +17,7 @@ from pipeline.cli import Group
 from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker, usual_partition
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.ingest import FILE
-from pipeline.cli.inspect import Progress
-from pipeline.cli.output import fail, read_input, say, write_json
+from pipeline.cli.output import Progress, fail, read_input, say, write_json
 from pipeline.client import Place
 from pipeline.client.producers import Turns
 from pipeline.errors import InputError, InternalError

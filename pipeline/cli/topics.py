@@ -11,7 +11,8 @@ import click
 import msgspec
 
 from pipeline.cli import Group
-from pipeline.cli.broker import Outcome, Topics, apply, compare, connected, run_with_broker
+from pipeline.cli.admin import Admin, Outcome, apply, compare, connected
+from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import broker_options, configured, setting_option, wait_option
 from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
 from pipeline.errors import InputError
@@ -92,8 +93,8 @@ def apply_command(timeout: float, fix: bool, **options: Any) -> None:  # noqa: A
     Ends with 0 where all are as declared now, 4 where it refused.
     """
 
-    def work(cluster: Topics, declared: Sequence[Wanted]) -> Awaitable[list[Outcome]]:
-        return apply(cluster, declared, fix=fix)
+    def work(admin: Admin, declared: Sequence[Wanted]) -> Awaitable[list[Outcome]]:
+        return apply(admin, declared, fix=fix)
 
     outcomes = _on_cluster(configured(**options), timeout, work)
     _print(outcomes)
@@ -173,7 +174,7 @@ def _asyncapi() -> dict[str, bytes]:
 
 
 def _on_cluster(
-    config: Config, timeout: float, work: Callable[[Topics, Sequence[Wanted]], Awaitable[list[Outcome]]]
+    config: Config, timeout: float, work: Callable[[Admin, Sequence[Wanted]], Awaitable[list[Outcome]]]
 ) -> list[Outcome]:
     declared = wanted(
         prefix=config.prefix,
@@ -183,8 +184,8 @@ def _on_cluster(
     )
 
     async def run() -> list[Outcome]:
-        async with connected(config, timeout) as cluster:
-            return await work(cluster, declared)
+        async with connected(config, timeout) as admin:
+            return await work(admin, declared)
 
     return run_with_broker(config, run)
 

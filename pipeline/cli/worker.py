@@ -23,7 +23,7 @@ from pipeline.registry import target_named
 from pipeline.session.arguments import policy_from
 from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults, refuse_chained
-from pipeline.text import Redactor
+from pipeline.text.redaction import Redactor
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS
 from topics.declarations import topics_of
 

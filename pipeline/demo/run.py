@@ -17,7 +17,7 @@ from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
 from msgspec import Struct
 
-from pipeline.cli.broker import apply, connected
+from pipeline.cli.admin import apply, connected
 from pipeline.cli.output import write_json
 from pipeline.config import load_config
 from pipeline.demo.clients import Watch, count_records, feed, fleet, watching

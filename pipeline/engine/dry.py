@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 # How long one look for records waits, and one for room.
 _POLL_MS = 200
+# How long a broker may hold a fetch that finds nothing. There is one at each partition's end, and what is asked of the
+# broker next is answered behind it.
+_FETCH_MS = 10
 _ROOM_SECONDS = 0.05
 _LENGTH = struct.Struct("<I")
 
@@ -88,17 +91,24 @@ class _DryRun:
     def __init__(self, runtime: Runtime, on_progress: Progress) -> None:
         self._runtime = runtime
         self._on_progress = on_progress
+        self._firsts: dict[TopicPartition, int] = {}
         self._consumer = AIOKafkaConsumer(
             **runtime.connection,
             isolation_level="read_committed" if runtime.exactly_once else "read_uncommitted",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            fetch_max_wait_ms=_FETCH_MS,
             max_partition_fetch_bytes=runtime.tuning.fetch_bytes,
         )
 
     async def run(self, partitions: Sequence[int], outlet: Callable[[int], Outlet]) -> None:
         try:
             await self._consumer.start()
+            # All at once, and then each in its turn: with each change of topics a consumer asks what the cluster has.
+            every = [self._place(topic, number) for number in partitions for topic in self._runtime.stages]
+            self._consumer.assign(every)
+            self._consumer.pause(*every)
+            self._firsts = await self._consumer.beginning_offsets(every)
             for number in partitions:
                 taking = outlet(number)
                 try:
@@ -139,10 +149,10 @@ class _DryRun:
     async def _feed(self, actor: Partition, room: asyncio.Event) -> None:
         """Give the actor what there is, until it is done or has failed."""
         runtime, consumer = self._runtime, self._consumer
-        place = TopicPartition(runtime.source_prefix + actor.topic, actor.number)
+        place = self._place(actor.topic, actor.number)
         end = runtime.end_of(actor.topic, actor.number) or 0
-        consumer.assign([place])
-        first = (await consumer.beginning_offsets([place]))[place]
+        first = self._firsts[place]
+        consumer.resume(place)
         while (actor.phase is Phase.OPENING or actor.done_to < end) and runtime.failure is None:
             if actor.phase is Phase.WORKING and not actor.aligned:  # just opened, or opened anew
                 if actor.waits_for < first:
@@ -156,6 +166,10 @@ class _DryRun:
             start = await consumer.position(place)
             found = await consumer.getmany(place, timeout_ms=_POLL_MS, max_records=runtime.tuning.poll_records)
             actor.offer(Span(start, await consumer.position(place), found.get(place, ()), end))
+        consumer.pause(place)
+
+    def _place(self, topic: str, number: int) -> TopicPartition:
+        return TopicPartition(self._runtime.source_prefix + topic, number)
 
 
 async def _briefly(event: asyncio.Event) -> None:

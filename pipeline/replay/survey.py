@@ -1,4 +1,4 @@
-"""What a replay is to do, found out from the topics and kept beside what it makes.
+"""What a replay is to do, found out from the topics of the pipeline.
 
 Ends are settled first, and nothing is read beyond them. Then: which stretches of the inputs a range means, the sessions
 that have records in them (the first pass; the second is the replay's own), those that are forgotten, and those of which
@@ -11,17 +11,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError, for_code
-from aiokafka.protocol.admin import DeleteGroupsRequest
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from pipeline._version import __version__
-from pipeline.cli.broker import apply, connected, partitions_of, producing, read_partitions, reader
+from pipeline.cli.broker import partitions_of, read_partitions, reader
 from pipeline.errors import InputError, InternalError
-from pipeline.kafka import connection, explained
-from pipeline.objects import open_objects
 from pipeline.replay.plan import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of, run_of
 from pipeline.settings import Config
 from pipeline.stages.base import POSITION, read_position
@@ -30,24 +24,10 @@ from pipeline.stages.endings import KINDS, Endings
 from pipeline.stages.turn_state import TurnStates, session_of
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE, qualified
 from topics import headers as names
-from topics.declarations import DAY_MS, MARKER_DAYS, REPLAY_PLAN, REPLAYS, TOPICS_BESIDE
-from topics.plan import wanted
+from topics.declarations import DAY_MS, MARKER_DAYS
 from topics.records import TURN_RECORDS, SessionForgotten
 
-# Kafka's codes for a group with members and for one that is not there; the client knows neither.
-_NON_EMPTY_GROUP, _NO_SUCH_GROUP = 68, 69
-
 Progress = Callable[[int, int], None]
-
-
-def prefix_of(live: str, replay: str) -> str:
-    """The prefix of a replay, by that of the inputs and its name."""
-    return f"{live}{REPLAYS}{replay}."
-
-
-def beside(config: Config, replay: str) -> Config:
-    """The configuration of a replay of the pipeline that this one is of."""
-    return structs.replace(config, prefix=prefix_of(config.prefix, replay), source_prefix=config.prefix)
 
 
 class _Live(Struct):
@@ -250,134 +230,3 @@ def _forgets(value: bytes | None) -> bool:
         return isinstance(TURN_RECORDS.decode(value), SessionForgotten)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-
-
-# Plans beside what replays make.
-
-
-async def begin(config: Config, plan: Plan) -> Plan:
-    """Make a replay's topics and keep its plan; returns the plan that counts, where another process was first.
-
-    ``config`` is the live pipeline's.
-    """
-    prefix = prefix_of(config.prefix, plan.id)
-    made = [
-        topic
-        for declared, partitions in ((TOPICS_BESIDE, plan.partitions), ((REPLAY_PLAN,), 1))
-        for topic in wanted(
-            prefix=prefix, partitions=partitions, replication_factor=config.replication_factor, topics=declared
-        )
-    ]
-    async with connected(config) as topics:
-        outcomes = await apply(topics, made)
-    for outcome in outcomes:
-        if outcome.status in {"drift", "missing"}:
-            raise InputError("topics_differ", f"{outcome.topic} is not what a replay makes; take another --id")
-    async with producing(config) as producer:
-        await producer.send_and_wait(qualified(REPLAY_PLAN.name, prefix), msgspec.json.encode(plan), plan.id.encode())
-    found = await plan_of(config, plan.id)
-    assert found is not None  # noqa: S101  it was written just now
-    return found
-
-
-async def plan_of(config: Config, replay: str) -> Plan | None:
-    """The plan of a replay of the pipeline that ``config`` is of; None where there is no such replay."""
-    async with reader(config) as consumer:
-        return await plan_at(consumer, prefix_of(config.prefix, replay))
-
-
-async def plan_at(consumer: AIOKafkaConsumer, prefix: str) -> Plan | None:
-    """The plan of the replay that writes under this prefix; None where there is none."""
-    name = qualified(REPLAY_PLAN.name, prefix)
-    if name not in await consumer.topics():
-        return None
-    async for record in read_partitions(consumer, [TopicPartition(name, 0)]):
-        return msgspec.json.decode(record.value, type=Plan)
-    return None
-
-
-async def every_plan(config: Config) -> dict[str, Plan | None]:
-    """The replays of a pipeline by their names; None where one has no plan, having ended before it was kept."""
-    begins = config.prefix + REPLAYS
-    async with reader(config) as consumer:
-        found = {_name_in(topic, begins) for topic in await consumer.topics()} - {None}
-        return {name: await plan_at(consumer, prefix_of(config.prefix, name)) for name in sorted(filter(None, found))}
-
-
-def _name_in(topic: str, begins: str) -> str | None:
-    """The replay whose topic this is."""
-    rest = topic.removeprefix(begins)
-    name, dot, contract = rest.partition(".")
-    names_of_it = {each.name for each in (*TOPICS_BESIDE, REPLAY_PLAN)}
-    return name if topic.startswith(begins) and dot and contract in names_of_it else None
-
-
-async def delete(config: Config, replay: str) -> int:
-    """Delete a replay: its topics, its group and its objects. Returns how many topics there were.
-
-    Raises:
-        InputError: there is no such replay.
-        BrokerError: the broker refuses, as for a group that is at work.
-    """
-    work = beside(config, replay)
-    async with connected(config) as topics:
-        every = {qualified(topic.name, work.prefix) for topic in (*TOPICS_BESIDE, REPLAY_PLAN)}
-        there = await topics.describe(every)
-        if not there:
-            raise InputError("no_replay", f"there is no replay {replay!r}; `reknit replay list` names those there are")
-    await _delete_group(config, f"{work.prefix}reknit")
-    await _delete_topics(config, sorted(there))
-    objects = open_objects(work)
-    if objects is not None:
-        await objects.delete(await objects.every())
-    return len(there)
-
-
-async def _delete_topics(config: Config, topics: list[str]) -> None:
-    client = AIOKafkaAdminClient(**connection(config))
-    try:
-        await client.start()
-        for _, code, *_ in (await client.delete_topics(topics)).topic_error_codes:
-            if code and code != UnknownTopicOrPartitionError.errno:  # gone already
-                raise for_code(code)
-    except KafkaError as error:
-        raise await explained(config, error) from error
-    finally:
-        await client.close()
-
-
-async def _delete_group(config: Config, group: str) -> None:
-    client = AIOKafkaClient(**connection(config))
-    try:
-        await client.bootstrap()
-        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
-        await client.ready(node)
-        answer = await client.send(node, DeleteGroupsRequest([group]))
-        ((_, code),) = answer.results
-        if code == _NON_EMPTY_GROUP:
-            raise InputError("replay_at_work", f"processes of group {group} are still at work; end them first")
-        if code and code != _NO_SUCH_GROUP:
-            raise for_code(code)
-    except KafkaError as error:
-        raise await explained(config, error) from error
-    finally:
-        await client.close()
-
-
-async def left_of(config: Config, plan: Plan) -> int:
-    """How many offsets of the inputs a replay has yet to work through."""
-    client = AIOKafkaAdminClient(**connection(config))
-    try:
-        await client.start()
-        found = await client.list_consumer_group_offsets(f"{prefix_of(config.prefix, plan.id)}reknit")
-    except KafkaError as error:
-        raise await explained(config, error) from error
-    finally:
-        await client.close()
-    left = 0
-    for topic, ends in plan.ends.items():
-        for number, end in enumerate(ends):
-            place = TopicPartition(qualified(topic, config.prefix), number)
-            at = found[place].offset if place in found else 0
-            left += end - min(end, max(at, plan.starts[topic][number]))
-    return left

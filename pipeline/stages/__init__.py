@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import TYPE_CHECKING
 
-from pipeline.stages.base import Stage
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.events import EventsStage
-from pipeline.stages.turns import TurnsStage
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -18,18 +14,17 @@ from topics import (
     SESSION_ITEMS,
 )
 
+if TYPE_CHECKING:
+    from pipeline.stages.base import Stage
+    from pipeline.stages.defaults import Defaults
+
 # Every topic that a stage writes to.
 WRITTEN = (PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS, AGENT_TURNS, PROVIDER_EVENTS)
 
 
 def stages(defaults: Defaults) -> dict[str, Callable[[int], Stage]]:
     """What makes a stage for a partition, by source topic."""
-    return {AGENT_TURNS: partial(_turns, defaults), PROVIDER_EVENTS: partial(_events, defaults)}
+    from pipeline.stages.events import EventsStage  # noqa: PLC0415  who only reads what stages wrote needs none of it
+    from pipeline.stages.turns import TurnsStage  # noqa: PLC0415  as above
 
-
-def _turns(defaults: Defaults, _partition: int) -> Stage:
-    return TurnsStage(defaults)
-
-
-def _events(defaults: Defaults, _partition: int) -> Stage:
-    return EventsStage(defaults)
+    return {AGENT_TURNS: lambda _number: TurnsStage(defaults), PROVIDER_EVENTS: lambda _number: EventsStage(defaults)}

@@ -26,7 +26,10 @@ sys.path.insert(0, str(HERE))
 
 import measure  # noqa: E402 - beside this file
 
-from pipeline.text import IdentityRewriter, OutputFilter, Redactor, ToolCallParser  # noqa: E402 - after the path
+from pipeline.text.identity import IdentityRewriter  # noqa: E402 - after the path
+from pipeline.text.output import OutputFilter  # noqa: E402 - after the path
+from pipeline.text.redaction import Redactor  # noqa: E402 - after the path
+from pipeline.text.tool_calls import ToolCallParser  # noqa: E402 - after the path
 
 CORPUS = Path(os.environ.get("REKNIT_CORPUS", HERE.parents[2] / "shared" / "corpus"))
 MODEL = "claude-opus-4-7"

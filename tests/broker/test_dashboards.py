@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.cli.broker import apply, connected
+from pipeline.cli.admin import apply, connected
 from pipeline.config import load_config
 from pipeline.demo.clients import count_records, feed, fleet
 from pipeline.demo.worker import Worker

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.text import IdentityRewriter, Redactor, ToolCall, ToolCallParser
+from pipeline.text.call_json import ToolCall
+from pipeline.text.identity import IdentityRewriter
+from pipeline.text.redaction import Redactor
+from pipeline.text.tool_calls import ToolCallParser
 
 ROWS = [
     json.loads(line)

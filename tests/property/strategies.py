@@ -15,7 +15,7 @@ from pipeline.testing.strategies import (
     tool_loops,
     user_blocks,
 )
-from pipeline.text import tool_fallback
+from pipeline.text.preamble import tool_fallback
 
 __all__ = [
     "assistant_blocks",

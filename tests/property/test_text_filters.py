@@ -9,7 +9,11 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.text import IdentityRewriter, OutputFilter, Redactor, Removed, ToolCall, ToolCallParser
+from pipeline.text.call_json import ToolCall
+from pipeline.text.identity import IdentityRewriter
+from pipeline.text.output import OutputFilter
+from pipeline.text.redaction import Redactor
+from pipeline.text.tool_calls import Removed, ToolCallParser
 
 # More examples for a long run: REKNIT_EXAMPLES=10.
 SCALE = int(os.environ.get("REKNIT_EXAMPLES", "1"))

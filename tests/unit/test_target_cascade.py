@@ -9,7 +9,7 @@ from build import said, text, user
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
-from pipeline.text import tool_fallback, tool_preamble
+from pipeline.text.preamble import tool_fallback, tool_preamble
 
 TOOLS = [{"name": "read", "description": "Read a file.", "input_schema": {"type": "object"}}]
 LINE = tool_fallback(TOOLS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.text import IdentityRewriter
+from pipeline.text.identity import IdentityRewriter
 
 MODEL = "claude-opus-4-7"
 

@@ -1,6 +1,8 @@
 """All filters in a row: order, arguments, paths around what was removed, state."""
 
-from pipeline.text import OutputFilter, Removed, ToolCall
+from pipeline.text.call_json import ToolCall
+from pipeline.text.output import OutputFilter
+from pipeline.text.tool_calls import Removed
 
 CALL = '<tool_call>{"name":"Read","arguments":{"path":"/opt/windsurf/x","n":1.0}}</tool_call>'
 READ = ToolCall("Read", '{"path":"…","n":1.0}')

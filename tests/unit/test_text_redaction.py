@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.text import SOURCE_ROOTS, Redactor
+from pipeline.text.redaction import SOURCE_ROOTS, Redactor
 
 
 def redacted(text, **options):

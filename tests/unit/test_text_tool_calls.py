@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from pipeline.text import Removed, ToolCall, ToolCallParser
+from pipeline.text.call_json import ToolCall
+from pipeline.text.tool_calls import Removed, ToolCallParser
 
 CALL = '{"name":"A","arguments":{"b":1}}'
 TAGGED = f"<tool_call>{CALL}</tool_call>"

@@ -10,7 +10,11 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import digest
 from pipeline.streams.events import Rewritten
-from pipeline.text import MARKER, SOURCE_ROOTS, Change, IdentityRewriter, OutputFilter, Redactor, Removed
+from pipeline.text.filters import Change
+from pipeline.text.identity import IdentityRewriter
+from pipeline.text.output import OutputFilter
+from pipeline.text.redaction import MARKER, SOURCE_ROOTS, Redactor
+from pipeline.text.tool_calls import Removed
 from topics.items import AgentUnrecognized
 
 # A call's JSON as far as it came: its name, which is whole, and its arguments, which are not.

@@ -1,0 +1,116 @@
+"""The replays of a pipeline on its cluster: made with their plan, found by their names, deleted."""
+
+from __future__ import annotations
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from msgspec import structs
+
+from pipeline.cli.admin import apply, connected
+from pipeline.cli.broker import producing, read_partitions, reader
+from pipeline.errors import InputError
+from pipeline.objects import open_objects
+from pipeline.replay.plan import Plan
+from pipeline.settings import Config
+from topics import qualified
+from topics.declarations import REPLAY_PLAN, REPLAYS, TOPICS_BESIDE
+from topics.plan import wanted
+
+
+def prefix_of(live: str, replay: str) -> str:
+    """The prefix of a replay, by that of the inputs and its name."""
+    return f"{live}{REPLAYS}{replay}."
+
+
+def beside(config: Config, replay: str) -> Config:
+    """The configuration of a replay of the pipeline that this one is of."""
+    return structs.replace(config, prefix=prefix_of(config.prefix, replay), source_prefix=config.prefix)
+
+
+async def begin(config: Config, plan: Plan) -> Plan:
+    """Make a replay's topics and keep its plan; returns the plan that counts, where another process was first.
+
+    ``config`` is the live pipeline's.
+    """
+    prefix = prefix_of(config.prefix, plan.id)
+    made = [
+        topic
+        for declared, partitions in ((TOPICS_BESIDE, plan.partitions), ((REPLAY_PLAN,), 1))
+        for topic in wanted(
+            prefix=prefix, partitions=partitions, replication_factor=config.replication_factor, topics=declared
+        )
+    ]
+    async with connected(config) as admin:
+        outcomes = await apply(admin, made)
+    for outcome in outcomes:
+        if outcome.status in {"drift", "missing"}:
+            raise InputError("topics_differ", f"{outcome.topic} is not what a replay makes; take another --id")
+    async with producing(config) as producer:
+        await producer.send_and_wait(qualified(REPLAY_PLAN.name, prefix), msgspec.json.encode(plan), plan.id.encode())
+    found = await plan_of(config, plan.id)
+    assert found is not None  # noqa: S101  it was written just now
+    return found
+
+
+async def plan_of(config: Config, replay: str) -> Plan | None:
+    """The plan of a replay of the pipeline that ``config`` is of; None where there is no such replay."""
+    async with reader(config) as consumer:
+        return await plan_at(consumer, prefix_of(config.prefix, replay))
+
+
+async def plan_at(consumer: AIOKafkaConsumer, prefix: str) -> Plan | None:
+    """The plan of the replay that writes under this prefix; None where there is none."""
+    name = qualified(REPLAY_PLAN.name, prefix)
+    if name not in await consumer.topics():
+        return None
+    async for record in read_partitions(consumer, [TopicPartition(name, 0)]):
+        return msgspec.json.decode(record.value, type=Plan)
+    return None
+
+
+async def every_plan(config: Config) -> dict[str, Plan | None]:
+    """The replays of a pipeline by their names; None where one has no plan, having ended before it was kept."""
+    begins = config.prefix + REPLAYS
+    async with reader(config) as consumer:
+        found = {_name_in(topic, begins) for topic in await consumer.topics()} - {None}
+        return {name: await plan_at(consumer, prefix_of(config.prefix, name)) for name in sorted(filter(None, found))}
+
+
+def _name_in(topic: str, begins: str) -> str | None:
+    """The replay whose topic this is."""
+    rest = topic.removeprefix(begins)
+    name, dot, contract = rest.partition(".")
+    names_of_it = {each.name for each in (*TOPICS_BESIDE, REPLAY_PLAN)}
+    return name if topic.startswith(begins) and dot and contract in names_of_it else None
+
+
+async def delete(config: Config, replay: str) -> int:
+    """Delete a replay: its topics, its group and its objects. Returns how many topics there were.
+
+    Raises:
+        InputError: there is no such replay, or processes are at work on it.
+    """
+    work = beside(config, replay)
+    every = {qualified(topic.name, work.prefix) for topic in (*TOPICS_BESIDE, REPLAY_PLAN)}
+    async with connected(config) as admin:
+        there = await admin.describe(every)
+        if not there:
+            raise InputError("no_replay", f"there is no replay {replay!r}; `reknit replay list` names those there are")
+        await admin.delete_group(f"{work.prefix}reknit")
+        await admin.delete(there)
+    objects = open_objects(work)
+    if objects is not None:
+        await objects.delete(await objects.every())
+    return len(there)
+
+
+async def left_of(config: Config, plan: Plan) -> int:
+    """How many offsets of the inputs a replay has yet to work through."""
+    async with connected(config) as admin:
+        found = await admin.next_offsets(f"{prefix_of(config.prefix, plan.id)}reknit")
+    left = 0
+    for topic, ends in plan.ends.items():
+        for number, end in enumerate(ends):
+            at = found.get(TopicPartition(qualified(topic, config.prefix), number), 0)
+            left += end - min(end, max(at, plan.starts[topic][number]))
+    return left
