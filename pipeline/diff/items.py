@@ -78,12 +78,45 @@ class _Screen(Struct):
         return [_other(read_json(value)) for _, value in self.others]
 
 
+class _Others:
+    """The records that are of no item, each once, though an at-least-once worker may publish a stretch of them again.
+
+    One that has a number is known by it. Another that comes once more is the same where it stands behind the same as
+    before, or before the same: a stretch that is repeated begins behind something else.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[object, bytes] = {}
+        self._last: object = None
+        self._waiting: list[bytes] = []
+        self._before: set[tuple[object, bytes]] = set()
+
+    def pass_by(self, known: object) -> None:
+        """Take note of what has an id or a number."""
+        waiting = self._waiting
+        while waiting and (known, waiting[-1]) in self._before:
+            waiting.pop()
+        for value in waiting:
+            self._found[self._last, value] = value
+            self._before.add((known, value))
+        self._last, self._waiting = known, []
+
+    def add_numbered(self, known: object, value: bytes) -> None:
+        self.pass_by(known)
+        self._found[known] = value
+
+    def add_unnumbered(self, value: bytes) -> None:
+        self._waiting.append(value)
+
+    def every(self) -> list[tuple[object, bytes]]:
+        self.pass_by(None)
+        return list(self._found.items())
+
+
 def _reduced(side: Iterable[Published]) -> _Screen:
     view = View()
     beside: dict[str, dict[str, Any]] = defaultdict(dict)
-    others: dict[object, bytes] = {}
-    # What was spoken of last. A record without an id or a number that comes once more behind the same is the same.
-    last: object = None
+    others = _Others()
     for record in side:
         value = record.read() or b""
         try:
@@ -91,8 +124,10 @@ def _reduced(side: Iterable[Published]) -> _Screen:
         except msgspec.DecodeError:
             # Of a type that a later version knows.
             read_value(record, _read_object)
-            others[last, value] = value
+            others.add_unnumbered(value)
             continue
+        if (item_id := getattr(item, "item_id", None)) is not None:
+            others.pass_by(item_id)
         view.apply(item)
         match item:
             case ItemStarted():
@@ -106,13 +141,11 @@ def _reduced(side: Iterable[Published]) -> _Screen:
                 beside[item.item_id].setdefault("unknown", {})[bytes(item.raw).decode()] = item.raw
             case ItemDelta() | ItemRetracted() | ItemResult():
                 pass
-            case _ if getattr(item, "seq", -1) >= 0:
-                last = type(item), getattr(item, "seq", -1)
-                others[last] = value
+            case _ if (number := getattr(item, "seq", -1)) >= 0:
+                others.add_numbered((type(item), number), value)
             case _:
-                others[last, value] = value
-        last = getattr(item, "item_id", last)
-    return _Screen(view.entries, dict(beside), list(others.items()))
+                others.add_unnumbered(value)
+    return _Screen(view.entries, dict(beside), others.every())
 
 
 def _other(content: dict[str, Json]) -> _Piece:

@@ -5,6 +5,8 @@ import hashlib
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -364,3 +366,9 @@ async def test_the_page_says_what_differs(page, both):
 
 def test_a_page_says_that_nothing_differs(page, both):
     assert "<p>Nothing differs.</p>" in page(both[0], both[0]).read_text(encoding="utf-8")
+
+
+def test_what_makes_outputs_is_not_loaded_to_compare_them():
+    heavy = ("pipeline.session", "pipeline.engine", "pipeline.rules", "jinja2")
+    code = f"import sys, pipeline.cli.diff; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

@@ -39,6 +39,7 @@ from topics.items import (
     ItemResult,
     ItemRetracted,
     ItemStarted,
+    TurnDelta,
     TurnStop,
 )
 
@@ -118,6 +119,15 @@ def test_bodies_are_read_where_they_differ_and_nowhere_else():
 
 def test_what_is_published_twice_is_there_once():
     assert changes(OUTPUTS, [each for output in OUTPUTS for each in (output, output)]) == []
+
+
+def test_a_stretch_that_an_unclean_end_published_once_more_is_there_once():
+    """A worker that delivers at least once begins again where it last wrote its state."""
+    again = structs.replace(SHOWN[-1], seq=5)
+    items = [*of(SESSION_ITEMS), *shown([TurnStop(), *SHOWN, TurnStop(), SHOWN[-2], again, TurnStop(), TurnDelta()])]
+    for begin in range(len(items)):
+        for end in range(begin, len(items)):
+            assert changes(items, [*items[:end], *items[begin:]]) == [], items[begin:end]
 
 
 def test_versions_and_what_is_derived_do_not_count():
