@@ -101,20 +101,33 @@ def configured(config_file: str | None, **options: Any) -> Config:  # noqa: ANN4
 _AGO = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
+def moment(value: str) -> int:
+    """A time, so long ago (90s, 30m, 2h, 7d) or as ISO 8601 has it, in milliseconds since the epoch.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        if value[-1:] in _AGO:
+            when = datetime.now(UTC) - timedelta(**{_AGO[value[-1]]: float(value[:-1])})
+        else:
+            when = datetime.fromisoformat(value)
+        return int(when.timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        expected = "neither so long ago (90s, 30m, 2h, 7d) nor a time (2026-11-22T14:00)"
+        raise ValueError(f"{value!r} is {expected}") from error
+
+
 class Since(click.ParamType):
-    """A time, so long ago (90s, 30m, 2h, 7d) or as ISO 8601 has it, in milliseconds since the epoch."""
+    """Reads a `moment`."""
 
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ANN401  as click
         try:
-            if value[-1:] in _AGO:
-                when = datetime.now(UTC) - timedelta(**{_AGO[value[-1]]: float(value[:-1])})
-            else:
-                when = datetime.fromisoformat(value)
-            return int(when.timestamp() * 1000)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is neither so long ago (90s, 30m, 2h, 7d) nor a time (2026-11-22T14:00)", param, ctx)
+            return moment(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.group("config", cls=Group)

@@ -1,0 +1,391 @@
+"""What a batch of entries comes to in the index's tables: rows, words, and what sessions and minutes add up to."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import cramjam
+import msgspec
+from msgspec import UNSET, Struct, structs
+
+from pipeline.viewer.entries import COMPLETED, DELTA, EVENTS, PARKED, RETRACTED, UNPARKED, Entry, record_at
+from pipeline.viewer.words import WORDS
+from topics import SESSION_ITEMS
+from topics.items import ItemDelta
+
+# Milliseconds that a counter covers.
+MINUTE, HOUR = 60_000, 3_600_000
+
+# Up to here a value stands in the index as it is, up to the next it is compressed; and if it then has at most the first
+# number of bytes, it stands there too. Others are read from their topic.
+_PLAIN, _KEPT, _TRIED = 1024, 16 * 1024, 256 * 1024
+
+_LETTERS: Final = ("letter", "rejection", "refused")
+# What is counted beside fixes, letters and requests: items that are not as their stream delivered them.
+_TOLD_OF_ITEMS: Final = frozenset({"promoted", "retracted", "incomplete", "doubtful", "unseen"})
+_COUNTED: Final = frozenset({"fix", "request", "turn", "turn/diagnosis", *_LETTERS})
+# Kinds whose codes and targets sessions are found by.
+_FOUND_BY: Final = frozenset({"fix", "request", "turn/diagnosis", "answered", "answer", "unreadable", *_LETTERS})
+
+# What a session's row counts, and what a record of a kind adds to it.
+_NUMBERS: Final = ("turns", "requests", "fixes", "lossy", "letters", "rejections")
+_ADDS: Final[dict[tuple[str, str], tuple[int, ...]]] = {
+    ("turn", ""): (1, 0, 0, 0, 0, 0),
+    ("request", ""): (0, 1, 0, 0, 0, 0),
+    ("fix", "lossy"): (0, 0, 1, 1, 0, 0),
+    ("fix", "lossless"): (0, 0, 1, 0, 0, 0),
+    ("fix", "observed"): (0, 0, 0, 0, 0, 0),
+    ("letter", ""): (0, 0, 0, 0, 1, 0),
+    ("refused", ""): (0, 0, 0, 0, 1, 0),
+    ("rejection", ""): (0, 0, 0, 0, 0, 1),
+}
+_NOTHING: Final = (0, 0, 0, 0, 0, 0)
+_PARKED: Final = ("is", "parked")
+
+
+class _Told(Struct):
+    """Of a record of ``session.items``, what says whether its deltas are still needed."""
+
+    text: str | None = None
+
+
+_decode_told = msgspec.json.Decoder(_Told).decode
+_decode_delta = msgspec.json.Decoder(ItemDelta).decode
+_encode = msgspec.json.encode
+_encode_headers = msgspec.msgpack.encode
+
+
+class Packed(NamedTuple):
+    packed: int
+    value: bytes | None
+
+
+def pack(value: bytes | None, *, always: bool = False) -> Packed:
+    """A value as it stands in the index; None where it is left to its topic."""
+    if value is None or (len(value) <= _PLAIN):
+        return Packed(0, value)
+    if len(value) > _TRIED and not always:
+        return Packed(0, None)
+    found = bytes(cramjam.zstd.compress(value, level=1))
+    return Packed(1, found if always or len(found) <= _KEPT else None)
+
+
+def unpack(packed: int, value: bytes | None) -> bytes | None:
+    return bytes(cramjam.zstd.decompress(value)) if packed and value is not None else value
+
+
+def facets_of(kind: str, code: str, target: str, severity: str, producer: str) -> Iterator[tuple[str, str]]:
+    """What sessions are found by, of one entry."""
+    if producer:
+        yield "producer", producer
+    if kind not in _FOUND_BY:
+        if code in _TOLD_OF_ITEMS:
+            yield "code", code
+        return
+    if code:
+        yield "code", code
+    if target:
+        yield "target", target
+    if severity:
+        yield "severity", severity
+    if kind in _LETTERS:
+        yield "is", "rejected" if kind == "rejection" else "letter"
+
+
+class _Sum:
+    """What a batch adds to one session."""
+
+    __slots__ = ("facets", "first_ms", "last_ms", "name", "numbers", "parked")
+
+    def __init__(self, name: str, time_ms: int) -> None:
+        self.name = name
+        self.first_ms = self.last_ms = time_ms
+        self.numbers = [0] * len(_NUMBERS)
+        self.facets: set[tuple[str, str]] = set()
+        self.parked: bool | None = None
+
+
+class _Run:
+    """What a batch adds to one run of a session."""
+
+    __slots__ = ("first", "first_ms", "last", "last_ms", "records")
+
+    def __init__(self, place: int, time_ms: int) -> None:
+        self.first = self.last = place
+        self.first_ms = self.last_ms = time_ms
+        self.records = 0
+
+
+class Batch:
+    """Writes one batch, inside of the caller's transaction. ``number`` is that of the newest row of words."""
+
+    def __init__(self, connection: sqlite3.Connection, number: int) -> None:
+        self.number = number
+        self._connection = connection
+        self._ids: dict[str, int | None] = {}
+        self._sums: dict[int, _Sum] = {}
+        self._runs: dict[tuple[int, str], _Run] = {}
+        self._counters: Counter[tuple[int, int, str, str, str, str]] = Counter()
+        # What becomes a row, by its place: the entry and its words. A completed item's deltas become one of them.
+        self._rows: dict[int, tuple[int, Entry, str]] = {}
+        self._deltas: defaultdict[tuple[int, str], list[Entry]] = defaultdict(list)
+        self._folded: dict[tuple[int, str], int] = {}
+        (self._last_id,) = connection.execute("SELECT coalesce(max(id), 0) FROM sessions").fetchone()
+        # Of a session that is new in this batch nothing was written before.
+        self._known_id = self._last_id
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            session = self._session(entry) if entry.kind else None
+            if session is not None:
+                self._take(session, entry)
+        self._write_entries()
+        self._write_sums()
+
+    def _session(self, entry: Entry) -> int | None:
+        name = entry.session
+        found = self._ids.get(name)
+        if found is None:
+            row = self._connection.execute("SELECT id FROM sessions WHERE name = ?", (name,)).fetchone()
+            if row is not None:
+                (found,) = row
+            elif entry.kind == UNPARKED:
+                return None
+            else:
+                found = self._last_id = self._last_id + 1
+                self._count(entry, "session")
+            self._ids[name] = found
+            self._sums[found] = _Sum(name, entry.time_ms)
+        return found
+
+    def _count(self, entry: Entry, kind: str, code: str = "", target: str = "", severity: str = "") -> None:
+        for unit in (MINUTE, HOUR):
+            self._counters[unit, entry.time_ms // unit * unit, kind, code, target, severity] += 1
+
+    def _take(self, session: int, entry: Entry) -> None:
+        kind, total = entry.kind, self._sums[session]
+        if kind in {PARKED, UNPARKED}:
+            total.parked = kind == PARKED
+            return
+        total.first_ms, total.last_ms = min(total.first_ms, entry.time_ms), max(total.last_ms, entry.time_ms)
+        if entry.topic == SESSION_ITEMS:
+            self._take_item(session, entry)
+            return
+        if kind == EVENTS:
+            self._count(entry, EVENTS, target=entry.target)
+            return
+        self._rows[entry.number] = session, entry, entry.words
+        self._add_up(total, entry)
+
+    def _add_up(self, total: _Sum, entry: Entry) -> None:
+        kind = entry.kind
+        if (kind, entry.severity) in _ADDS:
+            for at, added in enumerate(_ADDS[kind, entry.severity]):
+                total.numbers[at] += added
+        total.facets.update(facets_of(kind, entry.code, entry.target, entry.severity, entry.producer))
+        if kind in _COUNTED:
+            self._count(entry, kind, entry.code, entry.target, entry.severity)
+        elif entry.code in _TOLD_OF_ITEMS:
+            self._count(entry, kind, entry.code)
+
+    def _take_item(self, session: int, entry: Entry) -> None:
+        kind, place = entry.kind, entry.number
+        run = self._runs.get((session, entry.run))
+        if run is None:
+            run = self._runs[session, entry.run] = _Run(place, entry.time_ms)
+        run.first, run.last = min(run.first, place), max(run.last, place)
+        run.first_ms, run.last_ms = min(run.first_ms, entry.time_ms), max(run.last_ms, entry.time_ms)
+        run.records += 1
+        item = session, entry.item_id
+        if kind == DELTA:
+            self._deltas[item].append(entry)
+            return
+        words = entry.words
+        if kind == COMPLETED:
+            words = self._fold(item, entry) or words
+        elif kind == RETRACTED:
+            self._drop_deltas(item)
+        self._rows[place] = session, entry, words[:WORDS]
+        self._add_up(self._sums[session], entry)
+
+    def _fold(self, item: tuple[int, str], completed: Entry) -> str:
+        """Make one of a completed item's deltas, unless its last record has the text; what they add up to."""
+        if _decode_told(completed.value or b"{}").text is not None:
+            self._drop_deltas(item)
+            return ""
+        deltas = [*self._written(item), *self._deltas.pop(item, ())]
+        if not deltas:
+            return ""
+        told = [_decode_delta(each.value or b"") for each in deltas]
+        # As the reducer has it: what lies before the end of the known text was seen already.
+        begin = end = told[0].at
+        pieces = []
+        for delta in told:
+            known = end - delta.at
+            if 0 <= known < len(delta.content):
+                pieces.append(delta.content[known:])
+                end += len(delta.content) - known
+        text = "".join(pieces)
+        whole = structs.replace(told[0], content=text, at=begin, raw=UNSET)
+        self._drop_deltas(item)
+        first = structs.replace(deltas[0], value=_encode(whole))
+        self._folded[item] = first.number
+        self._rows[first.number] = item[0], first, ""
+        return text
+
+    def _written(self, item: tuple[int, str]) -> Iterator[Entry]:
+        """The deltas of an item from before those that wait, oldest first."""
+        if item in self._folded:
+            yield self._rows[self._folded[item]][1]
+        elif item[0] <= self._known_id:
+            rows = self._connection.execute(
+                "SELECT place, time_ms, run, 0, value FROM deltas WHERE session = ?1 AND item_id = ?2 UNION ALL "
+                "SELECT place, time_ms, run, packed, value FROM entries "
+                "WHERE session = ?1 AND item_id = ?2 AND item_id <> '' AND kind = 'item/delta' ORDER BY place",
+                item,
+            ).fetchall()
+            name = self._sums[item[0]].name
+            yield from (delta_entry(name, item[1], row) for row in rows)
+
+    def _drop_deltas(self, item: tuple[int, str]) -> None:
+        self._deltas.pop(item, None)
+        if item in self._folded:
+            del self._rows[self._folded.pop(item)]
+        if item[0] <= self._known_id:
+            self._connection.execute("DELETE FROM deltas WHERE session = ? AND item_id = ?", item)
+            self._connection.execute(
+                "DELETE FROM entries WHERE session = ? AND item_id = ? AND item_id <> '' AND kind = 'item/delta'", item
+            )
+
+    def _write_entries(self) -> None:
+        numbers = {}
+        texts = []
+        # Numbered by time, for the newest matches of a search are shown first.
+        worded = [row for row in self._rows.items() if row[1][2]]
+        for place, (session, _, words) in sorted(worded, key=lambda row: (row[1][1].time_ms, row[0])):
+            self.number += 1
+            numbers[place] = self.number
+            texts.append((self.number, place, f"s{session}", words))
+        self._connection.executemany("INSERT INTO words (rowid, place, owner, text) VALUES (?, ?, ?, ?)", texts)
+        self._connection.executemany(
+            f"INSERT INTO entries VALUES ({', '.join('?' * 21)})",  # noqa: S608  as many marks as columns
+            [
+                (
+                    place,
+                    session,
+                    numbers.get(place),
+                    entry.time_ms,
+                    entry.kind,
+                    entry.role,
+                    entry.turn,
+                    entry.target,
+                    entry.code,
+                    entry.severity,
+                    entry.producer,
+                    entry.request_id,
+                    entry.run,
+                    entry.item_id,
+                    entry.origin,
+                    entry.cause,
+                    entry.summary,
+                    entry.size,
+                    _encode_headers(entry.headers) if entry.headers else None,
+                    *pack(entry.value, always=entry.kind == DELTA),
+                )
+                for place, (session, entry, _) in self._rows.items()
+            ],
+        )
+        self._connection.executemany(
+            "INSERT INTO deltas VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (*item, entry.number, entry.time_ms, entry.run, entry.value)
+                for item, entries in self._deltas.items()
+                for entry in entries
+            ],
+        )
+
+    def _write_sums(self) -> None:
+        added = ", ".join(f"{name} = {name} + excluded.{name}" for name in _NUMBERS)
+        self._connection.executemany(
+            f"INSERT INTO sessions VALUES ({', '.join('?' * (4 + len(_NUMBERS)))}) ON CONFLICT (id) DO UPDATE SET "  # noqa: S608  constant text
+            f"first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms), {added}",
+            [(id_, each.name, each.first_ms, each.last_ms, *each.numbers) for id_, each in self._sums.items()],
+        )
+        self._connection.executemany(
+            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+            "first = min(first, excluded.first), "
+            "last = max(last, excluded.last), first_ms = min(first_ms, excluded.first_ms), "
+            "last_ms = max(last_ms, excluded.last_ms), records = records + excluded.records",
+            [(*key, run.first, run.last, run.first_ms, run.last_ms, run.records) for key, run in self._runs.items()],
+        )
+        found = [(*facet, id_) for id_, each in self._sums.items() for facet in each.facets]
+        found += [(*_PARKED, id_) for id_, each in self._sums.items() if each.parked]
+        self._connection.executemany("INSERT OR IGNORE INTO facets VALUES (?, ?, ?)", found)
+        self._connection.executemany(
+            "DELETE FROM facets WHERE kind = ? AND value = ? AND session = ?",
+            [(*_PARKED, id_) for id_, each in self._sums.items() if each.parked is False],
+        )
+        self._connection.executemany(
+            "INSERT INTO counters VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET count = count + excluded.count",
+            [(*key, count) for key, count in self._counters.items()],
+        )
+
+
+def delta_entry(session: str, item_id: str, row: tuple[int, int, str, int, bytes | None]) -> Entry:
+    """A record of an item's text, which has a row of its own only as long as the item is not completed.
+
+    ``row`` has its place, time, run and value, which is packed or not.
+    """
+    place, time_ms, run, packed, kept = row
+    topic, partition, offset = record_at(place)
+    value = unpack(packed, kept) or b""
+    return Entry(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        time_ms=time_ms,
+        session=session,
+        kind=DELTA,
+        run=run,
+        item_id=item_id,
+        size=len(value),
+        value=value,
+    )
+
+
+def recount(connection: sqlite3.Connection, sessions: Iterable[int]) -> None:
+    """Say of sessions anew what their records add up to, once some are gone; one without any is gone as well."""
+    for session in sessions:
+        rows = connection.execute(
+            "SELECT kind, code, target, severity, producer, count(*), min(time_ms) FROM entries WHERE session = ? "
+            "GROUP BY kind, code, target, severity, producer",
+            (session,),
+        ).fetchall()
+        (left,) = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM runs WHERE session = ?1) OR "
+            "EXISTS (SELECT 1 FROM facets WHERE session = ?1 AND kind = 'is' AND value = 'parked')",
+            (session,),
+        ).fetchone()
+        if not rows and not left:
+            connection.execute("DELETE FROM facets WHERE session = ?", (session,))
+            connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
+            continue
+        total, facets = [0] * len(_NUMBERS), set[tuple[str, str]]()
+        for kind, code, target, severity, producer, count, _ in rows:
+            for at, added in enumerate(_ADDS.get((kind, severity), _NOTHING)):
+                total[at] += added * count
+            facets.update(facets_of(kind, code, target, severity, producer))
+        connection.execute(
+            "DELETE FROM facets WHERE session = ? AND NOT (kind = 'is' AND value = 'parked')", (session,)
+        )
+        connection.executemany("INSERT INTO facets VALUES (?, ?, ?)", [(*facet, session) for facet in facets])
+        named = ", ".join(f"{name} = ?" for name in _NUMBERS)
+        first_ms = min((row[-1] for row in rows), default=None)
+        connection.execute(
+            f"UPDATE sessions SET first_ms = coalesce(?, first_ms), {named} WHERE id = ?",  # noqa: S608  constant text
+            (first_ms, *total, session),
+        )

@@ -1,0 +1,374 @@
+"""What the index keeps of one record: whose it is, what kind, and the words that a search finds it by. Pure.
+
+Every record makes an entry, whatever it holds: one that cannot be read has the kind ``unreadable``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from pipeline.rules import RULES
+from pipeline.stages.base import Record
+from pipeline.viewer.words import WORDS, text_of
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    HISTORY_FIXES,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    SESSION_ITEMS,
+    TURNS_STATE,
+)
+from topics import headers as names
+from topics.headers import DeadLetterHeaders, Headers, RequestHeaders
+from topics.items import (
+    AgentError,
+    AgentUnrecognized,
+    AnyItem,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemResult,
+    ItemRetracted,
+    ItemStarted,
+    ProcessStderr,
+    SessionSummary,
+    TurnDelta,
+    TurnDiagnosis,
+    TurnResult,
+    TurnStop,
+)
+from topics.records import (
+    TURN_RECORDS,
+    FixRecord,
+    HistoryRestored,
+    HistoryRewound,
+    ProviderAnswered,
+    SessionOpened,
+    TurnAppended,
+)
+
+# Code points of a record that a list shows.
+SUMMARY = 300
+
+DELTA, COMPLETED, RETRACTED = "item/delta", "item/completed", "item/retracted"
+EVENTS, FORGOTTEN = "events", "forgotten"
+PARKED, UNPARKED = "parked", "unparked"
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One record, as lists and searches have it. What does not apply is empty.
+
+    Attributes:
+        topic: the contract's name.
+        session: the record's key; of a dead letter without one ``""``.
+        kind: of ``agent.turns`` ``opened``, ``turn``, ``restored``, ``rewound``, ``wanted``, ``closed``, ``released``,
+            ``forgotten``, ``answered``, or ``large`` where the record stands in the object store; ``request``; ``fix``;
+            ``rejection``, ``refused``, ``letter`` or ``note``; the type of a record of ``session.items``; of
+            ``provider.events`` ``events``, ``answer``, ``exit`` or what the history side ``told``; ``unreadable``.
+        role: whose turn it is; of an item its type.
+        turn: the turn that a request or a fix has seen; else -1.
+        code: of a fix and a letter its own, of what a rule refused the rule; of items ``promoted``, ``retracted``,
+            ``incomplete``, ``doubtful``, ``unseen``, and the cause of a diagnosis.
+        severity: of a fix: ``lossy``, ``lossless``, ``observed``.
+        cause: the record that led to this one, as ``topic/partition/offset``.
+        size: bytes of the value.
+        value: None where there is none, and where it was not read with the entry (see ``Values``).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    time_ms: int
+    session: str
+    kind: str
+    role: str = ""
+    turn: int = -1
+    target: str = ""
+    code: str = ""
+    severity: str = ""
+    producer: str = ""
+    request_id: str = ""
+    run: str = ""
+    item_id: str = ""
+    origin: str = ""
+    cause: str = ""
+    summary: str = ""
+    words: str = ""
+    size: int = 0
+    headers: Headers = ()
+    value: bytes | None = None
+
+    @property
+    def place(self) -> str:
+        """The record, as headers name it."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @property
+    def number(self) -> int:
+        return place_number(self.topic, self.partition, self.offset)
+
+
+class _Told(NamedTuple):
+    """What a kind of record says of itself; the rest of an entry is the same for all."""
+
+    kind: str
+    fields: Mapping[str, Any] = MappingProxyType({})
+    words: str = ""
+    summary: str = ""
+
+
+_Read = Callable[[int, bytes, bytes | None, dict[str, bytes]], _Told]
+
+
+def entry_of(topic: str, record: Record) -> Entry:
+    """The entry of a record; ``topic`` is the contract's name."""
+    key, value, headers = record.key, record.value, dict(record.headers)
+    try:
+        told = _READ[topic](record.partition, key or b"", value, headers)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        told = _Told("unreadable", {"code": "unreadable"}, summary=str(error))
+    kind, fields, words, summary = told
+    if any(len(fields.get(name, "")) > _LONGEST_NAME for name in _NAMES):
+        fields = {**fields, **{name: fields[name][:_LONGEST_NAME] for name in _NAMES if name in fields}}
+    session = key or b""
+    if topic == TURNS_STATE:
+        session, value = session[1:], None
+    return Entry(
+        topic=topic,
+        partition=record.partition,
+        offset=record.offset,
+        time_ms=record.timestamp,
+        session=session.decode("utf-8", "replace"),
+        kind=kind,
+        producer=headers.get(names.PRODUCER, b"").decode("utf-8", "replace")[:_LONGEST_NAME],
+        words=words,
+        summary=_line(summary or words),
+        size=0 if value is None else len(value),
+        headers=tuple(record.headers),
+        value=value,
+        **fields,
+    )
+
+
+# Names that others chose stand in lists and in what sessions are found by.
+_LONGEST_NAME = 200
+_NAMES = ("code", "role", "target")
+
+
+def _line(text: str) -> str:
+    return " ".join(text[: SUMMARY * 2].split())[:SUMMARY]
+
+
+class _Role(Struct):
+    """Whose message it is, in any shape that says it so."""
+
+    role: str = ""
+    type: str = ""
+
+
+_decode_role = msgspec.json.Decoder(_Role, strict=False).decode
+_KINDS: Final = {
+    "session.opened": "opened",
+    "turn.appended": "turn",
+    "history.restored": "restored",
+    "history.rewound": "rewound",
+    "request.wanted": "wanted",
+    "session.closed": "closed",
+    "session.released": "released",
+    "session.forgotten": FORGOTTEN,
+    "provider.answered": "answered",
+}
+
+
+def _turn(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    if value is None:
+        return _Told("large" if names.DATAREF in headers else "unreadable")
+    record = TURN_RECORDS.decode(value)
+    kind = _KINDS[str(record.__struct_config__.tag)]
+    origin = getattr(record, "origin", UNSET)
+    fields: dict[str, Any] = {"origin": "" if origin is UNSET else origin}
+    match record:
+        case TurnAppended(message=message):
+            try:
+                said = _decode_role(message)
+                fields["role"] = said.role or said.type
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                pass
+            return _Told(kind, fields, text_of(message))
+        case HistoryRestored(messages=messages):
+            return _Told(kind, fields, text_of(messages))
+        case HistoryRewound(to=to):
+            return _Told(kind, fields, summary=f"to {to}")
+        case ProviderAnswered(request_id=request_id, status=status, body=body):
+            fields |= {"request_id": request_id, "code": str(status)}
+            return _Told(kind, fields, body[:WORDS])
+        case SessionOpened(model=model):
+            return _Told(kind, fields, text_of(value), summary=str(model or ""))
+    return _Told(kind, fields)
+
+
+def _event(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    fields = {
+        field: headers[name].decode("utf-8", "replace")
+        for field, name in (("run", names.RUN), ("request_id", names.REQUEST_ID), ("target", names.SOURCE))
+        if name in headers
+    }
+    if names.EXIT in headers:
+        return _Told("exit", fields, headers[names.EXIT].decode("utf-8", "replace"))
+    for name in (names.POLICY, names.CLOSED, names.FORGOTTEN, names.EXPIRED):
+        if value is None and name in headers:
+            return _Told("told", fields | {"role": name}, summary=headers[name].decode("utf-8", "replace"))
+    status = headers.get(names.STATUS, b"").decode("utf-8", "replace")
+    if status and value is not None:
+        return _Told("answer", fields | {"code": status}, text_of(value))
+    return _Told(EVENTS, fields)
+
+
+def _request(_: int, _key: bytes, _value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    found = names.decode(headers.items(), RequestHeaders)
+    fields = {
+        "target": found.target,
+        "turn": found.turn,
+        "request_id": found.request_id,
+        "cause": found.cause or "",
+        "origin": found.reason or "",
+    }
+    return _Told("request", fields, f"{found.request_id} {found.model or ''}", summary=found.model or found.target)
+
+
+_decode_fix = msgspec.json.Decoder(FixRecord).decode
+
+
+def _fix(partition: int, _key: bytes, value: bytes | None, _headers: dict[str, bytes]) -> _Told:
+    fix = _decode_fix(value or b"")
+    fields = {
+        "code": fix.code,
+        "severity": "observed" if fix.observed else "lossless" if fix.lossless else "lossy",
+        "target": fix.source or fix.target,
+        "turn": fix.turn,
+        "request_id": fix.request_id,
+        "item_id": fix.path if fix.source else "",
+        "cause": f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{partition}/{fix.offset}",
+    }
+    words = f"{fix.code} {fix.path} {fix.detail} {fix.id}"
+    return _Told("fix", fields, words[:WORDS], summary=f"{fix.path} {fix.detail}")
+
+
+_REFUSED = "refused_"
+
+
+def _letter(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    why = names.decode(headers.items(), DeadLetterHeaders)
+    rule, message = why.rule or "", why.message or ""
+    fields = {
+        "code": why.code,
+        "cause": f"{why.topic}/{why.partition}/{why.offset}",
+        "target": why.target or "",
+    }
+    if why.letter:
+        return _Told("note", fields | {"cause": f"{DEAD_LETTERS}/{why.letter}"}, summary=why.code)
+    kind = "letter"
+    if why.code == "rejected" or why.code.startswith(_REFUSED):
+        kind = "rejection" if why.code == "rejected" else "refused"
+        known = RULES[rule].target if rule in RULES else message.partition(":")[0]
+        fields |= {"code": rule or why.code, "target": why.target or known}
+    content = "" if value is None else text_of(value)
+    return _Told(kind, fields, f"{why.code} {rule} {message}\n{content}"[:WORDS], summary=message or why.code)
+
+
+_decode_item = msgspec.json.Decoder(AnyItem).decode
+
+
+def _item(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    item = _decode_item(value or b"")
+    fields: dict[str, Any] = {"item_id": getattr(item, "item_id", "")}
+    if names.RUN in headers:
+        fields["run"] = headers[names.RUN].decode("utf-8", "replace")
+    if names.REQUEST_ID in headers:
+        fields["request_id"] = headers[names.REQUEST_ID].decode("utf-8", "replace")
+    kind = item.__struct_config__.tag
+    told = _ITEMS.get(type(item))
+    if told is None:
+        return _Told(str(kind), fields, summary=str(kind))
+    code, role, words = told(item)
+    return _Told(str(kind), fields | {"code": code, "role": role}, words[:WORDS])
+
+
+def _raw(*given: object) -> str:
+    return "\n".join(text_of(part) for part in given if isinstance(part, Raw))
+
+
+def _started(item: ItemStarted) -> tuple[str, str, str]:
+    code = "promoted" if item.origin == "promoted" else "doubtful" if item.doubtful else ""
+    return code, item.item_type, f"{item.name} {item.text}".strip()
+
+
+def _completed(item: ItemCompleted) -> tuple[str, str, str]:
+    code = "incomplete" if item.incomplete else "doubtful" if item.doubtful else ""
+    partial = item.partial_input or ""
+    return code, "", "\n".join(part for part in (item.text or "", partial, _raw(item.input, item.raw)) if part)
+
+
+def _result(item: TurnResult) -> tuple[str, str, str]:
+    return "unseen" if item.unseen else "error" if item.is_error else "", item.subtype, item.result or ""
+
+
+# Of each type of item: its code, its role, its words.
+_ITEMS: Final[dict[type[Item], Callable[[Any], tuple[str, str, str]]]] = {
+    ItemStarted: _started,
+    ItemDelta: lambda _: ("", "", ""),
+    ItemCompleted: _completed,
+    ItemRetracted: lambda item: ("retracted", item.reason, ""),
+    ItemResult: lambda item: ("error" if item.is_error else "", "", _raw(item.content)),
+    TurnDelta: lambda item: ("", item.model or "", ""),
+    TurnStop: lambda item: ("incomplete" if item.incomplete else "", item.stop_reason or "", ""),
+    TurnResult: _result,
+    TurnDiagnosis: lambda item: (item.cause, "", f"{item.reason} {item.error} {item.head} {item.tail}"),
+    AgentError: lambda item: (item.code, "", item.message),
+    AgentUnrecognized: lambda item: ("", item.reason, item.text or _raw(item.event)),
+    SessionSummary: lambda item: ("", "", item.summary),
+    ProcessStderr: lambda item: ("", "", item.text),
+}
+
+
+# The changelog's key of what a session is parked for; a key without a value says that it no longer is.
+_PARKED_KEY = b"p"
+
+
+def _state(_: int, key: bytes, value: bytes | None, _headers: dict[str, bytes]) -> _Told:
+    if key[:1] != _PARKED_KEY:
+        return _Told("")
+    return _Told(UNPARKED if value is None else PARKED)
+
+
+_READ: Final[dict[str, _Read]] = {
+    AGENT_TURNS: _turn,
+    PROVIDER_EVENTS: _event,
+    HISTORY_FIXES: _fix,
+    PROVIDER_REQUESTS: _request,
+    DEAD_LETTERS: _letter,
+    TURNS_STATE: _state,
+    SESSION_ITEMS: _item,
+}
+# What one record leads to comes behind it in the same millisecond, in this order.
+FOLLOWED: Final = tuple(_READ)
+
+# A record's place as one number: the topic's rank, then partition and offset.
+_OFFSET_BITS, _PARTITION_BITS = 43, 16
+_RANKS: Final = {topic: rank for rank, topic in enumerate(FOLLOWED, 1)}
+
+
+def place_number(topic: str, partition: int, offset: int) -> int:
+    return (_RANKS[topic] << _PARTITION_BITS | partition) << _OFFSET_BITS | offset
+
+
+def record_at(number: int) -> tuple[str, int, int]:
+    """Topic, partition and offset of a place."""
+    partition = number >> _OFFSET_BITS & (1 << _PARTITION_BITS) - 1
+    return FOLLOWED[(number >> _OFFSET_BITS + _PARTITION_BITS) - 1], partition, number & (1 << _OFFSET_BITS) - 1

@@ -1,0 +1,218 @@
+"""Follows the topics: reads every partition from where the index ends, and writes what comes, batch by batch.
+
+It is a plain consumer without a group: nobody's offsets move, and a worker does not notice it. What the topics no
+longer hold leaves the index as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from msgspec import Struct
+
+from pipeline.cli.broker import POLL_MS, places_of, reader
+from pipeline.errors import BrokerDownError
+from pipeline.kafka import Cluster, connection, explained
+from pipeline.settings import Config
+from pipeline.viewer.batch import HOUR, MINUTE
+from pipeline.viewer.entries import FOLLOWED, Entry, entry_of
+from pipeline.viewer.index import Index, IndexFileError
+from topics import qualified
+from topics.declarations import BY_NAME, DAY_MS
+
+_log = logging.getLogger(__name__)
+
+Subscriber = Callable[[Sequence[Entry]], None]
+
+# Records of one transaction: many, for each costs a write to the disk, and few enough for a page to wait for its end.
+_RECORDS = 8000
+# Between two looks at where the topics begin now, and at which topics there are.
+_LOOK_SECONDS = 30.0
+# Before the next try, where no broker answers.
+_PAUSE_SECONDS = 2.0
+# Counters of minutes and of hours are kept so long; the fixes' topic is by default.
+_KEPT = {MINUTE: 2 * DAY_MS, HOUR: 90 * DAY_MS}
+
+
+class Behind(Struct, frozen=True, kw_only=True):
+    """How far the index is behind the topics: records, in all and by topic. ``error`` says why it does not go on."""
+
+    records: int
+    by_topic: dict[str, int]
+    error: str = ""
+
+
+async def cluster_id(cluster: Cluster) -> str:
+    """The id of a Kafka cluster, or ``""`` where it has none.
+
+    Raises:
+        BrokerError: no broker answers, or it refuses.
+    """
+    client = AIOKafkaAdminClient(**connection(cluster))
+    try:
+        await client.start()
+        return str((await client.describe_cluster()).get("cluster_id") or "")
+    except KafkaError as error:
+        raise await explained(cluster, error) from error
+    finally:
+        await client.close()
+
+
+async def open_index(config: Config, path: Path, *, rebuild: bool = False) -> Index:
+    """The index of a pipeline at this path.
+
+    Raises:
+        BrokerError: no broker answers, or it refuses.
+        IndexFileError: the file is another's, of another version, in use, or damaged.
+    """
+    source = "" if config.source_prefix in {None, config.prefix} else f"{config.source_prefix}>"
+    cluster = await cluster_id(config)
+    return await asyncio.to_thread(
+        Index.open, path, cluster=cluster, prefix=f"{source}{config.prefix}", rebuild=rebuild
+    )
+
+
+class Follower:
+    """Fills an index; ``run`` ends only by being cancelled, or with an error that waiting does not mend.
+
+    Attributes:
+        subscribers: called on the event loop with the entries of each batch once they are written, values included.
+    """
+
+    def __init__(self, config: Config, index: Index) -> None:
+        self.subscribers: set[Subscriber] = set()
+        self._config = config
+        self._index = index
+        self._error = ""
+        self._by_topic: dict[str, int] = {}
+        self._begins: dict[TopicPartition, int] = {}
+        # Set while everything that was there at the last look is written.
+        self.caught_up = asyncio.Event()
+
+    def behind(self) -> Behind:
+        return Behind(records=sum(self._by_topic.values()), by_topic=dict(self._by_topic), error=self._error)
+
+    async def run(self) -> None:
+        """Follow the topics, through outages of the brokers.
+
+        Raises:
+            BrokerError: a broker refuses.
+            IndexFileError: the index cannot be written, or the topics are not those that it was filled from.
+        """
+        while True:
+            try:
+                async with reader(self._config) as consumer:
+                    await self._follow(consumer)
+            except BrokerDownError as error:
+                self._error = str(error)
+                self.caught_up.clear()
+                _log.warning("the viewer waits for a broker: %s", error.code)
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _follow(self, consumer: AIOKafkaConsumer) -> None:
+        clock = asyncio.get_running_loop().time
+        places: dict[TopicPartition, str] = {}
+        look_at = clock()
+        writing: asyncio.Task[None] | None = None
+        try:
+            while True:
+                if clock() >= look_at or not places:
+                    await _ended(writing)
+                    writing = None
+                    places = await self._look(consumer, places)
+                    look_at = clock() + _LOOK_SECONDS
+                if not places:
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    continue
+                found = await consumer.getmany(*places, timeout_ms=POLL_MS, max_records=_RECORDS)
+                # Positions and not the last offsets: behind these may stand what nobody reads, such as the end of a
+                # transaction. And before the next poll, which moves them.
+                after = {(topic, place.partition): await consumer.position(place) for place, topic in places.items()}
+                self._error = ""
+                self._note_lag(consumer, places, after)
+                # One batch is fetched while the one before it is written.
+                await _ended(writing)
+                writing = asyncio.create_task(self._write([(places[at], each) for at, each in found.items()], after))
+                if not found:
+                    await _ended(writing)
+                    writing = None
+                    if not sum(self._by_topic.values()):
+                        self.caught_up.set()
+                    await asyncio.to_thread(self._index.erase)
+        finally:
+            if writing is not None:
+                await asyncio.wait([writing])
+
+    async def _write(self, found: Sequence[tuple[str, Sequence[Any]]], after: Mapping[tuple[str, int], int]) -> None:
+        def write() -> list[Entry]:
+            entries = [entry_of(topic, record) for topic, records in found for record in records]
+            return self._index.write(entries, after)
+
+        if found or after != self._index.positions:
+            new = await asyncio.to_thread(write)
+            for subscriber in tuple(self.subscribers):
+                subscriber(new)
+
+    def _note_lag(
+        self,
+        consumer: AIOKafkaConsumer,
+        places: Mapping[TopicPartition, str],
+        after: Mapping[tuple[str, int], int],
+    ) -> None:
+        by_topic = dict.fromkeys(places.values(), 0)
+        for place, topic in places.items():
+            by_topic[topic] += max(0, (consumer.highwater(place) or 0) - after[topic, place.partition])
+        self._by_topic = by_topic
+
+    async def _look(self, consumer: AIOKafkaConsumer, known: dict[TopicPartition, str]) -> dict[TopicPartition, str]:
+        """Which partitions there are, where they begin now, and what of the index is thereby gone."""
+        there = await consumer.topics()
+        wanted = {self._name_of(topic): topic for topic in FOLLOWED}
+        places = {
+            place: topic
+            for name, topic in wanted.items()
+            if name in there
+            for place in ([one for one in known if one.topic == name] or await places_of(consumer, name))
+        }
+        if not places:
+            return {}
+        if places != known:
+            consumer.assign(list(places))
+        begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        positions = self._index.positions
+        for place, topic in places.items():
+            position = positions.get((topic, place.partition), 0)
+            if position > ends[place]:
+                raise IndexFileError(
+                    "index_foreign",
+                    f"{place.topic} ends before what {self._index.path} holds of it: it is not the topic that the "
+                    "index was filled from. Start once with --rebuild.",
+                )
+            if places != known:
+                consumer.seek(place, max(position, begins[place]))
+            if begins[place] > self._begins.get(place, 0):
+                while await asyncio.to_thread(self._index.drop_before, topic, place.partition, begins[place]):
+                    pass
+                self._begins[place] = begins[place]
+        for unit, kept in _KEPT.items():
+            await asyncio.to_thread(self._index.drop_counters, unit, int(time.time() * 1000) - kept)
+        await asyncio.to_thread(self._index.erase)
+        return places
+
+    def _name_of(self, topic: str) -> str:
+        source = self._config.source_prefix
+        is_another = BY_NAME[topic].direction == "in" and source is not None
+        return qualified(topic, (source or "") if is_another else self._config.prefix)
+
+
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        await task

@@ -1,0 +1,329 @@
+"""What pages ask of the index: which sessions fit a search, and one session by parts.
+
+Every answer is a part with a cursor to the next one, and reads no more than that part: rows in the order of an index,
+and of words the newest matches first. Whatever a search asks for, it ends after so many rows and says where to go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from msgspec import Struct, structs
+from multidict import MultiMapping
+
+from pipeline.cli.config import moment
+from pipeline.errors import InputError
+from pipeline.viewer.batch import HOUR, MINUTE
+from pipeline.viewer.index import Reader
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """Which sessions are meant; a search is the query of a URL. All that is given must hold.
+
+    ``since`` and ``until`` are as the commands take them: so long ago (30m, 2h, 7d), or a time in ISO 8601.
+    """
+
+    words: str = ""
+    session: str = ""
+    codes: tuple[str, ...] = ()
+    target: str = ""
+    severity: str = ""
+    producer: str = ""
+    since: str = ""
+    until: str = ""
+    parked: bool = False
+    rejected: bool = False
+
+    @classmethod
+    def from_query(cls, query: MultiMapping[str]) -> Search:
+        """Read a URL's query; what it does not know it passes over.
+
+        Raises:
+            InputError: a time is none.
+        """
+        found = cls(
+            words=query.get("q", "").strip(),
+            session=query.get("session", "").strip(),
+            codes=tuple(dict.fromkeys(code for code in query.getall("code", []) if code)),
+            parked=query.get("parked", "") == "1",
+            rejected=query.get("rejected", "") == "1",
+            **{name: query.get(name, "").strip() for name in _PLAIN},
+        )
+        for name in ("since", "until"):
+            _milliseconds(found, name)
+        return found
+
+    def query(self) -> str:
+        """The query that is this search."""
+        given = [("q", self.words), ("session", self.session), *(("code", code) for code in self.codes)]
+        given += [(name, getattr(self, name)) for name in _PLAIN]
+        given += [(name, "1") for name in ("parked", "rejected") if getattr(self, name)]
+        return urlencode([(name, value) for name, value in given if value])
+
+    def facets(self) -> list[tuple[str, str]]:
+        """What the sessions are to have."""
+        given = [("code", code) for code in self.codes]
+        given += [(name, getattr(self, name)) for name in ("target", "severity", "producer")]
+        given += [("is", name) for name in ("parked", "rejected") if getattr(self, name)]
+        return [(kind, value) for kind, value in given if value]
+
+
+_PLAIN: Final = ("target", "severity", "producer", "since", "until")
+
+
+def _milliseconds(search: Search, name: str) -> int | None:
+    given = getattr(search, name)
+    try:
+        return moment(given) if given else None
+    except ValueError as error:
+        raise InputError("bad_search", str(error), path=name) from error
+
+
+class SessionRow(Struct, frozen=True, kw_only=True):
+    """A session in a list. ``excerpt`` is where the words were found, each between U+0002 and U+0003."""
+
+    name: str
+    first_ms: int
+    last_ms: int
+    turns: int
+    requests: int
+    fixes: int
+    lossy: int
+    letters: int
+    rejections: int
+    parked: bool = False
+    targets: tuple[str, ...] = ()
+    excerpt: str = ""
+
+
+class Page(Struct, frozen=True):
+    """A part of a list. ``after`` is where the next one begins, ``""`` at the end; a part may be empty before it."""
+
+    rows: list[Any]
+    after: str
+
+
+_COLUMNS: Final = "id, name, first_ms, last_ms, turns, requests, fixes, lossy, letters, rejections"
+# Sessions up to which all that have a facet are looked at and sorted; beyond, all there are, newest first.
+_FEW = 2000
+# Of these the newest match of words is looked up one by one, where all matches would be too many.
+_FEW_WITH_WORDS = 200
+# Rows that one part of an answer goes through at most.
+_MOST = 20_000
+
+
+def sessions(reader: Reader, search: Search, after: str = "", limit: int = 50) -> Page:
+    """The sessions that fit, those that had a record last first; with words, those with the newest match first.
+
+    A walk from part to part meets each session once. One that has a new record meanwhile is on top of a new walk.
+    """
+    if search.words:
+        return _with_words(reader, search, after, limit)
+    begin = read_cursor(after) if after else (1 << 62, 0)
+    where, given = _conditions(search)
+    few = _few(reader, search, _FEW)
+    if few:
+        source, own = few
+        sql = (
+            f"SELECT {_COLUMNS} FROM {source} WHERE {where} AND (last_ms, id) < (?, ?) ORDER BY +last_ms DESC, id DESC"  # noqa: S608  constant texts
+        )
+        found = reader.rows(f"{sql} LIMIT ?", *own, *given, *begin, limit + 1)
+    else:
+        newest = "SELECT * FROM sessions WHERE (last_ms, id) < (?, ?) ORDER BY last_ms DESC, id DESC"
+        sql = f"SELECT {_COLUMNS} FROM ({newest} LIMIT ?) AS s WHERE {where} LIMIT ?"  # noqa: S608  constant texts
+        found = reader.rows(sql, *begin, _MOST, *given, limit + 1)
+        if len(found) <= limit:
+            last = reader.rows(f"{newest} LIMIT 1 OFFSET ?", *begin, _MOST - 1)
+            return Page(_session_rows(reader, found), f"{last[0][3]}-{last[0][0]}" if last else "")
+    more = f"{found[limit - 1][3]}-{found[limit - 1][0]}" if len(found) > limit else ""
+    return Page(_session_rows(reader, found[:limit]), more)
+
+
+def read_cursor(text: str) -> tuple[int, int]:
+    """Both numbers of a cursor, which stands in URLs.
+
+    Raises:
+        InputError: it is none.
+    """
+    first, _, second = text.partition("-")
+    try:
+        return int(first), int(second)
+    except ValueError as error:
+        raise InputError("bad_search", f"{text[:40]!r} is no place to go on from", path="after") from error
+
+
+def _few(reader: Reader, search: Search, most: int) -> tuple[str, list[Any]] | None:
+    """Tables that give the sessions of the rarest facet, or with the beginning of a name, where these are few."""
+    sources: list[tuple[str, list[Any]]] = [
+        ("facets AS f CROSS JOIN sessions AS s ON s.id = f.session AND f.kind = ? AND f.value = ?", [*facet])
+        for facet in search.facets()
+    ]
+    if search.session:
+        named = "(SELECT * FROM sessions INDEXED BY sqlite_autoindex_sessions_1 WHERE name >= ? AND name < ?) AS s"
+        sources.append((named, [*_begins(search.session)]))
+    counted = []
+    for source, given in sources:
+        sql = f"SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT ?)"  # noqa: S608  constant texts
+        counted.append((reader.rows(sql, *given, most)[0][0], source, given))
+    count, source, given = min(counted, default=(most, "", []))
+    return (source, given) if count < most else None
+
+
+def _begins(prefix: str) -> tuple[str, str]:
+    return prefix, prefix + "\U0010ffff"
+
+
+def _conditions(search: Search) -> tuple[str, list[Any]]:
+    conditions, given = ["name <> ''"], list[Any]()
+    if search.session:
+        conditions.append("name >= ? AND name < ?")
+        given += _begins(search.session)
+    for facet in search.facets():
+        conditions.append("EXISTS (SELECT 1 FROM facets WHERE kind = ? AND value = ? AND session = s.id)")
+        given += facet
+    for name, condition in (("since", "last_ms >= ?"), ("until", "first_ms <= ?")):
+        at = _milliseconds(search, name)
+        if at is not None:
+            conditions.append(condition)
+            given.append(at)
+    return " AND ".join(conditions), given
+
+
+def _session_rows(reader: Reader, rows: Iterable[Any]) -> list[SessionRow]:
+    found = []
+    for row in rows:
+        facets = reader.rows(
+            "SELECT kind, value FROM facets WHERE session = ? AND (kind = 'target' OR value = 'parked') ORDER BY value",
+            row[0],
+        )
+        values = dict(zip(SessionRow.__struct_fields__, row[1:], strict=False))
+        targets = tuple(value for kind, value in facets if kind == "target")
+        found.append(SessionRow(**values, parked=("is", "parked") in facets, targets=targets))
+    return found
+
+
+def session(reader: Reader, name: str) -> SessionRow | None:
+    found = reader.rows(f"SELECT {_COLUMNS} FROM sessions WHERE name = ?", name)  # noqa: S608  constant text
+    return next(iter(_session_rows(reader, found)), None)
+
+
+def _expression(words: str) -> str:
+    """What FTS5 is asked for: every word, and what stands in quotes as it stands there."""
+    parts = [quoted or word for quoted, word in re.findall(r'"([^"]*)"|([^\s"]+)', words)]
+    wanted = " AND ".join(f'"{part}"' for part in parts if any(character.isalnum() for character in part))
+    return f"text : ({wanted})" if wanted else ""
+
+
+def _with_words(reader: Reader, search: Search, after: str, limit: int) -> Page:
+    wanted = _expression(search.words)
+    if not wanted:
+        return Page([], "")
+    # A walk sees what there was at its beginning: a session is where its newest match of then is.
+    top, below = read_cursor(after) if after else (_newest(reader), 1 << 62)
+    where, given = _conditions(search)
+    matches = _matches(reader, search, wanted, (top, below))
+    found, seen, last = [], set[int](), 0
+    for at, (last, owner) in enumerate(matches, 1):
+        id_ = int(owner[1:])
+        if id_ not in seen:
+            seen.add(id_)
+            rows = reader.rows(f"SELECT {_COLUMNS} FROM sessions AS s WHERE id = ? AND {where}", id_, *given)  # noqa: S608  constant texts
+            if rows and not (after and _matches_within(reader, f"{wanted} AND owner : {owner}", below - 1, top)):
+                excerpt = _excerpt(reader, wanted, last)
+                found += [structs.replace(row, excerpt=excerpt) for row in _session_rows(reader, rows)]
+        if len(found) == limit or at == _MOST:
+            return Page(found, f"{top}-{last}")
+    return Page(found, "")
+
+
+def _newest(reader: Reader) -> int:
+    rows = reader.rows("SELECT rowid FROM words ORDER BY rowid DESC LIMIT 1")
+    return int(rows[0][0]) if rows else 0
+
+
+def _matches_within(reader: Reader, wanted: str, after: int, until: int) -> list[Any]:
+    """The newest match behind one number and up to another, if there is one."""
+    return reader.rows(
+        "SELECT rowid, owner FROM words WHERE words MATCH ? AND rowid > ? AND rowid <= ? ORDER BY rowid DESC LIMIT 1",
+        wanted,
+        after,
+        until,
+    )
+
+
+def _matches(reader: Reader, search: Search, wanted: str, within: tuple[int, int]) -> Iterable[tuple[int, str]]:
+    """Matches from the newest on, as number and owner; of few sessions only the newest of each."""
+    top, below = within
+    few = _few(reader, search, _FEW_WITH_WORDS)
+    if few is None:
+        sql = "SELECT rowid, owner FROM words WHERE words MATCH ? AND rowid <= ? AND rowid < ? ORDER BY rowid DESC"
+        return reader.each(sql, wanted, top, below)
+    source, own = few
+    owners = [f"s{id_}" for (id_,) in reader.rows(f"SELECT s.id FROM {source}", *own)]  # noqa: S608  constant text
+    newest = [row for owner in owners for row in _matches_within(reader, f"{wanted} AND owner : {owner}", 0, top)]
+    return sorted((row for row in newest if row[0] < below), reverse=True)
+
+
+def _excerpt(reader: Reader, wanted: str, number: int) -> str:
+    sql = "SELECT snippet(words, 2, char(2), char(3), '…', 24) FROM words WHERE words MATCH ? AND rowid = ?"
+    return str(reader.rows(sql, wanted, number)[0][0])
+
+
+class Count(Struct, frozen=True):
+    """How often something happened in the step of time that begins so many milliseconds after the epoch."""
+
+    since_ms: int
+    kind: str
+    code: str
+    target: str
+    severity: str
+    count: int
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """What happened in a stretch of time, in steps, and how things stand now.
+
+    ``counts`` are of ``turn``, ``request``, ``fix``, ``rejection``, ``refused``, ``letter``, ``session`` (those that
+    began), ``events`` (records, by their source), ``turn/diagnosis``, and of items by what they are: ``promoted``,
+    ``retracted``, ``incomplete``, ``doubtful``, ``unseen``.
+    """
+
+    since_ms: int
+    until_ms: int
+    step_ms: int
+    counts: list[Count]
+    sessions: int
+    parked: int
+    latest_ms: int
+
+
+# Steps of an overview, in milliseconds, of which it has so many at most.
+_STEPS: Final = (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
+_MOST_STEPS = 200
+
+
+def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
+    # Minutes are not kept for long.
+    minutes = reader.rows("SELECT min(since_ms) FROM counters WHERE unit = ?", MINUTE)[0][0]
+    steps = [step for step in _STEPS if step >= HOUR or (minutes is not None and minutes <= since_ms + HOUR)]
+    step = next((each for each in steps if (until_ms - since_ms) <= each * _MOST_STEPS), steps[-1])
+    rows = reader.rows(
+        "SELECT since_ms / ?1 * ?1 AS at, kind, code, target, severity, sum(count) FROM counters "
+        "WHERE unit = ?2 AND since_ms >= ?3 AND since_ms <= ?4 GROUP BY at, kind, code, target, severity ORDER BY at",
+        step,
+        MINUTE if step < HOUR else HOUR,
+        since_ms // step * step,
+        until_ms,
+    )
+    return Overview(
+        since_ms=since_ms,
+        until_ms=until_ms,
+        step_ms=step,
+        counts=[Count(*row) for row in rows],
+        sessions=reader.rows("SELECT count(*) FROM sessions WHERE name <> ''")[0][0],
+        parked=reader.rows("SELECT count(*) FROM facets WHERE kind = 'is' AND value = 'parked'")[0][0],
+        latest_ms=reader.rows("SELECT coalesce(max(last_ms), 0) FROM sessions")[0][0],
+    )

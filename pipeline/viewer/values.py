@@ -1,0 +1,140 @@
+"""Values of records: small ones stand in the index, others are read where they lie when a page shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from msgspec import Struct
+
+from pipeline.errors import InputError
+from pipeline.kafka import connection
+from pipeline.objects import Objects
+from pipeline.settings import Config
+from pipeline.viewer.batch import unpack
+from pipeline.viewer.entries import Entry
+from pipeline.viewer.index import Reader
+from topics import qualified
+from topics.declarations import BY_NAME
+from topics.headers import Headers, find_dataref
+
+# How long a page waits for a record of a topic.
+_PATIENCE_SECONDS = 5.0
+# One record is wanted; a broker sends its batch whole, however large that is.
+_FETCH_BYTES = 64 * 1024
+
+
+class Value(Struct, frozen=True):
+    """A record's value and headers. ``lost`` says why there is no value although the record had one.
+
+    ``expired`` (the topic no longer holds it), ``unreachable`` (no broker, or no object store, answers),
+    ``no_object_store`` (none is configured), or the code of the object store's error, such as ``object_missing``.
+    """
+
+    value: bytes | None
+    headers: Headers = ()
+    lost: str = ""
+
+
+class Values:
+    """Reads values; its one consumer is made when the first is wanted from a topic."""
+
+    def __init__(self, config: Config, reader: Reader, objects: Objects | None) -> None:
+        self._config = config
+        self._reader = reader
+        self._objects = objects
+        self._consumer: AIOKafkaConsumer | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def read(self, entry: Entry) -> Value:
+        return (await self.read_many([entry]))[0]
+
+    async def read_many(self, entries: Sequence[Entry]) -> list[Value]:
+        """The values of entries, in their order; those that stand in the index in one query."""
+        asked = [entry.number for entry in entries if entry.value is None]
+        kept = await asyncio.to_thread(self._kept, asked) if asked else {}
+        return [await self._one(entry, kept.get(entry.number)) for entry in entries]
+
+    def _kept(self, places: list[int]) -> dict[int, Value]:
+        rows = self._reader.rows(
+            "SELECT place, headers, packed, value FROM entries WHERE place IN (SELECT value FROM json_each(?))",
+            msgspec.json.encode(places).decode(),
+        )
+        return {
+            place: Value(unpack(packed, value), _decode_headers(headers) if headers else ())
+            for place, headers, packed, value in rows
+        }
+
+    async def _one(self, entry: Entry, kept: Value | None) -> Value:
+        if entry.value is not None:
+            return Value(entry.value, entry.headers)
+        headers = kept.headers if kept is not None else entry.headers
+        if kept is not None and kept.value is not None:
+            return kept
+        if entry.size:
+            return await self._of_topic(entry, headers)
+        dataref = find_dataref(headers)
+        if dataref is None:
+            return Value(None, headers)
+        if self._objects is None:
+            return Value(None, headers, "no_object_store")
+        try:
+            return Value(await self._objects.get(entry.session.encode(), dataref), headers)
+        except InputError as error:
+            return Value(None, headers, error.code)
+        except ConnectionError:
+            return Value(None, headers, "unreachable")
+
+    async def _of_topic(self, entry: Entry, headers: Headers) -> Value:
+        prefix = self._config.prefix
+        if BY_NAME[entry.topic].direction == "in" and self._config.source_prefix is not None:
+            prefix = self._config.source_prefix
+        place = TopicPartition(qualified(entry.topic, prefix), entry.partition)
+        try:
+            async with self._one_at_a_time, asyncio.timeout(_PATIENCE_SECONDS):
+                record = await self._record(place, entry.offset)
+        except OffsetOutOfRangeError:
+            return Value(None, headers, "expired")
+        except (KafkaError, TimeoutError):
+            return Value(None, headers, "unreachable")
+        if record is None:
+            return Value(None, headers, "expired")
+        return Value(record.value, tuple(record.headers))
+
+    async def _record(self, place: TopicPartition, offset: int) -> Any:  # noqa: ANN401  aiokafka has no types here
+        consumer = self._consumer
+        if consumer is None:
+            consumer = AIOKafkaConsumer(
+                **connection(self._config),
+                # What is in the index was committed; a reader of all does not wait for what is open behind it.
+                isolation_level="read_uncommitted",
+                auto_offset_reset="none",
+                enable_auto_commit=False,
+                max_partition_fetch_bytes=_FETCH_BYTES,
+            )
+            try:
+                await consumer.start()
+            except BaseException:
+                with suppress(KafkaError):
+                    await consumer.stop()
+                raise
+            self._consumer = consumer
+        consumer.assign([place])
+        consumer.seek(place, offset)
+        record = await consumer.getone(place)
+        return record if record.offset == offset else None
+
+
+_decode_headers = msgspec.msgpack.Decoder(Headers).decode

@@ -1,0 +1,141 @@
+"""What the viewer follows, without a broker: topics in memory that the real stages fill, their index, and its pages."""
+
+import asyncio
+from collections import defaultdict
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from pipeline.config import load_config
+from pipeline.stages.base import Record
+from pipeline.stages.events import EventsStage
+from pipeline.stages.turns import TurnsStage
+from pipeline.viewer.entries import entry_of
+from pipeline.viewer.follow import Behind
+from pipeline.viewer.guard import Guard
+from pipeline.viewer.index import Index
+from pipeline.viewer.pages import Viewer, templates
+from pipeline.viewer.server import application, serving
+from pipeline.viewer.values import Value, Values
+from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
+
+BEGAN_MS = 1_760_000_000_000
+STEP_MS = 1000
+
+
+class Topics:
+    """Logs by topic and partition. Each input comes a second after the one before it, and is processed at once."""
+
+    def __init__(self, defaults=None, policy="go-on"):
+        self.logs = defaultdict(list)
+        self.now_ms = BEGAN_MS
+        self._stages = {
+            AGENT_TURNS: TurnsStage(defaults, on_dead_letter=policy),
+            PROVIDER_EVENTS: EventsStage(defaults),
+        }
+
+    def put(self, topic, session, value=None, headers=()):
+        """One input, and all that the stages make of it; JSON where the value is no bytes."""
+        self.now_ms += STEP_MS
+        self._append(topic, session.encode(), _encoded(value), headers)
+
+    def put_turns(self, session, *records):
+        for record in records:
+            self.put(AGENT_TURNS, session, record)
+
+    def put_raw(self, topic, record):
+        """A record of any topic as it is, which no stage sees."""
+        self.logs[topic, record.partition].append(record)
+
+    def _append(self, topic, key, value, headers):
+        log = self.logs[topic, 0]
+        offset = log[-1].offset + 1 if log else 0
+        record = Record(
+            partition=0, offset=offset, key=key, value=value, headers=tuple(headers), timestamp=self.now_ms
+        )
+        log.append(record)
+        stage = self._stages.get(topic)
+        if stage is None:
+            return
+        result = stage.process([record])
+        if stage.state_topic == TURNS_STATE:
+            for state_key, kept in result.changes.items():
+                self._append(TURNS_STATE, state_key, kept, ())
+        for output in result.outputs:
+            self._append(output.topic, output.key, output.value, output.headers)
+
+    def record(self, topic, partition, offset):
+        return next((each for each in self.logs[topic, partition] if each.offset == offset), None)
+
+    def entries(self):
+        return [entry_of(topic, record) for (topic, _), log in self.logs.items() for record in log]
+
+    def positions(self):
+        return {place: log[-1].offset + 1 for place, log in self.logs.items() if log}
+
+
+def _encoded(value):
+    return value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
+
+
+def filled(inputs=(), raw=(), **options):
+    """Topics with these inputs, ``(session, [(topic, value, headers), …])``, and ready-made ``(topic, Record)``s."""
+    topics = Topics(**options)
+    for session, records in inputs:
+        for topic, value, headers in records:
+            topics.put(topic, session, value, headers)
+    for topic, record in raw:
+        topics.put_raw(topic, record)
+    return topics
+
+
+def index_of(path, topics=None):
+    """A new index at this path, with all that is in the topics."""
+    index = Index.open(path, cluster="c", prefix="")
+    if topics is not None:
+        index.write(topics.entries(), topics.positions())
+    return index
+
+
+class Still:
+    """A follower that has read everything."""
+
+    def __init__(self):
+        self.subscribers = set()
+        self.caught_up = asyncio.Event()
+        self.caught_up.set()
+
+    def behind(self):
+        return Behind(records=0, by_topic={})
+
+
+class InMemory(Values):
+    """Values that are too large for the index lie in the topics, as ever."""
+
+    def __init__(self, reader, topics):
+        super().__init__(load_config(env={}), reader, None)
+        self._topics = topics
+
+    async def _of_topic(self, entry, headers):
+        record = self._topics.record(entry.topic, entry.partition, entry.offset)
+        return Value(None, headers, "expired") if record is None else Value(record.value, tuple(record.headers))
+
+
+@asynccontextmanager
+async def served(topics, path, routes=(), *, allow_retry=False, follower=None):
+    """The URL, with a slash at its end, of a viewer of these topics; its index is at ``path``."""
+    index = index_of(path, topics)
+    try:
+        viewer = Viewer(
+            config=load_config(env={}),
+            guard=Guard(),
+            templates=templates(),
+            index=index,
+            follower=follower or Still(),
+            values=InMemory(index.reader, topics),
+            allow_retry=allow_retry,
+        )
+        async with serving(application(viewer, routes), "127.0.0.1", 0) as url:
+            yield url
+    finally:
+        index.close()
