@@ -26,11 +26,11 @@ STEP_MS = 1000
 class Topics:
     """Logs by topic and partition. Each input comes a second after the one before it, and is processed at once."""
 
-    def __init__(self, defaults=None, policy="go-on"):
+    def __init__(self, defaults=None):
         self.logs = defaultdict(list)
         self.now_ms = BEGAN_MS
         self._stages = {
-            AGENT_TURNS: TurnsStage(defaults, on_dead_letter=policy),
+            AGENT_TURNS: TurnsStage(defaults),
             PROVIDER_EVENTS: EventsStage(defaults),
         }
 
@@ -50,9 +50,7 @@ class Topics:
     def _append(self, topic, key, value, headers):
         log = self.logs[topic, 0]
         offset = log[-1].offset + 1 if log else 0
-        record = Record(
-            partition=0, offset=offset, key=key, value=value, headers=tuple(headers), timestamp=self.now_ms
-        )
+        record = Record(partition=0, offset=offset, key=key, value=value, headers=tuple(headers), timestamp=self.now_ms)
         log.append(record)
         stage = self._stages.get(topic)
         if stage is None:

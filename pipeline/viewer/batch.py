@@ -11,7 +11,7 @@ import cramjam
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from pipeline.viewer.entries import COMPLETED, DELTA, EVENTS, PARKED, RETRACTED, UNPARKED, Entry, record_at
+from pipeline.viewer.entries import COMPLETED, DELTA, EVENTS, PARKED, RETRACTED, UNPARKED, Entry, line, record_at
 from pipeline.viewer.words import WORDS
 from topics import SESSION_ITEMS
 from topics.items import ItemDelta
@@ -205,7 +205,9 @@ class Batch:
             return
         words = entry.words
         if kind == COMPLETED:
-            words = self._fold(item, entry) or words
+            text = self._fold(item, entry)
+            if text:
+                words, entry = text, structs.replace(entry, summary=line(text))
         elif kind == RETRACTED:
             self._drop_deltas(item)
         self._rows[place] = session, entry, words[:WORDS]
@@ -231,9 +233,10 @@ class Batch:
         text = "".join(pieces)
         whole = structs.replace(told[0], content=text, at=begin, raw=UNSET)
         self._drop_deltas(item)
-        first = structs.replace(deltas[0], value=_encode(whole))
+        first = deltas[0]
+        row = first.number, first.time_ms, first.run, 0, _encode(whole)
         self._folded[item] = first.number
-        self._rows[first.number] = item[0], first, ""
+        self._rows[first.number] = item[0], delta_entry(first.session, item[1], row), ""
         return text
 
     def _written(self, item: tuple[int, str]) -> Iterator[Entry]:

@@ -148,7 +148,7 @@ def entry_of(topic: str, record: Record) -> Entry:
         kind=kind,
         producer=headers.get(names.PRODUCER, b"").decode("utf-8", "replace")[:_LONGEST_NAME],
         words=words,
-        summary=_line(summary or words),
+        summary=line(summary or words),
         size=0 if value is None else len(value),
         headers=tuple(record.headers),
         value=value,
@@ -161,7 +161,8 @@ _LONGEST_NAME = 200
 _NAMES = ("code", "role", "target")
 
 
-def _line(text: str) -> str:
+def line(text: str) -> str:
+    """The beginning of a text as one line."""
     return " ".join(text[: SUMMARY * 2].split())[:SUMMARY]
 
 

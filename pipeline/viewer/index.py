@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from pipeline.errors import ReknitError
 from pipeline.viewer.batch import Batch, recount
@@ -130,7 +130,7 @@ class Reader:
 class Index:
     """The writer's side; ``reader`` is everybody else's. Calls may come from any thread, one at a time works."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: int) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: IO[bytes]) -> None:
         self.path = path
         self.reader = Reader(path)
         self._connection = connection
@@ -170,13 +170,13 @@ class Index:
                 _bind(connection, path, {"cluster": cluster, "prefix": prefix})
                 return cls(path, connection, lock)
         except BaseException:
-            os.close(lock)
+            lock.close()
             raise
 
     def close(self) -> None:
         with self._busy:
             self._connection.close()
-            os.close(self._lock_file)
+            self._lock_file.close()
 
     @property
     def positions(self) -> dict[tuple[str, int], int]:
@@ -314,13 +314,13 @@ def _digest(session: str) -> bytes:
     return sha256(session.encode()).digest()
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path) -> IO[bytes]:
     """The open lock file beside an index; the kernel lets go of it with the process, however that ends."""
-    lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    lock = os.fdopen(os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600), "rb")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(lock)
+        lock.close()
         raise IndexFileError("index_in_use", f"{path} is written by another viewer; give this one its own") from error
     return lock
 

@@ -1,0 +1,203 @@
+"""The index: it holds what the topics hold, each record once, and nothing of what is gone."""
+
+import sqlite3
+import stat
+
+import msgspec
+import pytest
+from build import call, said, user
+from msgspec import structs
+from published import OPENED, answers, appended
+from viewing import Topics, index_of
+
+from pipeline.viewer import search, timeline
+from pipeline.viewer.index import Index, IndexFileError
+from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
+from topics.declarations import DAY_MS
+from topics.items import AnyItem
+from topics.reducer import reduce
+
+FORGOTTEN = {"type": "session.forgotten"}
+
+
+def talk(topics, session, *words):
+    """A session that asks, calls a tool, is interrupted, and is answered once; it has these words."""
+    topics.put_turns(session, OPENED, *appended(user(*words), said(call("a")), user("go on")))
+    for record in answers(f"{session} answers", key=session.encode()):
+        topics.put(PROVIDER_EVENTS, session, record.value, record.headers)
+
+
+def contents(index):
+    """All that is in an index, without the numbers that it gives."""
+    names = dict(index.reader.rows("SELECT id, name FROM sessions"))
+    found = {}
+    for table in ("sessions", "entries", "deltas", "runs", "facets", "counters", "positions", "forgotten"):
+        rows = index.reader.rows(f"SELECT * FROM {table}")  # noqa: S608  named above
+        columns = [name for _, name, *_ in index.reader.rows(f"PRAGMA table_info({table})")]
+        own = [dict(zip(columns, row, strict=True)) for row in rows]
+        for row in own:
+            row.pop("id", None)
+            row.pop("number", None)
+            if "session" in row:
+                row["session"] = names[row["session"]]
+        found[table] = sorted(own, key=repr)
+    found["words"] = sorted(index.reader.rows("SELECT place, text FROM words"))
+    return found
+
+
+@pytest.fixture
+def topics():
+    made = Topics()
+    talk(made, "s1", "hello world")
+    talk(made, "s2", "hello moon")
+    return made
+
+
+@pytest.fixture
+def index(tmp_path, topics):
+    opened = index_of(tmp_path / "index", topics)
+    yield opened
+    opened.close()
+
+
+def test_a_record_that_comes_again_changes_nothing(index, topics):
+    before = contents(index)
+    assert index.write(topics.entries(), topics.positions()) == []
+    assert contents(index) == before
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_batches_do_not_matter(tmp_path, index, topics, size):
+    other = Index.open(tmp_path / "other", cluster="c", prefix="")
+    entries = topics.entries()
+    for at in range(0, len(entries), size):
+        other.write(entries[at : at + size], {})
+    assert contents(other) == contents(index)
+
+
+def test_items_reduce_to_what_the_topic_reduces_to(index, topics):
+    decode = msgspec.json.Decoder(AnyItem).decode
+    published = [each for each in topics.logs[SESSION_ITEMS, 0] if each.key == b"s1"]
+    kept = timeline.items(index.reader, "s1")
+    values = dict(index.reader.rows("SELECT place, value FROM entries"))
+    found = reduce(decode(values[entry.number]) for entry in kept)
+    assert found.entries == reduce(decode(each.value) for each in published).entries
+    assert [entry.text for entry in found.entries] == ["s1 answers"]
+    # What came in ten pieces is one.
+    assert [entry.kind for entry in kept].count("item/delta") == 1
+
+
+def test_what_a_stream_said_piece_by_piece_is_found_and_shown(index):
+    assert [row.name for row in search.sessions(index.reader, search.Search(words='"s1 answers"')).rows] == ["s1"]
+    shown = timeline.timeline(index.reader, "s1", kinds=("item/completed",)).entries
+    assert [entry.summary for entry in shown] == ["s1 answers"]
+
+
+def test_the_file_is_its_owners_alone(index):
+    modes = [stat.S_IMODE(file.stat().st_mode) for file in index.path.parent.iterdir()]
+    assert modes == [0o600] * 4  # with its log of writes, its shared memory and its lock
+
+
+def test_an_index_has_one_writer(index):
+    with pytest.raises(IndexFileError) as raised:
+        Index.open(index.path, cluster="c", prefix="")
+    assert raised.value.code == "index_in_use"
+
+
+@pytest.mark.parametrize("other", [{"cluster": "d", "prefix": ""}, {"cluster": "c", "prefix": "p."}])
+def test_an_index_of_elsewhere_is_refused_and_made_anew_on_request(tmp_path, topics, other):
+    index_of(tmp_path / "index", topics).close()
+    with pytest.raises(IndexFileError, match="--rebuild") as raised:
+        Index.open(tmp_path / "index", **other)
+    assert raised.value.code == "index_foreign"
+    anew = Index.open(tmp_path / "index", **other, rebuild=True)
+    assert (anew.positions, search.sessions(anew.reader, search.Search()).rows) == ({}, [])
+    anew.close()
+
+
+@pytest.mark.parametrize(("damage", "code"), [(b"no database", "index_damaged"), (b"", "index_version")])
+def test_a_file_that_is_none_says_how_to_go_on(tmp_path, damage, code):
+    path = tmp_path / "index"
+    if damage:
+        path.write_bytes(damage * 1000)
+    else:
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(IndexFileError, match="--rebuild") as raised:
+        Index.open(path, cluster="c", prefix="")
+    assert raised.value.code == code
+
+
+def test_rebuilt_it_is_the_same(tmp_path, index, topics):
+    before = contents(index)
+    index.close()
+    again = Index.open(index.path, cluster="c", prefix="", rebuild=True)
+    again.write(topics.entries(), topics.positions())
+    assert contents(again) == before
+    again.close()
+
+
+def in_files(index, words):
+    return [file.name for file in index.path.parent.iterdir() if words in file.read_bytes()]
+
+
+def test_a_forgotten_session_is_in_no_table_and_no_file(index, topics):
+    assert in_files(index, b"moon")
+    without = Topics()
+    talk(without, "s1", "hello world")
+    topics.put_turns("s2", FORGOTTEN)
+    index.write(topics.entries(), topics.positions())
+    while index.erase():
+        pass
+    assert search.session(index.reader, "s2") is None
+    found = contents(index)
+    assert [row["name"] for row in found["sessions"]] == ["s1"]
+    assert all(row["session"] == "s1" for table in ("entries", "runs", "facets") for row in found[table])
+    assert in_files(index, b"moon") == in_files(index, b"s2 answers") == []
+
+
+def test_what_comes_late_of_a_forgotten_session_is_not_taken(index, topics):
+    topics.put_turns("s2", FORGOTTEN)
+    behind = [each for each in topics.entries() if each.topic == AGENT_TURNS]
+    index.write(behind, {})
+    talk(topics, "s2", "hello again")
+    index.write(topics.entries(), topics.positions())
+    assert search.session(index.reader, "s2") is None
+    topics.now_ms += 33 * DAY_MS
+    topics.put_turns("s2", OPENED)
+    index.write(topics.entries(), topics.positions())
+    assert search.session(index.reader, "s2") is not None
+
+
+def test_what_a_topic_no_longer_holds_is_gone(tmp_path, index, topics):
+    """As if the topics had never held it, but for what was counted."""
+    ends = {place: len(log) // 2 for place, log in topics.logs.items()}
+    for (topic, partition), end in ends.items():
+        while index.drop_before(topic, partition, end, most=3):
+            pass
+    rest = Index.open(tmp_path / "rest", cluster="c", prefix="")
+    kept = [each for each in topics.entries() if each.offset >= ends[each.topic, each.partition]]
+    rest.write(kept, topics.positions())
+    tables = ("entries", "facets", "words")
+    found, expected = contents(index), contents(rest)
+    assert {table: found[table] for table in tables} == {table: expected[table] for table in tables}
+    for row in (*found["sessions"], *expected["sessions"]):
+        del row["last_ms"], row["first_ms"]
+    assert found["sessions"] == expected["sessions"]
+    everything = {place: len(log) for place, log in topics.logs.items()}
+    for (topic, partition), end in everything.items():
+        while index.drop_before(topic, partition, end):
+            pass
+    found = contents(index)
+    assert [found[table] for table in ("sessions", "entries", "deltas", "runs", "facets", "words")] == [[]] * 6
+
+
+def test_nothing_of_a_batch_is_written_when_some_of_it_cannot_be(index, topics):
+    before, positions = contents(index), index.positions
+    talk(topics, "s3", "more")
+    *entries, last = topics.entries()
+    with pytest.raises(OverflowError):
+        index.write([*entries, structs.replace(last, turn=1 << 80)], topics.positions())
+    assert (contents(index), index.positions) == (before, positions)
+    index.write(topics.entries(), topics.positions())
+    assert search.session(index.reader, "s3") is not None
