@@ -73,6 +73,7 @@ def test_batches_do_not_matter(tmp_path, index, topics, size):
     for at in range(0, len(entries), size):
         other.write(entries[at : at + size], {})
     assert contents(other) == contents(index)
+    other.close()
 
 
 def test_items_reduce_to_what_the_topic_reduces_to(index, topics):
@@ -184,6 +185,7 @@ def test_what_a_topic_no_longer_holds_is_gone(tmp_path, index, topics):
     for row in (*found["sessions"], *expected["sessions"]):
         del row["last_ms"], row["first_ms"]
     assert found["sessions"] == expected["sessions"]
+    rest.close()
     everything = {place: len(log) for place, log in topics.logs.items()}
     for (topic, partition), end in everything.items():
         while index.drop_before(topic, partition, end):
