@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from msgspec import Struct
 
-from pipeline.cli.broker import POLL_MS, places_of, reader
+from pipeline.cli.broker import POLL_MS, every_place, reader
 from pipeline.errors import BrokerDownError
 from pipeline.kafka import Cluster, connection, explained
 from pipeline.settings import Config
@@ -174,14 +174,8 @@ class Follower:
 
     async def _look(self, consumer: AIOKafkaConsumer, known: dict[TopicPartition, str]) -> dict[TopicPartition, str]:
         """Which partitions there are, where they begin now, and what of the index is thereby gone."""
-        there = await consumer.topics()
-        wanted = {self._name_of(topic): topic for topic in FOLLOWED}
-        places = {
-            place: topic
-            for name, topic in wanted.items()
-            if name in there
-            for place in ([one for one in known if one.topic == name] or await places_of(consumer, name))
-        }
+        there = await every_place(consumer)
+        places = {place: topic for topic in FOLLOWED for place in there.get(self._name_of(topic), ())}
         if not places:
             return {}
         if places != known:
