@@ -85,10 +85,20 @@ class View:
     @property
     def entries(self) -> list[Entry]:
         """All items that were not withdrawn, in the order in which they started."""
-        for item_id, entry in self._entries.items():
+        return [entry for item_id in self._entries if (entry := self.find(item_id)) is not None]
+
+    def find(self, item_id: str) -> Entry | None:
+        """This item as it stands, at the cost of its own text; None where it has not started, or was withdrawn."""
+        entry = self._entries.get(item_id)
+        if entry is not None:
             entry.text = "".join(self._pieces[item_id])
+            self._pieces[item_id] = [entry.text]
             entry.result = self._answers.get(item_id)
-        return list(self._entries.values())
+        return entry
+
+    def length(self, item_id: str) -> int:
+        """Code points of an item's text so far; 0 where there is no such item."""
+        return self._lengths.get(item_id, 0)
 
     def blocks(self, *kinds: str, parent: bool = False) -> list[Entry]:
         """The main turn's items of these types; with ``parent`` the sub-agents' instead."""

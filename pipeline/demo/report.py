@@ -210,7 +210,7 @@ class Gathered:
     def _add_item(self, value: bytes) -> None:
         item = _ITEMS.decode(value)
         if isinstance(item, ItemRetracted) and item.item_id not in self._retracted:
-            withdrawn = next((entry for entry in self._view.entries if entry.item_id == item.item_id), None)
+            withdrawn = self._view.find(item.item_id)
             if withdrawn is not None:
                 self._retracted[item.item_id] = _piece(withdrawn)
         self._view.apply(item)

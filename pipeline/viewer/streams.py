@@ -1,0 +1,238 @@
+"""The page of a session's stream, by parts, and what goes on of it as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from aiohttp import web
+from jinja2 import Environment
+from msgspec import Struct, structs
+
+from pipeline.errors import InputError
+from pipeline.pages import shown
+from pipeline.viewer import search, timeline
+from pipeline.viewer.entries import Entry
+from pipeline.viewer.index import Reader
+from pipeline.viewer.live import NOWHERE, Live, Message, Position, Viewing, position_of
+from pipeline.viewer.pages import VIEWER, Viewer, page, session_of, session_path
+from pipeline.viewer.screen import TEXT, Change, Screen
+from pipeline.viewer.stream_rows import StreamRow
+from topics import SESSION_ITEMS
+
+LIVE: web.AppKey[Live] = web.AppKey("live", Live)
+
+# Records of one part of a stream; and code points of all texts of a part, beyond which each is cut shorter.
+_PART = 400
+_PAGE_TEXT, _SHORTEST = 1_000_000, 400
+_RUNS = 12
+# Browsers that may look at streams at once; each holds a connection and what waits for it.
+_MOST_VIEWINGS = 200
+# How long a connection stands without a sign of life, and how long one may take to read what it was sent.
+_PING_SECONDS, _SLOW_SECONDS = 15.0, 20.0
+
+
+def setup(app: web.Application) -> None:
+    """Give an application what its open pages share, from its start to its end."""
+    viewer = app[VIEWER]
+    live = app[LIVE] = Live(_Records(viewer).load, _Records(viewer).between, Drawing(viewer.templates).change)
+
+    async def start(_app: web.Application) -> None:
+        viewer.follower.subscribers.add(live.take_entries)
+
+    async def stop(_app: web.Application) -> None:
+        viewer.follower.subscribers.discard(live.take_entries)
+        live.stop()
+
+    app.on_startup.append(start)
+    app.on_shutdown.append(stop)
+
+
+class _Part(Struct, frozen=True):
+    """Records of a stream; ``before`` names the part before this one, if there is one."""
+
+    entries: list[Entry]
+    before: str
+
+
+class _Records:
+    """The items of sessions, read from the index and from where it names their values."""
+
+    def __init__(self, viewer: Viewer) -> None:
+        self._reader, self._values = viewer.index.reader, viewer.values
+
+    async def load(self, session: str, until: Position | None) -> list[Entry]:
+        """The last part of a session's stream; ``until`` a position, that one included."""
+        before = None if until is None else (until[0], until[1] + 1)
+        found = await self.part(session, None, before)
+        return [entry for entry in found.entries if until is None or position_of(entry) <= until]
+
+    async def between(self, session: str, after: Position, until: Position, limit: int) -> list[Entry]:
+        found = await asyncio.to_thread(timeline.items, self._reader, session, after=_place(after), limit=limit)
+        return await self._with_values([entry for entry in found if position_of(entry) <= until])
+
+    async def part(self, session: str, run: str | None, before: Position | None) -> _Part:
+        """Records in a row, and all others of the items that they speak of: no item of them is half there."""
+        found = await asyncio.to_thread(_part, self._reader, session, run, before)
+        return _Part(await self._with_values(found.entries), found.before)
+
+    async def _with_values(self, entries: Sequence[Entry]) -> list[Entry]:
+        wanting = [entry for entry in entries if entry.value is None]
+        values = iter(await self._values.read_many(wanting) if wanting else ())
+        found = []
+        for entry in entries:
+            if entry.value is not None:
+                found.append(entry)
+                continue
+            value = next(values)
+            why = f"This record can no longer be read: {value.lost}." if value.lost else entry.summary
+            found.append(structs.replace(entry, value=value.value, summary=why))
+        return found
+
+
+def _part(reader: Reader, session: str, run: str | None, before: Position | None) -> _Part:
+    found = timeline.items(reader, session, run=run, before=_place(before), limit=_PART)
+    earlier = _cursor(position_of(found[0])) if len(found) == _PART else ""
+    touched = {entry.item_id for entry in found if entry.item_id}
+    # Of the last part nothing comes later; items that began in an earlier one are fetched from there.
+    if before is None:
+        touched -= {entry.item_id for entry in found if entry.kind == "item/started"}
+    if touched:
+        by_position = {position_of(entry): entry for entry in timeline.of_items(reader, session, sorted(touched))}
+        by_position |= {position_of(entry): entry for entry in found}
+        found = [by_position[position] for position in sorted(by_position)]
+    return _Part(found, earlier)
+
+
+class Drawing:
+    """Changes as the page takes them."""
+
+    def __init__(self, templates: Environment) -> None:
+        self._article = templates.get_template("stream_rows.html").module.article  # type: ignore[attr-defined]  # a macro
+
+    def change(self, change: Change) -> bytes:
+        row = change.row
+        if change.added:
+            html = str(shown(change.added, len(change.added)))
+            to = change.at + len(change.added)
+            return msgspec.json.encode({"row": row.anchor, "at": change.at, "to": to, "html": html})
+        inside = None if row.inside is None else row.inside.anchor
+        html = str(self._article(row, TEXT))
+        return msgspec.json.encode({"row": row.anchor, "new": change.new, "inside": inside, "html": html})
+
+
+def _cursor(position: Position) -> str:
+    return f"{position[0]}/{position[1]}"
+
+
+def _place(position: Position | None) -> str:
+    """A position as the index names it."""
+    return "" if position in {None, NOWHERE} else f"{SESSION_ITEMS}/{_cursor(position)}"
+
+
+def _position(cursor: str) -> Position:
+    """A position that a browser names.
+
+    Raises:
+        InputError: ``place_unknown``.
+    """
+    partition, _, offset = cursor.partition("/")
+    try:
+        return int(partition), int(offset)
+    except ValueError as error:
+        raise InputError("place_unknown", "a place is a partition and an offset, as 0/17") from error
+
+
+async def _stream(request: web.Request) -> web.Response:
+    viewer, name = request.app[VIEWER], session_of(request)
+    run = request.query.get("run")
+    before = _position(request.query["before"]) if "before" in request.query else None
+    if await asyncio.to_thread(search.session, viewer.index.reader, name) is None:
+        raise web.HTTPNotFound
+    part = await _Records(viewer).part(name, run, before)
+    runs = await asyncio.to_thread(timeline.runs, viewer.index.reader, name, request.query.get("runs", ""), _RUNS)
+    screen = Screen()
+    for entry in part.entries:
+        screen.apply(entry)
+    rows = screen.rows
+    place = _cursor(max(map(position_of, part.entries), default=NOWHERE))
+    query = {} if run is None else {"run": run}
+    return page(
+        request,
+        "stream.html",
+        name=name,
+        run=run,
+        runs=[found.run for found in runs.rows],
+        more_runs=runs.after,
+        rows=rows,
+        inner=_by_parent(rows),
+        limit=_limit(rows),
+        place=place,
+        earlier=session_path(name, "stream", **query, before=part.before) if part.before else "",
+        live="" if before is not None else session_path(name, "live", **query),
+        here=session_path(name, "stream", **query),
+    )
+
+
+def _by_parent(rows: Iterable[StreamRow]) -> dict[str, list[StreamRow]]:
+    found: dict[str, list[StreamRow]] = {}
+    for row in rows:
+        if row.inside is not None:
+            found.setdefault(row.inside.anchor, []).append(row)
+    return found
+
+
+def _limit(rows: Sequence[StreamRow]) -> int:
+    """Code points of each text that are shown, so that the page stays one that a browser can show."""
+    whole = sum(min(len(row.text), TEXT) for row in rows)
+    return TEXT if whole <= _PAGE_TEXT else max(_SHORTEST, _PAGE_TEXT // len(rows))
+
+
+async def _live(request: web.Request) -> web.StreamResponse:
+    live, name = request.app[LIVE], session_of(request)
+    after = _position(request.headers.get("Last-Event-ID") or request.query.get("after") or _cursor(NOWHERE))
+    if live.viewings >= _MOST_VIEWINGS:
+        raise web.HTTPServiceUnavailable
+    # Whatever stands between may neither keep what is sent nor change it.
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+    async with live.watching(name) as viewing:
+        missed = await live.missed(name, after, viewing.begins)
+        await answer.prepare(request)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            await _send(answer, b"retry: 2000\n\n")
+            if missed is None:
+                viewing.end("Much has come since: reload the page.")
+            await _send_all(answer, viewing, missed or [], after, request.query.get("run"))
+            return answer
+    # It did not read what it was sent; what still waits in the connection is nobody's.
+    if request.transport is not None:
+        request.transport.abort()
+    return answer
+
+
+async def _send_all(
+    answer: web.StreamResponse, viewing: Viewing, missed: list[Message], after: Position, run: str | None
+) -> None:
+    messages = missed
+    while True:
+        events = [_event(message, run) for message in messages if message.position > after]
+        await _send(answer, b"".join(events) or b": still here\n\n")
+        if viewing.ended:
+            await _send(answer, f"event: reload\ndata: {viewing.ended}\n\n".encode())
+            return
+        messages = await viewing.messages(_PING_SECONDS)
+
+
+def _event(message: Message, run: str | None) -> bytes:
+    told = message.change if run is None or message.run == run else None
+    return b"id: %s\ndata: %s\n\n" % (_cursor(message.position).encode(), told or b"null")
+
+
+async def _send(answer: web.StreamResponse, data: bytes) -> None:
+    async with asyncio.timeout(_SLOW_SECONDS):
+        await answer.write(data)
+
+
+routes = [web.get("/sessions/{name}/stream", _stream), web.get("/sessions/{name}/live", _live)]

@@ -1,0 +1,238 @@
+"""The page of a stream over HTTP: by parts, by runs, live through lost connections, and in a real browser."""
+
+import json
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from browser import ELSEWHERE, HOSTILE, browsing, needs_browser
+from stream_pages import START, Rows, completed, delta, recorded
+from viewing import InMemory, Still, Topics, index_of
+
+from pipeline.config import load_config
+from pipeline.stages.base import Record
+from pipeline.viewer import streams
+from pipeline.viewer.entries import entry_of
+from pipeline.viewer.guard import Guard
+from pipeline.viewer.pages import Viewer, session_path, templates
+from pipeline.viewer.server import application, serving
+from topics import SESSION_ITEMS
+
+NAME = "a/session <b>"
+
+
+class Served:
+    """A viewer of one session's items. ``publish`` puts more of them into the index, as the follower does."""
+
+    def __init__(self, url, index, follower, log):
+        self.url, self._index, self._follower, self._log = url.rstrip("/"), index, follower, log
+
+    def publish(self, *items, run="1"):
+        found = []
+        for item in items:
+            value = item if isinstance(item, bytes) else json.dumps(item).encode()
+            headers = (("run", run.encode()),) if run else ()
+            record = Record(partition=0, offset=len(self._log), key=NAME.encode(), value=value, headers=headers)
+            self._log.append(record)
+            found.append(entry_of(SESSION_ITEMS, record))
+        new = self._index.write(found, {(SESSION_ITEMS, 0): len(self._log)})
+        for subscriber in tuple(self._follower.subscribers):
+            subscriber(new)
+
+    def path(self, *more, **query):
+        return self.url + session_path(NAME, *more, **query)
+
+
+@asynccontextmanager
+async def served(tmp_path):
+    topics, follower = Topics(), Still()
+    index = index_of(tmp_path / "index.sqlite", topics)
+    viewer = Viewer(
+        config=load_config(env={}),
+        guard=Guard(),
+        templates=templates(),
+        index=index,
+        follower=follower,
+        values=InMemory(index.reader, topics),
+    )
+    try:
+        app = application(viewer, streams.routes)
+        streams.setup(app)
+        async with serving(app, "127.0.0.1", 0) as url:
+            yield Served(url, index, follower, topics.logs[SESSION_ITEMS, 0])
+    finally:
+        index.close()
+
+
+async def text_of(http, url, status=200):
+    async with http.get(url) as answer:
+        assert answer.status == status
+        return await answer.text()
+
+
+def attribute(page, name):
+    return page.partition(f'{name}="')[2].partition('"')[0].replace("&amp;", "&")
+
+
+@asynccontextmanager
+async def listening(http, url, **headers):
+    """What reads so many events of a live stream: the place of each, and what it changes."""
+    async with http.get(url, headers=headers) as answer:
+        assert answer.content_type == "text/event-stream"
+
+        async def read(count):
+            found, place = [], ""
+            while len(found) < count:
+                name, _, value = (await answer.content.readline()).decode().rstrip("\n").partition(": ")
+                place = value if name == "id" else place
+                if name == "data":
+                    found.append((place, json.loads(value)))
+            return found
+
+        yield read
+
+
+async def test_a_page_shows_what_became_of_a_stream_and_names_its_runs(tmp_path):
+    async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
+        viewer.publish(*[value for value, _ in recorded("retry")], run="first")
+        viewer.publish(START | {"item_id": "z", "origin": "promoted", "text": "All."}, completed("z"), run="second")
+        whole = Rows(await text_of(http, viewer.path("stream"))).rows
+        first = await text_of(http, viewer.path("stream", run="first"))
+        second = Rows(await text_of(http, viewer.path("stream", run="second"))).rows
+        assert [row["id"] for row in whole] == [row["id"] for row in (*Rows(first).rows, *second)]
+        assert ["retracted" in row["badges"] for row in Rows(first).rows].count(True) == 1
+        assert [("promoted" in row["badges"], row["words"]) for row in second] == [(True, "All.")]
+        assert first.count('aria-current="page"') == 1
+        assert "a/session &lt;b&gt;" in first
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/sessions/nobody/stream", 404),
+        (session_path(NAME, "stream", before="x"), 400),
+        (session_path(NAME, "live", after="0/x"), 400),
+    ],
+)
+async def test_what_is_not_there_and_what_is_no_place_is_a_page_that_says_so(tmp_path, path, status):
+    async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
+        viewer.publish(START)
+        await text_of(http, viewer.url + path, status)
+
+
+async def test_a_long_stream_comes_by_parts_that_have_every_item_whole(tmp_path):
+    async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
+        # Each item ends long after it began, in another part of the stream.
+        ids = [f"i{number}" for number in range(900)]
+        viewer.publish(*[START | {"item_id": item} for item in ids])
+        viewer.publish(*[delta(item, item=item) for item in ids])
+        viewer.publish(*[completed(item, incomplete=True, reason="cut") for item in ids])
+        found, url, parts = {}, viewer.path("stream"), 0
+        while url:
+            page = await text_of(http, url)
+            rows = Rows(page).rows
+            assert all((row["words"] or "").startswith("i") and "incomplete" in row["badges"] for row in rows)
+            found |= {row["words"]: row for row in rows}
+            parts += 1
+            earlier = attribute(page.partition('class="pager"')[2], "href")
+            url = earlier and viewer.url + earlier
+        assert (found.keys(), parts) == (set(ids), 7)
+
+
+async def test_a_stream_that_is_resumed_has_every_record_once(tmp_path):
+    values = [value for value, _ in recorded("second-call-cut")]
+    async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
+        viewer.publish(*values[:5])
+        page = await text_of(http, viewer.path("stream"))
+        live, had = viewer.url + attribute(page, "data-live"), attribute(page, "data-place")
+        assert had == "0/4"
+        seen = []
+        for number in range(5, len(values), 3):
+            batch = values[number : number + 3]
+            viewer.publish(*batch[:1])  # while nobody is connected
+            async with listening(http, live, **{"Last-Event-ID": had}) as read:
+                seen += await read(1)
+                viewer.publish(*batch[1:])
+                seen += await read(len(batch) - 1)
+            had = seen[-1][0]
+        assert [place for place, _ in seen] == [f"0/{number}" for number in range(5, len(values))]
+
+
+async def test_a_page_of_one_run_hears_of_that_run_alone(tmp_path):
+    async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
+        viewer.publish(START, run="one")
+        viewer.publish(START | {"item_id": "b"}, run="two")
+        async with listening(http, viewer.path("live", run="two", after="-1/-1")) as read:
+            told = [(place, change and change["row"]) for place, change in await read(2)]
+        assert told == [("0/0", None), ("0/1", "r0-1")]
+
+
+async def test_more_viewers_than_there_is_room_for_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "_MOST_VIEWINGS", 1)
+    async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
+        viewer.publish(START)
+        async with http.get(viewer.path("live")) as first:
+            await first.content.readline()
+            await text_of(http, viewer.path("live"), 503)
+
+
+SEEN = """[...document.querySelectorAll('#stream .stream-row:not(.aside)')].map((row) =>
+  [row.querySelector('.kind').textContent, ...[...row.querySelectorAll('.badge')].map((b) => b.textContent.slice(2)),
+   row.querySelector('.said')?.textContent ?? ''].join(' | '))"""
+
+
+@needs_browser
+async def test_a_blackout_is_seen_as_it_happens(tmp_path):
+    values = [value for value, _ in recorded("blackout-tools")]
+    async with served(tmp_path) as viewer, browsing() as browser, browser.tab() as page:
+        viewer.publish(b'{"type": "session/init", "model": "m", "seq": 1000}', run="")
+        assert await page.go(viewer.path("stream")) == 200
+        await page.until("document.getElementById('live-state').textContent === 'Live'")
+        seen = []
+        for number, value in enumerate(values, start=1):
+            viewer.publish(value)
+            await page.until(f"document.getElementById('stream').dataset.place === '0/{number}'")
+            seen.append(await page.ask(SEEN))
+        # The notice comes first, then each block at once and whole: nothing of it had streamed.
+        assert [len(rows) for rows in seen] == [1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 5, 5, 5, 5, 6]
+        assert [row.split(" | ")[:2] for row in seen[-1][1:5]] == [
+            ["Thinking", "promoted"], ["Text", "promoted"], ["Call", "promoted"], ["Text", "promoted"],
+        ]  # fmt: skip
+        done = page.did()
+        assert (done.requests, done.dialogs, done.messages) == ([], [], [])
+
+
+@needs_browser
+async def test_a_text_grows_while_its_row_stays_the_same_and_a_cut_is_seen(tmp_path):
+    async with served(tmp_path) as viewer, browsing() as browser, browser.tab() as page:
+        viewer.publish(START, delta("Hello"))
+        await page.go(viewer.path("stream"))
+        await page.until("document.getElementById('live-state').textContent === 'Live'")
+        await page.ask("document.querySelector('.stream-row').marker = 'the same'")
+        viewer.publish(delta(", <b>w\u202e", 5), delta("orld", 12))
+        await page.until("document.getElementById('stream').dataset.place === '0/3'")
+        assert await page.ask("document.querySelector('.stream-row').marker") == "the same"
+        assert await page.ask("document.querySelector('.said').textContent") == "Hello, <b>wU+202Eorld"
+        viewer.publish({"type": "item/retracted", "item_id": "a"})
+        await page.until("document.querySelector('.stream-row').classList.contains('is-retracted')")
+        # Whoever opened a fold keeps it open when its row is drawn anew.
+        viewer.publish({"type": "turn/result", "is_error": False, "result": "x", "seq": 1})
+        await page.until("document.querySelectorAll('.stream-row').length === 2")
+
+
+@needs_browser
+async def test_what_arrives_live_is_text_too(tmp_path):
+    async with served(tmp_path) as viewer, browsing() as browser, browser.tab() as page:
+        viewer.publish(START)
+        await page.go(viewer.path("stream"))
+        await page.until("document.getElementById('live-state').textContent === 'Live'")
+        text, place = "", 0
+        for number, poison in enumerate((*HOSTILE, ELSEWHERE)):
+            item = {"item_id": f"b{number}", "item_type": poison, "text": poison}
+            viewer.publish(delta(poison, len(text)), START | item)
+            viewer.publish({"type": "agent/error", "message": poison, "code": poison, "seq": number}, run=poison)
+            text, place = text + poison, place + 3
+        await page.until(f"document.getElementById('stream').dataset.place === '0/{place}'")
+        assert await page.ask("document.querySelector('.said').textContent") == text
+        done = page.did()
+        assert (done.requests, done.dialogs, done.messages) == ([], [], [])
