@@ -1,4 +1,4 @@
-"""The least rights on a cluster: of a worker, an operator, a producer of each input, a consumer of each output.
+"""The least rights on a cluster: of a worker, a viewer, an operator, producers of inputs, consumers of outputs.
 
 Measured with Apache Kafka's own authorizer: Read and Write imply Describe, and an idempotent producer needs nothing
 beside Write on its topic. Pure: giving the rights is somebody else's.
@@ -53,6 +53,7 @@ def roles(prefix: str, source_prefix: str | None = None) -> Iterator[Role]:
             user = f"consumer-{short}"
             group_of_it = Right("group", _user(prefix, user), ("Read",), prefixed=True)
             yield _role(prefix, user, Right("topic", name, ("Read",)), group_of_it)
+    yield _role(prefix, "viewer", *_viewer(prefix, source_prefix))
     yield _role(prefix, "operator", *_operator_on_topics(prefix, topics))
     if topics is TOPICS:
         yield _role(prefix, "replay", *_replay(prefix))
@@ -78,6 +79,15 @@ def _operator_on_topics(prefix: str, topics: Sequence[Topic]) -> Iterator[Right]
         operations = ("Read", "Write") if topic.name in {AGENT_TURNS, DEAD_LETTERS} else ("Read",)
         yield Right("topic", qualified(topic.name, prefix), (*operations, "DescribeConfigs"))
     yield Right("group", f"{prefix}reknit", ("Describe",))
+
+
+def _viewer(prefix: str, source_prefix: str | None) -> Iterator[Right]:
+    """Who shows sessions to people, and what replays of them published; to retry letters an operator's rights."""
+    for topic in TOPICS:
+        if topic.name != EVENTS_STATE:
+            of = prefix if source_prefix is None or topic.direction != "in" else source_prefix
+            yield Right("topic", qualified(topic.name, of), ("Read",))
+    yield Right("topic", f"{prefix}{REPLAYS}", ("Read",), prefixed=True)
 
 
 def _replay(prefix: str) -> Iterator[Right]:

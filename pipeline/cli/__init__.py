@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "pipeline.cli.dead_letters:dead_letters_group",
         "List, show, count, retry and drop records that could not be processed.",
     ),
+    "viewer": ("pipeline.cli.viewer:viewer_command", "Show sessions, fixes and streams in a browser."),
     "feedback": (
         "pipeline.cli.feedback:feedback_group",
         "List what providers refused of published requests, and what the rules say of it.",

@@ -16,7 +16,6 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
@@ -108,7 +107,7 @@ class Guard:
         names: Sequence[str] = (),
         login: str = "",
         proxies: Sequence[str] = (),
-        audit: Callable[[Viewed], None] | None = None,
+        audit: Callable[[Viewed], object] | None = None,
     ) -> None:
         if not login and (proxies or not is_loopback(host)):
             message = "beyond this machine's loopback a viewer wants a login: give --token-file"
@@ -253,7 +252,3 @@ def local(path: str) -> str:
 
 def _seen_elsewhere(path: str) -> web.Response:
     return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
-
-
-def audit_line(viewed: Viewed) -> bytes:
-    return msgspec.json.encode(viewed) + b"\n"

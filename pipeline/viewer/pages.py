@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from aiohttp import web
 from jinja2 import Environment
+from markupsafe import Markup
 from msgspec import Struct
 
 from pipeline import pages
 from pipeline._version import __version__
 from pipeline.errors import InputError
+from pipeline.pages import shown
 from pipeline.settings import Config
+from pipeline.viewer.follow import Follower
 from pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
+from pipeline.viewer.index import Index
+from pipeline.viewer.values import Values
 
 _HERE = Path(__file__).parent
 # What browsers ask for, by name: all of it is inside the wheel.
@@ -44,9 +48,9 @@ class Viewer(Struct, frozen=True):
     config: Config
     guard: Guard
     templates: Environment
-    index: Any
-    follower: Any
-    values: Any
+    index: Index
+    follower: Follower
+    values: Values
     allow_retry: bool = False
 
 
@@ -56,6 +60,7 @@ VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
 def templates() -> Environment:
     made = pages.environment(_HERE / "templates")
     made.auto_reload = False
+    made.filters["marked"] = marked
     made.globals |= {
         "session_path": session_path,
         "with_query": with_query,
@@ -76,9 +81,19 @@ def page(request: web.Request, template: str, /, *, status: int = 200, **values:
         path=request.path,
         token=viewer.guard.form_token(request),
         allow_retry=viewer.allow_retry,
-        may_log_out=bool(viewer.guard.login),
+        has_login=bool(viewer.guard.login),
+        inside=viewer.guard.logged_in(request),
     )
     return web.Response(text=text, status=status, content_type="text/html", headers={"Cache-Control": "no-store"})
+
+
+def marked(excerpt: str) -> Markup:
+    """An excerpt as HTML, in which a search has put what it found between U+0002 and U+0003."""
+    pieces = [shown(excerpt.partition("\x02")[0])]
+    for found in excerpt.split("\x02")[1:]:
+        word, _, rest = found.partition("\x03")
+        pieces += [Markup("<mark>{}</mark>").format(shown(word)), shown(rest)]
+    return Markup().join(pieces)
 
 
 def is_part(request: web.Request) -> bool:

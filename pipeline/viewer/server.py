@@ -7,33 +7,37 @@ import errno
 import logging
 import socket
 import traceback
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from pipeline.errors import BrokerError, InputError, ReknitError
-from pipeline.viewer.guard import BINDING, HEALTH, LOGIN, local
-from pipeline.viewer.pages import STATIC, VIEWER, Viewer, page
+from pipeline.objects import open_objects
+from pipeline.settings import Config
+from pipeline.viewer import overview
+from pipeline.viewer.follow import Follower, open_index
+from pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, local
+from pipeline.viewer.pages import STATIC, VIEWER, Viewer, page, templates
+from pipeline.viewer.values import Values
 
 log = logging.getLogger("reknit.viewer")
 
 # The largest body that any page takes; pages that take one say how much of it they read.
 LARGEST_BODY = 16 * 1024 * 1024
 _STOP_SECONDS = 2.0
+# The modules of pages, each with the routes to its own.
+_PAGES: tuple[Any, ...] = (overview,)
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _BOUND = {"Cache-Control": "no-store", **BINDING}
 
 
 def application(viewer: Viewer, routes: Iterable[web.RouteDef] = ()) -> web.Application:
-    """The viewer's application.
-
-    Args:
-        viewer: what its pages are made of.
-        routes: the routes of its pages.
-    """
+    """The viewer's application; ``routes`` are beside those of its own pages, and come first."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -43,7 +47,57 @@ def application(viewer: Viewer, routes: Iterable[web.RouteDef] = ()) -> web.Appl
     app[VIEWER] = viewer
     app.on_response_prepare.append(_bind)
     app.add_routes([*routes, *_ROUTES])
+    for module in _PAGES:
+        app.add_routes(module.routes)
+        # What a module keeps from page to page, it puts into the application itself.
+        getattr(module, "setup", lambda _app: None)(app)
     return app
+
+
+async def run_viewer(
+    config: Config,
+    guard: Guard,
+    *,
+    index_file: Path,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    rebuild: bool = False,
+    allow_retry: bool = False,
+    on_start: Callable[[str], None] = lambda _url: None,
+) -> None:
+    """Follow the topics and serve pages until it is cancelled.
+
+    Args:
+        config: the cluster and the prefix.
+        guard: who may see and do what.
+        index_file: where the index is, or will be.
+        host: the address to listen on.
+        port: the port; 0 takes a free one.
+        rebuild: throw the index away first.
+        allow_retry: whether pages may write to the topics.
+        on_start: told the URL once it answers.
+
+    Raises:
+        ReknitError: it cannot start, or what it follows cannot be read any more.
+    """
+    index = await open_index(config, index_file, rebuild=rebuild)
+    try:
+        follower = Follower(config, index)
+        async with Values(config, index.reader, open_objects(config)) as values:
+            viewer = Viewer(
+                config=config,
+                guard=guard,
+                templates=templates(),
+                index=index,
+                follower=follower,
+                values=values,
+                allow_retry=allow_retry,
+            )
+            async with serving(application(viewer), host, port) as url:
+                on_start(url)
+                await follower.run()
+    finally:
+        await asyncio.to_thread(index.close)
 
 
 @asynccontextmanager
@@ -58,7 +112,8 @@ async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[s
     try:
         await runner.setup()
         await web.SockSite(runner, listening).start()
-        shown = f"[{host}]" if ":" in host else host
+        # No browser should be sent to "every address".
+        shown = "localhost" if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host  # noqa: S104  it is shown
         yield f"http://{shown}:{listening.getsockname()[1]}/"
     finally:
         await runner.cleanup()

@@ -48,6 +48,7 @@ def test_there_is_a_page_for_each_target_and_no_other():
         "replay.md",
         "security.md",
         "shadow.md",
+        "viewer.md",
         *PAGES,
     }
     assert all(f"({page})" in (DOCS / "README.md").read_text("utf-8") for page in pages - {"README.md"})

@@ -52,6 +52,7 @@ def test_every_port_is_bound_to_loopback(compose):
     ports = [port for service in compose["services"].values() for port in service.get("ports", [])]
     assert {name for name, service in compose["services"].items() if "ports" in service} == {
         "kafka",
+        "viewer",
         "prometheus",
         "grafana",
     }
@@ -87,7 +88,7 @@ def test_named_volumes_are_declared_and_mounted_files_exist(compose):
             assert (ROOT / source).exists() if source.startswith(".") else source in compose["volumes"]
 
 
-@pytest.mark.parametrize("name", ["topics", "worker"])
+@pytest.mark.parametrize("name", ["topics", "worker", "viewer"])
 def test_commands_are_commands_of_reknit(compose, name):
     command, words = main, ours(compose)[name]["command"]
     while isinstance(command, click.Group):
@@ -102,7 +103,20 @@ def test_our_services_are_configured_by_variables_that_exist(compose):
         env = {variable: plain(value) for variable, value in service["environment"].items()}
         config = load_config(env=env)
         assert config.bootstrap_servers == "kafka:19092", name
-    assert config.metrics_port == 9464
+        if name == "worker":
+            assert config.metrics_port == 9464
+
+
+def test_the_viewer_wants_a_login_and_keeps_its_index(compose):
+    viewer = compose["services"]["viewer"]
+    context = main.get_command(click.Context(main), "viewer").make_context("viewer", [*viewer["command"][1:]])
+    [volume] = viewer["volumes"]
+    kept = volume.partition(":")[2]
+    assert viewer["environment"]["REKNIT_STATE_DIR"] == kept
+    assert str(Path(context.params["token_file"]).parent) == kept
+    [port] = viewer["ports"]
+    assert port == "127.0.0.1:{0}:{0}".format(context.params["port"])
+    assert viewer["healthcheck"]["test"][-2:] == [str(context.params["port"]), "/healthz"]
 
 
 def test_the_worker_may_finish_before_it_is_killed(compose):
@@ -136,11 +150,12 @@ def test_grafana_finds_its_dashboards_and_their_source(compose):
     assert source["url"] == "http://prometheus:9090"
 
 
+@pytest.mark.parametrize("path", ["/readyz", "/healthz"])
 @pytest.mark.parametrize(("status", "ends"), [(200, 0), (503, 1), (None, 1)])
-def test_a_container_is_healthy_when_its_worker_is_ready(status, ends, monkeypatch):
+def test_a_container_is_healthy_when_its_worker_is_ready_or_its_viewer_answers(path, status, ends, monkeypatch):
     class Ready(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(status if self.path == "/readyz" else 404)
+            self.send_response(status if self.path == path else 404)
             self.end_headers()
 
         def log_message(self, *_):
@@ -149,8 +164,10 @@ def test_a_container_is_healthy_when_its_worker_is_ready(status, ends, monkeypat
     with HTTPServer(("127.0.0.1", 0), Ready) as server:
         if status is not None:
             threading.Thread(target=server.handle_request, daemon=True).start()
-        monkeypatch.setenv("REKNIT_METRICS_PORT", str(server.server_port) if status else "1")
-        command = [sys.executable, "-I", "-S", str(IMAGE / "healthcheck.py")]
+        port = str(server.server_port) if status else "1"
+        monkeypatch.setenv("REKNIT_METRICS_PORT", port)
+        given = [] if path == "/readyz" else [port, path]
+        command = [sys.executable, "-I", "-S", str(IMAGE / "healthcheck.py"), *given]
         done = subprocess.run(command, capture_output=True, timeout=30, check=False)
     assert done.returncode == ends, done.stderr
 

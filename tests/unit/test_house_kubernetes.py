@@ -4,11 +4,13 @@ import json
 import runpy
 from pathlib import Path
 
+import click
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
+from pipeline.cli import main
 from pipeline.config import load_config
 from topics.rights import roles
 
@@ -20,6 +22,8 @@ MANIFESTS = {
     for manifest in yaml.safe_load_all(path.read_text(encoding="utf-8"))
 }
 CUSTOM = json.loads((ROOT / "tests/vectors/kubernetes/custom-resources.json").read_text(encoding="utf-8"))
+KINDS = {"worker": "StatefulSet", "viewer": "Deployment"}
+COMPONENT = "app.kubernetes.io/component"
 # The oldest release that Kubernetes still maintained when the manifests were written.
 KUBERNETES = "1.34"
 
@@ -31,14 +35,20 @@ def validate(manifest):
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 
-def only(kind):
-    [found] = [manifest for manifest in MANIFESTS.values() if manifest["kind"] == kind]
+def only(kind, component="worker"):
+    found = [manifest for manifest in MANIFESTS.values() if manifest["kind"] == kind]
+    [found] = [one for one in found if one["metadata"]["labels"].get(COMPONENT, component) == component]
     return found
 
 
+@pytest.fixture(params=["worker", "viewer"])
+def pod(request):
+    return only(KINDS[request.param], request.param)["spec"]["template"]["spec"]
+
+
 @pytest.fixture
-def container():
-    [found] = only("StatefulSet")["spec"]["template"]["spec"]["containers"]
+def container(pod):
+    [found] = pod["containers"]
     return found
 
 
@@ -66,17 +76,44 @@ def test_a_topic_whose_name_kubernetes_does_not_take_keeps_it():
     validate(topic)
 
 
-def test_the_worker_is_configured_by_variables_that_exist(container):
-    config = load_config(env={each["name"]: each["value"] for each in container["env"] if "FILE" not in each["name"]})
-    assert (config.metrics_port, config.state.store) == (container["ports"][0]["containerPort"], "disk")
-    topics = [manifest for manifest in MANIFESTS.values() if manifest["kind"] == "KafkaTopic"]
-    assert {topic["spec"]["partitions"] for topic in topics} == {config.partitions}
-    assert config.kafka.sasl_username == next(iter(roles(""))).user
+def configured(container):
+    return load_config(env={each["name"]: each["value"] for each in container["env"] if "FILE" not in each["name"]})
+
+
+def test_programs_are_configured_by_variables_that_exist(container):
+    config = configured(container)
+    assert config.kafka.sasl_username in {role.user for role in roles("")}
     mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert str(config.state_dir) in mounted
     for variable in container["env"]:
         if "FILE" in variable["name"]:
             assert str(Path(variable["value"]).parent) in mounted
+
+
+def test_the_worker_has_its_partitions_and_its_disk():
+    [container] = only("StatefulSet")["spec"]["template"]["spec"]["containers"]
+    config = configured(container)
+    assert (config.metrics_port, config.state.store) == (container["ports"][0]["containerPort"], "disk")
+    topics = [manifest for manifest in MANIFESTS.values() if manifest["kind"] == "KafkaTopic"]
+    assert {topic["spec"]["partitions"] for topic in topics} == {config.partitions}
+    assert config.kafka.sasl_username == "reknit-worker"
+
+
+def test_the_viewer_is_one_and_wants_a_login():
+    spec = only("Deployment", "viewer")["spec"]
+    [container] = spec["template"]["spec"]["containers"]
+    name, *words = container["args"]
+    given = main.get_command(click.Context(main), name).make_context(name, words).params
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert (
+        given["port"] == container["ports"][0]["containerPort"] == only("Service", "viewer")["spec"]["ports"][0]["port"]
+    )
+    assert str(given["token_file"].parent) in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert {container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
+        "/healthz"
+    }
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == only("Service", "viewer")["spec"]["selector"] == labels
 
 
 def test_the_worker_may_finish_before_it_is_killed():
@@ -93,8 +130,7 @@ def test_everything_selects_the_workers_pods():
     assert labels[only("ServiceMonitor")["spec"]["jobLabel"]] == "reknit"
 
 
-def test_the_worker_has_no_more_power_than_it_needs(container):
-    pod = only("StatefulSet")["spec"]["template"]["spec"]
+def test_nobody_has_more_power_than_it_needs(pod, container):
     assert pod["securityContext"]["runAsUser"] == 10001
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,

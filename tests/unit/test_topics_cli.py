@@ -166,7 +166,7 @@ def test_users_of_strimzi_have_the_rights_that_kafkas_own_lines_give():
         place = (who, kinds[kind], said[kind], patterns[said["--resource-pattern-type"]])
         wanted += [(*place, operation) for operation in operations]
     assert given == wanted
-    assert len(users) == 9
+    assert len(users) == 10
     assert ("p-reknit-producer-agent-turns", "topic", "p.agent.turns.v1", "literal", "Write") in given
 
 

@@ -248,6 +248,15 @@ async def test_nobody_stays_logged_in_for_ever(monkeypatch):
     assert answer.status == 303
 
 
+async def test_who_is_not_in_sees_no_way_further():
+    async with asked(login=LOGIN) as (ask, _):
+        _, outside = await ask("GET", "/login")
+        await ask("GET", f"/?token={LOGIN}")
+        _, inside = await ask("GET", "/login")
+    assert ["/logout" in text for text in (outside, inside)] == [False, True]
+    assert ['href="/sessions"' in text for text in (outside, inside)] == [False, True]
+
+
 async def test_whoever_logs_out_is_out():
     async with asked(login=LOGIN) as (ask, _):
         await ask("GET", f"/?token={LOGIN}")

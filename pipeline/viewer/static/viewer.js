@@ -21,6 +21,12 @@ document.addEventListener("htmx:configRequest", (event) => {
     const words = (answer.querySelector("main p") ?? answer.body).textContent.trim();
     say(`${status}: ${words.slice(0, 500)}`);
   });
+  /* A part that renews itself waits while somebody is in it, or nobody looks. */
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const part = event.target.closest("[hx-trigger^='every']");
+    if (!part || event.detail.requestConfig.triggeringEvent) return;
+    if (document.hidden || part.contains(document.activeElement) || part.querySelector("details[open]")) event.preventDefault();
+  });
   document.addEventListener("htmx:afterOnLoad", (event) => event.detail.successful && say(""));
 })();
 
@@ -87,6 +93,12 @@ document.addEventListener("htmx:configRequest", (event) => {
     return series.map((values) => values.map((value, at) => (heights[at] += value)));
   };
 
+  const clock = (_, splits, __, ___, step) =>
+    splits.map((seconds) => {
+      const [day, time] = new Date(seconds * 1000).toISOString().slice(0, 16).split("T");
+      return step >= 86400 || time === "00:00" ? day.slice(5) : time;
+    });
+
   const draw = (place, table) => {
     const { names, times, series, links } = read(table);
     plots.get(place)?.destroy();
@@ -106,7 +118,7 @@ document.addEventListener("htmx:configRequest", (event) => {
           x: { range: (_, low, high) => [low - step / 2, high + step / 2] },
           y: { range: (_, low, high) => [0, Math.max(1, high) * 1.06] },
         },
-        axes: [axis, { ...axis, size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] }],
+        axes: [{ ...axis, values: clock }, { ...axis, size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] }],
         series: [
           { value: "{YYYY}-{MM}-{DD} {HH}:{mm}" },
           ...order.map((index) => ({
@@ -123,6 +135,8 @@ document.addEventListener("htmx:configRequest", (event) => {
       [times, ...order.map((index) => heights[index])],
       place,
     );
+    /* Series are drawn from the top of a bar down, and listed from its foot up. */
+    for (const row of [...plot.root.querySelectorAll(".u-series")].slice(1).reverse()) row.parentNode.append(row);
     plot.over.addEventListener("click", () => {
       const { idx, top } = plot.cursor;
       if (idx == null) return;

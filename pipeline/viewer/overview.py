@@ -1,0 +1,255 @@
+"""The pages that lead to sessions: what happened lately, in numbers, and the search.
+
+Every number of the overview is the address of the sessions that it counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from aiohttp import web
+from msgspec import Struct, structs
+
+from pipeline.fixes import FIXES
+from pipeline.registry import TARGETS
+from pipeline.rules import RULES
+from pipeline.viewer.pages import VIEWER, page, with_query
+from pipeline.viewer.search import Count, Overview, Search, overview, sessions
+
+_HOUR_MS = 3_600_000
+# The spans that can be looked at, by name.
+SPANS: Final = {"1h": _HOUR_MS, "24h": 24 * _HOUR_MS, "7d": 7 * 24 * _HOUR_MS, "30d": 30 * 24 * _HOUR_MS}
+_USUAL = "24h"
+# What the chart of fixes has a colour for; the rest is one series.
+_SERIES = 7
+_REST = "others"
+ROWS = 50
+
+_FIXED = ("lossless", "lossy", "observed")
+# What is told of items, and of whole answers, in the order of the page.
+STREAMED: Final = {
+    "promoted": "shown although no stream delivered it",
+    "retracted": "taken back, because the attempt that said it does not stand",
+    "incomplete": "cut before its end",
+    "doubtful": "nobody can tell whether it stands, or is whole",
+    "unseen": "results whose text was on no screen",
+}
+
+# What a search by code finds, as far as it has a name before it happens.
+_CODES: Final = (*sorted(FIXES), *STREAMED, *sorted(RULES))
+
+
+class Figure(Struct, frozen=True):
+    """A number with a name, and where it leads."""
+
+    name: str
+    count: int
+    href: str
+    bad: bool = False
+
+
+class Row(Struct, frozen=True):
+    """A line of a table: a code with what it means, whom it is about, and how often."""
+
+    code: str
+    target: str
+    count: int
+    href: str
+    severity: str = ""
+    means: str = ""
+
+
+class Series(Struct, frozen=True):
+    """A chart's numbers: the begin of each step in seconds, and of each name its cells, a count and where it leads."""
+
+    name: str
+    steps: Sequence[int]
+    names: Sequence[str]
+    rows: Sequence[Sequence[tuple[int, str]]]
+
+
+class Summary(Struct, frozen=True):
+    """All that the overview says, of one span."""
+
+    figures: Sequence[Figure]
+    streamed: Sequence[Figure]
+    fixes: Sequence[Row]
+    rejections: Sequence[Row]
+    refused: Sequence[Row]
+    letters: Sequence[Row]
+    diagnoses: Sequence[Row]
+    series: Series
+
+
+def summed(found: Overview, by: str = "code") -> Summary:
+    """What the index counted, as the overview says it; ``by`` is what the chart tells apart: code, target, severity."""
+    within = {"since": moment(found.since_ms), "until": moment(found.until_ms)}
+    every: Counter[str] = Counter()
+    told: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
+    for count in found.counts:
+        every[count.kind] += count.count
+        told[count.kind][count.code, count.target, count.severity] += count.count
+    fixed = Counter[str]()
+    for (_, _, severity), times in told["fix"].items():
+        fixed[severity] += times
+    items = Counter[str]()
+    for kind, counts in told.items():
+        if kind.startswith(("item/", "turn/")):
+            for (code, _, _), times in counts.items():
+                items[code] += times
+    figures = [
+        Figure("sessions began", every["session"], sessions_at(**within)),
+        Figure("turns", every["turn"], sessions_at(**within)),
+        Figure("requests published", every["request"], sessions_at(**within)),
+        *(Figure(f"{name} fixes", fixed[name], sessions_at(severity=name, **within)) for name in _FIXED),
+        Figure("requests rejected", every["rejection"], sessions_at(rejected=1, **within), bad=True),
+        Figure("refused by providers", every["refused"], "/letters", bad=True),
+        Figure("dead letters", every["letter"], "/letters", bad=True),
+        Figure("sessions parked now", found.parked, sessions_at(parked=1), bad=True),
+    ]
+    return Summary(
+        figures=figures,
+        streamed=[Figure(code, items[code], sessions_at(code=code, **within)) for code in STREAMED],
+        fixes=_rows(told["fix"], within),
+        rejections=_rows(told["rejection"], within),
+        refused=_rows(told["refused"], within),
+        letters=_rows(told["letter"], within),
+        diagnoses=_rows(told["turn/diagnosis"], within),
+        series=_series([count for count in found.counts if count.kind == "fix"], found, by),
+    )
+
+
+def _rows(counts: Mapping[tuple[str, str, str], int], within: Mapping[str, str]) -> list[Row]:
+    """A table's lines, the most frequent first."""
+    return [
+        Row(
+            code=code,
+            target=target,
+            count=count,
+            href=sessions_at(code=code, target=target, severity=severity, **within),
+            severity=severity,
+            means=meaning(code),
+        )
+        for (code, target, severity), count in sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    ]
+
+
+def _series(counts: Iterable[Count], found: Overview, by: str) -> Series:
+    """The counts by step and by what is told apart; what is rare becomes one series."""
+    every: Counter[str] = Counter()
+    cells: Counter[tuple[int, str]] = Counter()
+    for count in counts:
+        name = getattr(count, by)
+        every[name] += count.count
+        cells[count.since_ms, name] += count.count
+    names = [name for name, _ in sorted(every.items(), key=lambda one: (-one[1], one[0]))]
+    first = found.since_ms // found.step_ms * found.step_ms
+    steps = range(first, found.until_ms, found.step_ms)
+    shown, rest = names[:_SERIES], names[_SERIES:]
+    rows = []
+    for step in steps:
+        within = {"since": moment(step), "until": moment(step + found.step_ms)}
+        row = [(cells[step, name], sessions_at(**{by: name}, **within)) for name in shown]
+        if rest:
+            # A search for several codes at once would find sessions that have all of them.
+            row.append((sum(cells[step, name] for name in rest), sessions_at(**within)))
+        rows.append(row)
+    return Series(by, [step // 1000 for step in steps], [*shown, *([_REST] if rest else [])], rows)
+
+
+def meaning(code: str) -> str:
+    """What a code means, in a line; nothing of a code that no catalogue has."""
+    if code in FIXES:
+        return FIXES[code].summary
+    return RULES[code].message if code in RULES else STREAMED.get(code, "")
+
+
+def moment(ms: int) -> str:
+    """A time as addresses have it."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def sessions_at(**search: object) -> str:
+    return with_query("/sessions", **search)
+
+
+async def _overview(request: web.Request) -> web.Response:
+    viewer = request.app[VIEWER]
+    span = request.query.get("span", _USUAL)
+    by = request.query.get("by", "code")
+    if span not in SPANS or by not in {"code", "target", "severity"}:
+        raise web.HTTPNotFound
+    until = now_ms()
+    found = await asyncio.to_thread(overview, viewer.index.reader, until - SPANS[span], until)
+    part = request.query.get("part", "")
+    behind = viewer.follower.behind()
+    template = {"figures": "_figures.html", "charts": "_charts.html"}.get(part, "overview.html")
+    return page(
+        request,
+        template,
+        summary=summed(found, by),
+        found=found,
+        span=span,
+        spans=SPANS,
+        by=by,
+        behind=behind,
+        streamed=STREAMED,
+    )
+
+
+async def _sessions(request: web.Request) -> web.Response:
+    viewer = request.app[VIEWER]
+    search = Search.from_query(request.query)
+    after = request.query.get("after", "")
+    found = await asyncio.to_thread(sessions, viewer.index.reader, search, after, ROWS)
+    return page(
+        request,
+        "sessions.html",
+        search=search,
+        query=search.query(),
+        found=found,
+        chips=chips(search),
+        after=after,
+        targets=sorted(TARGETS),
+        codes=_CODES,
+    )
+
+
+# What a condition of a search is called, by its field; codes come behind.
+_CHIPS: Final = {
+    "words": "words",
+    "session": "begins with",
+    "target": "target",
+    "severity": "loss",
+    "producer": "producer",
+    "since": "since",
+    "until": "until",
+    "parked": "parked",
+    "rejected": "rejected",
+}
+
+
+def chips(search: Search) -> list[tuple[str, str, str]]:
+    """Each condition of a search: its name, its value, and the address of the search without it."""
+    found = []
+    for field, name in _CHIPS.items():
+        value = getattr(search, field)
+        if value:
+            without = structs.replace(search, **{field: False if value is True else ""})
+            found.append((name, "" if value is True else value, f"/sessions?{without.query()}"))
+    for code in search.codes:
+        without = structs.replace(search, codes=tuple(one for one in search.codes if one != code))
+        found.append(("code", code, f"/sessions?{without.query()}"))
+    return found
+
+
+routes = [web.get("/", _overview), web.get("/sessions", _sessions)]

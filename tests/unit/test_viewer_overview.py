@@ -1,0 +1,269 @@
+"""The pages that lead to sessions: what the overview adds up, and that every number of it leads to what it counts."""
+
+import html
+import re
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from browser import browsing, needs_browser
+from build import called, said, user
+from multidict import MultiDict
+from viewing import BEGAN_MS, filled, served
+
+from pipeline.viewer import overview
+from pipeline.viewer.overview import chips, meaning, summed
+from pipeline.viewer.search import Count, Overview, Search
+from topics import AGENT_TURNS
+
+HOUR = 3_600_000
+SINCE = 1_000 * HOUR
+STAMP = "since=1970-02-11T16%3A00%3A00Z&until=1970-02-11T18%3A00%3A00Z"
+
+
+def counted(*counts, parked=0):
+    """An overview of two hours from what was counted in their first and second one."""
+    return Overview(
+        since_ms=SINCE,
+        until_ms=SINCE + 2 * HOUR,
+        step_ms=HOUR,
+        counts=[Count(SINCE + hour * HOUR, *rest) for hour, *rest in counts],
+        sessions=1,
+        parked=parked,
+        latest_ms=SINCE,
+    )
+
+
+COUNTED = counted(
+    (0, "session", "", "", "", 2),
+    (0, "turn", "", "", "", 5),
+    (1, "turn", "", "", "", 7),
+    (0, "request", "", "anthropic", "", 4),
+    (0, "fix", "result_moved", "", "lossless", 3),
+    (1, "fix", "result_moved", "anthropic", "lossless", 1),
+    (1, "fix", "result_synthesised", "", "lossy", 2),
+    (1, "fix", "result_synthesised", "", "observed", 1),
+    (0, "rejection", "ANT-01", "anthropic", "", 1),
+    (0, "letter", "bad_json", "", "", 2),
+    (0, "item/started", "promoted", "", "", 4),
+    (1, "item/completed", "incomplete", "", "", 1),
+    (1, "turn/diagnosis", "cut", "", "", 1),
+    parked=3,
+)
+
+
+def test_what_was_counted_is_added_up():
+    found = summed(COUNTED)
+    assert {figure.name: figure.count for figure in found.figures} == {
+        "sessions began": 2,
+        "turns": 12,
+        "requests published": 4,
+        "lossless fixes": 4,
+        "lossy fixes": 2,
+        "observed fixes": 1,
+        "requests rejected": 1,
+        "refused by providers": 0,
+        "dead letters": 2,
+        "sessions parked now": 3,
+    }
+    assert {figure.name: figure.count for figure in found.streamed if figure.count} == {"promoted": 4, "incomplete": 1}
+    assert [(row.code, row.target, row.severity, row.count) for row in found.fixes] == [
+        ("result_moved", "", "lossless", 3),
+        ("result_synthesised", "", "lossy", 2),
+        ("result_moved", "anthropic", "lossless", 1),
+        ("result_synthesised", "", "observed", 1),
+    ]
+    assert [(row.code, row.count) for row in found.diagnoses] == [("cut", 1)]
+
+
+def test_every_number_has_an_address_of_its_own():
+    found = summed(COUNTED)
+    leads = {figure.name: figure.href for figure in (*found.figures, *found.streamed)}
+    assert leads["turns"] == f"/sessions?{STAMP}"
+    assert leads["lossy fixes"] == f"/sessions?severity=lossy&{STAMP}"
+    assert leads["requests rejected"] == f"/sessions?rejected=1&{STAMP}"
+    assert leads["sessions parked now"] == "/sessions?parked=1"
+    assert leads["promoted"] == f"/sessions?code=promoted&{STAMP}"
+    assert found.fixes[0].href == f"/sessions?code=result_moved&severity=lossless&{STAMP}"
+    assert found.rejections[0].href == f"/sessions?code=ANT-01&target=anthropic&{STAMP}"
+
+
+@pytest.mark.parametrize(
+    ("by", "names", "cells"),
+    [
+        ("code", ["result_moved", "result_synthesised"], [[3, 0], [1, 3]]),
+        ("target", ["", "anthropic"], [[3, 0], [3, 1]]),
+        ("severity", ["lossless", "lossy", "observed"], [[3, 0, 0], [1, 2, 1]]),
+    ],
+)
+def test_fixes_are_told_apart_as_one_likes(by, names, cells):
+    series = summed(COUNTED, by).series
+    assert series.names == names
+    assert series.steps == [SINCE // 1000, (SINCE + HOUR) // 1000]
+    assert [[count for count, _ in row] for row in series.rows] == cells
+
+
+def test_what_is_rare_is_one_series():
+    many = [(0, "fix", f"code{number:02}", "", "lossless", 20 - number) for number in range(9)]
+    series = summed(counted(*many)).series
+    assert series.names == [*(f"code{number:02}" for number in range(7)), "others"]
+    assert [count for count, _ in series.rows[0]] == [20, 19, 18, 17, 16, 15, 14, 13 + 12]
+    assert [count for count, _ in series.rows[1]] == [0] * 8
+
+
+@pytest.mark.parametrize(
+    ("code", "begins"),
+    [("result_moved", "a tool result was moved"), ("promoted", "shown although"), ("ANT-01", ""), ("unheard", "")],
+)
+def test_a_code_says_what_it_means(code, begins):
+    assert meaning(code).lower().startswith(begins)
+    assert bool(meaning(code)) == (code != "unheard")
+
+
+def test_each_condition_of_a_search_can_be_taken_away():
+    query = MultiDict(
+        [("q", "a b"), ("code", "x"), ("code", "y"), ("severity", "lossy"), ("since", "7d"), ("parked", "1")]
+    )
+    assert chips(Search.from_query(query)) == [
+        ("words", "a b", "/sessions?code=x&code=y&severity=lossy&since=7d&parked=1"),
+        ("loss", "lossy", "/sessions?q=a+b&code=x&code=y&since=7d&parked=1"),
+        ("since", "7d", "/sessions?q=a+b&code=x&code=y&severity=lossy&parked=1"),
+        ("parked", "", "/sessions?q=a+b&code=x&code=y&severity=lossy&since=7d"),
+        ("code", "x", "/sessions?q=a+b&code=y&severity=lossy&since=7d&parked=1"),
+        ("code", "y", "/sessions?q=a+b&code=x&severity=lossy&since=7d&parked=1"),
+    ]
+    assert chips(Search()) == []
+
+
+OPENED = {"type": "session.opened", "targets": ["anthropic"], "model": "claude-sonnet-4-5", "params": {"max_tokens": 9}}
+
+
+def turn(message):
+    return {"type": "turn.appended", "message": message}
+
+
+@asynccontextmanager
+async def asked(tmp_path, monkeypatch):
+    """Asks a viewer of three sessions, an hour after they began: one healthy, one to be mended, one that is refused."""
+    topics = filled()
+    topics.put_turns("healthy/one", OPENED, turn(user("hello")), turn(said("well")))
+    topics.put_turns("mended <b>", OPENED, turn(user("list them")), turn(called("a")), turn(user("go on")))
+    topics.put(AGENT_TURNS, "broken", b"no json")
+    monkeypatch.setattr(overview, "now_ms", lambda: BEGAN_MS + HOUR)
+    async with served(topics, tmp_path / "index") as url, aiohttp.ClientSession() as http:
+
+        async def ask(path, **headers):
+            async with http.get(url.rstrip("/") + path, headers=headers) as answer:
+                return answer.status, await answer.text()
+
+        ask.url = url
+        yield ask
+
+
+def links(text):
+    """The numbers of a page and where they lead, those of the counters by their name."""
+    counters = re.findall(r'<a href="([^"]*)"[^>]*><strong>([\d,]+)</strong><span>([^<]*)</span>', text)
+    cells = re.findall(r'<td class="number"><a href="([^"]*)">([\d,]+)</a>', text)
+    return [(html.unescape(href), int(count.replace(",", ""))) for href, count, *_ in (*counters, *cells)]
+
+
+def sessions_of(text):
+    return [html.unescape(name) for name in re.findall(r'<a class="session foreign" href="[^"]*">(.*?)</a>', text)]
+
+
+async def test_every_number_leads_to_sessions_and_none_leads_to_none(tmp_path, monkeypatch):
+    async with asked(tmp_path, monkeypatch) as ask:
+        status, text = await ask("/?span=24h")
+        assert status == 200
+        found = Counter()
+        for href, count in links(text):
+            found[href] += count if href.startswith("/sessions") else 0
+        found = {href: count for href, count in found.items() if href.startswith("/sessions")}
+        assert len(found) > 10
+        shown = {href: sessions_of((await ask(href))[1]) for href in found}
+    assert {href for href, count in found.items() if bool(count) != bool(shown[href])} == set()
+    [lossy] = [names for href, names in shown.items() if "severity=lossy" in href and "code" not in href]
+    assert lossy == ["mended <b>"]
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("", ["broken", "mended <b>", "healthy/one"]),
+        ("q=hello", ["healthy/one"]),
+        ("q=nothing+of+this", []),
+        ("session=mended", ["mended <b>"]),
+        ("severity=lossy", ["mended <b>"]),
+        ("code=result_synthesised", ["mended <b>"]),
+        ("target=anthropic&severity=lossy", ["mended <b>"]),
+        ("target=gemini", []),
+        ("parked=1", []),
+    ],
+)
+async def test_a_search_is_an_address(tmp_path, monkeypatch, query, names):
+    async with asked(tmp_path, monkeypatch) as ask:
+        status, text = await ask(f"/sessions?{query}")
+    assert (status, sessions_of(text)) == (200, names)
+    assert ("No session fits." in text) == (not names)
+
+
+async def test_a_list_goes_on_where_it_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(overview, "ROWS", 2)
+    async with asked(tmp_path, monkeypatch) as ask:
+        _, first = await ask("/sessions")
+        [href] = re.findall(r'rel="next" href="([^"]*)"', first)
+        _, second = await ask(html.unescape(href))
+    assert sessions_of(first) + sessions_of(second) == ["broken", "mended <b>", "healthy/one"]
+    assert 'rel="next"' not in second
+
+
+async def test_parts_that_renew_themselves_come_alone(tmp_path, monkeypatch):
+    async with asked(tmp_path, monkeypatch) as ask:
+        _, figures = await ask("/?part=figures", **{"HX-Request": "true"})
+        _, charts = await ask("/?part=charts", **{"HX-Request": "true"})
+    assert (figures.count("<html"), figures.count('id="figures"')) == (0, 1)
+    assert (charts.count("<html"), charts.count('id="charts"')) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/?span=9y", 404), ("/?by=session", 404), ("/sessions?since=soon", 400), ("/sessions/", 404)]
+)
+async def test_what_is_no_address_is_said(tmp_path, monkeypatch, path, status):
+    async with asked(tmp_path, monkeypatch) as ask:
+        assert (await ask(path))[0] == status
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+async def test_the_chart_is_drawn_and_leads_to_sessions(tmp_path, monkeypatch, dark):
+    async with asked(tmp_path, monkeypatch) as ask, browsing() as browser, browser.tab(dark=dark) as page:
+        await page.go(ask.url)
+        await page.until("!!document.querySelector('#fixes-chart canvas')")
+        drawn = await page.ask(
+            "(() => { const c = document.querySelector('#fixes-chart canvas');"
+            " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            " return new Set(d).size > 10; })()"
+        )
+        series = await page.ask("[...document.querySelectorAll('.u-series th')].map((e) => e.textContent).slice(1)")
+        did = page.did()
+    assert drawn
+    assert series == ["result_synthesised"]
+    assert (did.requests, did.dialogs, did.messages) == ([], [], [])
+
+
+@needs_browser
+async def test_keys_lead_through_pages(tmp_path, monkeypatch):
+    async with asked(tmp_path, monkeypatch) as ask, browsing() as browser, browser.tab() as page:
+        await page.go(f"{ask.url}sessions")
+        await page.press("j")
+        await page.press("j")
+        at = await page.ask("document.activeElement.textContent")
+        await page.press("k")
+        before = await page.ask("document.activeElement.textContent")
+        await page.press("?")
+        opened = await page.ask("document.getElementById('keys').open")
+        await page.click("#keys button")
+        await page.press("/")
+        field = await page.ask("document.activeElement.name")
+        assert (at, before, opened, field) == ("mended <b>", "broken", True, "q")
