@@ -175,7 +175,7 @@ class Page:
             did.messages.append(" ".join(str(each.get("value", each.get("description"))) for each in given["args"]))
         elif method == "Runtime.exceptionThrown":
             did.messages.append(json.dumps(given["exceptionDetails"]))
-        elif method == "Log.entryAdded":
+        elif method == "Log.entryAdded" and given["entry"]["level"] != "verbose":  # which is advice
             did.messages.append(given["entry"]["text"])
 
     def _is_own(self, url):
