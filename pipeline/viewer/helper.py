@@ -6,12 +6,13 @@ In a thread such work could not be ended, and every other page would wait for it
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from pipeline.errors import InputError, InternalError, ReknitError
@@ -20,8 +21,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Answer: TypeAlias = tuple[Any, ReknitError | None]
 
-# A fork would take the locks of this process's other threads with it.
-_PROCESSES = multiprocessing.get_context("spawn")
+# Not multiprocessing's own processes: a fork takes over locks that other threads hold, and what it spawns runs the
+# program's main module again.
+_PROGRAM = f"from {__name__} import answer; answer()"
 # Pieces of work that wait for the one under way; of somebody who types only the last one matters.
 _MOST_WAITING = 8
 # What the start of a process takes on a busy machine, which is not the work's own time.
@@ -39,7 +41,7 @@ class Helper(Generic[P, T]):
         # Waits for the process, so that nobody else does; it is also the queue.
         self._thread = ThreadPoolExecutor(1, "viewer-helper")
         self._waiting = 0
-        self._process: BaseProcess | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
 
     def warm(self) -> None:
@@ -70,8 +72,8 @@ class Helper(Generic[P, T]):
         self._end()
 
     def _ask(self, given: object) -> Answer:
-        connection = self._connected()
         try:
+            connection = self._connected()
             connection.send(given)
             if connection.poll(self._seconds):
                 answer: Answer = connection.recv()
@@ -83,14 +85,15 @@ class Helper(Generic[P, T]):
         return None, InputError("too_long", f"it was given up after {self._seconds:g} seconds")
 
     def _connected(self) -> Connection[Any, Any]:
-        if self._connection is None or self._process is None or not self._process.is_alive():
+        if self._connection is None or self._process is None or self._process.poll() is not None:
             self._end()
-            self._connection, theirs = _PROCESSES.Pipe()
-            self._process = _PROCESSES.Process(
-                target=_answer, args=(theirs, self._work), name="viewer-helper", daemon=True
-            )
-            self._process.start()
-            theirs.close()
+            self._connection, theirs = Pipe()
+            with theirs:
+                place = theirs.fileno()
+                command = [sys.executable, "-c", _PROGRAM, str(place)]
+                # S603: what runs is this module.
+                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[place])  # noqa: S603
+            self._connection.send(self._work)
             if self._connection.poll(_START_SECONDS):
                 self._connection.recv()
         return self._connection
@@ -98,26 +101,31 @@ class Helper(Generic[P, T]):
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.join()
+            self._process.wait()
             self._process = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
-def _answer(connection: Connection[Any, Any], work: Callable[..., object]) -> None:
-    """Work until nobody asks any more; the first word says that everything is loaded."""
+def answer() -> None:
+    """What the process does until nobody asks any more; its first word says that everything is loaded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the viewer ends it
-    connection.send("ready")
-    while True:
-        try:
-            arguments, named = connection.recv()
-        except EOFError:
-            return
-        try:
-            answer: Answer = work(*arguments, **named), None
-        except ReknitError as error:
-            answer = None, error
-        except Exception as error:  # noqa: BLE001  a traceback on stderr would hold what was pasted
-            answer = None, InternalError("helper_failed", f"it ended with {type(error).__name__}, a fault of Reknit")
-        connection.send(answer)
+    asked: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    try:
+        work = asked.recv()
+        asked.send("ready")
+        while True:
+            arguments, named = asked.recv()
+            asked.send(_answered(work, arguments, named))
+    except EOFError:
+        return
+
+
+def _answered(work: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Answer:
+    try:
+        return work(*arguments, **named), None
+    except ReknitError as error:
+        return None, error
+    except Exception as error:  # noqa: BLE001  a traceback on stderr would hold what was pasted
+        return None, InternalError("helper_failed", f"it ended with {type(error).__name__}, a fault of Reknit")
