@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.inspect import BoolType
 
 import pipeline
@@ -30,6 +30,9 @@ from pipeline.history.readers import SHAPES, read
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES, Violation
 from pipeline.session.arguments import POLICY_OPTIONS
+from pipeline.targets import Setting
+from pipeline.viewer.aligned import Aligned
+from pipeline.viewer.cells import Row
 from pipeline.viewer.helper import Helper
 from pipeline.viewer.pages import is_part, page, with_query
 
@@ -37,7 +40,7 @@ from pipeline.viewer.pages import is_part, page, with_query
 LARGEST: Final = 2 << 20
 SECONDS: Final = 10.0
 # Of what can be long, so much is shown.
-_BODY_SHOWN, _FIXES_SHOWN, _VALUE_SHOWN = 60_000, 200, 300
+_BODY_SHOWN, _FIXES_SHOWN, _VALUE_SHOWN, _ROWS_SHOWN = 60_000, 200, 300, 200
 
 
 class Choice(Struct, frozen=True):
@@ -96,7 +99,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
         mends, fix_count, codes: the first fixes, how many there are, and how many of each code.
         violations: what the target's rules say of the body.
         refused: what they say of the text as it is, where it is a body in the target's own shape.
-        wrong: why there is neither.
+        rows, more_rows: both sides, what stands beside the messages first; how many rows of blocks follow.
+        wrong: why there is nothing.
     """
 
     request: str | None = None
@@ -106,6 +110,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     codes: dict[str, int] = {}
     violations: tuple[Violation, ...] = ()
     refused: tuple[Violation, ...] = ()
+    rows: tuple[Row, ...] = ()
+    more_rows: int = 0
     wrong: Wrong | None = None
 
 
@@ -118,8 +124,12 @@ def outcome_of(text: str, choice: Choice) -> Outcome:
         report = reported(done)
     except ReknitError as error:
         return Outcome(wrong=_wrong(error, text))
+    found = read(text, choice.shape)
     document = _document(text)
     mends = tuple(_mend(fix, document) for fix in report.fixes[:_FIXES_SHOWN])
+    given = found.conversation
+    setting = Setting(system=given.system, tools=given.tools, model=given.model, params=given.params)
+    aligned = Aligned.of_request(given.turns, done, setting)
     return Outcome(
         request=_laid_out(report.request),
         size=0 if done.body is None else len(done.body),
@@ -127,7 +137,9 @@ def outcome_of(text: str, choice: Choice) -> Outcome:
         fix_count=len(report.fixes),
         codes=dict(Counter(fix.code for fix in report.fixes).most_common()),
         violations=tuple(report.violations),
-        refused=tuple(_refused(text, document, choice)),
+        refused=tuple(_refused(document, choice)) if found.shape == TARGETS[choice.target].shape else (),
+        rows=(structs.replace(aligned.head(), number=-1), *aligned.rows(0, _ROWS_SHOWN)),
+        more_rows=max(0, len(aligned) - _ROWS_SHOWN),
     )
 
 
@@ -171,9 +183,9 @@ def _value_at(document: Any, path: str) -> str:  # noqa: ANN401  any JSON
     return encodable(text if len(text) <= _VALUE_SHOWN else f"{text[:_VALUE_SHOWN]}…")
 
 
-def _refused(text: str, document: object, choice: Choice) -> Iterator[Violation]:
-    """What the provider would say of the text itself; soft rules apart, which it was seen to let pass."""
-    if not isinstance(document, dict) or read(text, choice.shape).shape != TARGETS[choice.target].shape:
+def _refused(document: object, choice: Choice) -> Iterator[Violation]:
+    """What the provider would say of the document itself; soft rules apart, which it was seen to let pass."""
+    if not isinstance(document, dict):
         return
     body = {name: value for name, value in document.items() if name != "params"}
     body |= document["params"] if isinstance(document.get("params"), dict) else {}
