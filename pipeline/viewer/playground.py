@@ -99,7 +99,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
         mends, fix_count, codes: the first fixes, how many there are, and how many of each code.
         violations: what the target's rules say of the body.
         refused: what they say of the text as it is, where it is a body in the target's own shape.
-        rows, more_rows: both sides, what stands beside the messages first; how many rows of blocks follow.
+        head, rows, more_rows: both sides: what stands beside the messages, the first blocks, and how many follow.
         wrong: why there is nothing.
     """
 
@@ -110,6 +110,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     codes: dict[str, int] = {}
     violations: tuple[Violation, ...] = ()
     refused: tuple[Violation, ...] = ()
+    head: Row | None = None
     rows: tuple[Row, ...] = ()
     more_rows: int = 0
     wrong: Wrong | None = None
@@ -138,7 +139,8 @@ def outcome_of(text: str, choice: Choice) -> Outcome:
         codes=dict(Counter(fix.code for fix in report.fixes).most_common()),
         violations=tuple(report.violations),
         refused=tuple(_refused(document, choice)) if found.shape == TARGETS[choice.target].shape else (),
-        rows=(structs.replace(aligned.head(), number=-1), *aligned.rows(0, _ROWS_SHOWN)),
+        head=structs.replace(aligned.head(), number=-1),
+        rows=tuple(aligned.rows(0, _ROWS_SHOWN)),
         more_rows=max(0, len(aligned) - _ROWS_SHOWN),
     )
 

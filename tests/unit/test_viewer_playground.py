@@ -92,6 +92,19 @@ async def test_a_form_without_scripts_gets_the_page_with_its_text_and_what_becam
         assert "<option selected>drop</option>" in page
 
 
+async def test_each_fix_stands_at_its_block_between_what_came_in_and_what_goes_out():
+    outcome = outcome_of(EXAMPLES["displaced-result"].text, Choice())
+    (moved,) = [row for row in outcome.rows if row.marks]
+    assert ([mark.code for mark in moved.marks], moved.left.path, moved.right) == (
+        ["result_moved"],
+        "messages.4.content.0",
+        None,
+    )
+    assert [row.right.path for row in outcome.rows if row.how == "moved" and row.right] == ["messages.2.content.0"]
+    long = json.dumps([{"role": "user", "content": str(number)} for number in range(250)])
+    assert (len(outcome_of(long, Choice()).rows), outcome_of(long, Choice()).more_rows) == (200, 50)
+
+
 async def test_what_a_script_asks_for_is_the_outcome_alone():
     async with asking(routes) as get:
         status, part = await get("/playground", {"text": LOST, "target": "anthropic"}, part=True)
