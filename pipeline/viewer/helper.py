@@ -68,8 +68,11 @@ class Helper(Generic[P, T]):
         return found
 
     def stop(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._end()
+        """End the process, and what it works on; it starts again when it is needed."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def _ask(self, given: object) -> Answer:
         try:
@@ -91,8 +94,9 @@ class Helper(Generic[P, T]):
             with theirs:
                 place = theirs.fileno()
                 command = [sys.executable, "-c", _PROGRAM, str(place)]
-                # S603: what runs is this module.
-                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[place])  # noqa: S603
+                self._process = subprocess.Popen(  # noqa: S603  what runs is this module
+                    command, stdin=subprocess.DEVNULL, pass_fds=[place]
+                )
             self._connection.send(self._work)
             if self._connection.poll(_START_SECONDS):
                 self._connection.recv()
