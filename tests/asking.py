@@ -14,7 +14,7 @@ from pipeline.viewer.server import application, serving
 
 
 @asynccontextmanager
-async def asking(*modules, **given):
+async def asking(**given):
     """``get(path, form=None, part=False)``; a form is posted with the page's token, ``part`` as a script of ours."""
     guard = Guard()
     token = guard.form_token(make_mocked_request("GET", "/"))
@@ -29,10 +29,7 @@ async def asking(*modules, **given):
             **given,
         }
     )
-    app = application(viewer, [route for module in modules for route in module.routes])
-    for module in modules:
-        getattr(module, "setup", lambda _app: None)(app)
-    async with serving(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+    async with serving(application(viewer), "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
 
         async def get(path, form=None, *, part=False):
             headers = {HEADER: token} | ({"HX-Request": "true"} if part else {})

@@ -3,17 +3,16 @@
 import re
 
 import pytest
+from asking import asking, words
 
 from pipeline.explain import explain, summaries, told
-from pipeline.viewer import explain as explain_pages
 from pipeline.viewer.explain import linked
-from tests.asking import asking, words
 
 CODES = [code for codes in summaries().values() for code in codes]
 
 
 async def test_every_fix_and_every_rule_has_a_page_that_says_what_explain_says():
-    async with asking(explain_pages) as get:
+    async with asking() as get:
         for code in CODES:
             status, page = await get(f"/explain/{code}")
             said = told(explain(code))
@@ -27,7 +26,7 @@ async def test_every_fix_and_every_rule_has_a_page_that_says_what_explain_says()
 
 
 async def test_all_codes_stand_in_one_list_and_words_choose_among_them():
-    async with asking(explain_pages) as get:
+    async with asking() as get:
         _, page = await get("/explain")
         assert re.findall(r'<td class="mono"><a href="/explain/([^"]+)">', page) == CODES
         _, page = await get("/explain?q=OUT+of+scope+result_mov")
@@ -40,7 +39,7 @@ async def test_all_codes_stand_in_one_list_and_words_choose_among_them():
 
 
 async def test_a_code_is_found_however_it_is_spelled_and_an_unknown_one_names_its_neighbours():
-    async with asking(explain_pages) as get:
+    async with asking() as get:
         status, page = await get("/explain/ant-7")
         assert (status, "<code>ANT-07</code>" in page) == (200, True)
         status, page = await get("/explain/result_mooved")

@@ -8,17 +8,16 @@ import re
 from contextlib import contextmanager
 
 import pytest
+from asking import asking, words
 
 import pipeline
 from pipeline.cli.core import reported
 from pipeline.errors import InputError, InternalError, PolicyError
 from pipeline.explain import FIX_EXAMPLES
 from pipeline.session.arguments import policy_from
-from pipeline.viewer import playground
 from pipeline.viewer.helper import Helper
 from pipeline.viewer.outcome import Choice, outcome_of
 from pipeline.viewer.playground import EXAMPLES, LARGEST, path_of
-from tests.asking import asking, words
 
 LOST = EXAMPLES["lost-result"].text
 HOSTILE = "</textarea></pre><script>alert('ran')</script><img src=x onerror=alert('ran')>\u202e\u200b"
@@ -80,7 +79,7 @@ def test_a_choice_is_an_address_and_an_address_a_choice():
 
 
 async def test_a_form_without_scripts_gets_the_page_with_its_text_and_what_became_of_it():
-    async with asking(playground) as get:
+    async with asking() as get:
         text = LOST.replace("Run the tests.", HOSTILE)
         status, page = await get("/playground", {"text": text, "target": "openai-chat", "missing_result": "drop"})
         assert status == 200
@@ -108,7 +107,7 @@ async def test_each_fix_stands_at_its_block_between_what_came_in_and_what_goes_o
 
 
 async def test_what_a_script_asks_for_is_the_outcome_alone():
-    async with asking(playground) as get:
+    async with asking() as get:
         status, part = await get("/playground", {"text": LOST, "target": "anthropic"}, part=True)
         assert status == 200
         assert "<html" not in part
@@ -119,14 +118,14 @@ async def test_what_a_script_asks_for_is_the_outcome_alone():
 
 
 async def test_a_file_is_read_in_place_of_the_text():
-    async with asking(playground) as get:
+    async with asking() as get:
         status, page = await get("/playground", multipart(text="[]", file=LOST.encode(), target="anthropic"))
         assert status == 200
         assert "Sent mended, with 1 fix" in words(page)
 
 
 async def test_a_text_that_is_too_large_is_refused_before_it_is_read():
-    async with asking(playground) as get:
+    async with asking() as get:
         long = json.dumps([{"role": "user", "content": "é" * (LARGEST // 2)}], ensure_ascii=False)
         assert len(long) < LARGEST
         _, part = await get("/playground", multipart(file=long.encode()), part=True)
@@ -134,7 +133,7 @@ async def test_a_text_that_is_too_large_is_refused_before_it_is_read():
 
 
 async def test_an_example_and_a_choice_stand_in_an_address():
-    async with asking(playground) as get:
+    async with asking() as get:
         status, page = await get("/playground?example=rejected")
         assert status == 200
         assert "Rejected: nothing would be sent" in words(page)
