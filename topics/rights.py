@@ -79,6 +79,9 @@ def _operator_on_topics(prefix: str, topics: Sequence[Topic]) -> Iterator[Right]
         operations = ("Read", "Write") if topic.name in {AGENT_TURNS, DEAD_LETTERS} else ("Read",)
         yield Right("topic", qualified(topic.name, prefix), (*operations, "DescribeConfigs"))
     yield Right("group", f"{prefix}reknit", ("Describe",))
+    if topics is TOPICS:  # a replay may hold what is to be forgotten
+        yield Right("topic", f"{prefix}{REPLAYS}", ("Read", "Write", "Delete", "DescribeConfigs"), prefixed=True)
+        yield Right("group", f"{prefix}{REPLAYS}", ("Delete",), prefixed=True)
 
 
 def _viewer(prefix: str, source_prefix: str | None) -> Iterator[Right]:

@@ -82,6 +82,12 @@ class Admin:
         found = await self._client.list_consumer_group_offsets(group)
         return {place: each.offset for place, each in found.items() if each.offset >= 0}
 
+    async def is_at_work(self, group: str) -> bool:
+        """Whether a group has members."""
+        (answer,) = await self._client.describe_consumer_groups([group])
+        ((_, _, state, *_),) = answer.groups
+        return state not in {"", "Dead", "Empty"}
+
     async def delete_group(self, group: str) -> None:
         """Delete a group, if there is one.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -13,13 +13,15 @@ from msgspec import Struct
 
 from pipeline.cli import Group
 from pipeline.cli.admin import connected
-from pipeline.cli.broker import every_place, read_partitions, reader, run_with_broker
+from pipeline.cli.broker import every_place, producing, read_partitions, reader, run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import Exit, fail, say, write_json
 from pipeline.client import Place
 from pipeline.client.producers import Turns
 from pipeline.errors import InputError, ReknitError
 from pipeline.objects import Objects, open_objects
+from pipeline.replay.replays import beside, note_forgotten, replay_of
+from pipeline.replay.replays import delete as delete_replay
 from pipeline.settings import Config
 from pipeline.stages import event_state, turn_state
 from topics import (
@@ -52,17 +54,31 @@ class Held(Struct, frozen=True, kw_only=True):
     until: datetime | None
 
 
+class Replay(Struct, frozen=True, kw_only=True):
+    """A replay that held records of the session.
+
+    ``deleted``: it is gone. Where not, the session is gone from its state and its objects, is no longer replayed and
+    is not compared; but for one that processes are ``at_work`` on, who heard nothing of it.
+    """
+
+    replay: str
+    deleted: bool
+    at_work: bool
+
+
 class Receipt(Struct, frozen=True, kw_only=True):
     """What became of a session that is to be forgotten.
 
     ``record`` is the place of the record that has it forgotten, ``done`` whether a worker has gone past it. ``held`` is
     what retention and compaction have yet to remove, topics of replays included; ``objects`` what is left in the store.
+    ``replays`` are those that held records of it.
     """
 
     session: str
     record: str
     done: bool
     held: list[Held]
+    replays: list[Replay]
     objects: int
 
 
@@ -72,32 +88,46 @@ class Receipt(Struct, frozen=True, kw_only=True):
 @click.option(
     "--timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for the worker."
 )
+@click.option("--delete-replays", is_flag=True, help="Delete the replays that hold records of it, whole.")
 @click.argument("session")
-def forget_command(session: str, timeout: float, config_file: str | None, **options: str | None) -> None:
+def forget_command(
+    session: str, timeout: float, *, delete_replays: bool, config_file: str | None, **options: str | None
+) -> None:
     """Have a session forgotten, and print a receipt: one JSON line.
 
     The worker removes the session from its state, its state's topics and the object store; later records of it become
     dead letters without their value. The receipt names every topic of the cluster that still holds records of it, and
-    until when. Ends with 75 where no worker has done it in time: it will, once one runs.
+    until when. Of a replay single records cannot be removed: --delete-replays deletes the replay. Folders of dry runs
+    are not known here. Ends with 75 where no worker has done it in time: it will, once one runs; and where processes
+    are at work on a replay that holds it: end them and call this again.
     """
     config = configured(config_file, **options)
-    receipt = run_with_broker(config, lambda: _forget(config, session, timeout))
+    receipt = run_with_broker(config, lambda: _forget(config, session, timeout, delete_replays=delete_replays))
     write_json(receipt)
     if not receipt.done:
         say(f"reknit: no worker has come to it within {timeout:g} s; the record waits in {receipt.record}")
+    for replay in receipt.replays:
+        if replay.at_work:
+            say(f"reknit: processes are at work on replay {replay.replay}; end them, and have it forgotten once more")
+    if not receipt.done or any(replay.at_work for replay in receipt.replays):
         raise SystemExit(int(Exit.DOWN))
 
 
-async def _forget(config: Config, session: str, seconds: float) -> Receipt:
+async def _forget(config: Config, session: str, seconds: float, *, delete_replays: bool) -> Receipt:
+    key = session.encode()
     objects = open_objects(config)
     async with Turns(config) as turns:
         place = await turns.write(session, SessionForgotten())
     done = await _is_past(config, place, seconds)
-    held, told = await _held(config, session.encode())
+    held, told = await _held(config, key)
     if done and told is not None:
         done = await _is_past(config, told, seconds)
-    left = 0 if objects is None else len(await objects.every(session.encode()))
-    return Receipt(session=session, record=str(place), done=done, held=held, objects=left)
+    names_of_replays = sorted(filter(None, {replay_of(each.topic, config.prefix) for each in held}))
+    replays = [await _purge(config, name, key, delete=delete_replays) for name in names_of_replays]
+    if replays:
+        held, _ = await _held(config, key, {each.replay for each in replays if each.deleted})
+    left = 0 if objects is None else len(await objects.every(key))
+    return Receipt(session=session, record=str(place), done=done, held=held, replays=replays, objects=left)
 
 
 async def _is_past(config: Config, record: Place, seconds: float) -> bool:
@@ -113,13 +143,20 @@ async def _is_past(config: Config, record: Place, seconds: float) -> bool:
     return True
 
 
-async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
-    """The topics that hold records of a session, and the record that has the stream side forget it."""
+async def _held(config: Config, key: bytes, gone: Collection[str] = ()) -> tuple[list[Held], Place | None]:
+    """The topics that hold records of a session, and the record that has the stream side forget it.
+
+    Replays that are ``gone`` are not looked at: their topics may be named a moment longer.
+    """
     told: Place | None = None
     async with reader(config) as consumer:
         contract = tuple(topic.name for topic in TOPICS)
         there = await every_place(consumer)
-        ours = sorted(name for name in there if name.endswith(contract) and _is_ours(name, config))
+        ours = sorted(
+            name
+            for name in there
+            if name.endswith(contract) and _is_ours(name, config) and replay_of(name, config.prefix) not in gone
+        )
         places = [place for name in ours for place in there[name]]
         counted: dict[str, int] = {}
         latest: dict[str, int] = {}
@@ -133,6 +170,36 @@ async def _held(config: Config, key: bytes) -> tuple[list[Held], Place | None]:
         described = await admin.describe(counted.keys())
     held = [Held(topic=name, records=counted[name], until=_until(described[name], latest[name])) for name in counted]
     return sorted(held, key=lambda each: each.topic), told
+
+
+async def _purge(config: Config, name: str, key: bytes, *, delete: bool) -> Replay:
+    """Remove a session from a replay as far as that can be done, or the replay."""
+    work = beside(config, name)
+    async with connected(config) as admin:
+        at_work = await admin.is_at_work(f"{work.prefix}reknit")
+    if delete and not at_work:
+        await delete_replay(config, name)
+        return Replay(replay=name, deleted=True, at_work=False)
+    await note_forgotten(config, name, key)
+    if not at_work:  # else it would be written again
+        await _purge_state(work, key)
+    if (objects := open_objects(work)) is not None:
+        await objects.forget(key)
+    return Replay(replay=name, deleted=False, at_work=at_work)
+
+
+async def _purge_state(work: Config, key: bytes) -> None:
+    last: dict[tuple[str, int, bytes], bool] = {}
+    async with reader(work) as consumer:
+        there = await every_place(consumer)
+        places = [place for topic in _SESSION_OF for place in there.get(qualified(topic, work.prefix), ())]
+        async for record in read_partitions(consumer, places):
+            if _is_of(record, key):
+                last[record.topic, record.partition, record.key] = record.value is not None
+    async with producing(work) as producer:
+        for (topic, partition, state_key), is_there in last.items():
+            if is_there:
+                await producer.send_and_wait(topic, key=state_key, partition=partition)
 
 
 def _is_ours(name: str, config: Config) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import structs
@@ -10,7 +12,7 @@ from pipeline.cli.admin import apply, connected
 from pipeline.cli.broker import producing, read_partitions, reader
 from pipeline.errors import InputError
 from pipeline.objects import open_objects
-from pipeline.replay.plan import Plan
+from pipeline.replay.plan import Plan, digest_of
 from pipeline.settings import Config
 from topics import qualified
 from topics.declarations import REPLAY_PLAN, REPLAYS, TOPICS_BESIDE
@@ -63,21 +65,45 @@ async def plan_at(consumer: AIOKafkaConsumer, prefix: str) -> Plan | None:
     name = qualified(REPLAY_PLAN.name, prefix)
     if name not in await consumer.topics():
         return None
+    plan: Plan | None = None
+    forgotten: set[str] = set()
     async for record in read_partitions(consumer, [TopicPartition(name, 0)]):
-        return msgspec.json.decode(record.value, type=Plan)
-    return None
+        if record.value is None:
+            forgotten.add(record.key.decode())
+        elif plan is None:
+            plan = _decoded(name, record.value)
+    return None if plan is None else structs.replace(plan, forgotten=sorted(forgotten.union(plan.forgotten)))
+
+
+def _decoded(topic: str, value: bytes) -> Plan:
+    try:
+        return msgspec.json.decode(value, type=Plan)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError("not_readable", f"{topic} holds no plan that this build can read: {error}") from error
+
+
+async def note_forgotten(config: Config, replay: str, session: bytes) -> None:
+    """Have a replay know that a session was forgotten since it began; processes that are at work hear nothing of it."""
+    name = qualified(REPLAY_PLAN.name, prefix_of(config.prefix, replay))
+    async with producing(config) as producer:
+        await producer.send_and_wait(name, key=digest_of(session).encode())
 
 
 async def every_plan(config: Config) -> dict[str, Plan | None]:
-    """The replays of a pipeline by their names; None where one has no plan, having ended before it was kept."""
-    begins = config.prefix + REPLAYS
+    """The replays of a pipeline by their names; None where one has no plan that this build can read."""
+    found: dict[str, Plan | None] = {}
     async with reader(config) as consumer:
-        found = {_name_in(topic, begins) for topic in await consumer.topics()} - {None}
-        return {name: await plan_at(consumer, prefix_of(config.prefix, name)) for name in sorted(filter(None, found))}
+        there = {replay_of(topic, config.prefix) for topic in await consumer.topics()}
+        for name in sorted(filter(None, there)):
+            found[name] = None  # it ended before its plan was kept
+            with suppress(InputError):
+                found[name] = await plan_at(consumer, prefix_of(config.prefix, name))
+    return found
 
 
-def _name_in(topic: str, begins: str) -> str | None:
-    """The replay whose topic this is."""
+def replay_of(topic: str, live: str) -> str | None:
+    """The name of the replay whose topic this is, of the pipeline with this prefix."""
+    begins = live + REPLAYS
     rest = topic.removeprefix(begins)
     name, dot, contract = rest.partition(".")
     names_of_it = {each.name for each in (*TOPICS_BESIDE, REPLAY_PLAN)}

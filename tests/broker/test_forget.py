@@ -23,7 +23,7 @@ from pipeline.client import Brokers
 from pipeline.client.consumers import Requests
 from pipeline.client.producers import Events, Turns
 from pipeline.objects import ObjectSettings
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS, TOPICS, TURNS_STATE
+from topics import AGENT_TURNS, DEAD_LETTERS, EVENTS_STATE, PROVIDER_REQUESTS, TOPICS, TURNS_STATE
 
 pytestmark = pytest.mark.broker
 
@@ -149,6 +149,58 @@ async def test_nothing_is_left_of_a_forgotten_session_but_what_the_receipt_names
     assert (letter.key, letter.value) == (GONE.encode(), None)
     assert dict(letter.headers)["reknit.error.code"] == b"forgotten"
     assert pipeline.files_that_tell() == []
+
+
+async def test_replays_forget_a_session_as_far_as_they_can_or_are_deleted(pipeline, tmp_path, free_port):
+    async with Turns(pipeline.brokers) as turns, Events(pipeline.brokers, "anthropic") as events:
+        for session, word in ((GONE, WHISPERED), (KEPT, "spoken-words")):
+            await turns.append(session, user(f"{word} " * 300))
+            await events.feed(session, json.dumps({"type": "error", "error": {"message": word}}).encode(), run="r")
+    await lab.drained(pipeline.bootstrap, pipeline.prefix)
+    config = ("--config", str(pipeline.directory / "reknit.toml"))
+    place = (*config, "--state-dir", str(tmp_path / "replays"))
+    await pipeline.run("replay", "--id", "done", "--metrics-port", "0", *place)
+    await pipeline.run("replay", "--id", "apart", "--session", KEPT, "--metrics-port", "0", *place)
+    async with Turns(pipeline.brokers) as turns:
+        for at in range(100):
+            await turns.append(GONE, user(f"{WHISPERED} {at}"))
+    await lab.drained(pipeline.bootstrap, pipeline.prefix)
+    replayed = f"{pipeline.prefix}replay.done."
+    slow = [sys.executable, "-m", "reknit", "replay", "--id", "slow", "--rate", "5", *place]
+    slow += ["--bootstrap-servers", pipeline.bootstrap, "--prefix", pipeline.prefix]
+
+    async def published() -> bool:
+        return any(map(of_session, await pipeline.records(f"replay.slow.{PROVIDER_REQUESTS}")))
+
+    with harness.Fleet(lambda port: [*slow, "--metrics-port", str(port)], tmp_path, free_port) as fleet:
+        under_way = fleet.start()
+        await under_way.ready(60)
+        async with asyncio.timeout(60):
+            while not await published():  # noqa: ASYNC110  by another process
+                await asyncio.sleep(0.2)
+
+        (receipt,) = await pipeline.run("forget", GONE, code=75)
+        assert receipt["done"]
+        assert receipt["replays"] == [
+            {"replay": "done", "deleted": False, "at_work": False},
+            {"replay": "slow", "deleted": False, "at_work": True},
+        ]
+        assert await under_way.stop() == 75
+    for name in (TURNS_STATE, EVENTS_STATE):
+        last = {record.key: record for record in await pipeline.records(f"replay.done.{name}")}
+        assert [record.key for record in last.values() if record.value is not None and of_session(record)] == []
+        assert any(record.value is not None and KEPT.encode() in record.key for record in last.values())
+    gone = hashlib.sha256(GONE.encode()).hexdigest()
+    assert [path for path in pipeline.stored() if gone in path and "slow" not in path] == []
+    assert any(hashlib.sha256(KEPT.encode()).hexdigest() in path and "done" in path for path in pipeline.stored())
+    *_, told = await pipeline.run("diff", pipeline.prefix, replayed, "--json")
+    assert (told["summary"]["not_compared"], told["summary"]["compared"]["sessions"]) == ({"forgotten": [GONE]}, 1)
+
+    (receipt,) = await pipeline.run("forget", GONE, "--delete-replays")
+    assert [(each["replay"], each["deleted"]) for each in receipt["replays"]] == [("done", True), ("slow", True)]
+    assert [held["topic"] for held in receipt["held"] if "replay." in held["topic"]] == []
+    assert [each["replay"] for each in await pipeline.run("replay", "list")] == ["apart"]
+    assert [path for path in pipeline.stored() if gone in path] == []
 
 
 async def test_objects_that_no_record_names_are_collected(pipeline):

@@ -230,6 +230,38 @@ async def remove_a_disk_store(pipeline: Pipeline) -> None:
         worker.kill()
 
 
+async def replay(pipeline: Pipeline) -> None:
+    """What came so far is replayed beside the workers, in small batches; the first process dies far from the end."""
+    name = "beside"
+    command = pipeline.command("replay", "--id", name, "--metrics-port", "0", batch_records=11)
+    with harness.Fleet(lambda _: command, pipeline.directory, lambda: 0) as fleet:
+        slow = harness.WorkerProcess("slow", [*command, "--rate", "100"], pipeline.directory / "slow.log", 0)
+        fleet.workers.append(slow.start())
+        await pipeline.until(lambda: _is_under_way(pipeline, name), "the replay is under way")
+        assert slow.running, slow.tail()
+        slow.kill()
+        for other in [fleet.start(), fleet.start()]:
+            assert await other.wait(180) == 0, other.tail()
+    replayed = f"{pipeline.prefix}replay.{name}."
+    done = await pipeline.run("diff", pipeline.prefix, replayed, "--expect-none", "--json")
+    summary = json.loads(done.stdout.splitlines()[-1])["summary"]
+    assert done.returncode == 0, summary
+    # The workers go on meanwhile, and what they read behind the replay's ends is nothing that it could have.
+    assert set(summary["not_compared"]) <= {"its events went on, and only one side has read them"}, summary
+    assert summary["compared"]["sessions"] > 10, summary
+    assert (await pipeline.run("replay", "delete", name)).returncode == 0
+
+
+async def _is_under_way(pipeline: Pipeline, name: str) -> bool:
+    """Whether something of the replay is published, and not all of it."""
+    listed = (await pipeline.run("replay", "list")).stdout.splitlines()
+    plan = next((each for each in map(json.loads, listed) if each["replay"] == name and "left" in each), None)
+    if plan is None or not plan["left"]:
+        return False
+    requests = f"{plan['prefix']}{PROVIDER_REQUESTS}"
+    return any(await harness.read_all(pipeline.cluster.direct, requests, lab.PARTITIONS))
+
+
 class Fault(Struct, frozen=True):
     name: str
     does: str
@@ -286,4 +318,10 @@ FAULTS = (
     Fault("object store away", "a file stands in its folder's place", "the folder is back", lose_the_object_store),
     Fault("disk store damaged", "bytes flipped, files cut, workers killed", "read anew", damage_the_disk_stores),
     Fault("disk store removed", "the folder goes while a worker is at work; kill -9", "read anew", remove_a_disk_store),
+    Fault(
+        "replayed",
+        "all that came before is replayed in small batches beside the workers; its process is killed",
+        "two others go on, and `reknit diff` finds nothing",
+        replay,
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import time
 import uuid
@@ -75,6 +76,20 @@ class Pipeline:
             assert await doomed.wait(_SECONDS) == -9, doomed.tail()
         finally:
             doomed.end()
+
+    def command(self, *arguments: str, **settings: object) -> list[str]:
+        """A command beside the workers, under their configuration and these settings."""
+        text = (self.directory / "reknit.toml").read_text()
+        config = self.directory / "beside.toml"
+        config.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()) + text)
+        place = ["--config", str(config), "--bootstrap-servers", self.cluster.direct, "--prefix", self.prefix]
+        return [sys.executable, "-m", "reknit", *arguments, *place]
+
+    async def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(*arguments)
+        return await asyncio.to_thread(
+            subprocess.run, command, check=False, capture_output=True, text=True, timeout=_SECONDS
+        )
 
     async def leads(self) -> Counter[int]:
         return await self.cluster.leads([self.prefix + topic.name for topic in TOPICS])
