@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from pipeline.viewer.entries import FORGOTTEN, Entry
+from pipeline.viewer.index.entries import FORGOTTEN, Entry
 from pipeline.viewer.screen import Change, Screen
 from topics import SESSION_ITEMS
 

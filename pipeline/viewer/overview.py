@@ -18,8 +18,8 @@ from msgspec import Struct, structs
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
+from pipeline.viewer.index.search import Count, Overview, Search, overview, sessions
 from pipeline.viewer.pages import VIEWER, page, with_query
-from pipeline.viewer.search import Count, Overview, Search, overview, sessions
 
 _HOUR_MS = 3_600_000
 # The spans that can be looked at, by name.

@@ -17,10 +17,10 @@ from pipeline._version import __version__
 from pipeline.errors import InputError
 from pipeline.pages import shown
 from pipeline.settings import Config
-from pipeline.viewer.follow import Follower
 from pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
-from pipeline.viewer.index import Index
-from pipeline.viewer.values import Values
+from pipeline.viewer.index.follow import Follower
+from pipeline.viewer.index.store import Index
+from pipeline.viewer.index.values import Values
 
 _HERE = Path(__file__).parent
 # What browsers ask for, by name: all of it is inside the wheel.

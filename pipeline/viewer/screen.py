@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.viewer.entries import Entry as IndexEntry
+from pipeline.viewer.index.entries import Entry as IndexEntry
 from pipeline.viewer.stream_rows import StreamRow, laid_out, text_of
 from topics.items import (
     AgentError,

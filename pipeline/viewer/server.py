@@ -20,10 +20,10 @@ from pipeline.errors import BrokerError, InputError, ReknitError
 from pipeline.objects import open_objects
 from pipeline.settings import Config
 from pipeline.viewer import explain, overview, playground
-from pipeline.viewer.follow import Follower, open_index
 from pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, local
+from pipeline.viewer.index.follow import Follower, open_index
+from pipeline.viewer.index.values import Values
 from pipeline.viewer.pages import STATIC, VIEWER, Viewer, page, templates
-from pipeline.viewer.values import Values
 
 log = logging.getLogger("reknit.viewer")
 

@@ -13,9 +13,9 @@ from msgspec import Struct, structs
 
 from pipeline.errors import InputError
 from pipeline.pages import shown
-from pipeline.viewer import search, timeline
-from pipeline.viewer.entries import Entry
-from pipeline.viewer.index import Reader
+from pipeline.viewer.index import search, timeline
+from pipeline.viewer.index.entries import Entry
+from pipeline.viewer.index.store import Reader
 from pipeline.viewer.live import NOWHERE, Live, Message, Position, Viewing, position_of
 from pipeline.viewer.pages import VIEWER, Viewer, page, session_of, session_path
 from pipeline.viewer.screen import TEXT, Change, Screen

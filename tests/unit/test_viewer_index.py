@@ -10,8 +10,8 @@ from msgspec import structs
 from published import OPENED, answers, appended
 from viewing import Topics, index_of
 
-from pipeline.viewer import search, timeline
-from pipeline.viewer.index import Index, IndexFileError
+from pipeline.viewer.index import search, timeline
+from pipeline.viewer.index.store import Index, IndexFileError
 from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
 from topics.declarations import DAY_MS
 from topics.items import AnyItem

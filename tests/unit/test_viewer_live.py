@@ -11,7 +11,7 @@ from stream_pages import START, TEMPLATES, Rows, delta, entries, html_of, record
 
 from pipeline.stages.base import Record
 from pipeline.viewer import live as module
-from pipeline.viewer.entries import entry_of
+from pipeline.viewer.index.entries import entry_of
 from pipeline.viewer.live import AT_ONCE, NOWHERE, Live, position_of
 from pipeline.viewer.screen import Screen
 from pipeline.viewer.streams import Drawing

@@ -13,8 +13,8 @@ from multidict import MultiDict
 from viewing import BEGAN_MS, filled, served
 
 from pipeline.viewer import overview
+from pipeline.viewer.index.search import Count, Overview, Search
 from pipeline.viewer.overview import chips, meaning, summed
-from pipeline.viewer.search import Count, Overview, Search
 from topics import AGENT_TURNS
 
 HOUR = 3_600_000

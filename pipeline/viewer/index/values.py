@@ -16,9 +16,9 @@ from pipeline.errors import InputError
 from pipeline.kafka import connection
 from pipeline.objects import Objects
 from pipeline.settings import Config
-from pipeline.viewer.batch import unpack
-from pipeline.viewer.entries import Entry
-from pipeline.viewer.index import Reader
+from pipeline.viewer.index.batch import unpack
+from pipeline.viewer.index.entries import Entry
+from pipeline.viewer.index.store import Reader
 from topics import qualified
 from topics.declarations import BY_NAME
 from topics.headers import Headers, find_dataref

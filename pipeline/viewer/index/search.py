@@ -7,17 +7,19 @@ and of words the newest matches first. Whatever a search asks for, it ends after
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import msgspec
 from msgspec import Struct, structs
 from multidict import MultiMapping
 
 from pipeline.cli.config import moment
 from pipeline.errors import InputError
-from pipeline.viewer.batch import HOUR, MINUTE
-from pipeline.viewer.index import Reader
+from pipeline.viewer.index.batch import UNITS
+from pipeline.viewer.index.store import Reader
 
 
 class Search(Struct, frozen=True, kw_only=True):
@@ -110,9 +112,9 @@ _COLUMNS: Final = "id, name, first_ms, last_ms, turns, requests, fixes, lossy, l
 # Sessions up to which all that have a facet are looked at and sorted; beyond, all there are, newest first.
 _FEW = 2000
 # Of these the newest match of words is looked up one by one, where all matches would be too many.
-_FEW_WITH_WORDS = 200
-# Rows that one part of an answer goes through at most.
-_MOST = 20_000
+_FEW_WITH_WORDS = 400
+# Rows that one part of an answer goes through at most, and of matches so many at a time.
+_MOST, _CHUNK = 20_000, 500
 
 
 def sessions(reader: Reader, search: Search, after: str = "", limit: int = 50) -> Page:
@@ -192,17 +194,23 @@ def _conditions(search: Search) -> tuple[str, list[Any]]:
     return " AND ".join(conditions), given
 
 
-def _session_rows(reader: Reader, rows: Iterable[Any]) -> list[SessionRow]:
+def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
+    facets = reader.rows(
+        "SELECT session, kind, value FROM facets WHERE session IN (SELECT value FROM json_each(?)) "
+        "AND (kind = 'target' OR (kind = 'is' AND value = 'parked')) ORDER BY value",
+        _json([row[0] for row in rows]),
+    )
     found = []
-    for row in rows:
-        facets = reader.rows(
-            "SELECT kind, value FROM facets WHERE session = ? AND (kind = 'target' OR value = 'parked') ORDER BY value",
-            row[0],
-        )
-        values = dict(zip(SessionRow.__struct_fields__, row[1:], strict=False))
-        targets = tuple(value for kind, value in facets if kind == "target")
-        found.append(SessionRow(**values, parked=("is", "parked") in facets, targets=targets))
+    for id_, *values in rows:
+        own = [(kind, value) for session, kind, value in facets if session == id_]
+        targets = tuple(value for kind, value in own if kind == "target")
+        known = dict(zip(SessionRow.__struct_fields__, values, strict=False))
+        found.append(SessionRow(**known, parked=("is", "parked") in own, targets=targets))
     return found
+
+
+def _json(numbers: Sequence[int]) -> str:
+    return msgspec.json.encode(numbers).decode()
 
 
 def session(reader: Reader, name: str) -> SessionRow | None:
@@ -224,19 +232,44 @@ def _with_words(reader: Reader, search: Search, after: str, limit: int) -> Page:
     # A walk sees what there was at its beginning: a session is where its newest match of then is.
     top, below = read_cursor(after) if after else (_newest(reader), 1 << 62)
     where, given = _conditions(search)
-    matches = _matches(reader, search, wanted, (top, below))
-    found, seen, last = [], set[int](), 0
-    for at, (last, owner) in enumerate(matches, 1):
-        id_ = int(owner[1:])
-        if id_ not in seen:
-            seen.add(id_)
-            rows = reader.rows(f"SELECT {_COLUMNS} FROM sessions AS s WHERE id = ? AND {where}", id_, *given)  # noqa: S608  constant texts
-            if rows and not (after and _matches_within(reader, f"{wanted} AND owner : {owner}", below - 1, top)):
-                excerpt = _excerpt(reader, wanted, last)
-                found += [structs.replace(row, excerpt=excerpt) for row in _session_rows(reader, rows)]
-        if len(found) == limit or at == _MOST:
-            return Page(found, f"{top}-{last}")
-    return Page(found, "")
+    sql = f"SELECT {_COLUMNS} FROM sessions AS s WHERE id IN (SELECT value FROM json_each(?)) AND {where}"  # noqa: S608  constant texts
+    matches = islice(_matches(reader, search, wanted, (top, below)), _MOST)
+    found: list[tuple[int, Any]] = []
+    seen, read = set[int](), 0
+    while chunk := list(islice(matches, _CHUNK)):
+        read += len(chunk)
+        newest: dict[int, int] = {}
+        for number, owner in chunk:
+            newest.setdefault(int(owner[1:]), number)
+        fitting = {row[0]: row for row in reader.rows(sql, _json([id_ for id_ in newest if id_ not in seen]), *given)}
+        seen |= newest.keys()
+        for id_, number in newest.items():
+            again = f"{wanted} AND owner : s{id_}"
+            if id_ in fitting and not (after and _matches_within(reader, again, below - 1, top)):
+                found.append((number, fitting[id_]))
+                if len(found) == limit:
+                    return Page(_with_excerpts(reader, wanted, found), f"{top}-{number}")
+        last = chunk[-1][0]
+    return Page(_with_excerpts(reader, wanted, found), f"{top}-{last}" if read == _MOST else "")
+
+
+def _with_excerpts(reader: Reader, wanted: str, found: Sequence[tuple[int, Any]]) -> list[SessionRow]:
+    if not found:
+        return []
+    numbers = [number for number, _ in found]
+    # One walk through the matches, as far as they were gone through already, and not one for each row.
+    excerpts = dict(
+        reader.rows(
+            "SELECT rowid, snippet(words, 2, char(2), char(3), '…', 24) FROM words WHERE words MATCH ? "
+            "AND rowid >= ? AND rowid <= ? AND +rowid IN (SELECT value FROM json_each(?))",
+            wanted,
+            min(numbers),
+            max(numbers),
+            _json(numbers),
+        )
+    )
+    rows = _session_rows(reader, [row for _, row in found])
+    return [structs.replace(row, excerpt=excerpts[number]) for number, row in zip(numbers, rows, strict=True)]
 
 
 def _newest(reader: Reader) -> int:
@@ -254,7 +287,7 @@ def _matches_within(reader: Reader, wanted: str, after: int, until: int) -> list
     )
 
 
-def _matches(reader: Reader, search: Search, wanted: str, within: tuple[int, int]) -> Iterable[tuple[int, str]]:
+def _matches(reader: Reader, search: Search, wanted: str, within: tuple[int, int]) -> Iterator[tuple[int, str]]:
     """Matches from the newest on, as number and owner; of few sessions only the newest of each."""
     top, below = within
     few = _few(reader, search, _FEW_WITH_WORDS)
@@ -264,12 +297,7 @@ def _matches(reader: Reader, search: Search, wanted: str, within: tuple[int, int
     source, own = few
     owners = [f"s{id_}" for (id_,) in reader.rows(f"SELECT s.id FROM {source}", *own)]  # noqa: S608  constant text
     newest = [row for owner in owners for row in _matches_within(reader, f"{wanted} AND owner : {owner}", 0, top)]
-    return sorted((row for row in newest if row[0] < below), reverse=True)
-
-
-def _excerpt(reader: Reader, wanted: str, number: int) -> str:
-    sql = "SELECT snippet(words, 2, char(2), char(3), '…', 24) FROM words WHERE words MATCH ? AND rowid = ?"
-    return str(reader.rows(sql, wanted, number)[0][0])
+    return iter(sorted((row for row in newest if row[0] < below), reverse=True))
 
 
 class Count(Struct, frozen=True):
@@ -300,22 +328,20 @@ class Overview(Struct, frozen=True, kw_only=True):
     latest_ms: int
 
 
-# Steps of an overview, in milliseconds, of which it has so many at most.
-_STEPS: Final = (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
-_MOST_STEPS = 200
-
-
 def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
-    # Minutes are not kept for long.
-    minutes = reader.rows("SELECT min(since_ms) FROM counters WHERE unit = ?", MINUTE)[0][0]
-    steps = [step for step in _STEPS if step >= HOUR or (minutes is not None and minutes <= since_ms + HOUR)]
-    step = next((each for each in steps if (until_ms - since_ms) <= each * _MOST_STEPS), steps[-1])
+    # The shortest steps that are not too many, and are kept from so early on.
+    firsts = dict(reader.rows("SELECT unit, min(since_ms) FROM counters GROUP BY unit"))
+    step = UNITS[-1]
+    for unit, larger in pairwise(UNITS):
+        is_kept = firsts.get(unit, 0) <= since_ms or firsts[unit] < firsts[larger] + larger
+        if is_kept and until_ms - since_ms <= unit * _MOST_STEPS:
+            step = unit
+            break
     rows = reader.rows(
-        "SELECT since_ms / ?1 * ?1 AS at, kind, code, target, severity, sum(count) FROM counters "
-        "WHERE unit = ?2 AND since_ms >= ?3 AND since_ms <= ?4 GROUP BY at, kind, code, target, severity ORDER BY at",
+        "SELECT since_ms, kind, code, target, severity, count FROM counters WHERE unit = ? AND since_ms > ? "
+        "AND since_ms <= ? ORDER BY since_ms",
         step,
-        MINUTE if step < HOUR else HOUR,
-        since_ms // step * step,
+        since_ms - step,
         until_ms,
     )
     return Overview(
@@ -327,3 +353,7 @@ def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
         parked=reader.rows("SELECT count(*) FROM facets WHERE kind = 'is' AND value = 'parked'")[0][0],
         latest_ms=reader.rows("SELECT coalesce(max(last_ms), 0) FROM sessions")[0][0],
     )
+
+
+# Of an overview, at most.
+_MOST_STEPS = 100

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from pipeline.errors import ReknitError
-from pipeline.viewer.batch import Batch, recount
-from pipeline.viewer.entries import FORGOTTEN, Entry, place_number
+from pipeline.viewer.index.batch import Batch, recount
+from pipeline.viewer.index.entries import FORGOTTEN, Entry, place_number
 from topics import SESSION_ITEMS
 from topics.declarations import DAY_MS, MARKER_DAYS
 

@@ -22,9 +22,9 @@ from pipeline.cli.broker import POLL_MS, every_place, reader
 from pipeline.errors import BrokerDownError
 from pipeline.kafka import Cluster, connection, explained
 from pipeline.settings import Config
-from pipeline.viewer.batch import HOUR, MINUTE
-from pipeline.viewer.entries import FOLLOWED, Entry, entry_of
-from pipeline.viewer.index import Index, IndexFileError
+from pipeline.viewer.index.batch import DAY, HOUR, MINUTE, TEN_MINUTES
+from pipeline.viewer.index.entries import FOLLOWED, Entry, entry_of
+from pipeline.viewer.index.store import Index, IndexFileError
 from topics import qualified
 from topics.declarations import BY_NAME, DAY_MS
 
@@ -38,8 +38,8 @@ _RECORDS = 8000
 _LOOK_SECONDS = 30.0
 # Before the next try, where no broker answers.
 _PAUSE_SECONDS = 2.0
-# Counters of minutes and of hours are kept so long; the fixes' topic is by default.
-_KEPT = {MINUTE: 2 * DAY_MS, HOUR: 90 * DAY_MS}
+# How long counters are kept; those of days as long as a topic of fixes by default.
+_KEPT = {MINUTE: DAY_MS, TEN_MINUTES: 7 * DAY_MS, HOUR: 30 * DAY_MS, DAY: 90 * DAY_MS}
 
 
 class Behind(Struct, frozen=True, kw_only=True):

@@ -11,13 +11,13 @@ import cramjam
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from pipeline.viewer.entries import COMPLETED, DELTA, EVENTS, PARKED, RETRACTED, UNPARKED, Entry, line, record_at
-from pipeline.viewer.words import WORDS
+from pipeline.viewer.index.entries import COMPLETED, DELTA, EVENTS, PARKED, RETRACTED, UNPARKED, Entry, line, record_at
+from pipeline.viewer.index.words import WORDS
 from topics import SESSION_ITEMS
 from topics.items import ItemDelta
 
-# Milliseconds that a counter covers.
-MINUTE, HOUR = 60_000, 3_600_000
+# Milliseconds that a counter covers: a day, a week and a quarter are each told by about a hundred of one kind.
+MINUTE, TEN_MINUTES, HOUR, DAY = UNITS = (60_000, 600_000, 3_600_000, 86_400_000)
 
 # Up to here a value stands in the index as it is, up to the next it is compressed; and if it then has at most the first
 # number of bytes, it stands there too. Others are read from their topic.
@@ -162,7 +162,7 @@ class Batch:
         return found
 
     def _count(self, entry: Entry, kind: str, code: str = "", target: str = "", severity: str = "") -> None:
-        for unit in (MINUTE, HOUR):
+        for unit in UNITS:
             self._counters[unit, entry.time_ms // unit * unit, kind, code, target, severity] += 1
 
     def _take(self, session: int, entry: Entry) -> None:

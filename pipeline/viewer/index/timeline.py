@@ -8,10 +8,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from pipeline.errors import InputError
-from pipeline.viewer.batch import delta_entry
-from pipeline.viewer.entries import DELTA, Entry, place_number, record_at
-from pipeline.viewer.index import ITEMS, Reader
-from pipeline.viewer.search import Page, read_cursor
+from pipeline.viewer.index.batch import delta_entry
+from pipeline.viewer.index.entries import DELTA, Entry, place_number, record_at
+from pipeline.viewer.index.search import Page, read_cursor
+from pipeline.viewer.index.store import ITEMS, Reader
 from topics import AGENT_TURNS
 
 _FIELDS: Final = (

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct
 
 from pipeline.rules import RULES
 from pipeline.stages.base import Record
-from pipeline.viewer.words import WORDS, text_of
+from pipeline.viewer.index.words import WORDS, text_of
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -134,8 +134,9 @@ def entry_of(topic: str, record: Record) -> Entry:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         told = _Told("unreadable", {"code": "unreadable"}, summary=str(error))
     kind, fields, words, summary = told
-    if any(len(fields.get(name, "")) > _LONGEST_NAME for name in _NAMES):
-        fields = {**fields, **{name: fields[name][:_LONGEST_NAME] for name in _NAMES if name in fields}}
+    for name in _NAMES:
+        if len(fields.get(name, "")) > _LONGEST_NAME:
+            fields = {**fields, name: fields[name][:_LONGEST_NAME]}
     session = key or b""
     if topic == TURNS_STATE:
         session, value = session[1:], None

@@ -1,0 +1,286 @@
+"""The viewer: how fast its index follows the topics, and how long pages take with 100,000 sessions in it.
+
+    python tests/benchmarks/bench_viewer.py [--only follow queries] [--records 300000] [--sessions 100000]
+
+``follow``: records as the worker publishes them (events, items, turns, requests, fixes, state; in transactions, on a
+real Kafka) are read by a follower with an empty index, from its start to the last record. ``queries``: an index that is
+filled directly; each query runs many times with other arguments, also of a session of 5,000 turns beside one of ten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import statistics
+import sys
+import tempfile
+import time
+from itertools import count, islice
+from pathlib import Path
+
+import measure
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+# isort: split
+import bench_worker
+from aiokafka import AIOKafkaProducer
+from build import call, result, said, user
+from published import OPENED, answers, appended
+from viewing import BEGAN_MS, Topics
+
+from pipeline.config import load_config
+from pipeline.fixes import FIXES
+from pipeline.viewer.index import search, timeline
+from pipeline.viewer.index.entries import Entry
+from pipeline.viewer.index.follow import Follower, open_index
+from pipeline.viewer.index.search import Search
+from pipeline.viewer.index.store import Index
+from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE
+
+LEAST_RATE = 20_000
+MEDIAN_MS, P99_MS = 50, 200
+ROUNDS = 200
+WORDS = [f"{first}{second}" for first in ("read", "file", "test", "plan", "error") for second in range(400)]
+
+
+def published_records():
+    """What the worker reads and writes of 40 sessions that talk, call tools and are answered, as topic and record."""
+    topics, chance = Topics(), random.Random(1)  # noqa: S311  no secret
+    for number in range(40):
+        session = f"session-{number}"
+        topics.put_turns(session, OPENED)
+        for at in range(4):
+            words = " ".join(chance.choices(WORDS, k=40))
+            turns = user(words), said("let me look", call(f"c{at}", path=words)), user(result(f"c{at}", words * 2))
+            topics.put_turns(session, *appended(*turns))
+            for record in answers(words[:120], key=session.encode()):
+                topics.put(PROVIDER_EVENTS, session, record.value, record.headers)
+    return [(topic, record) for (topic, _), log in topics.logs.items() for record in log]
+
+
+async def publish(bootstrap, prefix, records, wanted):
+    """Publish the records again and again, each time as other sessions', until there are so many; the sum."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap, transactional_id=f"{prefix}bench", compression_type="zstd", max_batch_size=1 << 20
+    )
+    await producer.start()
+    sent = 0
+    try:
+        for copy in count():
+            if sent >= wanted:
+                return sent
+            async with producer.transaction():
+                for topic, record in records:
+                    kind, session = (record.key[:1], record.key[1:]) if topic == TURNS_STATE else (b"", record.key)
+                    await producer.send(
+                        prefix + topic,
+                        record.value,
+                        key=b"%b%d-%b" % (kind, copy, session),
+                        headers=list(record.headers),
+                        partition=copy % bench_worker.PARTITIONS,
+                    )
+                    sent += 1
+    finally:
+        await producer.stop()
+
+
+async def follow(bench):
+    prefix = bench.fresh()
+    bench_worker.apply_topics(bench.bootstrap, prefix)
+    records = published_records()
+    total = await publish(bench.bootstrap, prefix, records, bench.options.records)
+    config = load_config(env={"REKNIT_BOOTSTRAP_SERVERS": bench.bootstrap, "REKNIT_PREFIX": prefix})
+    index = await open_index(config, bench.directory / f"{prefix}index")
+    follower = Follower(config, index)
+    took = []
+    began, spent = time.perf_counter(), time.process_time()
+    running = asyncio.create_task(follower.run())
+    while not follower.caught_up.is_set() and not running.done():
+        await asyncio.sleep(0.05)
+        since = time.perf_counter()
+        await asyncio.to_thread(search.sessions, index.reader, Search())
+        took.append((time.perf_counter() - since) * 1000)
+    seconds, spent = time.perf_counter() - began, time.process_time() - spent
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    (sessions,) = index.reader.rows("SELECT count(*) FROM sessions")[0]
+    index.close()
+    rate = total / seconds
+    measure.report(
+        measure.Finding(
+            what=f"the viewer's index follows {total:,} records of {sessions:,} sessions",
+            ours=f"{rate:,.0f} records/s ({spent / total * 1e6:.0f} µs CPU a record)",
+            theirs=f"{LEAST_RATE:,} records/s",
+            ratio=f"{rate / LEAST_RATE:.2f} times as fast; a list of sessions meanwhile {percentiles(took)}",
+            budget=f"at least {LEAST_RATE:,} records/s",
+            met=rate >= LEAST_RATE,
+        )
+    )
+
+
+def percentiles(took):
+    return f"p50 {statistics.median(took):.1f} ms, p99 {statistics.quantiles(took, n=100)[98]:.1f} ms"
+
+
+LONG, SHORT = "long", "short"
+CODES = sorted(FIXES)[:40]
+
+
+class Filling:
+    """Makes the entries of sessions, each with turns, requests, fixes and items; offsets go on by topic."""
+
+    def __init__(self):
+        self._chance = random.Random(2)  # noqa: S311  no secret
+        self._offsets = {}
+        self._now_ms = BEGAN_MS
+
+    def session(self, name, turns=4):
+        chance = self._chance
+        for at in range(turns):
+            self._now_ms += 7
+            words = " ".join(chance.choices(WORDS, k=30))
+            cause = yield from self._entry(AGENT_TURNS, name, "turn", role="user", words=words, value=words.encode())
+            target = chance.choice(("anthropic", "openai-chat", "gemini"))
+            if chance.random() < 0.4:
+                code = CODES[int(len(CODES) * chance.random() ** 3)]
+                severity = "lossless" if FIXES[code].lossless else "lossy"
+                more = {"target": target, "severity": severity, "cause": cause}
+                yield from self._entry(HISTORY_FIXES, name, "fix", code=code, words=code, **more)
+            more = {"target": target, "cause": cause, "request_id": f"{name}-{at}", "turn": at}
+            yield from self._entry(PROVIDER_REQUESTS, name, "request", value=words.encode() * 8, **more)
+            item = {"item_id": f"{name}.{at}", "run": f"r{at // 4}"}
+            yield from self._entry(SESSION_ITEMS, name, "item/started", role="text", **item)
+            yield from self._entry(SESSION_ITEMS, name, "item/completed", words=words, value=b"{}", **item)
+
+    def _entry(self, topic, name, kind, *, words="", value=b"", **more):
+        offset = self._offsets[topic] = self._offsets.get(topic, -1) + 1
+        entry = Entry(
+            topic=topic,
+            partition=0,
+            offset=offset,
+            time_ms=self._now_ms,
+            session=name,
+            kind=kind,
+            words=words,
+            summary=words[:300],
+            value=value,
+            size=len(value),
+            **more,
+        )
+        yield entry
+        return entry.place
+
+
+def filled(path, sessions):
+    index = Index.open(path, cluster="c", prefix="")
+    filling = Filling()
+
+    def entries():
+        for number in range(sessions - 2):
+            if number == sessions // 2:
+                yield from filling.session(LONG, 5000)
+                yield from filling.session(SHORT, 10)
+            yield from filling.session(f"tenant-{number % 50}/session-{number:06d}")
+
+    rest = entries()
+    while batch := list(islice(rest, 20_000)):
+        index.write(batch, {})
+    return index
+
+
+def queries(directory, sessions):
+    """Each query by its name, called with the number of its round."""
+    began = time.perf_counter()
+    index = filled(directory / "index", sessions)
+    (entries,) = index.reader.rows("SELECT count(*) FROM entries")[0]
+    size = index.path.stat().st_size / entries
+    took = time.perf_counter() - began
+    measure.say(f"  {entries:,} entries written in {took:.0f} s, {entries / took:,.0f} a second, {size:.0f} bytes each")
+    r, chance = index.reader, random.Random(3)  # noqa: S311  no secret
+    rare, common = CODES[-1], CODES[0]
+    now = r.rows("SELECT max(last_ms) FROM sessions")[0][0]
+    middle = search.sessions(r, Search(), limit=2000).after
+
+    def name(_):
+        return f"tenant-{(number := chance.randrange(sessions // 2)) % 50}/session-{number:06d}"
+
+    def word(_):
+        return chance.choice(WORDS)
+
+    found = {
+        "sessions": lambda _: search.sessions(r, Search()),
+        "sessions, part 41": lambda _: search.sessions(r, Search(), middle),
+        "by a common code": lambda _: search.sessions(r, Search(codes=(common,))),
+        "by a rare code": lambda _: search.sessions(r, Search(codes=(rare,))),
+        "by two codes": lambda _: search.sessions(r, Search(codes=(CODES[1], CODES[2]))),
+        "by code, target and severity": lambda at: search.sessions(
+            r, Search(codes=(CODES[at % 20],), target="gemini", severity="lossy")
+        ),
+        "by a beginning of 2,000 names": lambda at: search.sessions(r, Search(session=f"tenant-{at % 50}/")),
+        "by a name": lambda at: search.sessions(r, Search(session=name(at))),
+        "parked": lambda _: search.sessions(r, Search(parked=True)),
+        "by time": lambda _: search.sessions(r, Search(until="2025-10-09T08:55")),
+        "by a word": lambda at: search.sessions(r, Search(words=word(at))),
+        "by two words": lambda at: search.sessions(r, Search(words=f"{word(at)} {word(at)}")),
+        "by three words that meet nowhere": lambda at: search.sessions(r, Search(words=f"{word(at)} {word(at)} none")),
+        "by a word and a rare code": lambda at: search.sessions(r, Search(words=word(at), codes=(rare,))),
+        "by a word and a common code": lambda at: search.sessions(r, Search(words=word(at), codes=(common,))),
+        "by a word and a name": lambda at: search.sessions(r, Search(words=word(at), session="tenant-7/session-0000")),
+        "one session": lambda at: search.session(r, name(at)),
+        "its timeline": lambda at: timeline.timeline(r, name(at)),
+        f"timeline of {SHORT}": lambda _: timeline.timeline(r, SHORT),
+        f"timeline of {LONG}": lambda _: timeline.timeline(r, LONG),
+        f"timeline of {LONG}, only letters": lambda _: timeline.timeline(r, LONG, kinds=("letter",)),
+        f"requests of {LONG} to gemini": lambda _: timeline.requests(r, LONG, "gemini"),
+        "one request": lambda at: timeline.request(r, LONG, f"{LONG}-{at * 7 % 5000}"),
+        f"what led to a request of {LONG}": lambda _: timeline.led_to(r, f"{AGENT_TURNS}/0/0"),
+        f"items of {LONG}": lambda _: timeline.items(r, LONG),
+        f"items of a run of {LONG}": lambda at: timeline.items(r, LONG, f"r{at}"),
+        f"runs of {LONG}": lambda _: timeline.runs(r, LONG),
+        "letters": lambda _: timeline.letters(r),
+        "overview of an hour": lambda _: search.overview(r, now - 3_600_000, now),
+        "overview of a month": lambda _: search.overview(r, now - 30 * 86_400_000, now),
+    }
+    return index, found
+
+
+def measure_queries(sessions):
+    with tempfile.TemporaryDirectory() as directory:
+        index, found = queries(Path(directory), sessions)
+        for what, query in found.items():
+            took = []
+            for at in range(ROUNDS):
+                since = time.perf_counter()
+                query(at)
+                took.append((time.perf_counter() - since) * 1000)
+            median, p99 = statistics.median(took), statistics.quantiles(took, n=100)[98]
+            measure.report(
+                measure.Finding(
+                    what=f"viewer, {sessions:,} sessions: {what}",
+                    ours=percentiles(took),
+                    theirs=f"p50 {MEDIAN_MS} ms, p99 {P99_MS} ms",
+                    ratio=f"{max(median / MEDIAN_MS, p99 / P99_MS):.2f} of it",
+                    budget="at most 1",
+                    met=median <= MEDIAN_MS and p99 <= P99_MS,
+                )
+            )
+        index.close()
+
+
+def main():
+    parser = measure.arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=("follow", "queries"), default=("follow", "queries"))
+    parser.add_argument("--records", type=int, default=300_000)
+    parser.add_argument("--sessions", type=int, default=100_000)
+    options = parser.parse_args()
+    if "queries" in options.only:
+        measure_queries(options.sessions)
+    if "follow" in options.only:
+        measure.on_a_broker(lambda server, directory: follow(bench_worker.Bench(server, directory, options)))
+
+
+if __name__ == "__main__":
+    main()
