@@ -19,7 +19,7 @@ PUBLISHED = {
     "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
 }
 # Beside these our own.
-OURS = {"viewer.css", "viewer.js"}
+OURS = {"viewer.css", "viewer.js", "stream.css", "live.js"}
 
 
 def test_the_libraries_are_those_that_were_published():
