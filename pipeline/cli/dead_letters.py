@@ -7,8 +7,9 @@ once.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -258,7 +259,9 @@ async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> 
     letters: dict[str, Letter] = {}
     done: dict[str, str] = {}
     places = [TopicPartition(name, number) for number in numbers]
-    async for record in read_partitions(consumer, places, wanted.since, Progress()):
+    stretches = _stretches(places, wanted.places) if wanted.places else {}
+    places = [*stretches] if wanted.places else places
+    async for record in read_partitions(consumer, places, wanted.since, Progress(), stretches=stretches):
         try:
             why = names.decode(record.headers, DeadLetterHeaders)
         except (msgspec.ValidationError, UnicodeDecodeError) as error:
@@ -273,6 +276,17 @@ async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> 
         raise InputError("letter_unknown", f"there is no such letter: {', '.join(sorted(missing))}")
     found = [msgspec.structs.replace(letter, done=done.get(place, "")) for place, letter in letters.items()]
     return sorted(found, key=lambda letter: (letter.partition, letter.offset))
+
+
+def _stretches(partitions: Sequence[TopicPartition], places: Collection[str]) -> dict[TopicPartition, tuple[int, int]]:
+    """Where the letters at these places are, and the notes behind them, by partition."""
+    found = {}
+    for partition in partitions:
+        begins = f"{partition.partition}/"
+        offsets = [text.removeprefix(begins) for text in places if text.startswith(begins)]
+        if first := [int(offset) for offset in offsets if offset.isdecimal()]:
+            found[partition] = min(first), sys.maxsize
+    return found
 
 
 def _line(letter: Letter) -> str:
@@ -303,7 +317,9 @@ def _act(
         fail(InputError("letters_unnamed", "--record stands for one letter; name it"))
     given = None if record is None else mended(read_input(record))
     left = False
-    for letter, outcome in run_with_broker(config, lambda: _done(config, wanted, done, given)):
+    outcomes = run_with_broker(config, lambda: act_on_letters(config, wanted, done, given))
+    say(f"{sum(not why for _, why in outcomes)} letters {done}, {sum(bool(why) for _, why in outcomes)} left")
+    for letter, outcome in outcomes:
         left = left or bool(outcome)
         if as_lines:
             write_json({**letter.told(), **({"left": outcome} if outcome else {"done": done})})
@@ -312,8 +328,17 @@ def _act(
     raise SystemExit(int(Exit.UNUSABLE if left else Exit.CLEAN))
 
 
-async def _done(config: Config, wanted: Wanted, done: str, record: bytes | None) -> list[tuple[Letter, str]]:
-    """Do it for each letter that is wanted; each with why it was left, or nothing."""
+async def act_on_letters(
+    config: Config, wanted: Wanted, done: str, record: bytes | None = None
+) -> list[tuple[Letter, str]]:
+    """Have each letter that is wanted ``retried`` or ``dropped``; each with why it was left, or nothing.
+
+    ``record`` is written in place of what came in the one letter that is retried.
+
+    Raises:
+        InputError: there is no such letter, or no such topic.
+        BrokerError: no broker answers, or it refuses.
+    """
     async with reader(config) as consumer:
         letters = [letter for letter in await _found(consumer, config, wanted) if wanted.places or not letter.done]
         sessions: dict[tuple[int, bytes], Standing] = {}
@@ -339,5 +364,4 @@ async def _done(config: Config, wanted: Wanted, done: str, record: bytes | None)
             notes = qualified(DEAD_LETTERS, config.prefix)
             await producer.send_and_wait(notes, key=key, partition=letter.partition, headers=note_of(letter, done))
             outcomes.append((letter, ""))
-    say(f"{sum(not left for _, left in outcomes)} letters {done}, {sum(bool(left) for _, left in outcomes)} left")
     return outcomes

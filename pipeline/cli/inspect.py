@@ -15,6 +15,7 @@ from pipeline.cli.config import Since, broker_options, configured, wait_option
 from pipeline.cli.output import Exit, Progress, say, write_json
 from pipeline.errors import InputError
 from pipeline.settings import Config
+from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.event_state import EventStates
 from pipeline.stages.turn_state import TurnStates
@@ -104,7 +105,7 @@ async def _found(
     return found
 
 
-def as_json(topic: str, record: ConsumerRecord) -> dict[str, object]:
+def as_json(topic: str, record: ConsumerRecord | Record) -> dict[str, object]:
     """What is printed of a record; it takes one line, whatever the record holds."""
     return {
         "topic": topic,

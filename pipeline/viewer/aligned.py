@@ -33,7 +33,7 @@ _HOW: dict[str, How] = {
     "synthesised": "appeared",
 }
 # The lists of messages in bodies.
-_LISTS = ("messages", "input", "contents")
+LISTS = ("messages", "input", "contents")
 
 
 def session_until(records: Iterable[Record], key: bytes, cause: int, defaults: Defaults) -> Session | None:
@@ -194,7 +194,7 @@ class Aligned:
         """The places of the body's blocks, in order."""
         paths = [
             path
-            for name in _LISTS
+            for name in LISTS
             for at, item in enumerate(self._body.items(name))
             for path in _paths(f"{name}.{at}", item)
         ]
@@ -236,7 +236,7 @@ class Aligned:
         """What stands beside the messages, on both sides."""
         given = structs.asdict(self._setting) | {"observed": UNSET}
         known = {name: value for name, value in given.items() if value}
-        sent = {name: value for name, value in self._body.members.items() if name not in _LISTS}
+        sent = {name: value for name, value in self._body.members.items() if name not in LISTS}
         left = cell_of(msgspec.json.encode(known), path="", role="head")
         right = cell_of(msgspec.json.encode(sent), path="", role="head")
         return Row(left=structs.replace(left, fixes=self._head_marks), right=right if sent else None)

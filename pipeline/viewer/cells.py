@@ -218,3 +218,23 @@ def value_at(raw: bytes, path: str) -> tuple[bytes, str]:
         raw = below
         reached.append(step)
     return bytes(raw), ".".join(reached)
+
+
+# Of what is no text so many bytes are shown.
+_HEX_BYTES = 2048
+
+
+def as_text(data: bytes) -> str:
+    """A record's value for people: JSON on several lines, any other text as it is, bytes by their numbers."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        lines = (data[at : at + 16] for at in range(0, min(len(data), _HEX_BYTES), 16))
+        shown = [f"{at * 16:08x}  {line.hex(' '):47}  {_printable(line)}" for at, line in enumerate(lines)]
+        rest = [f"… {len(data) - _HEX_BYTES:,} more bytes"] if len(data) > _HEX_BYTES else []
+        return "\n".join([*shown, *rest])
+    return pretty(data) if text.lstrip()[:1] in {"{", "["} else text
+
+
+def _printable(line: bytes) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)

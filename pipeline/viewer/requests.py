@@ -1,0 +1,313 @@
+"""One published request as pages show it: its body, what it was made from, and what its provider's rules say of it.
+
+It is worked out anew from the session's turns, which takes as long as the history is. So what was asked for last is
+remembered, within bounds, and so are the sessions, since a switch to another target asks for the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Raw, Struct, structs, to_builtins
+
+from pipeline.cli.worker import session_defaults
+from pipeline.errors import InputError, ReknitError
+from pipeline.fixes import Fix
+from pipeline.history.readers import read as read_history
+from pipeline.registry import TARGETS
+from pipeline.rules import Violation, validate
+from pipeline.session import Session, normalize
+from pipeline.session.export import export
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.targets import Setting
+from pipeline.viewer import timeline
+from pipeline.viewer.aligned import LISTS, Aligned, session_until
+from pipeline.viewer.cells import items_of, members_of
+from pipeline.viewer.entries import Entry
+from pipeline.viewer.pages import VIEWER, Viewer
+from topics import AGENT_TURNS
+from topics.headers import RequestHeaders, decode
+from topics.records import TURN_RECORDS, HistoryRestored, TurnAppended
+
+# Of so many bytes it is remembered what was made from them, which takes a few times as many.
+_REMEMBERED_BYTES: Final = 24 << 20
+_REMEMBERED: Final = 16
+# Behind every record that a partition can hold.
+_LAST_OFFSET: Final = 2**43 - 1
+
+T = TypeVar("T")
+
+
+class _Published(Struct, frozen=True, kw_only=True):
+    """What the topics have of a request.
+
+    Attributes:
+        entry: its record in the index.
+        headers: what it says of itself.
+        body: its bytes; None where they are nowhere any more, and ``lost`` says why.
+        fixes: what no earlier request stood on, as it was published.
+        records: the records that it was made from, as far as they are there, and ``gone`` is how many are not.
+    """
+
+    entry: Entry
+    headers: RequestHeaders
+    body: bytes | None
+    lost: str
+    fixes: list[Fix]
+    records: list[Record]
+    gone: int
+
+
+class Request(_Published, frozen=True, kw_only=True):
+    """A published request, and what can be said of it.
+
+    Attributes:
+        aligned: both sides; where they could not be worked out anew, ``why`` says so in a sentence.
+        violations: what the rules have against the body; None where it is lost, or none are known for its target.
+        session: the session as it was when the request was made; None where that could not be worked out.
+    """
+
+    aligned: Aligned
+    why: str
+    violations: list[Violation] | None
+    session: Session | None
+
+
+class Recent(Generic[T]):
+    """What was made last, by its key, within bounds of number and bytes."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._kept: OrderedDict[object, tuple[T, int]] = OrderedDict()
+
+    def find(self, key: object) -> T | None:
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
+    def keep(self, key: object, value: T, size: int) -> None:
+        self._kept[key] = value, size
+        while len(self._kept) > self._most or sum(size for _, size in self._kept.values()) > self._most_bytes:
+            self._kept.popitem(last=False)
+
+
+class Requests:
+    """The requests that pages asked for last, and the sessions that they were made from."""
+
+    def __init__(self) -> None:
+        self._requests: Recent[Request] = Recent(_REMEMBERED, _REMEMBERED_BYTES)
+        self._sessions: Recent[Session | None] = Recent(_REMEMBERED // 4, _REMEMBERED_BYTES)
+        # A session makes one request at a time.
+        self._busy = threading.Lock()
+
+    async def find(self, viewer: Viewer, entry: Entry) -> Request:
+        """The request of an entry.
+
+        Raises:
+            web.HTTPNotFound: its record says nothing of itself.
+        """
+        # One that could not be worked out is tried again: what led to it may have been read by now.
+        if (known := self._requests.find(entry.place)) is not None and not known.why:
+            return known
+        value = await viewer.values.read(entry)
+        try:
+            headers = decode(value.headers, RequestHeaders)
+        except (msgspec.ValidationError, UnicodeDecodeError) as error:
+            raise web.HTTPNotFound from error
+        led_to = await asyncio.to_thread(timeline.led_to, viewer.index.reader, entry.cause)
+        # One that is certain is told of without a request, and is every target's or one's.
+        told = [each for each in led_to if each.kind == "fix" and each.request_id in {"", entry.request_id}]
+        told = [each for each in told if each.target in {"", entry.target}]
+        fixes = [_fix(found.value) for found in await viewer.values.read_many(told) if found.value is not None]
+        records, gone = await _records(viewer, entry, headers)
+        published = _Published(
+            entry=entry,
+            headers=headers,
+            body=value.value,
+            lost=value.lost,
+            fixes=fixes,
+            records=records,
+            gone=gone,
+        )
+        found = await asyncio.to_thread(self._work_out, viewer, published)
+        self._requests.keep(entry.place, found, len(value.value or b"") + _size(records))
+        return found
+
+    def _work_out(self, viewer: Viewer, read: _Published) -> Request:
+        headers, body = read.headers, read.body
+        session, aligned, why = None, None, _ANOTHER
+        for defaults in (session_defaults(viewer.config), _defaults_of(read)):
+            try:
+                with self._busy:
+                    session = self._session(read, defaults)
+                    done = None if session is None else session.request(headers.target)
+                    if session is not None and done is not None and done.sha256 == headers.body_sha256:
+                        aligned = Aligned.of_request(session.turns, done, session.setting, new=read.fixes)
+                        break
+            except ReknitError as error:
+                why = str(error)
+        if aligned is None:
+            turns, setting = ([], Setting()) if session is None else (session.turns, session.setting)
+            aligned = Aligned.by_position(turns, body or b"", headers.target, setting, read.fixes)
+            session = None
+            if read.gone:
+                why = f"{read.gone} of the records that led to this request are no longer there."
+        return Request(
+            **structs.asdict(read),
+            aligned=aligned,
+            why="" if session is not None else why,
+            violations=_violations(body, headers),
+            session=session,
+        )
+
+    def _session(self, read: _Published, defaults: Defaults) -> Session | None:
+        """The session under these defaults, as it was when the request was made."""
+        cause = read.entry.cause
+        key = cause, len(read.records), msgspec.json.encode(defaults)
+        found = self._sessions.find(key)
+        if found is None:
+            at = int(cause.rpartition("/")[2] or 0)
+            found = session_until(read.records, read.entry.session.encode(), at, defaults)
+            self._sessions.keep(key, found, _size(read.records))
+        return found
+
+
+def _defaults_of(read: _Published) -> Defaults:
+    """The worker's defaults as the request shows them, for a viewer that has another configuration."""
+    target = read.headers.target
+    named = Defaults(targets=(target,), model=read.headers.model or None)
+    shape = TARGETS[target].shape if target in TARGETS else None
+    if not isinstance(shape, str) or not read.body:
+        return named
+    members = members_of(read.body)
+    head = members | {name: Raw(b"[]") for name in LISTS if name in members}
+    try:
+        found = read_history(msgspec.json.encode(head), shape).conversation
+    except ReknitError:
+        return named
+    return structs.replace(
+        named,
+        params=found.params,
+        system=found.system if isinstance(found.system, str) else None,
+        tools=tuple(tool.raw if isinstance(tool.raw, Raw) else Raw(msgspec.json.encode(tool)) for tool in found.tools),
+    )
+
+
+_ANOTHER = (
+    "Worked out anew, its body is another one: the session's beginning is gone, or the worker had another version or "
+    "other defaults than this viewer."
+)
+REQUESTS: web.AppKey[Requests] = web.AppKey("requests", Requests)
+
+
+async def find_request(request: web.Request, name: str, request_id: str) -> Request:
+    """The request of this id in a session.
+
+    Raises:
+        web.HTTPNotFound: there is none.
+    """
+    viewer = request.app[VIEWER]
+    entry = await asyncio.to_thread(timeline.request, viewer.index.reader, name, request_id)
+    if entry is None:
+        raise web.HTTPNotFound
+    return await request.app[REQUESTS].find(viewer, entry)
+
+
+async def _records(viewer: Viewer, entry: Entry, headers: RequestHeaders) -> tuple[list[Record], int]:
+    """What the session's log has for a request, and how many records of it are gone.
+
+    What a parked session was released with comes later than the place where it took effect, so all of it is read.
+    """
+    place = entry.cause.rpartition("/")[0]
+    if not place.startswith(f"{AGENT_TURNS}/"):
+        return [], 0
+    until = f"{place}/{_LAST_OFFSET}"
+    entries = await asyncio.to_thread(timeline.turns_until, viewer.index.reader, entry.session, until)
+    first = 0 if headers.first is UNSET else headers.first
+    cause = int(entry.cause.rpartition("/")[2])
+    wanted = [each for each in entries if first <= each.offset and (each.offset <= cause or each.kind == "released")]
+    values = await viewer.values.read_many(wanted)
+    gone = sum(bool(value.lost) for value in values)
+    return [
+        Record(
+            partition=each.partition,
+            offset=each.offset,
+            key=each.session.encode(),
+            value=value.value,
+            headers=value.headers,
+            timestamp=each.time_ms,
+        )
+        for each, value in zip(wanted, values, strict=True)
+        if not value.lost
+    ], gone
+
+
+def case_of(found: Request) -> bytes:
+    """The request as a case for ``reknit test``: its history, whom it is for, and the body that it must become.
+
+    The messages are as they came, or as the session's export has them, whichever gives the published body. Where
+    neither does (the target reads of a message what no history can say), the case expects nothing but the promises.
+
+    Raises:
+        InputError: the session could not be worked out.
+    """
+    session, target = found.session, found.headers.target
+    if session is None:
+        raise InputError("not_worked_out", found.why)
+    document = export(found.entry.session, session).document
+    policy = to_builtins(session.policy)
+    name = f"{found.entry.session} {found.headers.request_id[:12]}"
+    for messages in (_as_they_came(found.records), document.messages):
+        given = msgspec.json.encode(structs.replace(document, messages=messages))
+        try:
+            done = normalize(given, to=target, policy=policy)
+        except ReknitError:
+            continue
+        if done.sha256 == found.headers.body_sha256:
+            body = done.unjudged
+            expect = body.decode() if TARGETS[target].text else Raw(body)
+            wanted = {"expect": expect, "fixes": [fix.code for fix in done.fixes]}
+            break
+    else:
+        wanted = {}
+    given = to_builtins(structs.replace(document, messages=messages), builtin_types=(Raw,))
+    return msgspec.json.encode({"name": name, "to": target, "policy": policy, **given, **wanted})
+
+
+def _as_they_came(records: Iterable[Record]) -> list[Raw]:
+    """The messages of a log that was never rewound, in whatever shape they came."""
+    messages: list[Raw] = []
+    for record in records:
+        try:
+            event = TURN_RECORDS.decode(record.value or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(event, TurnAppended):
+            messages.append(event.message)
+        elif isinstance(event, HistoryRestored):
+            messages = items_of(event.messages)
+    return messages
+
+
+def _fix(record: bytes) -> Fix:
+    """The fix that a record tells of."""
+    return msgspec.json.decode(record, type=Fix)
+
+
+def _violations(body: bytes | None, headers: RequestHeaders) -> list[Violation] | None:
+    try:
+        return None if body is None else validate(body, headers.target, headers.model or None)
+    except ReknitError:  # a target that only the worker knows
+        return None
+
+
+def _size(records: Sequence[Record]) -> int:
+    return sum(len(record.value or b"") for record in records)

@@ -1,0 +1,229 @@
+"""A session's pages: its timeline by parts, a request of it side by side, a record as it came, and its exports."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from pipeline._version import __version__
+from pipeline.cli.inspect import as_json
+from pipeline.stages.base import Record
+from pipeline.viewer import timeline
+from pipeline.viewer.cells import as_text
+from pipeline.viewer.entries import Entry
+from pipeline.viewer.pages import VIEWER, Viewer, is_part, page, session_of, session_path
+from pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
+from pipeline.viewer.search import SessionRow, session
+from topics import SESSION_ITEMS
+
+# Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
+VIEWS: Final = {
+    "": (
+        *("opened", "turn", "restored", "rewound", "wanted", "closed", "released", "answered", "large", "unreadable"),
+        *("request", "fix", "rejection", "refused", "letter", "note", "exit", "turn/diagnosis"),
+    ),
+    "turns": ("opened", "turn", "restored", "rewound", "wanted", "closed", "released", "answered", "large"),
+    "requests": ("request",),
+    "fixes": ("fix",),
+    "refused": ("rejection", "refused", "letter", "note", "unreadable"),
+}
+_ENTRIES: Final = 40
+# Blocks of a request that a page shows at once.
+_ROWS: Final = 60
+# Records that an export holds in memory at a time.
+_AT_ONCE: Final = 200
+# Before every entry that there is.
+_BEGINNING: Final = "0-0"
+
+
+def setup(app: web.Application) -> None:
+    app[REQUESTS] = Requests()
+
+
+async def _known(viewer: Viewer, name: str) -> SessionRow:
+    found = await asyncio.to_thread(session, viewer.index.reader, name)
+    if found is None:
+        raise web.HTTPNotFound
+    return found
+
+
+async def _timeline(request: web.Request) -> web.Response:
+    viewer, name, query = request.app[VIEWER], session_of(request), request.query
+    view, target = query.get("view", ""), query.get("target", "")
+    if view not in VIEWS:
+        raise web.HTTPNotFound
+    row = await _known(viewer, name)
+    before, after = query.get("before", ""), query.get("after", "")
+    part = await asyncio.to_thread(
+        timeline.timeline, viewer.index.reader, name, before=before, after=after, kinds=VIEWS[view], limit=_ENTRIES
+    )
+    return page(
+        request,
+        "_timeline.html" if is_part(request) else "session.html",
+        row=row,
+        view=view,
+        views=[*VIEWS],
+        target=target,
+        entries=[each for each in part.entries if not target or each.target in {"", target}],
+        before=part.before if not after or not is_part(request) else "",
+        after=part.after if not before or not is_part(request) else "",
+        is_newest=not part.after,
+    )
+
+
+async def _request(request: web.Request) -> web.Response:
+    viewer, name, query = request.app[VIEWER], session_of(request), request.query
+    found = await find_request(request, name, request.match_info["id"])
+    aligned, sought = found.aligned, -1
+    end = _number(query.get("before", ""), len(aligned))
+    start = max(0, end - _ROWS)
+    if query.get("after"):
+        start = _number(query["after"], 0)
+        end = start + _ROWS
+    elif query.get("at"):
+        sought = aligned.number_of(query["at"])
+        if sought >= 0:
+            start, end = max(0, sought - _ROWS // 2), sought + _ROWS // 2
+    end = min(end, len(aligned))
+    here = session_path(name, "requests", found.headers.request_id)
+    rows = await asyncio.to_thread(aligned.rows, start, end)
+    more: dict[str, Any] = {
+        "here": here,
+        "rows": rows,
+        "start": start,
+        "end": end,
+        "count": len(aligned),
+        "sought": sought,
+    }
+    if is_part(request):
+        return page(request, "_rows.html", **more, up="after" not in query, down="after" in query)
+    beside = await asyncio.to_thread(timeline.led_to, viewer.index.reader, found.entry.cause)
+    earlier = await asyncio.to_thread(
+        timeline.requests,
+        viewer.index.reader,
+        name,
+        target=found.headers.target,
+        before=f"{found.entry.time_ms}-{found.entry.number}",
+        limit=1,
+    )
+    return page(
+        request,
+        "request.html",
+        **more,
+        up=True,
+        down=True,
+        name=name,
+        found=found,
+        headers=found.headers,
+        head=await asyncio.to_thread(aligned.head),
+        marks=aligned.marks,
+        targets={each.target: each.request_id for each in beside if each.kind == "request" and each.session == name},
+        earlier=earlier.entries[0].request_id if earlier.entries else "",
+        size=found.entry.size if found.body is None else len(found.body),
+    )
+
+
+def _number(text: str, otherwise: int) -> int:
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else otherwise
+
+
+async def _body(request: web.Request) -> web.Response:
+    found = await find_request(request, session_of(request), request.match_info["id"])
+    if found.body is None:
+        raise web.HTTPGone
+    return web.Response(body=found.body, headers=_download(f"{found.headers.request_id}.txt"))
+
+
+async def _case(request: web.Request) -> web.Response:
+    found = await find_request(request, session_of(request), request.match_info["id"])
+    case = await asyncio.to_thread(case_of, found)
+    return web.Response(body=case + b"\n", headers=_download(f"{found.headers.request_id}.jsonl"))
+
+
+async def _record(request: web.Request) -> web.Response:
+    viewer, name = request.app[VIEWER], session_of(request)
+    place = "/".join(request.match_info[part] for part in ("topic", "partition", "offset"))
+    entry = await asyncio.to_thread(timeline.entry_at, viewer.index.reader, place)
+    if entry is None or entry.session != name:
+        raise web.HTTPNotFound
+    value = await viewer.values.read(entry)
+    return page(
+        request,
+        "record.html",
+        name=name,
+        entry=entry,
+        value=value,
+        shown_value=None if value.value is None else as_text(value.value),
+        headers=[(key, data.decode("utf-8", "replace")) for key, data in value.headers],
+        led_to=await asyncio.to_thread(timeline.led_to, viewer.index.reader, place),
+    )
+
+
+# Exports.
+
+
+async def _export(request: web.Request) -> web.StreamResponse:
+    viewer, name = request.app[VIEWER], session_of(request)
+    await _known(viewer, name)
+    answer = web.StreamResponse(headers=_download(f"{name}.json"))
+    await answer.prepare(request)
+    begins = msgspec.json.encode({"session": name, "written_by": f"reknit {__version__}"})
+    await answer.write(begins[:-1] + b', "records": [')
+    separator = b"\n"
+    async for entries in _all_entries(viewer, name):
+        lines = []
+        for entry, value in zip(entries, await viewer.values.read_many(entries), strict=True):
+            record = Record(
+                partition=entry.partition,
+                offset=entry.offset,
+                key=None,
+                value=value.value,
+                headers=value.headers,
+                timestamp=entry.time_ms,
+            )
+            lost = {"lost": value.lost} if value.lost else {}
+            lines.append(msgspec.json.encode({"partition": entry.partition, **as_json(entry.topic, record), **lost}))
+        await answer.write(separator + b",\n".join(lines))
+        separator = b",\n"
+    await answer.write(b"\n]}\n")
+    await answer.write_eof()
+    return answer
+
+
+async def _all_entries(viewer: Viewer, name: str) -> AsyncIterator[list[Entry]]:
+    """A session's turns, requests, fixes and letters by time, then its items in the order of their log."""
+    reader, after = viewer.index.reader, _BEGINNING
+    while after:
+        part = await asyncio.to_thread(timeline.timeline, reader, name, after=after, kinds=VIEWS[""], limit=_AT_ONCE)
+        after = part.after
+        if found := [entry for entry in part.entries if entry.topic != SESSION_ITEMS]:
+            yield found
+    place = f"{SESSION_ITEMS}/0/0"
+    while found := await asyncio.to_thread(timeline.items, reader, name, after=place, limit=_AT_ONCE):
+        yield found
+        place = found[-1].place
+
+
+def _download(name: str) -> dict[str, str]:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[-100:].lstrip(".")
+    return {
+        "Content-Type": "application/octet-stream",
+        "Content-Disposition": f'attachment; filename="{plain}"',
+        "Cache-Control": "no-store",
+    }
+
+
+_SESSION, _REQUEST = "/sessions/{name}", "/sessions/{name}/requests/{id}"
+routes = [
+    web.get(_SESSION, _timeline),
+    web.get(f"{_SESSION}/export", _export),
+    web.get(f"{_SESSION}/records/{{topic}}/{{partition}}/{{offset}}", _record),
+    web.get(_REQUEST, _request),
+    web.get(f"{_REQUEST}/body", _body),
+    web.get(f"{_REQUEST}/case", _case),
+]

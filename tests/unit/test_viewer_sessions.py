@@ -1,0 +1,294 @@
+"""The pages of a session, of its requests and of dead letters, as a browser is given them."""
+
+import html
+import json
+import re
+from collections import Counter
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urljoin
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+
+import pipeline
+from pipeline.cli.cases import test_command as reknit_test
+from pipeline.stages.base import Record
+from pipeline.stages.defaults import Defaults
+from pipeline.viewer import letters
+from pipeline.viewer import requests as viewed
+from pipeline.viewer.pages import session_path
+from tests.browser import HOSTILE
+from tests.build import called, result, rounds, said, user
+from tests.published import OPENED, appended
+from tests.viewing import Topics, served
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+
+FLEET = Path(pipeline.__file__).parent / "demo" / "fleet" / "histories.jsonl"
+HISTORIES = [json.loads(line) for line in FLEET.read_text().splitlines()]
+BROKEN = (user("Run."), called("a"), user("Wait.", result("a")), said("Yes."), user("Go.", result("x")))
+TOOLS = [{"name": "ls", "input_schema": {"type": "object"}}]
+TORN = b'{"type": "turn.appended", "message": {"role": "assistant", "content": "Good mor'
+
+
+@asynccontextmanager
+async def pages_of(topics, tmp_path, **options):
+    """Something that asks for pages by their addresses and gives status and text."""
+    async with served(topics, tmp_path / "index", **options) as url, aiohttp.ClientSession() as http:
+
+        async def ask(path, *, part=False, post=None):
+            headers = {"HX-Request": "true"} if part else {}
+            asked = http.get if post is None else http.post
+            more = {} if post is None else {"data": post, "allow_redirects": False}
+            async with asked(urljoin(url, path), headers=headers, **more) as answer:
+                return answer.status, await answer.text()
+
+        yield ask
+
+
+def of_fleet(*targets):
+    """The demo's histories; those that name no targets are for these."""
+    topics = Topics(Defaults(targets=targets or ("anthropic",)))
+    for told in HISTORIES:
+        for feed in told["feed"]:
+            if feed["to"] != AGENT_TURNS:
+                continue
+            for record in feed.get("records", ()):
+                topics.put(AGENT_TURNS, told["session"], record)
+            if "text" in feed:
+                topics.put(AGENT_TURNS, told["session"], feed["text"].encode())
+    return topics
+
+
+def of(session, *messages, **opened):
+    topics = Topics(opened.pop("defaults", None))
+    topics.put_turns(session, {**OPENED, **opened}, *appended(*messages))
+    return topics
+
+
+def requests_of(topics):
+    return [(each.key.decode(), {name: value.decode() for name, value in each.headers}) for each in requests(topics)]
+
+
+def requests(topics):
+    return topics.logs[PROVIDER_REQUESTS, 0]
+
+
+def fixes_on(page):
+    """The fixes that stand at blocks, by code."""
+    marks = re.findall(r'<span class="tag (?:lossy|lossless|observed)">\w+</span> <a href="/explain/(\w+)">', page)
+    return Counter(marks)
+
+
+@pytest.mark.parametrize("targets", [("anthropic", "openai-chat", "gemini"), ("claude-cli", "codex-cli", "cascade")])
+async def test_every_request_of_the_demo_stands_side_by_side_with_its_fixes(targets, tmp_path):
+    topics = of_fleet(*targets)
+    async with pages_of(topics, tmp_path) as ask:
+        for name in {name for name, _ in requests_of(topics)}:
+            status, page = await ask(session_path(name))
+            assert status == 200, page
+        for name, headers in requests_of(topics):
+            status, page = await ask(session_path(name, "requests", headers["request-id"]))
+            assert status == 200, page
+            assert 'role="note"' not in page
+            assert fixes_on(page).total() == int(headers["fixes"]), headers
+            assert headers["body-sha256"] in page
+
+
+async def test_a_request_is_a_case_that_passes(tmp_path):
+    topics = of_fleet("anthropic", "openai-chat", "codex-cli")
+    last = {(name, headers["target"]): headers["request-id"] for name, headers in requests_of(topics)}
+    async with pages_of(topics, tmp_path) as ask:
+        cases = [(await ask(session_path(name, "requests", id_, "case")))[1] for (name, _), id_ in last.items()]
+    assert all("expect" in json.loads(case) for case in cases)
+    ran = CliRunner().invoke(reknit_test, input="".join(cases))
+    assert ran.stderr.splitlines()[-1] == f"{len(cases)} passed, 0 failed, 0 cannot be used"
+
+
+async def test_a_page_says_what_is_known_of_a_request(tmp_path):
+    topics = of("s1", *BROKEN, targets=["anthropic", "openai-chat"], tools=TOOLS)
+    (_, first), *_, (_, headers), (_, other) = requests_of(topics)
+    async with pages_of(topics, tmp_path) as ask:
+        _, page = await ask(session_path("s1", "requests", headers["request-id"]))
+    text = " ".join(html.unescape(re.sub("<[^>]+>", " ", page)).split())
+    for said_of_it in (
+        f"Made for {headers['cause']} turn at",
+        f"SHA-256 {headers['body-sha256']}",
+        "Model claude-sonnet-4-5",
+        "lossy result_orphan new a result that answers no call was left out",
+        "lossless result_moved a tool result was moved back to directly after its call",
+        "by the rules of anthropic, which have nothing against it",
+    ):
+        assert said_of_it in text
+    assert session_path("s1", "requests", other["request-id"]) in page  # the switch between targets
+    assert f"a={first['request-id']}" not in page
+    share = 100 * int(headers["prefix-bytes"]) / len(requests(topics)[-2].value)
+    assert f"{share:.1f} %" in text
+
+
+async def test_a_breach_that_is_published_is_named(tmp_path):
+    image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+    topics = of("s1", user("Look."), called("a"), user(result("a", [image])), tools=TOOLS)
+    async with pages_of(topics, tmp_path) as ask:
+        _, page = await ask(session_path("s1", "requests", requests_of(topics)[-1][1]["request-id"]))
+    assert re.findall(r'<span class="tag warn">(\w+)</span> <a href="/explain/([\w-]+)">', page) == [
+        ("soft", "ANT-31c")
+    ]
+
+
+async def test_a_long_history_comes_by_parts_and_is_worked_out_once(tmp_path, monkeypatch):
+    worked_out, until = [], viewed.session_until
+    monkeypatch.setattr(viewed, "session_until", lambda *given: worked_out.append(request_id) or until(*given))
+    topics = of("s1", *rounds(60), user("Last."))
+    request_id = requests_of(topics)[-1][1]["request-id"]
+    way, numbers = session_path("s1", "requests", request_id), []
+    async with pages_of(topics, tmp_path) as ask:
+        part = False
+        while way:
+            _, page = await ask(way, part=part)
+            numbers = [*map(int, re.findall(r'id="row-(\d+)"', page)), *numbers]
+            assert ("<html" in page) is not part
+            earlier = re.search(r'hx-get="([^"]*before=[^"]*)"', page)
+            way, part = earlier and html.unescape(earlier[1]), True
+        _, page = await ask(session_path("s1", "requests", request_id, at="messages.100.content.0"))
+    assert numbers == list(range(241))
+    assert worked_out == [request_id]
+    assert 'id="at"' in page
+    assert "before=" in page
+    assert "after=" in page
+
+
+async def test_a_timeline_comes_by_parts(tmp_path):
+    topics = of("s1", *rounds(30))
+    seen, way = [], session_path("s1", view="turns")
+    async with pages_of(topics, tmp_path) as ask:
+        while way:
+            _, page = await ask(way, part=bool(seen))
+            seen = [*re.findall(r"/records/agent.turns.v1/0/(\d+)", page), *seen]
+            earlier = re.search(r'hx-get="([^"]*before=[^"]*)"', page)
+            way = earlier and html.unescape(earlier[1])
+        _, first = await ask(session_path("s1", view="turns", after="0-0"))
+        assert (await ask(session_path("s1", before="nonsense")))[0] == 400
+        assert (await ask(session_path("s1", view="nonsense")))[0] == 404
+    assert seen == [str(offset) for offset in range(121)]
+    assert re.findall(r"/records/agent.turns.v1/0/(\d+)", first)[0] == "0"
+
+
+async def test_where_the_beginning_is_gone_both_sides_stand_by_position(tmp_path):
+    topics = of("s1", *BROKEN)
+    del topics.logs[AGENT_TURNS, 0][1:3]
+    name, headers = requests_of(topics)[-1]
+    async with pages_of(topics, tmp_path) as ask:
+        status, page = await ask(session_path(name, "requests", headers["request-id"]))
+        assert (await ask(session_path(name, "requests", headers["request-id"], "case")))[0] == 400
+    assert status == 200
+    assert "Worked out anew, its body is another one" in page
+    assert fixes_on(page)
+
+
+async def test_an_export_has_every_record_of_its_session(tmp_path):
+    topics = of_fleet("anthropic", "openai-chat")
+    async with pages_of(topics, tmp_path) as ask:
+        for name in ("two-targets", "poison"):
+            found = json.loads((await ask(session_path(name, "export")))[1])
+            wanted = {
+                (topic, record.offset)
+                for (topic, _), log in topics.logs.items()
+                for record in log
+                if record.key == name.encode()
+                and topic in {AGENT_TURNS, PROVIDER_REQUESTS, HISTORY_FIXES, DEAD_LETTERS, SESSION_ITEMS}
+            }
+            assert found["session"] == name
+            assert {(each["topic"], each["offset"]) for each in found["records"]} == wanted
+            assert len(found["records"]) == len(wanted)
+
+
+async def test_a_letter_says_why_and_what_it_holds(tmp_path):
+    topics = of("s1", user("Hi."))
+    topics.put(AGENT_TURNS, "s1", TORN)
+    topics.put(AGENT_TURNS, "s1", b"\xff\x00bytes", headers=[("producer", b"agent/1")])
+    async with pages_of(topics, tmp_path) as ask:
+        _, listed = await ask("/letters?session=s1")
+        assert re.findall(r'href="(/letters/[\d/]+)"', listed) == ["/letters/0/1", "/letters/0/0"]
+        _, none = await ask("/letters?code=rejected")
+        assert "No dead letter fits." in none
+        _, torn = await ask("/letters/0/0")
+        assert "not JSON" in torn
+        assert html.escape(TORN.decode()).replace("&quot;", "&#34;") in torn
+        _, binary = await ask("/letters/0/1")
+        assert "00000000  ff 00 62 79 74 65 73" in binary
+        assert "agent/1" in binary
+        assert (await ask("/letters/0/7"))[0] == 404
+        assert (await ask("/letters/0/x"))[0] == 404
+        token = re.search(r'name="X-Reknit-Token" content="([^"]*)"', torn)[1]
+        status, refused = await ask("/letters/0/0/retry", post={"token": token})
+        assert (status, "this viewer only reads" in refused) == (400, True)
+        assert '<form method="post"' not in torn
+
+
+async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeypatch):
+    asked = []
+
+    async def act(_config, wanted, done):
+        asked.append((wanted.places, done))
+        return [(None, "it has no key, so nobody knows whose it is" if len(asked) > 1 else "")]
+
+    monkeypatch.setattr(letters, "act_on_letters", act)
+    topics = of("s1", user("Hi."))
+    topics.put(AGENT_TURNS, "s1", TORN)
+    async with pages_of(topics, tmp_path, allow_retry=True) as ask:
+        assert (await ask("/letters/0/0/retry", post={}))[0] == 403
+        assert (await ask("/letters/0/0/retry"))[0] == 405
+        _, page = await ask("/letters/0/0")
+        token = re.search(r'name="token" value="([^"]*)"', page)[1]
+        _, done = await ask("/letters/0/0/retry", post={"token": token})
+        _, left = await ask("/letters/0/0/retry", post={"token": token})
+        assert (await ask("/letters/0/9/retry", post={"token": token}))[0] == 404
+    assert "It was written to its session&#39;s log again." in done
+    assert "It was left: it has no key" in left
+    assert asked == [(frozenset({"0/0"}), "retried")] * 2
+
+
+async def test_a_parked_session_is_marked(tmp_path):
+    topics = of("s1", user("Hi."), defaults=Defaults(on_dead_letter="park"))
+    topics.put(AGENT_TURNS, "s1", TORN)
+    async with pages_of(topics, tmp_path) as ask:
+        assert '<span class="tag warn">parked</span>' in (await ask(session_path("s1")))[1]
+
+
+NAMES = ("a/b c", "..", "~x", "é\u202e?&#%2F", "<script>alert('ran')</script>")
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_whatever_a_session_is_called_and_says_is_text(name, tmp_path):
+    topics = of(name, *(user(words) for words in HOSTILE), said(*HOSTILE), user("Go.", result("x", HOSTILE[0])))
+    topics.put(AGENT_TURNS, name, json.dumps({"type": "turn.appended", "message": 5, "x": HOSTILE}).encode())
+    _, headers = requests_of(topics)[-1]
+    ways = [
+        session_path(name),
+        session_path(name, view="fixes"),
+        session_path(name, "requests", headers["request-id"]),
+        session_path(name, "records", AGENT_TURNS, "0", "1"),
+        "/letters",
+        "/letters/0/0",
+    ]
+    async with pages_of(topics, tmp_path) as ask:
+        for way in ways:
+            status, page = await ask(way)
+            assert status == 200, way
+            main = page.partition("<main")[2].partition("</main>")[0]
+            assert not re.search(r"<(script|img|svg|iframe|style|base|meta)\b", main), way
+            assert "javascript:" not in "".join(re.findall(r'href="[^"]*"', main))
+        assert (await ask(session_path(name, "requests", "0" * 32)))[0] == 404
+        assert (await ask(session_path(name, "records", AGENT_TURNS, "0", "999")))[0] == 404
+        assert (await ask(session_path("another", "records", AGENT_TURNS, "0", "1")))[0] == 404
+        assert (await ask(session_path("another")))[0] == 404
+
+
+async def test_a_request_that_says_nothing_of_itself_has_no_page(tmp_path):
+    topics = of("s1", user("Hi."))
+    topics.put_raw(PROVIDER_REQUESTS, Record(partition=0, offset=1, key=b"s1", value=b"{}", timestamp=1))
+    async with pages_of(topics, tmp_path) as ask:
+        assert (await ask(session_path("s1")))[0] == 200
+        assert (await ask(session_path("s1", "records", PROVIDER_REQUESTS, "0", "1")))[0] == 200
