@@ -9,9 +9,9 @@ from aiohttp import web
 
 from pipeline.cli.dead_letters import Wanted, act_on_letters
 from pipeline.errors import InputError
-from pipeline.viewer import timeline
 from pipeline.viewer.cells import as_text
-from pipeline.viewer.entries import Entry
+from pipeline.viewer.index import timeline
+from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.pages import VIEWER, page
 from topics import DEAD_LETTERS
 from topics.headers import ERROR_PREFIX

@@ -27,10 +27,10 @@ from pipeline.session.export import export
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.targets import Setting
-from pipeline.viewer import timeline
 from pipeline.viewer.aligned import LISTS, Aligned, session_until
 from pipeline.viewer.cells import items_of, members_of
-from pipeline.viewer.entries import Entry
+from pipeline.viewer.index import timeline
+from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.pages import VIEWER, Viewer
 from topics import AGENT_TURNS
 from topics.headers import RequestHeaders, decode

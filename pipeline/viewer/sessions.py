@@ -13,12 +13,12 @@ from aiohttp import web
 from pipeline._version import __version__
 from pipeline.cli.inspect import as_json
 from pipeline.stages.base import Record
-from pipeline.viewer import timeline
 from pipeline.viewer.cells import as_text
-from pipeline.viewer.entries import Entry
+from pipeline.viewer.index import timeline
+from pipeline.viewer.index.entries import Entry
+from pipeline.viewer.index.search import SessionRow, session
 from pipeline.viewer.pages import VIEWER, Viewer, is_part, page, session_of, session_path
 from pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
-from pipeline.viewer.search import SessionRow, session
 from topics import SESSION_ITEMS
 
 # Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
