@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp.test_utils import make_mocked_request
 
 from pipeline.config import load_config
+from pipeline.viewer import explain, playground
 from pipeline.viewer.guard import HEADER, Guard
 from pipeline.viewer.pages import Viewer, templates
 from pipeline.viewer.server import application, serving
@@ -29,7 +30,8 @@ async def asking(**given):
             **given,
         }
     )
-    async with serving(application(viewer), "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+    app = application(viewer, pages=(explain, playground))
+    async with serving(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
 
         async def get(path, form=None, *, part=False):
             headers = {HEADER: token} | ({"HX-Request": "true"} if part else {})

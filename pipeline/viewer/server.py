@@ -19,7 +19,7 @@ from aiohttp.typedefs import Handler
 from pipeline.errors import BrokerError, InputError, ReknitError
 from pipeline.objects import open_objects
 from pipeline.settings import Config
-from pipeline.viewer import explain, letters, overview, playground, sessions
+from pipeline.viewer import explain, letters, overview, playground, sessions, streams
 from pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, local
 from pipeline.viewer.index.follow import Follower, open_index
 from pipeline.viewer.index.values import Values
@@ -31,13 +31,15 @@ log = logging.getLogger("reknit.viewer")
 LARGEST_BODY = 16 * 1024 * 1024
 _STOP_SECONDS = 2.0
 # The modules of pages, each with the routes to its own.
-_PAGES: tuple[Any, ...] = (overview, explain, playground, sessions, letters)
+_PAGES: tuple[Any, ...] = (overview, sessions, streams, letters, playground, explain)
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _BOUND = {"Cache-Control": "no-store", **BINDING}
 
 
-def application(viewer: Viewer, routes: Iterable[web.RouteDef] = ()) -> web.Application:
-    """The viewer's application; ``routes`` are beside those of its own pages, and come first."""
+def application(
+    viewer: Viewer, routes: Iterable[web.RouteDef] = (), *, pages: Iterable[Any] = _PAGES
+) -> web.Application:
+    """The viewer's application; ``routes`` are beside those of the modules of its pages, and come first."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -47,7 +49,7 @@ def application(viewer: Viewer, routes: Iterable[web.RouteDef] = ()) -> web.Appl
     app[VIEWER] = viewer
     app.on_response_prepare.append(_bind)
     app.add_routes([*routes, *_ROUTES])
-    for module in _PAGES:
+    for module in pages:
         app.add_routes(module.routes)
         # What a module keeps from page to page, it puts into the application itself.
         getattr(module, "setup", lambda _app: None)(app)

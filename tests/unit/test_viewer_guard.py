@@ -54,7 +54,7 @@ async def asked(**options):
         follower=None,
         values=None,
     )
-    app = application(viewer, ROUTES)
+    app = application(viewer, ROUTES, pages=())
     app[DONE] = []
     async with serving(app, LOCAL, 0) as url, aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
 
