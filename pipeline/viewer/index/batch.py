@@ -129,7 +129,7 @@ class Batch:
         self._sums: dict[int, _Sum] = {}
         self._runs: dict[tuple[int, str], _Run] = {}
         self._counters: Counter[tuple[int, int, str, str, str, str]] = Counter()
-        # What becomes a row, by its place: the entry and its words. A completed item's deltas become one of them.
+        # What becomes a row, by its place: the entry and its words. An ended item's deltas become one of them.
         self._rows: dict[int, tuple[int, Entry, str]] = {}
         self._deltas: defaultdict[tuple[int, str], list[Entry]] = defaultdict(list)
         self._folded: dict[tuple[int, str], int] = {}
@@ -204,18 +204,17 @@ class Batch:
             self._deltas[item].append(entry)
             return
         words = entry.words
-        if kind == COMPLETED:
+        # What was withdrawn stays readable too: a page shows it as that.
+        if kind in {COMPLETED, RETRACTED}:
             text = self._fold(item, entry)
             if text:
                 words, entry = text, structs.replace(entry, summary=line(text))
-        elif kind == RETRACTED:
-            self._drop_deltas(item)
         self._rows[place] = session, entry, words[:WORDS]
         self._add_up(self._sums[session], entry)
 
-    def _fold(self, item: tuple[int, str], completed: Entry) -> str:
-        """Make one of a completed item's deltas, unless its last record has the text; what they add up to."""
-        if _decode_told(completed.value or b"{}").text is not None:
+    def _fold(self, item: tuple[int, str], last: Entry) -> str:
+        """Make one of an ended item's deltas, unless its last record has the text; what they add up to."""
+        if _decode_told(last.value or b"{}").text is not None:
             self._drop_deltas(item)
             return ""
         deltas = [*self._written(item), *self._deltas.pop(item, ())]
