@@ -8,7 +8,7 @@ from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.viewer.index.entries import entry_of
 from pipeline.viewer.pages import templates
-from pipeline.viewer.screen import TEXT, Screen
+from pipeline.viewer.streams.screen import TEXT, Screen
 from topics import PROVIDER_EVENTS, SESSION_ITEMS
 
 START = {"type": "item/started", "item_id": "a", "item_type": "text"}

@@ -5,7 +5,7 @@ from browser import HOSTILE
 from msgspec import structs
 from stream_pages import CALL, START, Rows, answer, completed, delta, entries, html_of, recorded, screen_of, shown
 
-from pipeline.viewer.screen import DEEPEST, TEXT, Screen
+from pipeline.viewer.streams.screen import DEEPEST, TEXT, Screen
 
 
 def told(row):

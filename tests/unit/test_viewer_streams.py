@@ -56,8 +56,7 @@ async def served(tmp_path):
         values=InMemory(index.reader, topics),
     )
     try:
-        app = application(viewer)
-        async with serving(app, "127.0.0.1", 0) as url:
+        async with serving(application(viewer), "127.0.0.1", 0) as url:
             yield Served(url, index, follower, topics.logs[SESSION_ITEMS, 0])
     finally:
         index.close()

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from pipeline.viewer.index.entries import Entry as IndexEntry
-from pipeline.viewer.stream_rows import StreamRow, laid_out, text_of
+from pipeline.viewer.streams.rows import StreamRow, laid_out, text_of
 from topics.items import (
     AgentError,
     AgentUnrecognized,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from pipeline.viewer.index.entries import FORGOTTEN, Entry
-from pipeline.viewer.screen import Change, Screen
+from pipeline.viewer.streams.screen import Change, Screen
 from topics import SESSION_ITEMS
 
 # Messages that wait for one browser at most, and their bytes.

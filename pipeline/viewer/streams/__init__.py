@@ -16,10 +16,10 @@ from pipeline.pages import shown
 from pipeline.viewer.index import search, timeline
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.store import Reader
-from pipeline.viewer.live import NOWHERE, Live, Message, Position, Viewing, position_of
 from pipeline.viewer.pages import VIEWER, Viewer, page, session_of, session_path
-from pipeline.viewer.screen import TEXT, Change, Screen
-from pipeline.viewer.stream_rows import StreamRow
+from pipeline.viewer.streams.live import NOWHERE, Live, Message, Position, Viewing, position_of
+from pipeline.viewer.streams.rows import StreamRow
+from pipeline.viewer.streams.screen import TEXT, Change, Screen
 from topics import SESSION_ITEMS
 
 LIVE: web.AppKey[Live] = web.AppKey("live", Live)
