@@ -21,8 +21,12 @@ from pipeline.errors import ReknitError
     metavar="HOST:PORT,…",
     help="Use this broker, exactly once, instead of starting the embedded one.",
 )
+@click.option("--viewer", is_flag=True, help="Show the sessions in a browser as well.")
+@click.option("--open", "open_browser", is_flag=True, help="With --viewer: open a browser on it.")
 @click.option("--prefix", default="demo.", show_default=True, help="Stands before the demo's topics and its group.")
-def demo_command(*, once: bool, as_json: bool, bootstrap_servers: str | None, prefix: str) -> None:
+def demo_command(
+    *, once: bool, as_json: bool, bootstrap_servers: str | None, viewer: bool, open_browser: bool, prefix: str
+) -> None:
     """Run the whole pipeline on recorded sessions.
 
     Starts a broker and a worker, feeds them broken histories and interrupted streams, and shows for each session what
@@ -30,14 +34,25 @@ def demo_command(*, once: bool, as_json: bool, bootstrap_servers: str | None, pr
 
     Exit codes: 0, 1 where the pipeline did not get through in time, 2 where the broker is missing or cannot be used.
     """
+    if once and viewer:
+        raise click.UsageError("--once ends before anybody has looked: leave it out, and Ctrl-C ends the viewer.")
+    if open_browser and not viewer:
+        raise click.UsageError("--open opens the viewer, which only --viewer starts.")
     # Imported here: brokers and clients cost a second, and `reknit demo --help` should not.
+    from pipeline.demo.children import ChildError
     from pipeline.demo.run import Options, run
-    from pipeline.demo.worker import WorkerError
 
-    options = Options(bootstrap_servers=bootstrap_servers, prefix=prefix, once=once, as_json=as_json)
+    options = Options(
+        bootstrap_servers=bootstrap_servers,
+        prefix=prefix,
+        once=once,
+        as_json=as_json,
+        viewer=viewer,
+        open_browser=open_browser,
+    )
     try:
         raise SystemExit(run(options))
-    except WorkerError as error:
+    except ChildError as error:
         say(f"reknit: {error}")
         raise SystemExit(1) from error
     except ReknitError as error:

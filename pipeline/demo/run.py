@@ -7,6 +7,7 @@ import logging
 import signal
 import tempfile
 import time
+import webbrowser
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import ExitStack
@@ -20,10 +21,10 @@ from msgspec import Struct
 from pipeline.cli.admin import apply, connected
 from pipeline.cli.output import write_json
 from pipeline.config import load_config
+from pipeline.demo.children import ChildError, Viewer, Worker, free_port
 from pipeline.demo.clients import Watch, count_records, feed, fleet, watching
 from pipeline.demo.report import Gathered
 from pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
-from pipeline.demo.worker import Worker, WorkerError, free_port
 from pipeline.engine.embedded import EmbeddedBroker
 from pipeline.errors import InputError
 from pipeline.kafka import explained
@@ -42,12 +43,17 @@ _COUNTED = {PROVIDER_REQUESTS: "requests", HISTORY_FIXES: "fixes", SESSION_ITEMS
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """``bootstrap_servers`` None: start one. ``once``: end by itself. ``as_json``: reports to stdout."""
+    """``bootstrap_servers`` None: start one. ``once``: end by itself. ``as_json``: reports to stdout.
+
+    ``viewer``: show it in a browser as well; ``open_browser``: and open one.
+    """
 
     bootstrap_servers: str | None = None
     prefix: str = "demo."
     once: bool = False
     as_json: bool = False
+    viewer: bool = False
+    open_browser: bool = False
 
 
 def run(options: Options) -> int:
@@ -55,7 +61,7 @@ def run(options: Options) -> int:
 
     Raises:
         EmbeddedBrokerError: the embedded broker is not installed, or does not start.
-        WorkerError: the worker did not start, or did not get through the fleet in time.
+        ChildError: the worker did not start, or did not get through the fleet in time.
         ReknitError: the given broker cannot be used.
     """
     # What a client has to say of a broker is said here, in one sentence.
@@ -102,13 +108,17 @@ class Demo:
     async def _run(self, config: Config, started: ExitStack) -> None:
         await self._make_topics(config)
         async with watching(config) as watch:
+            viewer = self._launch_viewer(config, started) if self._options.viewer else None
             worker = await self._start_worker(config, started)
+            if viewer is not None:
+                await self._await_viewer(viewer)
             await self._feed(config, watch, worker)
             self._report_sessions(worker)
             if not self._options.once:
-                self._progress.show_lines(how_to_go_on(config, worker.url))
+                self._progress.show_lines(how_to_go_on(config, worker.url, "" if viewer is None else viewer.url))
                 # Read on, so that the changing line counts what is fed by hand; only a signal or a failure ends it.
-                await alongside(worker.ended(), watch.read(self._gather_record, asyncio.Event()), seconds=None)
+                beside = [] if viewer is None else [viewer.ended()]
+                await alongside(worker.ended(), watch.read(self._gather_record, asyncio.Event()), *beside, seconds=None)
 
     def _configured(self, started: ExitStack) -> Config:
         """Start a broker where none is given, and say how to reach it."""
@@ -161,6 +171,22 @@ class Demo:
             "worker", f"ready after {time.monotonic() - began:.1f} s, metrics at {worker.url}/metrics"
         )
         return worker
+
+    def _launch_viewer(self, config: Config, started: ExitStack) -> Viewer:
+        """Start the viewer, which gets ready while the worker does."""
+        viewer = Viewer(config, Path(config.state_dir) / "viewer.log")
+        started.callback(viewer.stop)
+        viewer.start()
+        return viewer
+
+    async def _await_viewer(self, viewer: Viewer) -> None:
+        try:
+            await alongside(viewer.ready(lambda: None), viewer.ended(), seconds=START_SECONDS)
+        except TimeoutError as error:
+            raise _too_slow("is not ready", START_SECONDS, viewer) from error
+        self._progress.finish_stage("viewer", f"{viewer.url}/")
+        if self._options.open_browser:
+            await asyncio.to_thread(webbrowser.open, f"{viewer.url}/")
 
     async def _feed(self, config: Config, watch: Watch, worker: Worker) -> None:
         """Feed the fleet and read what comes of it, until nothing is left to do."""
@@ -219,8 +245,9 @@ class Demo:
         self._progress.show_lines(summary(reports, measured(worker.metrics())))
 
 
-def _too_slow(what: str, seconds: float, worker: Worker) -> WorkerError:
-    return WorkerError("worker_slow", f"the worker {what} after {seconds:.0f} s; its last words:\n{worker.tail()}")
+def _too_slow(what: str, seconds: float, child: Worker | Viewer) -> ChildError:
+    words = f"the {child.name} {what} after {seconds:.0f} s; its last words:\n{child.tail()}"
+    return ChildError(f"{child.name}_slow", words)
 
 
 async def alongside(work: Coroutine[Any, Any, None], *beside: Coroutine[Any, Any, None], seconds: float | None) -> None:

@@ -172,8 +172,8 @@ def stories(reports: Sequence[SessionReport]) -> list[str]:
     ]
 
 
-def how_to_go_on(config: Config, url: str) -> list[str]:
-    """What to type into a second terminal while the pipeline stays up."""
+def how_to_go_on(config: Config, url: str, viewer: str = "") -> list[str]:
+    """What to type into a second terminal while the pipeline stays up; ``viewer`` is its URL, if there is one."""
     where = f"REKNIT_BOOTSTRAP_SERVERS={config.bootstrap_servers} REKNIT_PREFIX={config.prefix}"
     reknit = _typed()
     commands = (
@@ -184,7 +184,9 @@ def how_to_go_on(config: Config, url: str) -> list[str]:
         f"{reknit} inspect mine",
         f"curl {url}/metrics",
     )
+    look = [*heading("Sessions, fixes and streams in a browser:"), "", f"    {viewer}/"] if viewer else []
     return [
+        *look,
         *heading("The pipeline stays up. In another terminal:"),
         "",
         *(f"    {line}" for line in commands),
