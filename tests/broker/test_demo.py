@@ -17,6 +17,8 @@ EXPECTED = [json.loads(line) for line in VECTORS.read_text().splitlines()]
 REKNIT = [sys.executable, "-m", "reknit"]
 # The demo promises a minute and bounds itself at two; the rest is for a machine that runs other tests beside this.
 PATIENCE = 150
+# A proxy of the environment is for the world outside, not for the loopback address.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @pytest.fixture
@@ -119,8 +121,7 @@ def test_it_stays_up_takes_turns_by_hand_and_ends_cleanly(embedded_broker, start
 
 
 def requests_counted(url):
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(url, timeout=5) as answer:
+    with DIRECT.open(url, timeout=5) as answer:
         text = answer.read().decode()
     return sum(
         float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith("reknit_requests_total{")
@@ -147,6 +148,40 @@ def test_killed_it_takes_broker_and_worker_along(embedded_broker, start):
     demo.kill()
     demo.wait(10)
     assert gone(bootstrap, seconds=40)
+
+
+@pytest.mark.embedded
+def test_a_viewer_shows_the_fleet_and_ends_with_the_demo(embedded_broker, start):
+    demo, said = start("--viewer")
+    wait_for(said, "Ctrl-C ends it")
+    bootstrap = wait_for(said, r"broker +(127\.0\.0\.1:\d+)")[1]
+    url = wait_for(said, r"in a browser:\s+(http://127\.0\.0\.1:\d+/)\s")[1]
+    fleet = {row["session"] for row in EXPECTED}
+    shown, deadline = set(), time.monotonic() + 30
+    while not fleet <= shown:
+        assert time.monotonic() < deadline, fleet - shown
+        after = f"{url}sessions"
+        while after:
+            page = DIRECT.open(after, timeout=5).read().decode()
+            shown |= set(re.findall(r'href="/sessions/([\w.-]+)"', page))
+            found = re.search(r'href="/(sessions\?[^"]*after=[^"]*)"', page)
+            after = found and url + found[1].replace("&amp;", "&")
+    blackout = DIRECT.open(f"{url}sessions/blackout/stream", timeout=5).read().decode()
+    assert "It never streamed; the complete message holds it, and so it was shown." in blackout
+    assert len(left_behind(bootstrap)) == 3
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(40) == 0
+    assert left_behind(bootstrap) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("--once", "--viewer"), "--once ends before anybody has looked"), (("--open",), "which only --viewer starts")],
+)
+def test_options_that_do_not_go_together_are_refused(start, options, words):
+    demo, said = start(*options)
+    assert demo.wait(PATIENCE) == 2
+    assert words in said.read_text()
 
 
 @pytest.mark.broker
