@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import structs
 
-from pipeline.cli.broker import every_place, read_partitions, reader, run_with_broker
+from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import Exit, Progress, fail, say, write_json
-from pipeline.diff.summary import COMPARED_TOPICS, Compared, Summary, Tally, compare_session
-from pipeline.errors import InputError, ReknitError
-from pipeline.objects import open_objects
-from pipeline.replay.folder import plan_of, read_partition, unfinished
-from pipeline.replay.replays import plan_at
-from pipeline.replay.sides import Coverage, Side, behind, is_of_worker
-from pipeline.replay.spool import Fetch, Spool
-from pipeline.settings import Config
-from pipeline.stages.base import Record
+from pipeline.diff.summary import Compared, Summary, Tally
+from pipeline.errors import ReknitError
+from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics
+from pipeline.replay.sides import Coverage
+from pipeline.replay.spool import Spool
 from pipeline.text.invisible import visible
-from topics import AGENT_TURNS, PROVIDER_EVENTS, qualified
-from topics.declarations import RECORDED_PREFIX
 
-RECORDED = RECORDED_PREFIX + AGENT_TURNS
 # Sessions whose differences stand on a page, and of each so many; what is counted is counted in full.
 _SESSIONS_SHOWN, _CHANGES_SHOWN = 200, 50
 # Names in a list of sessions that were not compared, and lines of an example on a terminal.
 _NAMED, _LINES = 20, 6
-# Beyond every offset.
-_NO_END = 1 << 62
 
 
 @click.command("diff")
@@ -69,10 +58,12 @@ def diff_command(
     config = configured(config_file, **options)
     summary, page = Summary(), _Page()
     try:
-        fetch = [_fetching(config, name) for name in (before, after)]
+        fetch = [fetching(config, name) for name in (before, after)]
         with Spool(frozenset(name.encode() for name in sessions), fetch) as spool:
-            sides = _read(config, spool, (before, after))
-            for compared in _compared(spool, Coverage(sides), summary):
+            sides = read_folders(spool, (before, after))
+            if want_topics(sides):
+                sides = run_with_broker(config, partial(read_topics, config, spool, sides, Progress()))
+            for compared in compared_sessions(spool, Coverage(sides), summary):
                 page.keep(compared, is_example=summary.add_session(compared))
                 if as_lines and (compared.changes or compared.not_comparable):
                     write_json(compared)
@@ -90,126 +81,6 @@ def diff_command(
         raise SystemExit(int(Exit.UNUSABLE))
     if expect_none and summary.plain.differing:
         raise SystemExit(int(Exit.DIFFERENT))
-
-
-def _compared(spool: Spool, coverage: Coverage, summary: Summary) -> Iterator[Compared]:
-    for both in spool.sessions():
-        if not coverage.takes(both.session):
-            continue
-        name = both.session.decode("utf-8", "backslashreplace")
-        why_not = coverage.why_not(both)
-        for why in dict.fromkeys(why_not.values()):
-            summary.leave_out(name, why)
-        covered = coverage.covered(both, why_not)
-        if not why_not:
-            summary.uncovered += len(both.before) + len(both.after) - len(covered.before) - len(covered.after)
-        if covered.before or covered.after:
-            yield compare_session(name, covered.before, covered.after)
-
-
-# Reading.
-
-
-def _read(config: Config, spool: Spool, names: tuple[str, str]) -> tuple[Side, Side]:
-    """Put both sides' records into the spool."""
-    folders = [Path(name) if "/" in name or (name and Path(name).is_dir()) else None for name in names]
-    sides = [
-        Side(name=name, plan=None if folder is None else plan_of(folder))
-        for name, folder in zip(names, folders, strict=True)
-    ]
-    for number, folder in enumerate(folders):
-        if folder is not None:
-            _read_folder(folder, number, spool)
-    prefixes = [number for number, folder in enumerate(folders) if folder is None]
-
-    async def read_topics() -> None:
-        async with reader(config) as consumer:
-            known = await every_place(consumer)
-            for number in prefixes:
-                sides[number] = await _read_prefix(consumer, known, names[number], number, spool)
-            stretches = {place: each for place, each in _read_by_one(sides).items() if place.topic in known}
-            async for record in read_partitions(consumer, stretches, on_progress=Progress(), stretches=stretches):
-                sides[0].went_on.add(record.key or b"")
-
-    if prefixes or _read_by_one(sides):
-        run_with_broker(config, read_topics)
-    return sides[0], sides[1]
-
-
-def _fetching(config: Config, prefix: str) -> Fetch:
-    """Reads the values of a pipeline from the object store that the configuration names."""
-    objects = open_objects(structs.replace(config, prefix=prefix))
-
-    def fetch(session: bytes, dataref: str) -> bytes | None:
-        with suppress(InputError, ConnectionError):
-            return None if objects is None else asyncio.run(objects.get(session, dataref))
-        return None
-
-    return fetch
-
-
-def _read_by_one(sides: Sequence[Side]) -> dict[TopicPartition, tuple[int, int]]:
-    """The stretches of the events that only one side has read: replays end, and live work goes on."""
-    plans = [side.plan for side in sides if side.plan is not None]
-    sources = {side.name if side.plan is None else side.plan.source_prefix for side in sides}
-    if not plans or len(sources) > 1:
-        return {}
-    name = qualified(PROVIDER_EVENTS, sources.pop())
-    found = {}
-    for number, ends in enumerate(zip(*(plan.ends[PROVIDER_EVENTS] for plan in plans), strict=True)):
-        first, last = min(ends), max(ends) if len(plans) == len(sides) else _NO_END
-        if first < last:
-            found[TopicPartition(name, number)] = first, last
-    return found
-
-
-def _read_folder(folder: Path, side: int, spool: Spool) -> None:
-    missing = unfinished(folder)
-    if missing:
-        numbers = ", ".join(map(str, missing))
-        raise InputError("not_finished", f"{folder}: partitions {numbers} are not there yet; run the same replay again")
-    for topic in COMPARED_TOPICS:
-        for number in range(plan_of(folder).partitions):
-            for record in read_partition(folder, RECORDED if topic == AGENT_TURNS else topic, number):
-                spool.add_record(side, topic, record)
-
-
-async def _read_prefix(
-    consumer: AIOKafkaConsumer,
-    known: Mapping[str, list[TopicPartition]],
-    prefix: str,
-    side: int,
-    spool: Spool,
-) -> Side:
-    # A pipeline that reads another one's inputs has what it would have recorded in a topic of its own.
-    recorded = RECORDED if qualified(RECORDED, prefix) in known else AGENT_TURNS
-    names = {qualified(recorded if topic == AGENT_TURNS else topic, prefix): topic for topic in COMPARED_TOPICS}
-    there = names.keys() & known
-    if not there:
-        raise InputError("topic_missing", f"there are no outputs under the prefix {prefix!r}: {', '.join(names)}")
-    places = [place for name in there for place in known[name]]
-    consumer.assign(places)  # at once: asked about topics that it does not know, a consumer learns them one by one
-    consumer.pause(*places)
-    begins = await consumer.beginning_offsets(places)
-    found = Side(name=prefix, plan=await plan_at(consumer, prefix))
-    late = {(names[place.topic], place.partition) for place in places if begins[place]}
-    found.begins_late.update((place, {}) for place in late)
-    async for read in read_partitions(consumer, places, on_progress=Progress()):
-        topic = names[read.topic]
-        if recorded == topic and not is_of_worker(read.value):
-            continue
-        record = Record(
-            partition=read.partition,
-            offset=read.offset,
-            key=read.key,
-            value=read.value,
-            headers=read.headers,
-            timestamp=read.timestamp,
-        )
-        if (topic, read.partition) in late and (cause := behind(topic, record)) is not None:
-            found.begins_late[topic, read.partition].setdefault(cause.topic, cause.offset)
-        spool.add_record(side, topic, record)
-    return found
 
 
 # What is said of it.

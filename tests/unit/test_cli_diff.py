@@ -18,12 +18,12 @@ from msgspec import structs
 from published import OPENED, answers, appended, processed, side, turns, with_header
 
 from pipeline.cli import main
-from pipeline.cli.diff import _fetching
 from pipeline.config import load_config
 from pipeline.diff.summary import compare_session
 from pipeline.objects import open_objects
 from pipeline.replay.folder import PartitionFiles, begin
 from pipeline.replay.plan import Plan, Uncompared, digest_of
+from pipeline.replay.reading import fetching
 from pipeline.replay.sides import Coverage, Side, is_of_worker
 from pipeline.replay.spool import Both, Spool
 from pipeline.stages.base import Output, Record
@@ -294,7 +294,7 @@ def test_a_body_in_an_object_store_is_read_where_it_differs(tmp_path):
             (both,) = spool.sessions()
             return [(each.label, each.path) for each in compare_session("s1", both.before, both.after).changes]
 
-    fetch = _fetching(load_config(str(config), env={}), "p.")
+    fetch = fetching(load_config(str(config), env={}), "p.")
     assert differing(large, fetch) == [("anthropic block text", "messages.0.content.0.text")]
     asyncio.run(objects.forget(b"s1"))
     assert differing(large, fetch) == [("anthropic body", "")]

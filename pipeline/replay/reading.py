@@ -1,0 +1,173 @@
+"""Both sides of a comparison, read into a spool: topics under a prefix, or the folder of a dry run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from msgspec import structs
+
+from pipeline.cli.broker import every_place, read_partitions, reader
+from pipeline.diff.summary import COMPARED_TOPICS, Compared, Summary, compare_session
+from pipeline.errors import InputError
+from pipeline.objects import open_objects
+from pipeline.replay.folder import plan_of, read_partition, unfinished
+from pipeline.replay.replays import plan_at
+from pipeline.replay.sides import Coverage, Side, behind, is_of_worker
+from pipeline.replay.spool import Fetch, Spool
+from pipeline.settings import Config
+from pipeline.stages.base import Record
+from topics import AGENT_TURNS, PROVIDER_EVENTS, qualified
+from topics.declarations import RECORDED_PREFIX
+
+RECORDED = RECORDED_PREFIX + AGENT_TURNS
+Progress = Callable[[int, int], None]
+# Beyond every offset.
+_NO_END = 1 << 62
+
+
+def is_folder(name: str) -> bool:
+    """Whether a side's name is that of a dry run's folder: what exists as one, or has a slash in it."""
+    return "/" in name or bool(name and Path(name).is_dir())
+
+
+def read_folders(spool: Spool, names: tuple[str, str]) -> tuple[Side, Side]:
+    """Both sides, of which those that are folders are read into the spool.
+
+    Raises:
+        InputError: a folder is no dry run that is done.
+    """
+    one, other = (Side(name=name, plan=plan_of(Path(name)) if is_folder(name) else None) for name in names)
+    for number, side in enumerate((one, other)):
+        if is_folder(side.name):
+            _read_folder(Path(side.name), number, spool)
+    return one, other
+
+
+def want_topics(sides: tuple[Side, Side]) -> bool:
+    """Whether there is more to read than folders."""
+    return not all(is_folder(side.name) for side in sides) or bool(_read_by_one(sides))
+
+
+async def read_topics(
+    config: Config,
+    spool: Spool,
+    sides: tuple[Side, Side],
+    on_progress: Progress,
+    partitions: Collection[int] | None = None,
+) -> tuple[Side, Side]:
+    """Both sides, once what lies in topics is in the spool too: of all partitions, or of these.
+
+    Raises:
+        InputError: a side has no outputs.
+        BrokerError: no broker answers, or it refuses.
+    """
+    found = [*sides]
+    async with reader(config) as consumer:
+        known = await every_place(consumer)
+        if partitions is not None:
+            known = {name: [each for each in places if each.partition in partitions] for name, places in known.items()}
+        for number, side in enumerate(sides):
+            if not is_folder(side.name):
+                keep = partial(spool.add_record, number)
+                found[number] = await _read_prefix(consumer, known, side.name, keep, on_progress)
+        stretches = {place: each for place, each in _read_by_one(found).items() if place in known.get(place.topic, ())}
+        async for record in read_partitions(consumer, stretches, on_progress=on_progress, stretches=stretches):
+            found[0].went_on.add(record.key or b"")
+    return found[0], found[1]
+
+
+def compared_sessions(spool: Spool, coverage: Coverage, summary: Summary) -> Iterator[Compared]:
+    """Each session that can be compared; the summary hears of those that cannot."""
+    for both in spool.sessions():
+        if not coverage.takes(both.session):
+            continue
+        name = both.session.decode("utf-8", "backslashreplace")
+        why_not = coverage.why_not(both)
+        for why in dict.fromkeys(why_not.values()):
+            summary.leave_out(name, why)
+        covered = coverage.covered(both, why_not)
+        if not why_not:
+            summary.uncovered += len(both.before) + len(both.after) - len(covered.before) - len(covered.after)
+        if covered.before or covered.after:
+            yield compare_session(name, covered.before, covered.after)
+
+
+def fetching(config: Config, prefix: str) -> Fetch:
+    """Reads the values of a pipeline from the object store that the configuration names."""
+    objects = open_objects(structs.replace(config, prefix=prefix))
+
+    def fetch(session: bytes, dataref: str) -> bytes | None:
+        with suppress(InputError, ConnectionError):
+            return None if objects is None else asyncio.run(objects.get(session, dataref))
+        return None
+
+    return fetch
+
+
+def _read_by_one(sides: Sequence[Side]) -> dict[TopicPartition, tuple[int, int]]:
+    """The stretches of the events that only one side has read: replays end, and live work goes on."""
+    plans = [side.plan for side in sides if side.plan is not None]
+    sources = {side.name if side.plan is None else side.plan.source_prefix for side in sides}
+    if not plans or len(sources) > 1:
+        return {}
+    name = qualified(PROVIDER_EVENTS, sources.pop())
+    found = {}
+    for number, ends in enumerate(zip(*(plan.ends[PROVIDER_EVENTS] for plan in plans), strict=True)):
+        first, last = min(ends), max(ends) if len(plans) == len(sides) else _NO_END
+        if first < last:
+            found[TopicPartition(name, number)] = first, last
+    return found
+
+
+def _read_folder(folder: Path, side: int, spool: Spool) -> None:
+    missing = unfinished(folder)
+    if missing:
+        numbers = ", ".join(map(str, missing))
+        raise InputError("not_finished", f"{folder}: partitions {numbers} are not there yet; run the same replay again")
+    for topic in COMPARED_TOPICS:
+        for number in range(plan_of(folder).partitions):
+            for record in read_partition(folder, RECORDED if topic == AGENT_TURNS else topic, number):
+                spool.add_record(side, topic, record)
+
+
+async def _read_prefix(
+    consumer: AIOKafkaConsumer,
+    known: Mapping[str, list[TopicPartition]],
+    prefix: str,
+    keep: Callable[[str, Record], None],
+    on_progress: Progress,
+) -> Side:
+    # A pipeline that reads another one's inputs has what it would have recorded in a topic of its own.
+    recorded = RECORDED if qualified(RECORDED, prefix) in known else AGENT_TURNS
+    names = {qualified(recorded if topic == AGENT_TURNS else topic, prefix): topic for topic in COMPARED_TOPICS}
+    there = names.keys() & known
+    if not there:
+        raise InputError("topic_missing", f"there are no outputs under the prefix {prefix!r}: {', '.join(names)}")
+    places = [place for name in there for place in known[name]]
+    consumer.assign(places)  # at once: asked about topics that it does not know, a consumer learns them one by one
+    consumer.pause(*places)
+    begins = await consumer.beginning_offsets(places)
+    found = Side(name=prefix, plan=await plan_at(consumer, prefix))
+    late = {(names[place.topic], place.partition) for place in places if begins[place]}
+    found.begins_late.update((place, {}) for place in late)
+    async for read in read_partitions(consumer, places, on_progress=on_progress):
+        topic = names[read.topic]
+        if recorded == topic and not is_of_worker(read.value):
+            continue
+        record = Record(
+            partition=read.partition,
+            offset=read.offset,
+            key=read.key,
+            value=read.value,
+            headers=read.headers,
+            timestamp=read.timestamp,
+        )
+        if (topic, read.partition) in late and (cause := behind(topic, record)) is not None:
+            found.begins_late[topic, read.partition].setdefault(cause.topic, cause.offset)
+        keep(topic, record)
+    return found
