@@ -15,10 +15,10 @@ from pipeline.diff.values import ABSENT, Json, aligned, read_json, unified
 from pipeline.registry import TARGETS
 from pipeline.targets import Setting
 from pipeline.viewer.aligned import Aligned
-from pipeline.viewer.cells import Cell, Document, How, Mark, Row
+from pipeline.viewer.cells import Cell, Document, Mark, Row
 
-# Rows that are the same on both sides and stand around others, and rows of one page.
-_AROUND, _MOST_ROWS = 1, 400
+# Rows that are the same on both sides and stand around others; so many that nothing folds away; rows of one page.
+_AROUND, _FEW, _MOST_ROWS = 1, 100, 400
 # A text that differs is shown as a diff from so many characters on; shorter ones are read faster side by side.
 _LONG = 240
 
@@ -59,7 +59,8 @@ class Compared(Struct, frozen=True, kw_only=True):
 def compared(one: Side, other: Side) -> Compared:
     by_origin = (one.target != other.target or _is_text(one)) and one.aligned.exact and other.aligned.exact
     rows = [*(_by_origin(one, other) if by_origin else _by_content(one, other))]
-    parts, same_after, more = _folded(rows)
+    # Two forms of few blocks are looked at whole.
+    parts, same_after, more = _folded(rows, around=_FEW if by_origin and len(rows) <= _FEW else _AROUND)
     if not by_origin:
         parts = [structs.replace(part, rows=[_marked(row, one, other) for row in part.rows]) for part in parts]
     marks = one.aligned.marks, other.aligned.marks
@@ -143,8 +144,9 @@ def _by_origin(one: Side, other: Side) -> Iterator[Row]:
     for tag, at, at_end, to, to_end in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
         if tag == "equal":
             for (_, left), (_, right) in zip(before[at:at_end], after[to:to_end], strict=True):
-                how: How = "same" if left.text == right.text and left.fixes == right.fixes else "changed"
-                yield Row(left=left, right=right, how=how)
+                row = _row(left, right, left.text, right.text)
+                # In two forms a text may be laid out otherwise, so nobody would read the lines.
+                yield row if one.target == other.target else structs.replace(row, lines=())
             continue
         yield from (Row(left=left, right=None, how="vanished") for _, left in before[at:at_end])
         yield from (Row(left=None, right=right, how="appeared") for _, right in after[to:to_end])
@@ -171,12 +173,12 @@ def _head(one: Side, other: Side) -> Row | None:
     return Row(left=left, right=right, how="changed", lines=lines, number=-1)
 
 
-def _folded(rows: Sequence[Row]) -> tuple[list[Part], int, int]:
+def _folded(rows: Sequence[Row], around: int) -> tuple[list[Part], int, int]:
     """Rows in parts around what differs, how many the same ones at the end are, and how many rows are left out."""
-    keep = [False] * len(rows)
+    keep = [around >= len(rows)] * len(rows)
     for at, row in enumerate(rows):
         if row.how != "same":
-            for near in range(max(0, at - _AROUND), min(len(rows), at + _AROUND + 1)):
+            for near in range(max(0, at - around), min(len(rows), at + around + 1)):
                 keep[near] = True
     parts: list[Part] = []
     same, shown = 0, 0

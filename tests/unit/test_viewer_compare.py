@@ -1,0 +1,269 @@
+"""Two requests side by side: what stands beside what, what folds away, and what a replay made otherwise."""
+
+import json
+import re
+from contextlib import asynccontextmanager
+from urllib.parse import quote, urljoin
+
+import aiohttp
+import pytest
+from asking import words
+from browser import HOSTILE
+from build import called, result, said, user
+from published import OPENED, appended
+from viewing import Topics, served
+
+from pipeline.diff.summary import COMPARED_TOPICS
+from pipeline.pages import shown
+from pipeline.replay.sides import Side as ReplaySide
+from pipeline.session import Session
+from pipeline.targets import Setting
+from pipeline.viewer import compare
+from pipeline.viewer.aligned import Aligned
+from pipeline.viewer.bodies import Side, compared
+from topics import AGENT_TURNS, PROVIDER_REQUESTS
+
+BROKEN = (user("Run."), called("a"), user("Wait.", result("a")), said("Yes."), user("Go.", result("x")))
+
+
+def made(*messages, target="anthropic", **given):
+    """A side as the worker makes it."""
+    session = Session([target], **given)
+    for message in messages:
+        session.append(message)
+    done = session.request(target)
+    return Side(target, done.unjudged, Aligned.of_request(session.turns, done, session.setting))
+
+
+def published(body, target="anthropic"):
+    """A side of which nothing but the body is known."""
+    data = json.dumps(body).encode()
+    return Side(target, data, Aligned.by_position((), data, target, Setting(), ()))
+
+
+def rows(found):
+    """What each row that is shown says: how, and the texts of both sides; folded ones by their number."""
+    told = []
+    for part in found.parts:
+        told += [part.same] if part.same else []
+        told += [(row.how, *(cell and cell.text for cell in (row.left, row.right))) for row in part.rows]
+    return told + ([found.same_after] if found.same_after else [])
+
+
+def test_what_is_the_same_folds_away_around_what_differs():
+    many = [user("One."), said("Two."), user("Three."), said("Four."), user("Five.")]
+    found = compared(made(*many), made(*many, said("Six."), user("Seven.")))
+    assert rows(found) == [4, ("same", "Five.", "Five."), ("appeared", None, "Six."), ("appeared", None, "Seven.")]
+    found = compared(made(*many), made(many[0], said("Other."), *many[2:]))
+    assert rows(found) == [("same", "One.", "One."), ("changed", "Two.", "Other."), ("same", "Three.", "Three."), 2]
+    same = compared(made(*many), made(*many))
+    assert (same.parts, same.same_after, same.more, same.head, same.fixes) == ([], 5, 0, None, ([], []))
+
+
+def block(*blocks, role="user"):
+    return {"role": role, "content": list(blocks)}
+
+
+TEXT = {"type": "text", "text": "Hello."}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([block(TEXT)], [block(TEXT | {"text": "Bye."})], [("changed", "Hello.", "Bye.")]),
+        (
+            [block(TEXT, TEXT | {"text": "Second."})],
+            [block(TEXT)],
+            [("same", "Hello.", "Hello."), ("vanished", "Second.", None)],
+        ),
+        (
+            [block(TEXT), block(TEXT | {"text": "Second."})],
+            [block(TEXT | {"text": "Second."})],
+            [("vanished", "Hello.", None), ("same", "Second.", "Second.")],
+        ),
+        (
+            [block(TEXT)],
+            [block(TEXT | {"cache_control": {"type": "ephemeral"}})],
+            [("changed", "Hello.", "Hello.")],
+        ),
+        (
+            [block({"type": "tool_use", "id": "a", "name": "ls", "input": {"n": 1}}, role="assistant")],
+            [block({"type": "tool_use", "id": "a", "name": "ls", "input": {"n": 1.0}}, role="assistant")],
+            [("changed", '{\n  "n": 1\n}', '{\n  "n": 1.0\n}')],
+        ),
+    ],
+    ids=["another text", "one that is gone", "one before others", "a cache breakpoint", "another spelling of a number"],
+)
+def test_blocks_of_one_form_stand_beside_each_other_by_what_they_say(before, after, expected):
+    found = compared(published({"messages": before}), published({"messages": after}))
+    assert rows(found) == expected
+
+
+def test_what_a_cell_does_not_show_is_told_in_lines():
+    marked = TEXT | {"cache_control": {"type": "ephemeral"}}
+    found = compared(published({"messages": [block(TEXT)]}), published({"messages": [block(marked)]}))
+    (row,) = found.parts[0].rows
+    assert [line for line in row.lines if line[0] in "+-" and "cache_control" in line] == ['+  "cache_control": {']
+    long = "\n".join(f"line {number}" for number in range(40))
+    found = compared(
+        published({"messages": [block(TEXT | {"text": long})]}),
+        published({"messages": [block(TEXT | {"text": long.replace("line 20", "another")})]}),
+    )
+    (row,) = found.parts[0].rows
+    assert [line for line in row.lines if line[0] in "+-"] == ["-line 20", "+another"]
+
+
+def test_two_targets_stand_beside_each_other_by_the_block_that_came_in():
+    found = compared(made(*BROKEN), made(*BROKEN, target="openai-chat"))
+    (part,) = found.parts
+    assert found.by_origin
+    assert [(row.how, row.left and row.left.path, row.right and row.right.path) for row in part.rows] == [
+        ("same", "messages.0.content.0", "messages.0.content"),
+        ("same", "messages.1.content.0", "messages.1.tool_calls.0"),
+        ("same", "messages.2.content.0", "messages.2.content"),
+        ("same", "messages.2.content.1", "messages.3.content"),
+        ("same", "messages.3.content.0", "messages.4.content"),
+        ("same", "messages.4.content.0", "messages.5.content"),
+    ]
+    assert [row.left.text for row in part.rows] == ["Run.", "{}", "files", "Wait.", "Yes.", "Go."]
+
+
+def test_texts_stand_beside_each_other_message_by_message():
+    found = compared(
+        made(user("One."), said("Two."), user("Three."), target="codex-cli"),
+        made(user("One."), said("Two!"), user("Three."), target="codex-cli"),
+    )
+    assert rows(found) == [
+        ("same", "### User\nOne.", "### User\nOne."),
+        ("changed", "### Assistant\nTwo.", "### Assistant\nTwo!"),
+        ("same", "## Current input\nThree.", "## Current input\nThree."),
+    ]
+    assert found.parts[0].rows[1].lines[-2:] == ("-Two.", "+Two!")
+
+
+def test_fixes_that_only_one_side_stands_on_are_told():
+    broken, whole = made(*BROKEN), made(*BROKEN[:1])
+    found = compared(whole, broken)
+    assert found.fixes[0] == []
+    assert {mark.code for mark in found.fixes[1]} == {mark.code for mark in broken.aligned.marks}
+
+
+def test_of_many_rows_that_differ_the_first_are_shown():
+    found = compared(
+        published({"messages": [block(TEXT | {"text": f"a {number}"}) for number in range(500)]}),
+        published({"messages": [block(TEXT | {"text": f"b {number}"}) for number in range(500)]}),
+    )
+    assert (sum(len(part.rows) for part in found.parts), found.more) == (400, 100)
+
+
+# Pages.
+
+
+@asynccontextmanager
+async def pages_of(topics, tmp_path):
+    async with served(topics, tmp_path / "index") as url, aiohttp.ClientSession() as http:
+
+        async def ask(path):
+            async with http.get(urljoin(url, path)) as answer:
+                return answer.status, await answer.text()
+
+        yield ask
+
+
+def of(session, *messages, targets=("anthropic",)):
+    topics = Topics()
+    topics.put_turns(session, {**OPENED, "targets": list(targets)}, *appended(*messages))
+    return topics
+
+
+def ids_of(topics, target):
+    said_of = [{name: value.decode() for name, value in each.headers} for each in topics.logs[PROVIDER_REQUESTS, 0]]
+    return [each["request-id"] for each in said_of if each["target"] == target]
+
+
+async def test_a_session_alone_compares_its_last_request_with_the_one_before(tmp_path):
+    topics = of("s/1", user("One."), said("Two."), user("Three."), targets=["anthropic", "openai-chat"])
+    first, last = ids_of(topics, "openai-chat")
+    async with pages_of(topics, tmp_path) as ask:
+        status, page = await ask("/compare?session=s/1")
+        assert status == 200
+        assert re.findall(r'<a class="mono" href="/sessions/s%2F1/requests/([^"]+)"', page) == [first, last]
+        assert "Three." in words(page)
+        other = ids_of(topics, "anthropic")[-1]
+        assert f"a={last}&amp;b={other}" in page
+        status, page = await ask(f"/compare?session=s/1&a={last}&b={other}")
+        assert (status, "Right: anthropic" in words(page)) == (200, True)
+
+
+async def test_what_cannot_be_compared_is_said(tmp_path):
+    topics = of("s1", user("One."))
+    async with pages_of(topics, tmp_path) as ask:
+        status, page = await ask("/compare")
+        assert (status, "Two requests of a session" in words(page)) == (200, True)
+        status, page = await ask("/compare?session=s1")
+        assert (status, "s1 has 1 request here, and it takes two to compare" in words(page)) == (200, True)
+        status, page = await ask("/compare?session=nobody")
+        assert (status, "nobody has no requests here" in words(page)) == (200, True)
+        (only,) = ids_of(topics, "anthropic")
+        status, _ = await ask(f"/compare?session=s1&a={only}&b=unknown")
+        assert status == 404
+        status, page = await ask("/compare?replay=../etc/")
+        assert (status, "a replay of this pipeline has a prefix" in words(page)) == (400, True)
+
+
+async def test_hostile_words_are_shown_and_nothing_of_them_is_a_tag(tmp_path):
+    topics = Topics()
+    name = "".join(HOSTILE)
+    topics.put_turns(
+        name, OPENED, *appended(*(turn for text in HOSTILE for turn in (user(text), said(text))), user("x"))
+    )
+    async with pages_of(topics, tmp_path) as ask:
+        first, last = ids_of(topics, "anthropic")[0], ids_of(topics, "anthropic")[-1]
+        status, page = await ask(f"/compare?session={quote(name, safe='')}&a={first}&b={last}")
+        assert status == 200
+        assert all(str(shown(text)) in page for text in HOSTILE)
+        assert not any(text in page for text in HOSTILE if "<" in text)
+
+
+# A replay, whose topics stand in memory.
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Two logs of the same session take the place of both prefixes' topics."""
+    both = [of("s1", user("One."), said("Two."), user("Three.")), of("s1", user("One."), said("Two!"), user("Three."))]
+
+    async def read_topics(_config, spool, sides, _on_progress, partitions):
+        assert partitions in (None, {0})
+        for number, topics in enumerate(both):
+            for (topic, _), log in topics.logs.items():
+                if topic in COMPARED_TOPICS and topic != AGENT_TURNS:
+                    for record in log:
+                        spool.add_record(number, topic, record)
+        return sides
+
+    monkeypatch.setattr(compare, "read_topics", read_topics)
+    monkeypatch.setattr(compare, "read_folders", lambda _spool, names: tuple(ReplaySide(name=name) for name in names))
+    return both[0]
+
+
+async def test_a_replay_says_which_sessions_differ_and_of_one_where(replayed, tmp_path):
+    async with pages_of(replayed, tmp_path) as ask:
+        status, page = await ask("/compare?replay=replay.r1.")
+        assert status == 200
+        assert {"1compared", "1differ", "0not compared"} <= set(words(page).splitlines())
+        assert 'href="/compare?replay=replay.r1.&amp;session=s1"' in page
+        status, page = await ask("/compare?replay=replay.r1.&session=s1")
+        assert status == 200
+        assert re.findall(r'<span class="(?:gone|new)">([^<]*)</span>', page) == ["Two.", "Two!"]
+
+
+async def test_a_replay_that_takes_too_long_is_given_up(replayed, monkeypatch, tmp_path):
+    async def read_topics(*_):
+        raise TimeoutError
+
+    monkeypatch.setattr(compare, "read_topics", read_topics)
+    async with pages_of(replayed, tmp_path) as ask:
+        for _ in range(2):
+            status, page = await ask("/compare?replay=replay.r1.")
+            assert (status, "reknit diff" in words(page)) == (400, True)
