@@ -10,11 +10,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 from msgspec import Struct, structs
 
+from pipeline.cli.config import moment
+from pipeline.errors import InputError
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
@@ -22,6 +25,7 @@ from pipeline.viewer.index.search import Count, Overview, Search, overview, sess
 from pipeline.viewer.pages import VIEWER, page, with_query
 
 _HOUR_MS = 3_600_000
+_LAST_MS = 253_402_300_799_000  # the end of the year 9999
 # The spans that can be looked at, by name.
 SPANS: Final = {"1h": _HOUR_MS, "24h": 24 * _HOUR_MS, "7d": 7 * 24 * _HOUR_MS, "30d": 30 * 24 * _HOUR_MS}
 _USUAL = "24h"
@@ -88,7 +92,7 @@ class Summary(Struct, frozen=True):
 
 def summed(found: Overview, by: str = "code") -> Summary:
     """What the index counted, as the overview says it; ``by`` is what the chart tells apart: code, target, severity."""
-    within = {"since": moment(found.since_ms), "until": moment(found.until_ms)}
+    within = {"since": stamp(found.since_ms), "until": stamp(found.until_ms)}
     every: Counter[str] = Counter()
     told: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
     for count in found.counts:
@@ -153,7 +157,7 @@ def _series(counts: Iterable[Count], found: Overview, by: str) -> Series:
     shown, rest = names[:_SERIES], names[_SERIES:]
     rows = []
     for step in steps:
-        within = {"since": moment(step), "until": moment(step + found.step_ms)}
+        within = {"since": stamp(step), "until": stamp(step + found.step_ms)}
         row = [(cells[step, name], sessions_at(**{by: name}, **within)) for name in shown]
         if rest:
             # A search for several codes at once would find sessions that have all of them.
@@ -169,13 +173,29 @@ def meaning(code: str) -> str:
     return RULES[code].message if code in RULES else STREAMED.get(code, "")
 
 
-def moment(ms: int) -> str:
-    """A time as addresses have it."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def stamp(ms: int) -> str:
+    """A time as addresses have it; a record may claim one that no calendar has."""
+    return datetime.fromtimestamp(min(max(ms, 0), _LAST_MS) / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def time_of(text: str) -> int:
+    """Milliseconds of a time in an address.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        return moment(text)
+    except ValueError as error:
+        raise InputError("bad_search", str(error), path="until") from error
+
+
+def overview_at(**query: object) -> str:
+    return with_query("/", **query)
 
 
 def sessions_at(**search: object) -> str:
@@ -184,23 +204,29 @@ def sessions_at(**search: object) -> str:
 
 async def _overview(request: web.Request) -> web.Response:
     viewer = request.app[VIEWER]
-    span = request.query.get("span", _USUAL)
-    by = request.query.get("by", "code")
-    if span not in SPANS or by not in {"code", "target", "severity"}:
+    span, by, end = (request.query.get(name, "") for name in ("span", "by", "until"))
+    if (span and span not in SPANS) or by not in {"", "code", "target", "severity"}:
         raise web.HTTPNotFound
-    until = now_ms()
-    found = await asyncio.to_thread(overview, viewer.index.reader, until - SPANS[span], until)
+    until = time_of(end) if end else now_ms()
+    found = await asyncio.to_thread(overview, viewer.index.reader, until - SPANS[span or _USUAL], until)
+    if not span and found.counts and found.counts[0].since_ms >= until - SPANS["1h"] - found.step_ms:
+        # All that there is began just now: hours would show it as one bar.
+        span = "1h"
+        found = await asyncio.to_thread(overview, viewer.index.reader, until - SPANS[span], until)
     part = request.query.get("part", "")
     behind = viewer.follower.behind()
     template = {"figures": "_figures.html", "charts": "_charts.html"}.get(part, "overview.html")
     return page(
         request,
         template,
-        summary=summed(found, by),
+        summary=summed(found, by or "code"),
         found=found,
-        span=span,
+        span=span or _USUAL,
         spans=SPANS,
-        by=by,
+        by=by or "code",
+        at=partial(overview_at, span=span, by=by, until=end),
+        ended=end,
+        last=stamp(found.latest_ms + _HOUR_MS),
         behind=behind,
         streamed=STREAMED,
     )

@@ -13,9 +13,10 @@ from multidict import MultiDict
 from viewing import BEGAN_MS, filled, served
 
 from pipeline.viewer import overview
+from pipeline.viewer.index.batch import TOLD_OF_ITEMS
 from pipeline.viewer.index.search import Count, Overview, Search
-from pipeline.viewer.overview import chips, meaning, summed
-from topics import AGENT_TURNS
+from pipeline.viewer.overview import STREAMED, chips, meaning, stamp, summed
+from topics import AGENT_TURNS, SESSION_ITEMS
 
 HOUR = 3_600_000
 SINCE = 1_000 * HOUR
@@ -144,13 +145,13 @@ def turn(message):
 
 
 @asynccontextmanager
-async def asked(tmp_path, monkeypatch):
-    """Asks a viewer of three sessions, an hour after they began: one healthy, one to be mended, one that is refused."""
+async def asked(tmp_path, monkeypatch, after_ms=HOUR):
+    """Asks a viewer of three sessions, a while after they began: healthy, mended, not understood."""
     topics = filled()
     topics.put_turns("healthy/one", OPENED, turn(user("hello")), turn(said("well")))
     topics.put_turns("mended <b>", OPENED, turn(user("list them")), turn(called("a")), turn(user("go on")))
     topics.put(AGENT_TURNS, "broken", b"no json")
-    monkeypatch.setattr(overview, "now_ms", lambda: BEGAN_MS + HOUR)
+    monkeypatch.setattr(overview, "now_ms", lambda: BEGAN_MS + after_ms)
     async with served(topics, tmp_path / "index") as url, aiohttp.ClientSession() as http:
 
         async def ask(path, **headers):
@@ -216,6 +217,53 @@ async def test_a_list_goes_on_where_it_ended(tmp_path, monkeypatch):
         _, second = await ask(html.unescape(href))
     assert sessions_of(first) + sessions_of(second) == ["broken", "mended <b>", "healthy/one"]
     assert 'rel="next"' not in second
+
+
+async def test_what_began_just_now_is_shown_by_minutes(tmp_path, monkeypatch):
+    async with asked(tmp_path, monkeypatch, after_ms=600_000) as ask:
+        _, text = await ask("/")
+    assert re.findall(r'href="([^"]*)" aria-current="true">1h<', text) == ["/?span=1h"]
+    assert text.count('<th scope="row"') == 61
+
+
+async def test_the_past_can_be_looked_at(tmp_path, monkeypatch):
+    async with asked(tmp_path, monkeypatch, after_ms=400 * 24 * HOUR) as ask:
+        _, now = await ask("/")
+        [older] = re.findall(r'The newest record is older: <a href="([^"]*)">', now)
+        _, text = await ask(html.unescape(older))
+    assert "No fixes in this time." in now
+    assert sum(count for href, count in links(text) if "severity=lossy" in href and "code" not in href) == 1
+    assert "No fixes in this time." not in text
+    [week] = re.findall(r'href="(/\?span=7d[^"]*)"', text)
+    assert older.partition("until=")[2] == week.partition("until=")[2]
+
+
+async def test_a_session_of_streams_says_what_became_of_them(tmp_path):
+    started = {"type": "item/started", "item_id": "i", "item_type": "text", "origin": "promoted"}
+    retracted = {"type": "item/retracted", "item_id": "i", "reason": "replaced"}
+    topics = filled()
+    for record in (started, retracted):
+        topics.put(SESSION_ITEMS, "streamed", record)
+    topics.put_turns("plain", turn(user("hello")))
+    async with (
+        served(topics, tmp_path / "index") as url,
+        aiohttp.ClientSession() as http,
+        http.get(f"{url}sessions") as answer,
+    ):
+        rows = (await answer.text()).partition("<tbody>")[2].split("<tr data-row>")[1:]
+    assert {sessions_of(row)[0]: re.findall(r'<span class="tag ">(\w+)', row) for row in rows} == {
+        "streamed": ["promoted", "retracted"],
+        "plain": [],
+    }
+
+
+def test_everything_that_is_told_of_items_has_its_words():
+    assert set(STREAMED) == TOLD_OF_ITEMS
+
+
+@pytest.mark.parametrize(("ms", "text"), [(0, "1970-01-01T00:00:00Z"), (10**18, "9999-12-31T23:59:59Z")])
+def test_a_time_that_no_calendar_has_is_an_address_all_the_same(ms, text):
+    assert stamp(ms) == text
 
 
 async def test_parts_that_renew_themselves_come_alone(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ _PLAIN, _KEPT, _TRIED = 1024, 16 * 1024, 256 * 1024
 
 _LETTERS: Final = ("letter", "rejection", "refused")
 # What is counted beside fixes, letters and requests: items that are not as their stream delivered them.
-_TOLD_OF_ITEMS: Final = frozenset({"promoted", "retracted", "incomplete", "doubtful", "unseen"})
+TOLD_OF_ITEMS: Final = frozenset({"promoted", "retracted", "incomplete", "doubtful", "unseen"})
 _COUNTED: Final = frozenset({"fix", "request", "turn", "turn/diagnosis", *_LETTERS})
 # Kinds whose codes and targets sessions are found by.
 _FOUND_BY: Final = frozenset({"fix", "request", "turn/diagnosis", "answered", "answer", "unreadable", *_LETTERS})
@@ -82,7 +82,7 @@ def facets_of(kind: str, code: str, target: str, severity: str, producer: str) -
     if producer:
         yield "producer", producer
     if kind not in _FOUND_BY:
-        if code in _TOLD_OF_ITEMS:
+        if code in TOLD_OF_ITEMS:
             yield "code", code
         return
     if code:
@@ -188,7 +188,7 @@ class Batch:
         total.facets.update(facets_of(kind, entry.code, entry.target, entry.severity, entry.producer))
         if kind in _COUNTED:
             self._count(entry, kind, entry.code, entry.target, entry.severity)
-        elif entry.code in _TOLD_OF_ITEMS:
+        elif entry.code in TOLD_OF_ITEMS:
             self._count(entry, kind, entry.code)
 
     def _take_item(self, session: int, entry: Entry) -> None:

@@ -18,7 +18,7 @@ from multidict import MultiMapping
 
 from pipeline.cli.config import moment
 from pipeline.errors import InputError
-from pipeline.viewer.index.batch import UNITS
+from pipeline.viewer.index.batch import TOLD_OF_ITEMS, UNITS
 from pipeline.viewer.index.store import Reader
 
 
@@ -85,7 +85,12 @@ def _milliseconds(search: Search, name: str) -> int | None:
 
 
 class SessionRow(Struct, frozen=True, kw_only=True):
-    """A session in a list. ``excerpt`` is where the words were found, each between U+0002 and U+0003."""
+    """A session in a list.
+
+    Attributes:
+        marks: what there is among its items that is not as its stream delivered it (``TOLD_OF_ITEMS``).
+        excerpt: where the words were found, each between U+0002 and U+0003.
+    """
 
     name: str
     first_ms: int
@@ -98,6 +103,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     rejections: int
     parked: bool = False
     targets: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
     excerpt: str = ""
 
 
@@ -197,20 +203,23 @@ def _conditions(search: Search) -> tuple[str, list[Any]]:
 def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
     facets = reader.rows(
         "SELECT session, kind, value FROM facets WHERE session IN (SELECT value FROM json_each(?)) "
-        "AND (kind = 'target' OR (kind = 'is' AND value = 'parked')) ORDER BY value",
+        "AND (kind = 'target' OR (kind = 'is' AND value = 'parked') "
+        "OR (kind = 'code' AND value IN (SELECT value FROM json_each(?)))) ORDER BY value",
         _json([row[0] for row in rows]),
+        _json(sorted(TOLD_OF_ITEMS)),
     )
     found = []
     for id_, *values in rows:
         own = [(kind, value) for session, kind, value in facets if session == id_]
         targets = tuple(value for kind, value in own if kind == "target")
+        marks = tuple(value for kind, value in own if kind == "code")
         known = dict(zip(SessionRow.__struct_fields__, values, strict=False))
-        found.append(SessionRow(**known, parked=("is", "parked") in own, targets=targets))
+        found.append(SessionRow(**known, parked=("is", "parked") in own, targets=targets, marks=marks))
     return found
 
 
-def _json(numbers: Sequence[int]) -> str:
-    return msgspec.json.encode(numbers).decode()
+def _json(values: Sequence[int] | Sequence[str]) -> str:
+    return msgspec.json.encode(values).decode()
 
 
 def session(reader: Reader, name: str) -> SessionRow | None:
