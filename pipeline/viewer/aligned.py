@@ -36,18 +36,22 @@ _HOW: dict[str, How] = {
 LISTS = ("messages", "input", "contents")
 
 
-def session_until(records: Iterable[Record], key: bytes, cause: int, defaults: Defaults) -> Session | None:
+def session_until(records: Sequence[Record], key: bytes, cause: int, defaults: Defaults) -> Session | None:
     """The session as it was once the record at the offset ``cause`` had been taken; None where there is none.
 
     ``records`` are all of the session's, in order, from the one that began it on. What a parked session was released
     with took effect at the place of what it was parked for: so of what came behind, only the release counts.
     """
     stage = TurnsStage(defaults, publish=False)
-    for record in records:
-        entry = stage.find(key)
-        if record.offset <= cause or (entry is not None and entry.parked is not None):
-            stage.process([record] if record.offset <= cause or _releases(record) else [])
+    until = [record for record in records if record.offset <= cause]
+    stage.process(until)
     entry = stage.find(key)
+    for record in records[len(until) :]:
+        if entry is None or entry.parked is None:
+            break
+        if _releases(record):
+            stage.process([record])
+            entry = stage.find(key)
     return None if entry is None else entry.session
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ from pipeline.viewer.cells import as_text
 from pipeline.viewer.index import timeline
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.search import SessionRow, session
+from pipeline.viewer.index.values import Value
 from pipeline.viewer.pages import VIEWER, Viewer, is_part, page, session_of, session_path
 from pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
 from topics import SESSION_ITEMS
@@ -35,8 +36,9 @@ VIEWS: Final = {
 _ENTRIES: Final = 40
 # Blocks of a request that a page shows at once.
 _ROWS: Final = 60
-# Records that an export holds in memory at a time.
+# Records that an export holds in memory at a time, and bytes of their values.
 _AT_ONCE: Final = 200
+_BYTES_AT_ONCE: Final = 8 << 20
 # Before every entry that there is.
 _BEGINNING: Final = "0-0"
 
@@ -168,7 +170,8 @@ async def _record(request: web.Request) -> web.Response:
 
 
 async def _export(request: web.Request) -> web.StreamResponse:
-    viewer, name = request.app[VIEWER], session_of(request)
+    """All that there is of a session; requests without their bodies, which together are the history many times over."""
+    viewer, name, bodies = request.app[VIEWER], session_of(request), "bodies" in request.query
     await _known(viewer, name)
     answer = web.StreamResponse(headers=_download(f"{name}.json"))
     await answer.prepare(request)
@@ -176,23 +179,48 @@ async def _export(request: web.Request) -> web.StreamResponse:
     await answer.write(begins[:-1] + b', "records": [')
     separator = b"\n"
     async for entries in _all_entries(viewer, name):
-        lines = []
-        for entry, value in zip(entries, await viewer.values.read_many(entries), strict=True):
-            record = Record(
-                partition=entry.partition,
-                offset=entry.offset,
-                key=None,
-                value=value.value,
-                headers=value.headers,
-                timestamp=entry.time_ms,
-            )
-            lost = {"lost": value.lost} if value.lost else {}
-            lines.append(msgspec.json.encode({"partition": entry.partition, **as_json(entry.topic, record), **lost}))
-        await answer.write(separator + b",\n".join(lines))
-        separator = b",\n"
+        for batch in _batches(entries):
+            lines = await _lines(viewer, batch, bodies=bodies)
+            await answer.write(separator + b",\n".join(lines))
+            separator = b",\n"
     await answer.write(b"\n]}\n")
     await answer.write_eof()
     return answer
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Entries whose values fit into memory together."""
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if batch and size + entry.size > _BYTES_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += entry.size
+    yield batch
+
+
+async def _lines(viewer: Viewer, entries: Sequence[Entry], *, bodies: bool) -> list[bytes]:
+    """Records as an export has them."""
+    bare = [] if bodies else [entry for entry in entries if entry.kind == "request"]
+    headers = dict(zip([entry.number for entry in bare], await viewer.values.headers(bare), strict=True))
+    read = iter(await viewer.values.read_many([entry for entry in entries if entry.number not in headers]))
+    lines = []
+    for entry in entries:
+        is_bare = entry.number in headers
+        value = Value(None, headers[entry.number], "left_out") if is_bare else next(read)
+        record = Record(
+            partition=entry.partition,
+            offset=entry.offset,
+            key=None,
+            value=value.value,
+            headers=value.headers,
+            timestamp=entry.time_ms,
+        )
+        lost = {"lost": value.lost} if value.lost else {}
+        lines.append(msgspec.json.encode({"partition": entry.partition, **as_json(entry.topic, record), **lost}))
+    return lines
 
 
 async def _all_entries(viewer: Viewer, name: str) -> AsyncIterator[list[Entry]]:

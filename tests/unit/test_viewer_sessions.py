@@ -187,6 +187,10 @@ async def test_where_the_beginning_is_gone_both_sides_stand_by_position(tmp_path
     assert fixes_on(page)
 
 
+# What an export says of a request's body, unless it is asked for.
+BODILESS = {"value": None, "lost": "left_out"}
+
+
 async def test_an_export_has_every_record_of_its_session(tmp_path):
     topics = of_fleet("anthropic", "openai-chat")
     async with pages_of(topics, tmp_path) as ask:
@@ -202,6 +206,11 @@ async def test_an_export_has_every_record_of_its_session(tmp_path):
             assert found["session"] == name
             assert {(each["topic"], each["offset"]) for each in found["records"]} == wanted
             assert len(found["records"]) == len(wanted)
+            whole = json.loads((await ask(session_path(name, "export", bodies=1)))[1])["records"]
+            without = [each | BODILESS if each["topic"] == PROVIDER_REQUESTS else each for each in whole]
+            assert without == found["records"]
+            bodies = [each["value"] for each in whole if each["topic"] == PROVIDER_REQUESTS]
+            assert bodies == [json.loads(each.value) for each in requests(topics) if each.key == name.encode()]
 
 
 async def test_a_letter_says_why_and_what_it_holds(tmp_path):

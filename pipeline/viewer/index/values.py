@@ -58,6 +58,11 @@ class Values:
         if self._consumer is not None:
             await self._consumer.stop()
 
+    async def headers(self, entries: Sequence[Entry]) -> list[Headers]:
+        """The headers of entries alone, which stand in the index whatever their values."""
+        kept = await asyncio.to_thread(self._kept, [entry.number for entry in entries])
+        return [kept[entry.number].headers if entry.number in kept else () for entry in entries]
+
     async def read(self, entry: Entry) -> Value:
         return (await self.read_many([entry]))[0]
 
