@@ -147,11 +147,15 @@ def _login(path: Path) -> str:
     return token
 
 
+def is_seen_by_a_person() -> bool:
+    return sys.stderr.isatty()
+
+
 def _say_where(config: Config, url: str, token_file: Path | None, login: str) -> None:
     """Say where it is to be seen; the token itself only to a person, for logs are kept and passed on."""
     if token_file is None:
         told = url
-    elif sys.stderr.isatty():
+    elif is_seen_by_a_person():
         told = f"{url}?{urlencode({'token': login})}"
     else:
         told = f"{url} (log in with the token in {token_file})"

@@ -22,6 +22,7 @@ from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
 from pipeline.viewer.index.search import Count, Overview, Search, overview, sessions
+from pipeline.viewer.index.store import Reader
 from pipeline.viewer.pages import VIEWER, page, with_query
 
 _HOUR_MS = 3_600_000
@@ -208,20 +209,16 @@ async def _overview(request: web.Request) -> web.Response:
     if (span and span not in SPANS) or by not in {"", "code", "target", "severity"}:
         raise web.HTTPNotFound
     until = time_of(end) if end else now_ms()
-    found = await asyncio.to_thread(overview, viewer.index.reader, until - SPANS[span or _USUAL], until)
-    if not span and found.counts and found.counts[0].since_ms >= until - SPANS["1h"] - found.step_ms:
-        # All that there is began just now: hours would show it as one bar.
-        span = "1h"
-        found = await asyncio.to_thread(overview, viewer.index.reader, until - SPANS[span], until)
+    span, found, summary = await asyncio.to_thread(_summed, viewer.index.reader, span, by or "code", until)
     part = request.query.get("part", "")
     behind = viewer.follower.behind()
     template = {"figures": "_figures.html", "charts": "_charts.html"}.get(part, "overview.html")
     return page(
         request,
         template,
-        summary=summed(found, by or "code"),
+        summary=summary,
         found=found,
-        span=span or _USUAL,
+        span=span,
         spans=SPANS,
         by=by or "code",
         at=partial(overview_at, span=span, by=by, until=end),
@@ -230,6 +227,15 @@ async def _overview(request: web.Request) -> web.Response:
         behind=behind,
         streamed=STREAMED,
     )
+
+
+def _summed(reader: Reader, span: str, by: str, until: int) -> tuple[str, Overview, Summary]:
+    """What happened in a span, or in the usual one where none is given; with its name."""
+    found = overview(reader, until - SPANS[span or _USUAL], until)
+    if not span and found.counts and found.counts[0].since_ms >= until - SPANS["1h"] - found.step_ms:
+        # All that there is began just now: longer steps would show it as one bar.
+        return _summed(reader, "1h", by, until)
+    return span or _USUAL, found, summed(found, by)
 
 
 async def _sessions(request: web.Request) -> web.Response:

@@ -105,6 +105,7 @@ document.addEventListener("htmx:configRequest", (event) => {
     plots.delete(place);
     if (times.length < 2 || !names.length) return;
     const heights = stacked(series);
+    const totals = series.map((values) => values.reduce((sum, value) => sum + value, 0));
     const order = names.map((_, index) => names.length - 1 - index);
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
     const step = times[1] - times[0];
@@ -120,7 +121,11 @@ document.addEventListener("htmx:configRequest", (event) => {
         },
         axes: [{ ...axis, values: clock }, { ...axis, size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] }],
         series: [
-          { value: "{YYYY}-{MM}-{DD} {HH}:{mm}" },
+          {
+            label: "",
+            value: (_, seconds) =>
+              seconds === null ? "in all" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " "),
+          },
           ...order.map((index) => ({
             label: names[index],
             stroke: colour(`--s${index % 8}`),
@@ -128,7 +133,7 @@ document.addEventListener("htmx:configRequest", (event) => {
             width: 0,
             points: { show: false },
             paths: uPlot.paths.bars({ size: [0.85, 40] }),
-            value: (_, __, ___, at) => (at === null ? "–" : series[index][at].toLocaleString("en")),
+            value: (_, __, ___, at) => (at === null ? totals[index] : series[index][at]).toLocaleString("en"),
           })),
         ],
       },

@@ -1,0 +1,108 @@
+"""The command ``reknit viewer``: whom it lets in, what it says, what it leaves behind, without a broker."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import stat
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import main, viewer
+from pipeline.viewer.guard import Viewed
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Runs the command with a server that only says what it was given, and ends after it was told to."""
+    given, root = {}, logging.getLogger()
+    for name in ("handlers", "level"):  # which the command sets for its process
+        monkeypatch.setattr(root, name, getattr(root, name))
+
+    async def run(config, guard, *, on_start, **options):
+        given.update(options, config=config, guard=guard)
+        on_start("http://127.0.0.1:8760/")
+        if guard._audit is not None:
+            guard._audit(Viewed("now", "1.2.3.4", "ada", "GET", "/sessions/a", 200))
+        os.kill(os.getpid(), given.get("signal", signal.SIGTERM))
+        await asyncio.sleep(30)
+
+    monkeypatch.setattr("pipeline.viewer.server.run_viewer", run)
+
+    def command(*options, **more):
+        given.update(more)
+        done = CliRunner().invoke(main, ["viewer", "--wait", "0", *map(str, options)])
+        return done, given
+
+    return command
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(started, number):
+    done, _ = started(signal=number)
+    assert (done.exit_code, done.stderr) == (0, "reknit viewer: http://127.0.0.1:8760/\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [((), ".reknit/viewer.sqlite"), (("--prefix", "live."), ".reknit/viewer-live.sqlite"), (("--index", "x"), "x")],
+)
+def test_each_pipeline_has_an_index_of_its_own(started, options, name):
+    _, given = started(*options)
+    assert str(given["index_file"]) == name
+
+
+def test_a_login_token_is_made_for_its_owner_alone_and_is_in_no_log(started, tmp_path):
+    file = tmp_path / "token"
+    done, given = started("--token-file", file, "--host", "0.0.0.0")  # noqa: S104  what is tested
+    token = file.read_text().strip()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert given["guard"].login == token
+    assert len(token) >= 32
+    assert done.stderr == f"reknit viewer: http://127.0.0.1:8760/ (log in with the token in {file})\n"
+    again, given = started("--token-file", file)
+    assert (given["guard"].login, token in again.stderr) == (token, False)
+
+
+def test_a_person_gets_an_address_that_logs_in(started, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("sixteen-letters-or-more\n")
+    monkeypatch.setattr(viewer, "is_seen_by_a_person", lambda: True)
+    done, _ = started("--token-file", tmp_path / "token")
+    assert done.stderr == "reknit viewer: http://127.0.0.1:8760/?token=sixteen-letters-or-more\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--host", "0.0.0.0"), "login_missing"),  # noqa: S104  what is tested
+        (("--trusted-proxy", "10.0.0.1"), "login_missing"),
+        (("--token-file", "{tmp}/empty"), "login_missing"),
+        (("--token-file", "{tmp}/short"), "login_short"),
+        (("--token-file", "{tmp}/new", "--trusted-proxy", "proxy"), "proxy_unknown"),
+    ],
+)
+def test_what_would_let_others_in_is_refused(started, tmp_path, options, code):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "short").write_text("short\n")
+    done, _ = started(*(option.format(tmp=tmp_path) for option in options))
+    assert done.exit_code == 2
+    assert f"[{code}]" in done.stderr
+
+
+def test_who_viewed_what_is_added_to_a_file_of_its_owner(started, tmp_path):
+    file = tmp_path / "viewed.jsonl"
+    for _ in range(2):
+        started("--audit-log", file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    lines = [msgspec.json.decode(line, type=Viewed) for line in file.read_bytes().splitlines()]
+    assert lines == [Viewed("now", "1.2.3.4", "ada", "GET", "/sessions/a", 200)] * 2
+
+
+def test_where_it_is_is_a_line_of_the_log_where_logs_are_json(started, monkeypatch):
+    monkeypatch.setenv("REKNIT_LOG_FORMAT", "json")
+    done, _ = started()
+    [line] = done.stderr.splitlines()
+    assert json.loads(line)["event"] == "viewer: http://127.0.0.1:8760/"
