@@ -1,37 +1,31 @@
-"""A viewer without an index, for pages that need none: who asks it gets the status and the page."""
+"""A viewer of nothing, for pages that need no index: who asks it gets the status and the page."""
 
 import html
 import re
+import tempfile
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
-from aiohttp.test_utils import make_mocked_request
+from viewing import Topics, served
 
-from pipeline.config import load_config
-from pipeline.viewer import explain, playground
-from pipeline.viewer.guard import HEADER, Guard
-from pipeline.viewer.pages import Viewer, templates
-from pipeline.viewer.server import application, serving
+from pipeline.viewer.guard import HEADER
 
 
 @asynccontextmanager
-async def asking(**given):
+async def serving_nothing():
+    """The URL of a viewer whose topics are empty."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with served(Topics(), Path(folder) / "index") as url:
+            yield url
+
+
+@asynccontextmanager
+async def asking():
     """``get(path, form=None, part=False)``; a form is posted with the page's token, ``part`` as a script of ours."""
-    guard = Guard()
-    token = guard.form_token(make_mocked_request("GET", "/"))
-    viewer = Viewer(
-        **{
-            "config": load_config(env={}),
-            "guard": guard,
-            "templates": templates(),
-            "index": None,
-            "follower": None,
-            "values": None,
-            **given,
-        }
-    )
-    app = application(viewer, pages=(explain, playground))
-    async with serving(app, "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+    async with serving_nothing() as url, aiohttp.ClientSession() as http:
+        async with http.get(f"{url}explain/size") as answer:
+            token = re.search(f'<meta name="{HEADER}" content="([^"]+)">', await answer.text())[1]
 
         async def get(path, form=None, *, part=False):
             headers = {HEADER: token} | ({"HX-Request": "true"} if part else {})

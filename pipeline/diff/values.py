@@ -91,7 +91,7 @@ def aligned(before: Sequence[Json], after: Sequence[Json]) -> Pairs:
 
     Equal ones are paired first; between them, what is of the same kind; what is left in order.
     """
-    head, at_end, to_end = _apart(before, after)
+    head, at_end, to_end = apart(before, after)
     pairs: Pairs = list(zip(range(head), range(head), strict=True))
     one, other = before[head:at_end], after[head:to_end]
     for equal, at, at_stop, to, to_stop in _matched([_key(each) for each in one], [_key(each) for each in other]):
@@ -130,7 +130,7 @@ def _key(value: Json) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _apart(before: Sequence[Json], after: Sequence[Json]) -> tuple[int, int, int]:
+def apart(before: Sequence[Json], after: Sequence[Json]) -> tuple[int, int, int]:
     """Where two lists begin to differ, and behind what in each they are equal again."""
     shorter = min(len(before), len(after))
     head = next((at for at in range(shorter) if before[at] != after[at]), shorter)
@@ -173,7 +173,7 @@ def unified(before: Json, after: Json) -> tuple[str, ...]:
     if len(old) == len(new) == 1:
         return _cut([f"{sign}{line}" for sign, line in zip("-+", _around_difference(one, other), strict=True)])
     if max(len(old), len(new)) > _MOST_LINES:
-        head, at_end, to_end = _apart(old, new)
+        head, at_end, to_end = apart(old, new)
         return _cut([*(f"-{line}" for line in old[head:at_end]), *(f"+{line}" for line in new[head:to_end])])
     # Behind the two lines that name the files.
     return _cut(list(difflib.unified_diff(old, new, n=2, lineterm=""))[2:])

@@ -266,6 +266,12 @@ class Aligned:
                 return number
         return -1
 
+    def row_of_message(self, number: int) -> int:
+        """The number of the first row that stands in the body's message of this number, where rows are by position."""
+        return bisect_left(
+            self._pairs, number, key=lambda pair: int(pair.sent.partition(".")[2].partition(".")[0] or -1)
+        )
+
     def _left(self, pair: _Pair) -> Cell | None:
         if pair.came < 0:
             return None

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from pipeline.diff.values import ABSENT, Json, aligned, read_json, unified
+from pipeline.diff.values import ABSENT, Json, aligned, apart, read_json, unified
 from pipeline.registry import TARGETS
 from pipeline.targets import Setting
-from pipeline.viewer.aligned import Aligned
+from pipeline.viewer.aligned import LISTS, Aligned
 from pipeline.viewer.cells import Cell, Document, Mark, Row
 
 # Rows that are the same on both sides and stand around others; so many that nothing folds away; rows of one page.
@@ -58,9 +59,14 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 def compared(one: Side, other: Side) -> Compared:
     by_origin = (one.target != other.target or _is_text(one)) and one.aligned.exact and other.aligned.exact
-    rows = [*(_by_origin(one, other) if by_origin else _by_content(one, other))]
-    # Two forms of few blocks are looked at whole.
-    parts, same_after, more = _folded(rows, around=_FEW if by_origin and len(rows) <= _FEW else _AROUND)
+    around = _AROUND
+    if by_origin:
+        found = _Stretch(0, [*_by_origin(one, other)], 0)
+        # Two forms of few blocks are looked at whole.
+        around = _FEW if len(found.rows) <= _FEW else _AROUND
+    else:
+        found = _by_content(one, other)
+    parts, same_after, more = _folded(found, around)
     if not by_origin:
         parts = [structs.replace(part, rows=[_marked(row, one, other) for row in part.rows]) for part in parts]
     marks = one.aligned.marks, other.aligned.marks
@@ -74,25 +80,48 @@ def compared(one: Side, other: Side) -> Compared:
     )
 
 
+class _Stretch(NamedTuple):
+    """Rows, and how many blocks stand before and behind them that are the same on both sides."""
+
+    before: int
+    rows: list[Row]
+    behind: int
+
+
 def _is_text(side: Side) -> bool:
     return side.target in TARGETS and TARGETS[side.target].text
 
 
-def _by_content(one: Side, other: Side) -> Iterator[Row]:
-    """Rows in the order of both: what is equal first, then what is of the same kind, then what is left in order."""
-    sides = [_blocks(side) for side in (one, other)]
-    for at, to in aligned(*([element for _, element in blocks] for blocks in sides)):
-        left = None if at is None else sides[0][at]
-        right = None if to is None else sides[1][to]
-        yield _row(left and left[0], right and right[0], left and left[1]["raw"], right and right[1]["raw"])
+def _by_content(one: Side, other: Side) -> _Stretch:
+    """Rows in the order of both: what is equal first, then what is of the same kind, then what is left in order.
+
+    Most of two long bodies is the same messages before or behind, of which nothing but their number is looked at.
+    """
+    sides = one, other
+    flats = [Aligned.by_position((), side.body, side.target, Setting(), ()) for side in sides]
+    documents = [Document(side.body) for side in sides]
+    items = [next(filter(None, map(document.items, LISTS)), []) for document in documents]
+    head, *ends = apart(*items)
+    stretches = [
+        (max(0, flat.row_of_message(head) - _AROUND), flat.row_of_message(end) + _AROUND)
+        for flat, end in zip(flats, ends, strict=True)
+    ]
+    blocks = [
+        _blocks(flat.rows(*stretch), document)
+        for flat, stretch, document in zip(flats, stretches, documents, strict=True)
+    ]
+    rows = []
+    for at, to in aligned(*([element for _, element in each] for each in blocks)):
+        left = None if at is None else blocks[0][at]
+        right = None if to is None else blocks[1][to]
+        rows.append(_row(left and left[0], right and right[0], left and left[1]["raw"], right and right[1]["raw"]))
+    return _Stretch(stretches[0][0], rows, max(0, len(flats[0]) - stretches[0][1]))
 
 
-def _blocks(side: Side) -> list[tuple[Cell, dict[str, Json]]]:
-    """The cells of a body, each with what says which block it is and what it holds."""
-    flat = Aligned.by_position((), side.body, side.target, Setting(), ())
-    document = Document(side.body)
+def _blocks(rows: Sequence[Row], document: Document) -> list[tuple[Cell, dict[str, Json]]]:
+    """The cells of a body's rows, each with what says which block it is and what it holds."""
     found = []
-    for row in flat.rows(0, len(flat)):
+    for row in rows:
         cell = row.right
         if cell is not None:
             raw = document.find(cell.path)[0].decode("utf-8", "replace") if cell.path else cell.text
@@ -173,15 +202,16 @@ def _head(one: Side, other: Side) -> Row | None:
     return Row(left=left, right=right, how="changed", lines=lines, number=-1)
 
 
-def _folded(rows: Sequence[Row], around: int) -> tuple[list[Part], int, int]:
+def _folded(stretch: _Stretch, around: int) -> tuple[list[Part], int, int]:
     """Rows in parts around what differs, how many the same ones at the end are, and how many rows are left out."""
-    keep = [around >= len(rows)] * len(rows)
+    rows = stretch.rows
+    keep = [around == _FEW] * len(rows)
     for at, row in enumerate(rows):
         if row.how != "same":
             for near in range(max(0, at - around), min(len(rows), at + around + 1)):
                 keep[near] = True
     parts: list[Part] = []
-    same, shown = 0, 0
+    same, shown = stretch.before, 0
     for at, row in enumerate(rows):
         if not keep[at]:
             same += 1
@@ -195,7 +225,7 @@ def _folded(rows: Sequence[Row], around: int) -> tuple[list[Part], int, int]:
                 same = 0
             else:
                 parts[-1].rows.append(numbered)
-    return parts, same, 0
+    return parts, same + stretch.behind, 0
 
 
 def _begun(row: Row) -> Row:

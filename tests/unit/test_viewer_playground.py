@@ -8,12 +8,16 @@ import re
 from contextlib import contextmanager
 
 import pytest
-from asking import asking, words
+from asking import asking, serving_nothing, words
+from browser import ELSEWHERE, browsing, needs_browser
+from browser import HOSTILE as HOSTILE_TEXTS
 
 import pipeline
 from pipeline.cli.core import reported
 from pipeline.errors import InputError, InternalError, PolicyError
 from pipeline.explain import FIX_EXAMPLES
+from pipeline.fixes import FIXES
+from pipeline.rules import RULES
 from pipeline.session.arguments import policy_from
 from pipeline.viewer.helper import Helper
 from pipeline.viewer.outcome import Choice, outcome_of
@@ -45,6 +49,8 @@ def test_an_example_comes_out_as_normalize_has_it(name):
         assert outcome.request == report.request
     if name in FIX_EXAMPLES:
         assert name in outcome.codes
+    linked = {violation.rule for violation in (*outcome.violations, *outcome.refused)} | outcome.codes.keys()
+    assert linked <= {*FIXES, *RULES}
 
 
 @pytest.mark.parametrize(
@@ -144,6 +150,42 @@ async def test_an_example_and_a_choice_stand_in_an_address():
         assert status == 200
         assert "Paste a history" in words(page)
         assert "<script>" not in page.replace("<script src", "")
+
+
+@needs_browser
+async def test_what_is_typed_chosen_and_dropped_is_mended_at_once_and_none_of_it_runs():
+    hostile = json.dumps({"messages": [{"role": "user", "content": text} for text in (*HOSTILE_TEXTS, ELSEWHERE)]})
+    async with serving_nothing() as url, browsing() as browser, browser.tab() as page:
+        await page.go(f"{url}playground")
+        await page.type("#text", LOST)
+        await page.until(f"({OUTCOME}).includes('Sent mended, with 1 fix')")
+        await page.ask(chosen("target", "gemini"))
+        await page.until(f"({OUTCOME}).includes('Goes out') && ({LINK}).includes('target=gemini')")
+        await page.ask(dropped(hostile))
+        for text in HOSTILE_TEXTS:
+            await page.until(f"({OUTCOME}).includes({json.dumps(text)})")
+        assert await page.ask("document.querySelector('#text').value") == hostile
+        did = page.did()
+        assert (did.dialogs, did.messages, [url for url in did.requests if ":9/" in url]) == ([], [], [])
+        assert "Run the tests." not in await page.ask("location.href")
+
+
+OUTCOME = "document.querySelector('#outcome').innerText"
+LINK = "document.querySelector('#outcome a[href^=\"/playground?\"]').href"
+
+
+def chosen(name, value):
+    field = f"document.querySelector('[name={name}]')"
+    return f"{field}.value = {json.dumps(value)}; {field}.dispatchEvent(new Event('change', {{bubbles: true}}))"
+
+
+def dropped(text):
+    return f"""(() => {{
+        const files = new DataTransfer();
+        files.items.add(new File([{json.dumps(text)}], "history.json"));
+        const drop = new DragEvent("drop", {{dataTransfer: files, bubbles: true, cancelable: true}});
+        document.querySelector("#text").dispatchEvent(drop);
+    }})()"""
 
 
 def multipart(file, **fields):
