@@ -12,6 +12,7 @@ import hashlib
 import unicodedata
 from base64 import b64encode
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -34,6 +35,7 @@ def shown(text: str, limit: int = SHOWN) -> Markup:
     return Markup().join(pieces)
 
 
+@lru_cache(maxsize=4096)
 def _mark(character: str) -> Markup:
     name = unicodedata.name(character, "")
     return Markup('<span class="invisible" title="{}">{}</span>').format(name, code_point(character))

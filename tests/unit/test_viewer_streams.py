@@ -1,5 +1,6 @@
 """The page of a stream over HTTP: by parts, by runs, live through lost connections, and in a real browser."""
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 
@@ -24,8 +25,9 @@ NAME = "a/session <b>"
 class Served:
     """A viewer of one session's items. ``publish`` puts more of them into the index, as the follower does."""
 
-    def __init__(self, url, index, follower, log):
-        self.url, self._index, self._follower, self._log = url.rstrip("/"), index, follower, log
+    def __init__(self, url, index, follower, live, log):
+        self.url, self.live = url.rstrip("/"), live
+        self._index, self._follower, self._log = index, follower, log
 
     def publish(self, *items, run="1"):
         found = []
@@ -56,8 +58,9 @@ async def served(tmp_path):
         values=InMemory(index.reader, topics),
     )
     try:
-        async with serving(application(viewer), "127.0.0.1", 0) as url:
-            yield Served(url, index, follower, topics.logs[SESSION_ITEMS, 0])
+        app = application(viewer, pages=[streams])
+        async with serving(app, "127.0.0.1", 0) as url:
+            yield Served(url, index, follower, app[streams.LIVE], topics.logs[SESSION_ITEMS, 0])
     finally:
         index.close()
 
@@ -122,7 +125,7 @@ async def test_what_is_not_there_and_what_is_no_place_is_a_page_that_says_so(tmp
 async def test_a_long_stream_comes_by_parts_that_have_every_item_whole(tmp_path):
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         # Each item ends long after it began, in another part of the stream.
-        ids = [f"i{number}" for number in range(900)]
+        ids = [f"i{number}" for number in range(300)]
         viewer.publish(*[START | {"item_id": item} for item in ids])
         viewer.publish(*[delta(item, item=item) for item in ids])
         viewer.publish(*[completed(item, incomplete=True, reason="cut") for item in ids])
@@ -135,7 +138,7 @@ async def test_a_long_stream_comes_by_parts_that_have_every_item_whole(tmp_path)
             parts += 1
             earlier = attribute(page.partition('class="pager"')[2], "href")
             url = earlier and viewer.url + earlier
-        assert (found.keys(), parts) == (set(ids), 7)
+        assert (found.keys(), parts) == (set(ids), 6)
 
 
 async def test_a_stream_that_is_resumed_has_every_record_once(tmp_path):
@@ -173,6 +176,35 @@ async def test_more_viewers_than_there_is_room_for_are_refused(tmp_path, monkeyp
         async with http.get(viewer.path("live")) as first:
             await first.content.readline()
             await text_of(http, viewer.path("live"), 503)
+
+
+async def test_a_browser_that_reads_nothing_is_let_go_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "_SLOW_SECONDS", 0.01)
+    async with served(tmp_path) as viewer, aiohttp.ClientSession(read_bufsize=1 << 22) as http:
+        viewer.publish(START)
+        slow = aiohttp.ClientSession()
+        async with slow, listening(slow, viewer.path("live", after="-1/-1")) as read:
+            await read(1)
+            # More than the buffers between the two of them hold; nothing of it is read.
+            for number in range(8):
+                viewer.publish(START | {"item_id": f"b{number}", "text": "\u202e" * streams.TEXT})
+                await asyncio.sleep(0.01)
+            while viewer.live.viewings:  # noqa: ASYNC110  a viewer tells nobody who is gone
+                await asyncio.sleep(0.01)
+        # The page that it has goes on where it was, as soon as it reads again.
+        async with listening(http, viewer.path("live", after="0/7")) as read:
+            assert [place for place, _ in await read(1)] == ["0/8"]
+
+
+async def test_pages_that_are_open_are_told_when_the_viewer_ends(tmp_path):
+    async with aiohttp.ClientSession() as http:
+        async with served(tmp_path) as viewer:
+            viewer.publish(START)
+            answer = await http.get(viewer.path("live", after="-1/-1"))
+            while b"data: {" not in await answer.content.readline():
+                pass
+        told = await answer.content.read()
+        assert b"event: reload\ndata: The viewer has ended.\n" in told
 
 
 SEEN = """[...document.querySelectorAll('#stream .stream-row:not(.aside)')].map((row) =>

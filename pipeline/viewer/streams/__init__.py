@@ -25,7 +25,7 @@ from topics import SESSION_ITEMS
 LIVE: web.AppKey[Live] = web.AppKey("live", Live)
 
 # Records of one part of a stream; and code points of all texts of a part, beyond which each is cut shorter.
-_PART = 400
+_PART = 150
 _PAGE_TEXT, _SHORTEST = 1_000_000, 400
 _RUNS = 12
 # Browsers that may look at streams at once; each holds a connection and what waits for it.
@@ -93,8 +93,9 @@ class _Records:
 
 
 def _part(reader: Reader, session: str, run: str | None, before: Position | None) -> _Part:
-    found = timeline.items(reader, session, run=run, before=_place(before), limit=_PART)
-    earlier = _cursor(position_of(found[0])) if len(found) == _PART else ""
+    found = timeline.items(reader, session, run=run, before=_place(before), limit=_PART + 1)
+    beyond, found = found[:-_PART], found[-_PART:]
+    earlier = _cursor(position_of(found[0])) if beyond else ""
     touched = {entry.item_id for entry in found if entry.item_id}
     # Of the last part nothing comes later; items that began in an earlier one are fetched from there.
     if before is None:
