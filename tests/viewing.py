@@ -95,6 +95,24 @@ def index_of(path, topics=None):
     return index
 
 
+def contents(index):
+    """All that is in an index, without the numbers that it gives."""
+    names = dict(index.reader.rows("SELECT id, name FROM sessions"))
+    found = {}
+    for table in ("sessions", "entries", "deltas", "runs", "facets", "counters", "positions", "forgotten"):
+        rows = index.reader.rows(f"SELECT * FROM {table}")  # noqa: S608  named above
+        columns = [name for _, name, *_ in index.reader.rows(f"PRAGMA table_info({table})")]
+        own = [dict(zip(columns, row, strict=True)) for row in rows]
+        for row in own:
+            row.pop("id", None)
+            row.pop("number", None)
+            if "session" in row:
+                row["session"] = names[row["session"]]
+        found[table] = sorted(own, key=repr)
+    found["words"] = sorted(index.reader.rows("SELECT place, text FROM words"))
+    return found
+
+
 class Still:
     """A follower that has read everything."""
 

@@ -8,7 +8,7 @@ import pytest
 from build import call, said, user
 from msgspec import structs
 from published import OPENED, answers, appended
-from viewing import Topics, index_of
+from viewing import Topics, contents, index_of
 
 from pipeline.viewer.index import search, timeline
 from pipeline.viewer.index.store import Index, IndexFileError
@@ -25,24 +25,6 @@ def talk(topics, session, *words):
     topics.put_turns(session, OPENED, *appended(user(*words), said(call("a")), user("go on")))
     for record in answers(f"{session} answers", key=session.encode()):
         topics.put(PROVIDER_EVENTS, session, record.value, record.headers)
-
-
-def contents(index):
-    """All that is in an index, without the numbers that it gives."""
-    names = dict(index.reader.rows("SELECT id, name FROM sessions"))
-    found = {}
-    for table in ("sessions", "entries", "deltas", "runs", "facets", "counters", "positions", "forgotten"):
-        rows = index.reader.rows(f"SELECT * FROM {table}")  # noqa: S608  named above
-        columns = [name for _, name, *_ in index.reader.rows(f"PRAGMA table_info({table})")]
-        own = [dict(zip(columns, row, strict=True)) for row in rows]
-        for row in own:
-            row.pop("id", None)
-            row.pop("number", None)
-            if "session" in row:
-                row["session"] = names[row["session"]]
-        found[table] = sorted(own, key=repr)
-    found["words"] = sorted(index.reader.rows("SELECT place, text FROM words"))
-    return found
 
 
 @pytest.fixture

@@ -137,11 +137,15 @@ class Batch:
         # Of a session that is new in this batch nothing was written before.
         self._known_id = self._last_id
 
-    def write(self, entries: Iterable[Entry]) -> None:
+    def write(self, entries: Iterable[Entry], forgotten: Iterable[Entry] = ()) -> None:
+        """Write entries; those of sessions that were forgotten are counted, and that is all."""
         for entry in entries:
             session = self._session(entry) if entry.kind else None
             if session is not None:
+                self._count(entry)
                 self._take(session, entry)
+        for entry in forgotten:
+            self._count(entry)
         self._write_entries()
         self._write_sums()
 
@@ -156,14 +160,22 @@ class Batch:
                 return None
             else:
                 found = self._last_id = self._last_id + 1
-                self._count(entry, "session")
             self._ids[name] = found
             self._sums[found] = _Sum(name, entry.time_ms)
         return found
 
-    def _count(self, entry: Entry, kind: str, code: str = "", target: str = "", severity: str = "") -> None:
+    def _count(self, entry: Entry) -> None:
+        kind = entry.kind
+        if kind in _COUNTED:
+            what = kind, entry.code, entry.target, entry.severity
+        elif kind == EVENTS:
+            what = kind, "", entry.target, ""
+        elif entry.code in TOLD_OF_ITEMS:
+            what = kind, entry.code, "", ""
+        else:
+            return
         for unit in UNITS:
-            self._counters[unit, entry.time_ms // unit * unit, kind, code, target, severity] += 1
+            self._counters[unit, entry.time_ms // unit * unit, *what] += 1
 
     def _take(self, session: int, entry: Entry) -> None:
         kind, total = entry.kind, self._sums[session]
@@ -175,7 +187,6 @@ class Batch:
             self._take_item(session, entry)
             return
         if kind == EVENTS:
-            self._count(entry, EVENTS, target=entry.target)
             return
         self._rows[entry.number] = session, entry, entry.words
         self._add_up(total, entry)
@@ -186,10 +197,6 @@ class Batch:
             for at, added in enumerate(_ADDS[kind, entry.severity]):
                 total.numbers[at] += added
         total.facets.update(facets_of(kind, entry.code, entry.target, entry.severity, entry.producer))
-        if kind in _COUNTED:
-            self._count(entry, kind, entry.code, entry.target, entry.severity)
-        elif entry.code in TOLD_OF_ITEMS:
-            self._count(entry, kind, entry.code)
 
     def _take_item(self, session: int, entry: Entry) -> None:
         kind, place = entry.kind, entry.number

@@ -34,8 +34,6 @@ Subscriber = Callable[[Sequence[Entry]], None]
 
 # Records of one transaction: many, for each costs a write to the disk, and few enough for a page to wait for its end.
 _RECORDS = 8000
-# Between two looks at where the topics begin now, and at which topics there are.
-_LOOK_SECONDS = 30.0
 # Before the next try, where no broker answers.
 _PAUSE_SECONDS = 2.0
 # How long counters are kept; those of days as long as a topic of fixes by default.
@@ -83,17 +81,25 @@ async def open_index(config: Config, path: Path, *, rebuild: bool = False) -> In
 class Follower:
     """Fills an index; ``run`` ends only by being cancelled, or with an error that waiting does not mend.
 
+    Args:
+        config: the cluster and the prefix.
+        index: where the entries go.
+        look_seconds: between two looks at where the topics begin now, and at which topics there are.
+
     Attributes:
         subscribers: called on the event loop with the entries of each batch once they are written, values included.
     """
 
-    def __init__(self, config: Config, index: Index) -> None:
+    def __init__(self, config: Config, index: Index, look_seconds: float = 30.0) -> None:
+        self._look_seconds = look_seconds
         self.subscribers: set[Subscriber] = set()
         self._config = config
         self._index = index
         self._error = ""
         self._by_topic: dict[str, int] = {}
         self._begins: dict[TopicPartition, int] = {}
+        # Until a partition was read from, where it ended at the last look.
+        self._ends: dict[TopicPartition, int] = {}
         # Set while everything that was there at the last look is written.
         self.caught_up = asyncio.Event()
 
@@ -128,7 +134,7 @@ class Follower:
                     await _ended(writing)
                     writing = None
                     places = await self._look(consumer, places)
-                    look_at = clock() + _LOOK_SECONDS
+                    look_at = clock() + self._look_seconds
                 if not places:
                     await asyncio.sleep(_PAUSE_SECONDS)
                     continue
@@ -169,7 +175,7 @@ class Follower:
     ) -> None:
         by_topic = dict.fromkeys(places.values(), 0)
         for place, topic in places.items():
-            by_topic[topic] += max(0, (consumer.highwater(place) or 0) - after[topic, place.partition])
+            by_topic[topic] += max(0, (consumer.highwater(place) or self._ends[place]) - after[topic, place.partition])
         self._by_topic = by_topic
 
     async def _look(self, consumer: AIOKafkaConsumer, known: dict[TopicPartition, str]) -> dict[TopicPartition, str]:
@@ -181,6 +187,7 @@ class Follower:
         if places != known:
             consumer.assign(list(places))
         begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        self._ends = ends
         positions = self._index.positions
         for place, topic in places.items():
             position = positions.get((topic, place.partition), 0)

@@ -353,11 +353,18 @@ def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
         since_ms - step,
         until_ms,
     )
+    begun = reader.rows(
+        "SELECT first_ms / ?1 * ?1, 'session', '', '', '', count(*) FROM sessions "
+        "WHERE first_ms > ?2 AND first_ms <= ?3 GROUP BY 1",
+        step,
+        since_ms - step,
+        until_ms,
+    )
     return Overview(
         since_ms=since_ms,
         until_ms=until_ms,
         step_ms=step,
-        counts=[Count(*row) for row in rows],
+        counts=[Count(*row) for row in (*rows, *begun)],
         sessions=reader.rows("SELECT count(*) FROM sessions WHERE name <> ''")[0][0],
         parked=reader.rows("SELECT count(*) FROM facets WHERE kind = 'is' AND value = 'parked'")[0][0],
         latest_ms=reader.rows("SELECT coalesce(max(last_ms), 0) FROM sessions")[0][0],

@@ -42,6 +42,7 @@ _TABLES = """
         lossy INTEGER NOT NULL DEFAULT 0, letters INTEGER NOT NULL DEFAULT 0, rejections INTEGER NOT NULL DEFAULT 0
     );
     CREATE INDEX sessions_latest ON sessions (last_ms, id);
+    CREATE INDEX sessions_first ON sessions (first_ms);
     CREATE TABLE entries (
         place INTEGER PRIMARY KEY, session INTEGER NOT NULL, number INTEGER, time_ms INTEGER NOT NULL,
         kind TEXT NOT NULL, role TEXT, turn INTEGER, target TEXT, code TEXT, severity TEXT, producer TEXT,
@@ -205,9 +206,10 @@ class Index:
             for entry in fresh:
                 if entry.kind == FORGOTTEN:
                     self._forget(connection, entry.session, entry.time_ms)
-            kept = [entry for entry in fresh if not self._is_forgotten(entry)] if self._forgotten else fresh
+            gone = [entry for entry in fresh if self._is_forgotten(entry)] if self._forgotten else []
+            kept = [entry for entry in fresh if not self._is_forgotten(entry)] if gone else fresh
             batch = Batch(connection, self._number)
-            batch.write(kept)
+            batch.write(kept, gone)
             changed = [(*where, after) for where, after in ahead.items() if self._next.get(where) != after]
             connection.executemany(
                 "INSERT INTO positions (topic, partition, next) VALUES (?, ?, ?) "
