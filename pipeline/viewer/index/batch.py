@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import cramjam
@@ -43,6 +44,8 @@ _ADDS: Final[dict[tuple[str, str], tuple[int, ...]]] = {
     ("rejection", ""): (0, 0, 0, 0, 0, 1),
 }
 _NOTHING: Final = (0, 0, 0, 0, 0, 0)
+# A restored history is so many turns as it has messages.
+_RESTORED: Final = "restored"
 _PARKED: Final = ("is", "parked")
 
 
@@ -55,6 +58,10 @@ class _Told(Struct):
 _decode_told = msgspec.json.Decoder(_Told).decode
 _decode_delta = msgspec.json.Decoder(ItemDelta).decode
 _encode = msgspec.json.encode
+_columns = attrgetter(
+    *("time_ms", "kind", "role", "turn", "target", "code", "severity", "producer", "request_id", "run", "item_id"),
+    *("origin", "cause", "summary", "size"),
+)
 _encode_headers = msgspec.msgpack.encode
 
 
@@ -196,6 +203,8 @@ class Batch:
         if (kind, entry.severity) in _ADDS:
             for at, added in enumerate(_ADDS[kind, entry.severity]):
                 total.numbers[at] += added
+        elif kind == _RESTORED:
+            total.numbers[0] += entry.turn
         total.facets.update(facets_of(kind, entry.code, entry.target, entry.severity, entry.producer))
 
     def _take_item(self, session: int, entry: Entry) -> None:
@@ -286,21 +295,7 @@ class Batch:
                     place,
                     session,
                     numbers.get(place),
-                    entry.time_ms,
-                    entry.kind,
-                    entry.role,
-                    entry.turn,
-                    entry.target,
-                    entry.code,
-                    entry.severity,
-                    entry.producer,
-                    entry.request_id,
-                    entry.run,
-                    entry.item_id,
-                    entry.origin,
-                    entry.cause,
-                    entry.summary,
-                    entry.size,
+                    *_columns(entry),
                     _encode_headers(entry.headers) if entry.headers else None,
                     *pack(entry.value, always=entry.kind == DELTA),
                 )
@@ -370,8 +365,8 @@ def recount(connection: sqlite3.Connection, sessions: Iterable[int]) -> None:
     """Say of sessions anew what their records add up to, once some are gone; one without any is gone as well."""
     for session in sessions:
         rows = connection.execute(
-            "SELECT kind, code, target, severity, producer, count(*), min(time_ms) FROM entries WHERE session = ? "
-            "GROUP BY kind, code, target, severity, producer",
+            "SELECT kind, code, target, severity, producer, count(*), sum(turn), min(time_ms) FROM entries "
+            "WHERE session = ? GROUP BY kind, code, target, severity, producer",
             (session,),
         ).fetchall()
         (left,) = connection.execute(
@@ -384,9 +379,10 @@ def recount(connection: sqlite3.Connection, sessions: Iterable[int]) -> None:
             connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
             continue
         total, facets = [0] * len(_NUMBERS), set[tuple[str, str]]()
-        for kind, code, target, severity, producer, count, _ in rows:
+        for kind, code, target, severity, producer, count, turns, _ in rows:
             for at, added in enumerate(_ADDS.get((kind, severity), _NOTHING)):
                 total[at] += added * count
+            total[0] += turns if kind == _RESTORED else 0
             facets.update(facets_of(kind, code, target, severity, producer))
         connection.execute(
             "DELETE FROM facets WHERE session = ? AND NOT (kind = 'is' AND value = 'parked')", (session,)

@@ -72,7 +72,7 @@ class Entry(Struct, frozen=True, kw_only=True):
             ``rejection``, ``refused``, ``letter`` or ``note``; the type of a record of ``session.items``; of
             ``provider.events`` ``events``, ``answer``, ``exit`` or what the history side ``told``; ``unreadable``.
         role: whose turn it is; of an item its type.
-        turn: the turn that a request or a fix has seen; else -1.
+        turn: the turn that a request or a fix has seen; of a restored history how many messages it has; else -1.
         code: of a fix and a letter its own, of what a rule refused the rule; of items ``promoted``, ``retracted``,
             ``incomplete``, ``doubtful``, ``unseen``, and the cause of a diagnosis.
         severity: of a fix: ``lossy``, ``lossless``, ``observed``.
@@ -204,7 +204,7 @@ def _turn(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -
                 pass
             return _Told(kind, fields, text_of(message))
         case HistoryRestored(messages=messages):
-            return _Told(kind, fields, text_of(messages))
+            return _Told(kind, fields | {"turn": _length(messages)}, text_of(messages))
         case HistoryRewound(to=to):
             return _Told(kind, fields, summary=f"to {to}")
         case ProviderAnswered(request_id=request_id, status=status, body=body):
@@ -213,6 +213,16 @@ def _turn(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -
         case SessionOpened(model=model):
             return _Told(kind, fields, text_of(value), summary=str(model or ""))
     return _Told(kind, fields)
+
+
+_decode_list = msgspec.json.Decoder(list[Raw]).decode
+
+
+def _length(messages: Raw) -> int:
+    try:
+        return len(_decode_list(messages))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0
 
 
 def _event(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:

@@ -355,9 +355,9 @@ def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
     )
     begun = reader.rows(
         "SELECT first_ms / ?1 * ?1, 'session', '', '', '', count(*) FROM sessions "
-        "WHERE first_ms > ?2 AND first_ms <= ?3 GROUP BY 1",
+        "WHERE first_ms >= ?2 AND first_ms <= ?3 AND name <> '' GROUP BY 1",
         step,
-        since_ms - step,
+        since_ms // step * step,
         until_ms,
     )
     return Overview(

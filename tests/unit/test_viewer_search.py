@@ -1,0 +1,231 @@
+"""What is found in the index: by everything that a search can say, each session once, part by part."""
+
+from urllib.parse import parse_qsl
+
+import pytest
+from build import call, said, user
+from multidict import MultiDict
+from published import OPENED, answers, appended
+from viewing import Topics, index_of
+
+from pipeline.errors import InputError
+from pipeline.stages.defaults import Defaults
+from pipeline.viewer.index import search, timeline
+from pipeline.viewer.index.search import Search
+from topics import AGENT_TURNS, PROVIDER_EVENTS
+
+
+@pytest.fixture
+def topics():
+    made = Topics(Defaults(on_dead_letter="park"))
+    made.put_turns("mended", OPENED, *appended(user("the first"), said(call("a")), user("no <answer> & on")))
+    made.put(AGENT_TURNS, "mended", {"type": "request.wanted"}, (("producer", b"crew/1.4"),))
+    made.put_turns("parked", OPENED, {"type": "turn.appended", "message": {"role": "nobody", "content": "Zürich"}})
+    made.put_turns("rejected", {"type": "session.opened", "model": "m"}, *appended(user("without a limit")))
+    made.put_turns("gemini/1", OPENED | {"targets": ["gemini"]}, *appended(user("well formed"), said("yes")))
+    made.put_turns("restored", {"type": "history.restored", "messages": [user("one"), said("two"), user("three")]})
+    for record in answers("streamed words", key=b"streamed"):
+        made.put(PROVIDER_EVENTS, "streamed", record.value, record.headers)
+    return made
+
+
+@pytest.fixture
+def reader(tmp_path, topics):
+    index = index_of(tmp_path / "index", topics)
+    yield index.reader
+    index.close()
+
+
+def names(page):
+    return [row.name for row in page.rows]
+
+
+EVERY = ["streamed", "restored", "gemini/1", "rejected", "parked", "mended"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ([], EVERY),
+        ([("session", "gemini/")], ["gemini/1"]),
+        ([("session", "nobody")], []),
+        ([("code", "result_synthesised")], ["mended"]),
+        ([("code", "result_synthesised"), ("code", "no_such_code")], []),
+        ([("target", "gemini")], ["gemini/1"]),
+        ([("severity", "lossy")], ["streamed", "mended"]),
+        ([("producer", "crew/1.4")], ["mended"]),
+        ([("parked", "1")], ["parked"]),
+        ([("rejected", "1")], ["rejected"]),
+        ([("since", "2025-10-09T08:53:36+00:00")], ["streamed"]),
+        ([("until", "2025-10-09T08:53:21+00:00")], ["mended"]),
+        ([("q", "first")], ["mended"]),
+        ([("q", "first <answer>")], []),
+        ([("q", "zurich")], ["parked"]),
+        ([("q", '"well formed"')], ["gemini/1"]),
+        ([("q", '"formed well"')], []),
+        ([("q", "streamed"), ("session", "st")], ["streamed"]),
+        ([("q", "streamed"), ("code", "result_synthesised")], []),
+        ([("q", "three")], ["restored"]),
+        ([("q", 'NEAR( "* OR')], []),
+        ([("q", "&&&")], []),
+        ([("nonsense", "1"), ("session", "parked")], ["parked"]),
+    ],
+)
+def test_a_search_finds(reader, query, expected):
+    wanted = Search.from_query(MultiDict(query))
+    assert names(search.sessions(reader, wanted)) == expected
+    # It is a URL: what it says is what it was read from.
+    assert Search.from_query(MultiDict([pair for pair in query if pair[0] != "nonsense"])) == wanted
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Search(),
+        Search(words='a "b c" <&>', session="s/ 1", codes=("x", "y"), target="t", severity="lossy", producer="p/1"),
+        Search(since="24h", until="2025-10-09", parked=True, rejected=True),
+    ],
+)
+def test_a_search_is_its_url(wanted):
+    assert Search.from_query(MultiDict(parse_qsl(wanted.query()))) == wanted
+
+
+@pytest.mark.parametrize(("name", "value"), [("since", "yesterday"), ("until", "12 o'clock")])
+def test_a_time_that_is_none_is_the_askers_fault(name, value):
+    with pytest.raises(InputError, match="bad_search"):
+        Search.from_query(MultiDict({name: value}))
+
+
+@pytest.mark.parametrize("after", ["x", "1", "1-x"])
+def test_a_cursor_that_is_none_is_the_askers_fault(reader, after):
+    with pytest.raises(InputError, match="bad_search"):
+        search.sessions(reader, Search(), after)
+
+
+def test_a_session_is_told_with_what_it_adds_up_to(reader):
+    row = search.session(reader, "mended")
+    assert (row.turns, row.requests, row.fixes, row.lossy, row.letters) == (3, 3, 1, 1, 0)
+    assert (row.targets, row.parked) == (("anthropic",), False)
+    assert search.session(reader, "restored").turns == 3
+    assert search.session(reader, "parked").parked
+    assert search.session(reader, "no such session") is None
+
+
+def test_a_released_session_is_not_parked(tmp_path, topics):
+    topics.put_turns("parked", {"type": "session.released"})
+    index = index_of(tmp_path / "other", topics)
+    assert names(search.sessions(index.reader, Search(parked=True))) == []
+    index.close()
+
+
+def test_the_words_that_were_found_are_marked(reader):
+    (row,) = search.sessions(reader, Search(words="answer")).rows
+    assert row.excerpt == "no <\x02answer\x03> & on"
+
+
+@pytest.mark.parametrize("wanted", [Search(), Search(words="hello"), Search(codes=("result_synthesised",))])
+@pytest.mark.parametrize("bound", ["few", "many"])
+def test_part_by_part_each_session_comes_once_while_new_ones_come(tmp_path, monkeypatch, wanted, bound):
+    if bound == "many":  # as with sessions of which there are too many to sort
+        monkeypatch.setattr(search, "_FEW", 0)
+        monkeypatch.setattr(search, "_FEW_WITH_WORDS", 0)
+    topics = Topics()
+    for number in range(25):
+        topics.put_turns(f"s{number}", OPENED, *appended(user("hello"), said(call("a")), user("hello again")))
+    index = index_of(tmp_path / "index", topics)
+    seen, after = [], ""
+    while True:
+        page = search.sessions(index.reader, wanted, after, limit=4)
+        seen += names(page)
+        after = page.after
+        if not after:
+            break
+        topics.put_turns(f"new{len(seen)}", OPENED, *appended(user("hello"), said(call("a")), user("go on")))
+        index.write(topics.entries(), topics.positions())
+    assert seen == [f"s{number}" for number in reversed(range(25))]
+    index.close()
+
+
+@pytest.mark.parametrize("wanted", [Search(target="gemini"), Search(words="hello", target="gemini")])
+def test_a_search_that_finds_little_ends_part_by_part_as_well(tmp_path, monkeypatch, wanted):
+    for bound in ("_FEW", "_FEW_WITH_WORDS"):
+        monkeypatch.setattr(search, bound, 0)
+    monkeypatch.setattr(search, "_MOST", 6)
+    monkeypatch.setattr(search, "_CHUNK", 2)
+    topics = Topics()
+    for number in range(20):
+        opened = OPENED | {"targets": ["gemini" if number in {3, 17} else "anthropic"]}
+        topics.put_turns(f"s{number}", opened, *appended(user("hello"), said(call("a")), user("go on")))
+    index = index_of(tmp_path / "index", topics)
+    parts, after = [], ""
+    while True:
+        page = search.sessions(index.reader, wanted, after)
+        parts.append(names(page))
+        after = page.after
+        if not after:
+            break
+    assert [name for part in parts for name in part] == ["s17", "s3"]
+    assert len(parts) > 2
+    index.close()
+
+
+def test_a_timeline_is_walked_in_both_directions(reader):
+    whole = timeline.timeline(reader, "mended", limit=100)
+    assert (whole.before, whole.after) == ("", "")
+    assert [entry.kind for entry in whole.entries][:5] == ["opened", "told", "turn", "request", "turn"]
+    parts, before = [], ""
+    while True:
+        part = timeline.timeline(reader, "mended", before=before, limit=3)
+        parts.insert(0, part.entries)
+        before = part.before
+        if not before:
+            break
+    assert [entry for part in parts for entry in part] == whole.entries
+    forward, after = [parts[0]], f"{parts[0][-1].time_ms}-{parts[0][-1].number}"
+    while after:
+        part = timeline.timeline(reader, "mended", after=after, limit=3)
+        forward.append(part.entries)
+        after = part.after
+    assert [entry for part in forward for entry in part] == whole.entries
+    only = timeline.timeline(reader, "mended", kinds=("fix", "request"), limit=100).entries
+    assert only == [entry for entry in whole.entries if entry.kind in {"fix", "request"}]
+    assert timeline.timeline(reader, "nobody").entries == []
+
+
+def test_what_led_to_what(reader):
+    (fix,) = timeline.timeline(reader, "mended", kinds=("fix",)).entries
+    cause = timeline.entry_at(reader, fix.cause)
+    assert (cause.kind, cause.summary) == ("turn", "no <answer> & on")
+    assert [entry.kind for entry in timeline.led_to(reader, fix.cause)] == ["fix", "request"]
+    log = timeline.turns_until(reader, "mended", fix.cause)
+    assert [entry.kind for entry in log] == ["opened", "turn", "turn", "turn"]
+    sent = timeline.requests(reader, "mended").entries
+    assert [entry.turn for entry in sent] == [2, 4, 4]
+    assert timeline.request(reader, "mended", sent[0].request_id) == sent[0]
+    assert timeline.request(reader, "parked", sent[0].request_id) is None
+    assert timeline.requests(reader, "mended", "gemini").entries == []
+
+
+@pytest.mark.parametrize("place", ["", "agent.turns.v1", "agent.turns.v1/0/x", "nothing/0/1"])
+def test_a_place_that_is_none_is_the_askers_fault(reader, place):
+    with pytest.raises(InputError, match="bad_place"):
+        timeline.entry_at(reader, place)
+
+
+def test_letters_are_listed_by_code_and_session(reader):
+    rows = timeline.letters(reader).rows
+    assert [(row.session, row.kind) for row in rows] == [("rejected", "rejection"), ("parked", "letter")]
+    assert [row.session for row in timeline.letters(reader, code=rows[1].code).rows] == ["parked"]
+    assert [row.session for row in timeline.letters(reader, session="rejected").rows] == ["rejected"]
+    page = timeline.letters(reader, limit=1)
+    assert [row.session for row in timeline.letters(reader, after=page.after).rows] == ["parked"]
+
+
+def test_an_overview_counts_what_happened(reader, topics):
+    found = search.overview(reader, topics.now_ms - 3_000_000, topics.now_ms)
+    counted = {
+        (each.kind, each.target): each.count for each in found.counts if each.kind in {"fix", "request", "session"}
+    }
+    assert counted == {("fix", ""): 1, ("request", "anthropic"): 3, ("request", "gemini"): 1, ("session", ""): 6}
+    assert (found.sessions, found.parked, found.latest_ms) == (6, 1, topics.now_ms)
+    assert search.overview(reader, topics.now_ms + 9_000_000, topics.now_ms + 9_900_000).counts == []
