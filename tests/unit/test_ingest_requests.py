@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import re
+import shutil
+from pathlib import Path
 
+import aiohttp.web
 import msgspec
 import pytest
 from build import answered, called, said, user
@@ -198,3 +204,69 @@ def test_the_sessions_that_are_remembered_are_bounded(monkeypatch):
     for name in "abcab":
         conversations.records_of(read_line(line(user(name)), Places()))
         assert len(conversations.sessions) == len(conversations.ends) <= 2
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "shadow.md"
+# Debian puts it where only root looks.
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian package `nginx-light`)")
+async def test_what_a_real_nginx_logs_by_the_page_is_read_byte_for_byte(tmp_path, unused_tcp_port_factory):
+    (settings,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    settings = settings.replace("access.jsonl", f"{tmp_path}/access.jsonl").replace("size 32m", "size 1m")
+    port, behind = unused_tcp_port_factory(), unused_tcp_port_factory()
+    parts = [f"{name}_temp_path {tmp_path};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")]
+    parts += [f"upstream api.openai.com {{ server 127.0.0.1:{behind}; }}"]
+    parts += [f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://api.openai.com; }} }}"]
+    top = f"daemon off; master_process off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}"
+    (tmp_path / "nginx.conf").write_text("\n".join([top, "http {", settings, *parts, "}"]))
+    said_so = ("plain", 'quoted "words" \\ and a\ttab\nline', "naïve 日本 🦜 \x01\u2028\x7f", "long " * 100_000)
+    asked = [{"model": "gpt-5", "messages": [user(words)]} for words in said_so]
+    bodies = [json.dumps(body, ensure_ascii=as_ascii) for body in asked for as_ascii in (True, False)]
+    nginx = await asyncio.create_subprocess_exec(NGINX, "-p", str(tmp_path), "-c", "nginx.conf")
+    try:
+        await post_through(port, behind, [*bodies, json.dumps({"messages": [user("too long " * 200_000)]})])
+    finally:
+        nginx.terminate()
+        await nginx.wait()
+    *lines, too_long = (tmp_path / "access.jsonl").read_bytes().splitlines()
+    found = [read_line(each, Places(session="headers.x-session-id", producer="headers.user-agent")) for each in lines]
+    assert [json.loads(msgspec.json.encode(each.body)) for each in found] == [json.loads(body) for body in bodies]
+    assert {(each.target, each.session, each.producer) for each in found} == {("openai-chat", 's "1"', "crew/2")}
+    with pytest.raises(InputError, match="no request body"):
+        read_line(too_long, Places())
+
+
+async def post_through(port, behind, bodies):
+    """Send bodies through a proxy to a provider that answers all of them."""
+
+    async def answer(request):
+        return aiohttp.web.Response(text=str(len(await request.read())))
+
+    application = aiohttp.web.Application(client_max_size=1 << 26)
+    application.router.add_post("/v1/chat/completions", answer)
+    runner = aiohttp.web.AppRunner(application)
+    await runner.setup()
+    try:
+        await aiohttp.web.TCPSite(runner, "127.0.0.1", behind).start()
+        headers = {"user-agent": "crew/2", "x-session-id": 's "1"'}
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as client:
+            async with asyncio.timeout(30):
+                while not await is_open(port):  # noqa: ASYNC110  another process opens it
+                    await asyncio.sleep(0.05)
+            for body in bodies:
+                async with client.post("/v1/chat/completions", data=io.BytesIO(body.encode())) as given:
+                    assert (given.status, await given.text()) == (200, str(len(body.encode())))
+    finally:
+        await runner.cleanup()
+
+
+async def is_open(port):
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
