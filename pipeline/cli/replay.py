@@ -166,8 +166,6 @@ def _dry_run(
 ) -> None:
     from pipeline.engine.dry import run_dry
 
-    configure_logs(config.log_level, config.log_format)
-
     async def settled() -> Plan:
         if (directory / folders.PLAN).exists():
             there = folders.plan_of(directory)
@@ -177,6 +175,7 @@ def _dry_run(
         return folders.begin(directory, found)
 
     plan = run_with_broker(config, settled)
+    configure_logs(config.log_level, config.log_format)
     _tell(plan, f"folder {directory}")
     work = structs.replace(replays.beside(config, plan.id), state=StateSettings(memory_mib=config.state.memory_mib))
     ours = [number for number in range(plan.partitions) if number % share[1] == share[0] - 1]

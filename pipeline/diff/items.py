@@ -82,7 +82,7 @@ class _Others:
     """The records that are of no item, each once, though an at-least-once worker may publish a stretch of them again.
 
     One that has a number is known by it. Another that comes once more is the same where it stands behind the same as
-    before, or before the same: a stretch that is repeated begins behind something else.
+    before, or, since a stretch that is repeated begins behind something else, before a record that comes once more too.
     """
 
     def __init__(self) -> None:
@@ -91,25 +91,25 @@ class _Others:
         self._waiting: list[bytes] = []
         self._before: set[tuple[object, bytes]] = set()
 
-    def pass_by(self, known: object) -> None:
-        """Take note of what has an id or a number."""
+    def pass_by(self, what: object, record: object) -> None:
+        """Take note of what a record with an id or a number is of, and which record of it that is."""
         waiting = self._waiting
-        while waiting and (known, waiting[-1]) in self._before:
+        while waiting and (record, waiting[-1]) in self._before:
             waiting.pop()
         for value in waiting:
             self._found[self._last, value] = value
-            self._before.add((known, value))
-        self._last, self._waiting = known, []
+            self._before.add((record, value))
+        self._last, self._waiting = what, []
 
     def add_numbered(self, known: object, value: bytes) -> None:
-        self.pass_by(known)
+        self.pass_by(known, known)
         self._found[known] = value
 
     def add_unnumbered(self, value: bytes) -> None:
         self._waiting.append(value)
 
     def every(self) -> list[tuple[object, bytes]]:
-        self.pass_by(None)
+        self.pass_by(None, None)
         return list(self._found.items())
 
 
@@ -127,7 +127,8 @@ def _reduced(side: Iterable[Published]) -> _Screen:
             others.add_unnumbered(value)
             continue
         if (item_id := getattr(item, "item_id", None)) is not None:
-            others.pass_by(item_id)
+            # Where a delta ends depends on how events were batched.
+            others.pass_by(item_id, (item_id, item.at) if isinstance(item, ItemDelta) else value)
         view.apply(item)
         match item:
             case ItemStarted():

@@ -104,10 +104,23 @@ class Coverage:
         if any(both.session in side.went_on for side in self._sides):
             found.setdefault(PROVIDER_EVENTS, "its events went on, and only one side has read them")
         for side, own, others in zip(self._sides, both[1:], both[:0:-1], strict=True):
-            items = [record for record in own if record.topic == SESSION_ITEMS]
-            lost = [record for record in others if record.topic == SESSION_ITEMS]
-            if lost and not items and (SESSION_ITEMS, lost[0].partition) in side.begins_late:
+            if not side.begins_late:
+                continue
+            items, whole = self._first_items(both.session, own), self._first_items(both.session, others)
+            # A run that begins with something else has lost its beginning.
+            if any(
+                (SESSION_ITEMS, first.partition) in side.begins_late and _said(items.get(run)) != _said(first)
+                for run, first in whole.items()
+            ):
                 found.setdefault(PROVIDER_EVENTS, f"its items may have expired in {side.name or 'the live topics'}")
+        return found
+
+    def _first_items(self, session: bytes, records: Iterable[Published]) -> dict[str, Published]:
+        """The first record of items of each run that both sides can have."""
+        found: dict[str, Published] = {}
+        for record in records:
+            if record.topic == SESSION_ITEMS and self._covers_stream(session, record, set()):
+                found.setdefault(texts(record).get(names.RUN, ""), record)
         return found
 
     def covered(self, both: Both, without: Iterable[str]) -> Both:
@@ -144,6 +157,23 @@ class Coverage:
 
 
 _INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
+
+
+class _Item(Struct):
+    type: str = ""
+    item_id: str = ""
+    seq: int = -1
+
+
+_ITEM = msgspec.json.Decoder(_Item)
+
+
+def _said(record: Published | None) -> _Item | None:
+    """Which record of items it is; how much stands in one depends on how events were batched."""
+    try:
+        return None if record is None else _ITEM.decode(record.read() or b"")
+    except msgspec.DecodeError:
+        return None  # whoever compares it says so
 
 
 def _text(session: bytes) -> str:

@@ -17,6 +17,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from chaos.cluster import kafka_broker
+from chaos.trial import die_at
+from chaos.worker import BEFORE_STATE
 from test_docs import BLOCK, environment
 
 from pipeline.replay.folder import plan_of, read_partition, unfinished
@@ -263,14 +265,7 @@ async def test_what_expired_is_listed_and_what_was_forgotten_is_not_there(own):
         await fleet.start().ready()
         told = run([sys.executable, "-m", "reknit", "forget", *own.place, forgotten.decode()])
         assert (told.returncode, json.loads(told.stdout)["done"]) == (0, True)
-    admin = AIOKafkaAdminClient(bootstrap_servers=own.bootstrap)
-    await admin.start()
-    try:
-        name = own.prefix + AGENT_TURNS
-        upto = {TopicPartition(name, number): RecordsToDelete(before_offset=at) for number, at in gone.items()}
-        await admin.delete_records(upto)
-    finally:
-        await admin.close()
+    await delete_before(own.bootstrap, own.prefix + AGENT_TURNS, gone)
     told = own.replay("--id", "rest")
     listed = {each["session"].encode() for each in told["uncompared"] if each["topic"] == AGENT_TURNS}
     assert {each["why"] for each in told["uncompared"]} == {"expired"}
@@ -284,6 +279,73 @@ async def test_what_expired_is_listed_and_what_was_forgotten_is_not_there(own):
     command = [sys.executable, "-m", "reknit", "forget", *own.place, "--timeout", "0", min(replayed).decode()]
     receipt = json.loads(run(command).stdout)
     assert any(each["topic"].startswith(told["prefix"]) for each in receipt["held"])
+
+
+async def test_live_work_that_delivered_at_least_once_with_an_object_store_differs_in_nothing(own, free_port, tmp_path):
+    settings = {"top": 'delivery = "at-least-once"\nbatch_records = 20\n'}
+    settings["more"] = f'[objects]\nurl = "file://{tmp_path}/objects"\nthreshold_bytes = 400\n'
+    await lab.make_topics(own.bootstrap, own.prefix)
+    with lab.make_fleet(own.bootstrap, own.prefix, own.directory, free_port, **settings) as fleet:
+        async with lab.Feeder(own.bootstrap, own.prefix, 2_000, lab.script(1)) as feeder:
+            await feeder.wait()
+        worker = fleet.start()
+        worker.kill()
+        for _ in range(3):
+            await die_at(worker, BEFORE_STATE)
+        await worker.start().ready(60)
+        await lab.drained(own.bootstrap, own.prefix)
+        assert await worker.stop() == 0
+    items = await harness.read_all(own.bootstrap, own.prefix + SESSION_ITEMS, lab.PARTITIONS)
+    started = [record.value for records in items for record in records if b'"item/started"' in record.value]
+    assert len(started) > len(set(started))  # published once more
+    assert any((tmp_path / "objects").rglob("*/*"))
+
+    before = own.replay("--id", "all", delivery='"at-least-once"', more=settings["more"])["prefix"]
+    own.replay("--dry-run", str(tmp_path / "dry"), delivery='"at-least-once"', more=settings["more"])
+    assert own.differs(before) is None
+    assert own.differs(tmp_path / "dry") is None
+    assert own.left_out == {}
+
+    half = {number: records[len(records) // 2].offset for number, records in enumerate(items)}
+    await delete_before(own.bootstrap, own.prefix + SESSION_ITEMS, half)
+    assert own.differs(tmp_path / "dry") is None
+    (why,) = own.left_out
+    assert why == f"its items may have expired in {own.prefix}"
+    begun = {record.key for n, records in enumerate(items) for record in records if record.offset < half[n]}
+    # What was published once more may stand there whole.
+    assert {name.encode() for name in own.left_out[why]} <= begun
+
+
+async def delete_before(bootstrap, topic, offsets):
+    """Have a broker delete what stands before an offset in each partition, as retention does."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_records(
+            {TopicPartition(topic, number): RecordsToDelete(before_offset=at) for number, at in offsets.items()}
+        )
+    finally:
+        await admin.close()
+
+
+async def test_topics_of_others_below_the_prefix_are_neither_listed_nor_deleted(own):
+    await lab.make_topics(own.bootstrap, own.prefix)
+    begins = f"{own.prefix}replay."
+    foreign = [f"{begins}{name}" for name in ("notes", "mine.notes.v1", "a.b.session.items.v1")]
+    unplanned = [f"{begins}stray.{SESSION_ITEMS}", f"{begins}odd.{REPLAY_PLAN.name}"]
+    await harness.make_topics(own.bootstrap, [*foreign, *unplanned], 1)
+    async with lab.Feeder(own.bootstrap, begins, 100, [(f"odd.{REPLAY_PLAN.name}", b"odd", b"no plan", [])]) as feeder:
+        await feeder.wait()
+    own.replay("--id", "mine")
+    command = [sys.executable, "-m", "reknit", "replay"]
+    listed = [json.loads(line) for line in run([*command, "list", *own.place]).stdout.splitlines()]
+    assert [(each["replay"], "left" in each) for each in listed] == [("mine", True), ("odd", False), ("stray", False)]
+    assert run([*command, "delete", "notes", *own.place]).returncode == 2
+    for name in ("mine", "odd", "stray"):
+        assert run([*command, "delete", name, *own.place]).returncode == 0
+    assert run([*command, "list", *own.place]).stdout == ""
+    async with harness.reader(own.bootstrap) as reader:
+        assert {name for name in await reader.topics() if name.startswith(begins)} == set(foreign)
 
 
 async def test_a_live_prefix_is_never_written_by_a_worker_that_reads_another(live, prefix, tmp_path):

@@ -13,7 +13,7 @@ from functools import partial
 import harness
 import pipeline_lab as lab
 from build import user
-from chaos.trial import Pipeline
+from chaos.trial import Pipeline, die_at
 from chaos.worker import WHILE_RESTORING
 from msgspec import Struct
 
@@ -114,7 +114,7 @@ async def kill_at_the_commit(pipeline: Pipeline) -> None:
     victim = pipeline.workers[0]
     for point in ("killed before the commit", "killed after the commit"):
         victim.kill()
-        await pipeline.die_at(victim, point)
+        await die_at(victim, point)
 
 
 async def freeze_a_worker(pipeline: Pipeline) -> None:
@@ -145,7 +145,7 @@ async def interrupt_recovery(pipeline: Pipeline) -> None:
     victim.kill()
     for _ in range(2):
         shutil.rmtree(pipeline.state_folder(victim))
-        await pipeline.die_at(victim, WHILE_RESTORING)
+        await die_at(victim, WHILE_RESTORING)
 
 
 async def read_slowly(pipeline: Pipeline) -> None:

@@ -32,6 +32,16 @@ _SECONDS = 90.0
 _ENDS = {0, -9, 75}
 
 
+async def die_at(worker: harness.WorkerProcess, point: str) -> None:
+    """Run a worker, which is not running, until it ends itself at a failpoint."""
+    program = [sys.executable, str(Path(__file__).with_name("worker.py")), point]
+    doomed = harness.WorkerProcess(worker.name, [*program, *worker.command[3:]], worker.log, worker.port).start()
+    try:
+        assert await doomed.wait(_SECONDS) == -9, doomed.tail()
+    finally:
+        doomed.end()
+
+
 class Pipeline:
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.cluster = cluster
@@ -67,15 +77,6 @@ class Pipeline:
 
     def said(self) -> str:
         return "".join(worker.log.read_text() for worker in self.workers)
-
-    async def die_at(self, worker: harness.WorkerProcess, point: str) -> None:
-        """Run a worker, which is not running, until it ends itself at a failpoint."""
-        program = [sys.executable, str(Path(__file__).with_name("worker.py")), point]
-        doomed = harness.WorkerProcess(worker.name, [*program, *worker.command[3:]], worker.log, worker.port).start()
-        try:
-            assert await doomed.wait(_SECONDS) == -9, doomed.tail()
-        finally:
-            doomed.end()
 
     def command(self, *arguments: str, **settings: object) -> list[str]:
         """A command beside the workers, under their configuration and these settings."""

@@ -193,6 +193,17 @@ def test_what_a_topic_has_forgotten_is_left_out(late, expected):
     assert left(late, session(b"s1", "one", "two"), ALL) == (expected, {})
 
 
+@pytest.mark.parametrize("lost", range(7))
+def test_a_session_of_which_some_items_are_gone_is_listed(lost):
+    outputs = session(b"s1", "one")
+    items = [output for output in outputs if output.topic == SESSION_ITEMS]
+    both = Both(b"s1", side(items[lost:]), side(items))
+    found = Coverage((Side(name="", begins_late={(SESSION_ITEMS, 0): {}}), Side(name="q."))).why_not(both)
+    assert found == ({PROVIDER_EVENTS: "its items may have expired in the live topics"} if lost else {})
+    # Elsewhere nothing has expired, so it is a difference.
+    assert Coverage((Side(name="", begins_late={(SESSION_ITEMS, 1): {}}), Side(name="q."))).why_not(both) == {}
+
+
 def test_a_session_whose_items_are_gone_is_listed():
     without = tuple(topic for topic in ALL if topic != SESSION_ITEMS)
     outputs = session(b"s1", "one")

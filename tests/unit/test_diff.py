@@ -121,10 +121,16 @@ def test_what_is_published_twice_is_there_once():
     assert changes(OUTPUTS, [each for output in OUTPUTS for each in (output, output)]) == []
 
 
-def test_a_stretch_that_an_unclean_end_published_once_more_is_there_once():
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_stretch_that_an_unclean_end_published_once_more_is_there_once(stops):
     """A worker that delivers at least once begins again where it last wrote its state."""
-    again = structs.replace(SHOWN[-1], seq=5)
-    items = [*of(SESSION_ITEMS), *shown([TurnStop(), *SHOWN, TurnStop(), SHOWN[-2], again, TurnStop(), TurnDelta()])]
+    told, doing, done, answered = TurnDelta(model="m"), SHOWN[0], SHOWN[2], SHOWN[3]
+    often = [each for item in SHOWN for each in (item, TurnStop())]
+    again = [TurnStop(), SHOWN[-2], structs.replace(SHOWN[-1], seq=5), TurnStop(), TurnDelta()]
+    items = [*of(SESSION_ITEMS), *shown([TurnStop(), *often, *again])]
+    if not stops:
+        first = ItemStarted(item_id="i0", item_type="text", origin="promoted", text="I look.")
+        items = shown([SHOWN[-1], first, told, doing, done, told, answered, TurnStop(), TurnStop()])
     for begin in range(len(items)):
         for end in range(begin, len(items)):
             assert changes(items, [*items[:end], *items[begin:]]) == [], items[begin:end]

@@ -51,6 +51,17 @@ def test_options_that_mean_nothing_are_refused_in_a_sentence(options, said):
     assert (done.exit_code, said in " ".join(done.output.replace("│", " ").split())) == (2, True), done.output
 
 
+@pytest.mark.parametrize("command", ["", "--dry-run folder", "list", "delete x"])
+def test_where_no_broker_answers_it_ends_with_75_and_one_sentence(tmp_path, monkeypatch, unused_tcp_port, command):
+    monkeypatch.chdir(tmp_path)
+    place = ["--bootstrap-servers", f"127.0.0.1:{unused_tcp_port}"]
+    name, *more = command.split() if command[:1].isalpha() else ["", *command.split()]
+    done = CliRunner().invoke(main, ["replay", *filter(None, [name]), *place, *more])
+    assert (done.exit_code, done.output.count("\n")) == (75, 1), done.output
+    assert done.output.startswith("reknit: no Kafka broker answers at 127.0.0.1:")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_bar_says_rate_lag_and_time_left_and_counts_from_where_it_began():
     now = [0.0]
     bar = Bar(PLAN, range(2), lambda: now[0])
