@@ -10,8 +10,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.native import as_json
 from pipeline.history.readers.anthropic import INNER, Inner, mend_block, read_content, string_turn
-from pipeline.history.readers.fields import Fields, Notes, Taker, as_list, as_string, block_reader, reader_of
-from pipeline.history.readers.inputs import is_cut, read_input
+from pipeline.history.readers.fields import Fields, Notes, Taker, as_list, as_string, block_reader, inside, reader_of
+from pipeline.history.readers.inputs import is_incomplete, read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
 from pipeline.history.readers.typed import Placed, StrictParts, StrictReader, decoded, is_harmless
 from pipeline.model import (
@@ -140,8 +140,7 @@ class _Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc
 
 
 def _use(call: _ToolUse) -> ToolUse:
-    incomplete = starts_with(call.input, b'"') and is_cut(as_string(call.input, ""))
-    return ToolUse(id=call.tool_use_id, name=call.name, input=call.input, incomplete=incomplete)
+    return ToolUse(id=call.tool_use_id, name=call.name, input=call.input, incomplete=is_incomplete(call.input))
 
 
 def _image(given: _Image) -> Image | None:
@@ -336,15 +335,6 @@ def _bytes(fields: Fields, key: str) -> str | None:
     return kept.take_string("data")
 
 
-def _reasoning_text(fields: Fields, name: str) -> _ReasoningText | None:
-    inner = fields.take_object(name)
-    if inner is None:
-        return None
-    text = _read_text(inner)
-    inner.drop_rest()
-    return text
-
-
 def _parts(fields: Fields, name: str) -> list[Inner] | None:
     value, path = fields.take(name), fields.at(name)
     if value is None:
@@ -368,10 +358,9 @@ _SPECIAL: Final[dict[str, Taker]] = {
     "input": lambda fields, name: read_input(fields.take(name), fields.at(name), fields.notes)[0],
     "source": _source,
     "redacted_content": _bytes,
-    "reasoning_text": _reasoning_text,
+    "reasoning_text": inside(reader_of(_ReasoningText)),
     "content": _parts,
 }
-_read_text: Final = reader_of(_ReasoningText)
 _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
     key: block_reader(kind, block_of, _SPECIAL)
     for key, kind, block_of in (

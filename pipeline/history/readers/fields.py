@@ -280,6 +280,19 @@ def reader_of(
     return read_one
 
 
+def inside(read_one: Callable[[Fields], object]) -> Taker:
+    """How an object is taken by its reader; what that leaves is dropped."""
+
+    def taken(fields: Fields, name: str) -> object:
+        inner = fields.take_object(name)
+        found = None if inner is None else read_one(inner)
+        if inner is not None:
+            inner.drop_rest()
+        return found
+
+    return taken
+
+
 def block_reader(
     kind: type[Struct], block_of: Callable[[Any], Block | None], special: Mapping[str, Taker] = MappingProxyType({})
 ) -> Callable[[Fields], Block | None]:
@@ -300,16 +313,12 @@ def _taker(declared: Any) -> Taker:  # noqa: ANN401  a type, or a union of types
         if declared is str:
             return Fields.take_text
         return Fields.take_string if str in kinds else Fields.take_flag if bool in kinds else Fields.take
-    read_nested = reader_of(nested)
+    take_nested = inside(reader_of(nested))
 
     def taken(fields: Fields, name: str) -> object:
         value = fields.peek(name)
         if value is None or not starts_with(value, b"{"):
             return fields.take_string(name) if value is not None and str in kinds and starts_with(value, b'"') else None
-        inner = Fields(value, fields.at(name), fields.notes)
-        fields.ignore(name)
-        found = read_nested(inner)
-        inner.drop_rest()
-        return found
+        return take_nested(fields, name)
 
     return taken

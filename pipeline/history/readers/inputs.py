@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from pipeline.history.readers.fields import Notes
-from pipeline.history.readers.rawjson import check_nesting, compact, starts_with
+from pipeline.history.readers.fields import Fields, Notes, as_string
+from pipeline.history.readers.rawjson import MAX_NESTING, check_nesting, compact, may_nest_too_deeply, starts_with
 
 _LIST: Final = msgspec.json.Decoder(list[Raw])
 _STRING: Final = msgspec.json.Decoder(str)
@@ -54,6 +54,19 @@ def argument_objects(given: Sequence[str]) -> list[Raw] | None:
     return values
 
 
+def inputs_of(arguments: Sequence[str]) -> list[Raw] | None:
+    """The inputs in the arguments of healthy calls, or None."""
+    for each in arguments:
+        if len(each) > MAX_NESTING and may_nest_too_deeply(each.encode("utf-8", "replace")):
+            return None
+    return argument_objects(arguments)
+
+
+def arguments_of(fields: Fields, name: str) -> Raw:
+    """The input in a call's arguments, which are a string of JSON where they are as the shape has them."""
+    return read_input(fields.take(name), fields.at(name), fields.notes, encoded=True)[0]
+
+
 def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = False) -> tuple[Raw, bool]:
     """A call's input and whether it is incomplete.
 
@@ -83,6 +96,11 @@ def read_input(value: Raw | None, path: str, notes: Notes, *, encoded: bool = Fa
     if levels > 1 or not encoded:
         notes.add_fix("input_parsed", path, before=bytes(value), after=bytes(parsed))
     return parsed, False
+
+
+def is_incomplete(call_input: Raw) -> bool:
+    """Whether an input that was read is one that a model began and never finished."""
+    return starts_with(call_input, b'"') and is_cut(as_string(call_input, ""))
 
 
 def is_cut(text: str) -> bool:

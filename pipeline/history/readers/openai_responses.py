@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
+from pipeline.errors import InputError
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
 from pipeline.history.readers.anthropic import is_flat, kind_named, read_content, result_content
-from pipeline.history.readers.fields import Fields, as_list, as_string
-from pipeline.history.readers.inputs import derived_id, read_input
-from pipeline.history.readers.openai_chat import inputs_of
+from pipeline.history.readers.fields import Fields, Taker, as_string, reader_of, tag_of
+from pipeline.history.readers.inputs import arguments_of, derived_id, inputs_of, is_incomplete
 from pipeline.history.readers.parts import (
     RESPONSES_PARTS,
     InputFile,
@@ -29,7 +29,7 @@ from pipeline.history.readers.parts import (
     screenshot,
 )
 from pipeline.history.readers.rawjson import starts_with
-from pipeline.history.readers.typed import Placed, StrictReader, decoded
+from pipeline.history.readers.typed import StrictReader, decoded
 from pipeline.model import (
     Block,
     Issuer,
@@ -50,8 +50,6 @@ _KNOWN: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provider ==
     "function_call",
     "function_call_output",
 }
-# What an item of the canonical form has beside that form; anything else there is left out, with a fix.
-_BESIDE: Final = ("status", "namespace", "caller", "phase")
 
 
 def is_item(kind: str) -> bool:
@@ -106,11 +104,12 @@ class _CustomOutput(_Output, frozen=True, tag="custom_tool_call_output", gc=Fals
 
 
 class _Said(Struct, frozen=True, gc=False):
-    text: str = ""
+    text: str | None = None
 
 
 class _Reasoning(_Beside, frozen=True, tag="reasoning", gc=False):
     summary: Raw | UnsetType = UNSET
+    content: Raw | UnsetType = UNSET
     encrypted_content: str | None = None
 
 
@@ -132,10 +131,15 @@ def _turn_of(item: _Item, index: int) -> Turn | None:
 def _message_turn(item: _Message, index: int) -> Turn | None:
     role: Role = "system" if item.role == "developer" else item.role
     own = _own_of(item, role="developer" if item.role == "developer" else None)
-    content, path = item.content, f"input.{index}.content"
+    content: Any = item.content
+    path = f"input.{index}.content"
+    paths: tuple[str, ...] = (path,)
+    blocks: list[Any] | None
     if isinstance(content, str):
-        blocks: list[Any] | None = [Text(text=content)]
-        paths: tuple[str, ...] = (path,)
+        blocks = [Text(text=content)]
+    elif isinstance(content, list):
+        # Mended.
+        blocks, paths = [block for block, _ in content], tuple(place for _, place in content)
     else:
         blocks = blocks_of(content)
         paths = tuple(f"{path}.{at}" for at in range(len(content)))
@@ -148,31 +152,44 @@ def _block(item: _Item) -> Block | None:
     """The block of a healthy item that is no message, or None."""
     match item:
         case _Call():
-            given = inputs_of((item.arguments,))
-            own = _own_of(item)
-            return None if given is None else ToolUse(id=item.call_id, name=item.name, input=given[0], own=own)
+            given: Any = item.arguments
+            inputs = inputs_of((given,)) if isinstance(given, str) else [given]
+            if inputs is None:
+                return None
+            cut, own = is_incomplete(inputs[0]), _own_of(item)
+            return ToolUse(id=item.call_id, name=item.name, input=inputs[0], incomplete=cut, own=own)
         case _CustomCall():
             own = _own_of(item, "custom_tool_call")
             return ToolUse(id=item.call_id, name=item.name, input=as_json({"input": item.input}), own=own)
         case _Output():
             kind = "custom_tool_call_output" if isinstance(item, _CustomOutput) else ""
-            content = inner_of(item.output)
+            content = inner_of(item.output) if isinstance(item.output, tuple) else item.output
             own = _own_of(item, kind, name=item.name)
             return None if content is None else ToolResult(tool_use_id=item.call_id, content=content, own=own)
         case _Reasoning():
-            said = [] if item.summary is UNSET else decoded(_SUMMARY, item.summary)
-            own = _own_of(item, "reasoning", summary=item.summary, encrypted_content=item.encrypted_content)
-            return None if said is None else _thought([each.text for each in said], item.encrypted_content, own)
+            sealed = item.encrypted_content
+            said = _texts(item.summary)
+            # What is not encrypted may be there as it was thought.
+            said = _texts(item.content) if said == [] and not sealed else said
+            members = {"summary": item.summary, "content": item.content, "encrypted_content": sealed}
+            return None if said is None else _thought(said, sealed, _own_of(item, "reasoning", **members))
         case _:
             return None
 
 
 def _thought(texts: list[str], signature: str | None, own: Own | UnsetType) -> Thinking | RedactedThinking:
     """Reasoning, of which the encrypted content is the signature."""
-    texts = [text for text in texts if text]
     if signature and not texts:
         return RedactedThinking(data=signature, issuer=ISSUER, own=own)
     return Thinking(thinking="\n\n".join(texts), signature=signature or UNSET, issuer=ISSUER, own=own)
+
+
+def _texts(parts: Raw | UnsetType) -> list[str] | None:
+    """The texts of reasoning's parts; None where some of them are none, or are not as they should be."""
+    if parts is UNSET or not starts_with(parts, b"["):
+        return []
+    said = decoded(_SUMMARY, parts)
+    return None if said is None else [each.text for each in said if each.text]
 
 
 def _own_of(item: _Beside, kind: str = "", **members: Raw | str | UnsetType | None) -> Own | UnsetType:
@@ -206,86 +223,37 @@ MESSAGE: Final[StrictReader[Any]] = StrictReader(
 )
 
 
-def read_item(fields: Fields, item_id: Raw | None) -> tuple[Role, list[Placed]] | None:
-    """An item that is no message: whose it is, and its block. None for a message.
-
-    Args:
-        fields: the item without its id.
-        item_id: its id as it was written.
-    """
-    kind = kind_named(fields)
-    if kind in ("", "message"):
-        return None
+def mend(fields: Fields, index: int) -> Turn:
+    """The turn of an item in which something is to be mended, or of a type that only Responses has."""
+    kind = kind_named(fields) or "message"
     fields.ignore("type")
-    if item_id is not None:
-        fields.put("id", item_id)
-    if kind in _ITEMS:
-        role, block = _ITEMS[kind](fields)
-        return role, [(block, fields.path)]
-    known = native_type(RESPONSES, kind)
-    block = (
-        _call_of(known, fields) or _result_of(known, fields) or Unknown(kind=kind, raw=Raw(fields.whole), issuer=ISSUER)
+    if kind not in _READERS:
+        return _native_turn(native_type(RESPONSES, kind), fields, index)
+    named = "call_id" in fields
+    item = _READERS[kind](fields)
+    if isinstance(item, (_Call, _CustomCall)) and not named:
+        item = structs.replace(item, call_id=derived_id(item.name))
+        fields.notes.add_fix("call_id_derived", fields.path, item.call_id)
+    turn = _turn_of(item, index)
+    if turn is None:
+        # Nothing else is left to mend.
+        name = "summary" if _texts(item.summary) is None else "content"
+        raise InputError("wrong_type", "expected parts with texts", path=fields.at(name))
+    return turn
+
+
+def _native_turn(known: NativeType, fields: Fields, index: int) -> Turn:
+    block: Block = (
+        _call_of(known, fields)
+        or _result_of(known, fields)
+        or Unknown(kind=known.kind, raw=Raw(fields.whole), issuer=ISSUER)
     )
     # An output without a call is the provider's as well, and so the model's.
-    role = "user" if isinstance(block, ToolResult) or (known.turn == "user" and not known.answers) else "assistant"
+    is_users = isinstance(block, ToolResult) or (known.turn == "user" and not known.answers)
     fields.clear()
-    return role, [(block, fields.path)]
-
-
-def read_message(fields: Fields) -> list[Placed]:
-    """The blocks of a message."""
-    fields.ignore("type")
-    return read_content(fields, "content", read_part_of_item, RESPONSES_PARTS)
-
-
-def own_of_message(fields: Fields, role: Raw | None, item_id: Raw | None) -> Own | UnsetType:
-    """What a message has beside its content; ``role`` is its role as it was written."""
-    if item_id is not None:
-        fields.put("id", item_id)
-    if role is not None and bytes(role) == b'"developer"':
-        fields.put("role", role)
-    return _own(fields, "id", "role")
-
-
-def _own(fields: Fields, *names: str, kind: str = "") -> Own | UnsetType:
-    """What is left of these members, and of those that any item may have."""
-    members = {name: value for name in (*names, *_BESIDE) if (value := fields.take(name)) is not None}
-    return Own(RESPONSES, members, kind) if members or kind else UNSET
-
-
-def _read_call(fields: Fields) -> tuple[Role, Block]:
-    name = fields.take_text("name")
-    arguments = fields.take("arguments")
-    call_input, incomplete = read_input(arguments, fields.at("arguments"), fields.notes, encoded=True)
-    call_id = _call_id(fields, name)
-    return "assistant", ToolUse(id=call_id, name=name, input=call_input, incomplete=incomplete, own=_own(fields, "id"))
-
-
-def _custom_call(fields: Fields) -> tuple[Role, Block]:
-    """A custom tool takes free text, which is an object of one member here."""
-    name = fields.take_text("name")
-    text = fields.take_text("input")
-    call_id = _call_id(fields, name)
-    own = _own(fields, "id", kind="custom_tool_call")
-    return "assistant", ToolUse(id=call_id, name=name, input=as_json({"input": text}), own=own)
-
-
-def _call_id(fields: Fields, name: str) -> str:
-    call_id = fields.take_string("call_id")
-    if call_id is None:
-        call_id = derived_id(name)
-        fields.notes.add_fix("call_id_derived", fields.path, call_id)
-    return call_id
-
-
-def _output(fields: Fields, kind: str = "") -> tuple[Role, Block]:
-    call_id = fields.take_text("call_id")
-    content = result_content(fields, "output", read_part_of_item)
-    return "user", ToolResult(tool_use_id=call_id, content=content, own=_own(fields, "id", "name", kind=kind))
-
-
-def _custom_output(fields: Fields) -> tuple[Role, Block]:
-    return _output(fields, "custom_tool_call_output")
+    return Turn(
+        role="user" if is_users else "assistant", blocks=(block,), index=index, paths=(fields.path,), root="input"
+    )
 
 
 def _is_servers(fields: Fields) -> bool:
@@ -320,29 +288,20 @@ def _result_of(known: NativeType, fields: Fields) -> ToolResult | None:
     return ToolResult(tool_use_id=call_id, content=text, own=own)
 
 
-def _reasoning(fields: Fields) -> tuple[Role, Block]:
-    """Reasoning: its summary, or where it is not encrypted its text, and the encrypted content as the signature."""
-    sealed = fields.peek("encrypted_content")
-    signature = None if sealed is None else as_string(sealed, fields.at("encrypted_content"))
-    texts = _texts(fields, "summary")
-    if not (signature or texts):
-        texts = _texts(fields, "content")
-    own = _own(fields, "id", "summary", "content", "encrypted_content", kind="reasoning")
-    return "assistant", _thought(texts, signature, own)
-
-
-def _texts(fields: Fields, key: str) -> list[str]:
-    value = fields.peek(key)
-    if value is None or not starts_with(value, b"["):
-        return []
-    parts = [Fields(item, fields.at(key), fields.notes) for item in as_list(value, fields.at(key))]
-    return [text for part in parts if (text := part.take_text("text"))]
-
-
-_ITEMS: Final[dict[str, Callable[[Fields], tuple[Role, Block]]]] = {
-    "function_call": _read_call,
-    "custom_tool_call": _custom_call,
-    "function_call_output": _output,
-    "custom_tool_call_output": _custom_output,
-    "reasoning": _reasoning,
+_SPECIAL: Final[dict[str, Taker]] = {
+    "id": Fields.take,
+    "role": Fields.take_string,
+    "arguments": arguments_of,
+    "output": lambda fields, name: result_content(fields, name, read_part_of_item),
+}
+_READERS: Final[dict[str, Callable[[Fields], Any]]] = {
+    tag_of(kind): reader_of(kind, _SPECIAL | special)
+    for kind, special in (
+        (_Message, {"content": lambda fields, name: read_content(fields, name, read_part_of_item, RESPONSES_PARTS)}),
+        (_Call, {}),
+        (_CustomCall, {}),
+        (_Output, {"name": Fields.take}),
+        (_CustomOutput, {"name": Fields.take}),
+        (_Reasoning, {}),
+    )
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 from msgspec.structs import replace
 
 from pipeline.errors import InputError
@@ -14,8 +14,8 @@ from pipeline.history.readers.anthropic import as_kind
 from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
 from pipeline.history.readers.parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from pipeline.history.readers.typed import Misfit, Placed, Shape, StrictReader
-from pipeline.model import Block, Own, Role, Turn
+from pipeline.history.readers.typed import Misfit, Shape, StrictReader
+from pipeline.model import Role, Turn
 
 # The lists of the shapes whose messages do not stand in ``messages``.
 ROOTS: Final[dict[str, Literal["input", "contents"]]] = {"openai-responses": "input", "gemini": "contents"}
@@ -38,10 +38,10 @@ _WRAPPER_KEYS: Final = ("role", "created_at", "updated_at", "type", "timestamp")
 
 
 _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalModelRequestFields", "guardrailConfig"})
+_RESULTS: Final = frozenset({"tool", "function"})
 _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
-_NAMELESS: Final = Raw(b'""')
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
@@ -99,62 +99,41 @@ def read_tolerantly(
 
 def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Turn:
     """The turn of a message in which more is to be mended than members that no declaration names."""
-    notes = fields.notes
     if found in ROOTS:
         fields.path = f"{ROOTS[found]}.{index}"
-        turn = gemini.read(fields, index) if found == "gemini" else _read_item(fields, index)
+        turn = gemini.read(fields, index) if found == "gemini" else _mended_item(fields, index)
         fields.drop_rest()
         return turn
-    named = fields.peek("role")
-    role, is_tool = _role(fields)
-    turn_id = _id(fields) or turn_id
-    synthetic = ids_made = False
-    own: Own | UnsetType = UNSET
-    if is_tool and found != "openai-chat":
-        # The results in it say which calls they answer.
-        fields.ignore("tool_call_id", "name")
-    if found == "bedrock-converse":
-        placed = converse.read(fields)
-    elif found == "openai-chat":
-        answered = fields.peek("tool_call_id") or fields.peek("tool_call_ids") or _NAMELESS
-        ids_made = is_tool and answered == _NAMELESS
-        own = openai_chat.own_of_message(fields, named)
-        placed = openai_chat.read(fields, role, notes, is_tool=is_tool)
+    name = _role(fields)
+    role, turn_id = _ROLES[name], _id(fields) or turn_id
+    if found == "openai-chat":
+        fields.put("role", Raw(msgspec.json.encode(name)))
+        turn = openai_chat.mend(fields, role, index)
     else:
+        if name in _RESULTS:
+            # The results in it say which calls they answer.
+            fields.ignore("tool_call_id", "name")
         # The mark of recorded turns that an agent program wrote; rare enough to be read here only.
-        synthetic = role == "user" and fields.take_flag("synthetic")
-        placed = anthropic.read(fields)
+        synthetic = found != "bedrock-converse" and role == "user" and fields.take_flag("synthetic")
+        placed = converse.read(fields) if found == "bedrock-converse" else anthropic.read(fields)
+        blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
+        turn = Turn(role=role, blocks=blocks, index=index, paths=paths, synthetic=synthetic)
     fields.drop_rest()
-    turn = place(placed, role, index, turn_id)
-    if synthetic or ids_made or own:
-        turn = replace(turn, synthetic=synthetic, ids_made=ids_made, own=own)
-    return turn
+    usual = tuple(f"messages.{index}.content.{at}" for at in range(len(turn.blocks)))
+    return replace(turn, id=turn_id, paths=None if turn.paths == usual else turn.paths)
 
 
-def _read_item(fields: Fields, index: int) -> Turn:
+def _mended_item(fields: Fields, index: int) -> Turn:
     own_id = fields.peek("id")
-    own_id = own_id if own_id is not None and starts_with(own_id, b'"') else None
     item_id = _id(fields)
-    item = openai_responses.read_item(fields, own_id)
-    own: Own | UnsetType = UNSET
-    if item is None:
-        named = fields.peek("role")
-        role, is_tool = _role(fields)
-        if is_tool:
+    if own_id is not None and starts_with(own_id, b'"'):
+        fields.put("id", own_id)
+    if as_kind(fields.peek("type")) in ("", "message"):
+        role = _role(fields)
+        if role in _RESULTS:
             raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
-        item = role, openai_responses.read_message(fields)
-        own = openai_responses.own_of_message(fields, named, own_id)
-    role, placed = item
-    blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
-    return Turn(role=role, blocks=blocks, index=index, id=item_id, paths=paths, root="input", own=own)
-
-
-def place(placed: list[Placed], role: Role, index: int, turn_id: str | None) -> Turn:
-    """A turn of blocks, which names their places only where they are not the usual ones."""
-    blocks: tuple[Block, ...] = tuple(block for block, _ in placed)
-    paths = tuple(path for _, path in placed)
-    usual = tuple(f"messages.{index}.content.{i}" for i in range(len(paths)))
-    return Turn(role=role, blocks=blocks, index=index, id=turn_id, paths=None if paths == usual else paths)
+        fields.put("role", Raw(msgspec.json.encode(role)))
+    return replace(openai_responses.mend(fields, index), id=item_id)
 
 
 def _unwrap(fields: Fields) -> tuple[Fields, str | None]:
@@ -217,24 +196,23 @@ def _id(fields: Fields) -> str | None:
     return None
 
 
-def _role(fields: Fields) -> tuple[Role, bool]:
-    """The canonical role, and whether the row is a tool's."""
+def _role(fields: Fields) -> str:
+    """A message's role, by one of the names in ``_ROLES``."""
     path = fields.at("role")
     value = fields.take("role")
     if value is None:
         return _missing_role(fields)
     name = as_string(value, path)
-    role = _ROLES.get(name)
-    if role is not None:
-        return role, name in ("tool", "function")
+    if name in _ROLES:
+        return name
     renamed = _RENAMED.get(name)
     if renamed is None:
         raise unknown_role(name, path, "user, assistant, system, developer or tool")
     fields.notes.add_fix("role_renamed", path, f"{name} -> {renamed}", before=bytes(value))
-    return _ROLES[renamed], False
+    return renamed
 
 
-def _missing_role(fields: Fields) -> tuple[Role, bool]:
+def _missing_role(fields: Fields) -> Role:
     """A message without a role is the assistant's where only it says such things, else the user's.
 
     Raises:
@@ -246,7 +224,7 @@ def _missing_role(fields: Fields) -> tuple[Role, bool]:
         raise InputError("missing_role", "expected a message with a role and content", path=fields.path)
     role: Role = "assistant" if asks or _holds_calls(fields) else "user"
     fields.notes.add_fix("field_missing", fields.at("role"), role)
-    return role, False
+    return role
 
 
 def _holds_calls(fields: Fields) -> bool:
