@@ -14,6 +14,7 @@ INPUT = {"a": SAID}
 TEXT = {"type": "text", "text": SAID}
 INPUT_TEXT = {"type": "input_text", "text": SAID}
 CALL = {"id": "t", "type": "function", "function": {"name": "f", "arguments": json.dumps(INPUT)}}
+CUSTOM = {"id": "t", "type": "custom", "custom": {"name": "f", "input": SAID}}
 CALLS = [CALL, CALL | {"id": "u"}]
 ADDRESS = {"url": "https://a.example/b.png", "detail": "low"}
 FUNCTION = {"name": "f", "args": INPUT}
@@ -34,6 +35,8 @@ MESSAGES = {
         ("", {"role": "tool", "tool_call_id": "t", "content": SAID}),
         ("", {"role": "assistant", "content": SAID, "reasoning_content": SAID, "annotations": []}),
         ("", {"role": "assistant", "content": None, "refusal": SAID}),
+        ("", {"role": "tool", "tool_call_id": "t", "content": SAID, "is_error": True}),
+        ("tool_calls", {"role": "assistant", "content": None, "tool_calls": [CUSTOM]}),
         ("content", {"role": "tool", "tool_call_id": "t", "content": [TEXT]}),
         ("content", {"role": "user", "content": [TEXT, {"type": "image_url", "image_url": ADDRESS}]}),
         ("content", {"role": "assistant", "content": [{"type": "refusal", "refusal": SAID}]}),
@@ -48,6 +51,7 @@ MESSAGES = {
         ("", {"type": "message", "role": "assistant", "content": SAID}),
         ("", {"type": "shell_call", "call_id": "t", "status": "completed", "action": {"commands": [SAID]}}),
         ("", {"type": "reasoning", "id": "r", "summary": [TEXT, TEXT], "encrypted_content": "gAAA"}),
+        ("", {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": SAID}]}),
         ("content", {"type": "message", "role": "user", "content": [INPUT_TEXT]}),
         ("content", {"type": "message", "role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}),
         ("output", {"type": "function_call_output", "call_id": "t", "output": [INPUT_TEXT]}),

@@ -186,7 +186,7 @@ def _thought(texts: list[str], signature: str | None, own: Own | UnsetType) -> T
 
 def _texts(parts: Raw | UnsetType) -> list[str] | None:
     """The texts of reasoning's parts; None where some of them are none, or are not as they should be."""
-    if parts is UNSET or not starts_with(parts, b"["):
+    if parts is UNSET or bytes(parts) == b"[]" or not starts_with(parts, b"["):
         return []
     said = decoded(_SUMMARY, parts)
     return None if said is None else [each.text for each in said if each.text]
