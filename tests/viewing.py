@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from pipeline.config import load_config
+from pipeline.demo.clients import Input, fleet, inputs
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
@@ -87,6 +88,14 @@ def filled(inputs=(), raw=(), **options):
     return topics
 
 
+def demo_inputs():
+    """The demo's fleet as ``filled`` wants it."""
+    return [
+        (one.session, [(step.topic, step.value, step.headers) for step in inputs(one) if isinstance(step, Input)])
+        for one in fleet()
+    ]
+
+
 def index_of(path, topics=None):
     """A new index at this path, with all that is in the topics."""
     index = Index.open(path, cluster="c", prefix="")
@@ -138,9 +147,9 @@ class InMemory(Values):
 
 
 @asynccontextmanager
-async def served(topics, path, routes=(), *, allow_retry=False, follower=None):
-    """The URL, with a slash at its end, of a viewer of these topics; its index is at ``path``."""
-    index = index_of(path, topics)
+async def served(topics, path, routes=(), *, allow_retry=False, follower=None, index=None):
+    """The URL, with a slash at its end, of a viewer of these topics; its index is made at ``path`` unless given."""
+    index = index or index_of(path, topics)
     try:
         viewer = Viewer(
             config=load_config(env={}),

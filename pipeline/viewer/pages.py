@@ -30,6 +30,8 @@ STATIC = {
 }
 # A name that browsers would take for a way through folders, or for none, stands behind this mark.
 _MARK = "~"
+# A session's page as a route. aiohttp's own placeholders take no braces, which a name may have.
+SESSION = "/sessions/{name:[^/]+}"
 
 
 class Viewer(Struct, frozen=True):

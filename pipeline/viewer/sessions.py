@@ -18,7 +18,7 @@ from pipeline.viewer.index import timeline
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.search import SessionRow, session
 from pipeline.viewer.index.values import Value
-from pipeline.viewer.pages import VIEWER, Viewer, is_part, page, session_of, session_path
+from pipeline.viewer.pages import SESSION, VIEWER, Viewer, is_part, page, session_of, session_path
 from pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
 from topics import SESSION_ITEMS
 
@@ -246,11 +246,11 @@ def _download(name: str) -> dict[str, str]:
     }
 
 
-_SESSION, _REQUEST = "/sessions/{name}", "/sessions/{name}/requests/{id}"
+_REQUEST = f"{SESSION}/requests/{{id}}"
 routes = [
-    web.get(_SESSION, _timeline),
-    web.get(f"{_SESSION}/export", _export),
-    web.get(f"{_SESSION}/records/{{topic}}/{{partition}}/{{offset}}", _record),
+    web.get(SESSION, _timeline),
+    web.get(f"{SESSION}/export", _export),
+    web.get(f"{SESSION}/records/{{topic}}/{{partition}}/{{offset}}", _record),
     web.get(_REQUEST, _request),
     web.get(f"{_REQUEST}/body", _body),
     web.get(f"{_REQUEST}/case", _case),

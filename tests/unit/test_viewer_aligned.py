@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from build import answered, call, called, image, result, said, system, text, user
+from published import OPENED, appended, turns
 
 import pipeline
 from pipeline.fixes import Fix
@@ -15,8 +17,6 @@ from pipeline.stages.turns import TurnsStage
 from pipeline.targets import Setting
 from pipeline.viewer.aligned import Aligned, session_until
 from pipeline.viewer.cells import cell_of
-from tests.build import answered, call, called, image, result, said, system, text, user
-from tests.published import OPENED, appended, turns
 from topics import HISTORY_FIXES, PROVIDER_REQUESTS
 from topics.headers import RequestHeaders, decode
 from topics.records import FixRecord

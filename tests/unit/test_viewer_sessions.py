@@ -10,7 +10,11 @@ from urllib.parse import urljoin
 
 import aiohttp
 import pytest
+from browser import HOSTILE
+from build import called, result, rounds, said, user
 from click.testing import CliRunner
+from published import OPENED, appended
+from viewing import Topics, served
 
 import pipeline
 from pipeline.cli.cases import test_command as reknit_test
@@ -19,10 +23,6 @@ from pipeline.stages.defaults import Defaults
 from pipeline.viewer import letters
 from pipeline.viewer import requests as viewed
 from pipeline.viewer.pages import session_path
-from tests.browser import HOSTILE
-from tests.build import called, result, rounds, said, user
-from tests.published import OPENED, appended
-from tests.viewing import Topics, served
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 
 FLEET = Path(pipeline.__file__).parent / "demo" / "fleet" / "histories.jsonl"
@@ -94,6 +94,31 @@ async def test_every_request_of_the_demo_stands_side_by_side_with_its_fixes(targ
             assert 'role="note"' not in page
             assert fixes_on(page).total() == int(headers["fixes"]), headers
             assert headers["body-sha256"] in page
+
+
+async def test_a_session_of_any_name_has_its_pages(tmp_path):
+    names = [
+        "a/b",
+        "a//b",
+        "/",
+        ".",
+        "..",
+        "~x",
+        "a%2Fb",
+        "a% b",
+        "{{ 7 }} {% x %}",
+        "</pre>",
+        "a?b#c",
+        "a+b",
+        "é\u202e",
+        "\0",
+    ]
+    topics = Topics()
+    for name in names:
+        topics.put_turns(name, OPENED, *appended(user("hi")))
+    async with pages_of(topics, tmp_path) as ask:
+        addresses = [session_path(name, *more) for name in names for more in ((), ("export",), ("stream",))]
+        assert [address for address in addresses if (await ask(address))[0] != 200] == []
 
 
 async def test_a_request_is_a_case_that_passes(tmp_path):

@@ -16,7 +16,7 @@ from pipeline.pages import shown
 from pipeline.viewer.index import search, timeline
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.store import Reader
-from pipeline.viewer.pages import VIEWER, Viewer, page, session_of, session_path
+from pipeline.viewer.pages import SESSION, VIEWER, Viewer, page, session_of, session_path
 from pipeline.viewer.streams.live import NOWHERE, Live, Message, Position, Viewing, position_of
 from pipeline.viewer.streams.rows import StreamRow
 from pipeline.viewer.streams.screen import TEXT, Change, Screen
@@ -236,4 +236,4 @@ async def _send(answer: web.StreamResponse, data: bytes) -> None:
         await answer.write(data)
 
 
-routes = [web.get("/sessions/{name}/stream", _stream), web.get("/sessions/{name}/live", _live)]
+routes = [web.get(f"{SESSION}/stream", _stream), web.get(f"{SESSION}/live", _live)]
