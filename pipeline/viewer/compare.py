@@ -104,7 +104,7 @@ async def _replay(request: web.Request, prefix: str, session: str) -> web.Respon
     """What the topics under another prefix have otherwise than the live ones: of a session, or of all."""
     viewer = request.app[VIEWER]
     partitions = await asyncio.to_thread(_partitions_of, viewer.index.reader, session) if session else None
-    summary, found = await asyncio.to_thread(_compared_with, viewer.config, prefix, session, partitions)
+    summary, found = await asyncio.to_thread(compare_replay, viewer.config, prefix, session, partitions)
     return page(
         request,
         "compare_replay.html",
@@ -123,7 +123,7 @@ def _partitions_of(reader: Reader, session: str) -> set[int] | None:
     return {entry.partition for entry in timeline.timeline(reader, session, limit=100).entries} or None
 
 
-def _compared_with(
+def compare_replay(
     config: Config, prefix: str, session: str, partitions: Collection[int] | None
 ) -> tuple[Summary, list[Compared]]:
     """The summary, and the sessions that differ; as `reknit diff` has them.

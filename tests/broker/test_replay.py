@@ -23,6 +23,8 @@ from test_docs import BLOCK, environment
 
 from pipeline.replay.folder import plan_of, read_partition, unfinished
 from pipeline.replay.plan import Plan
+from pipeline.settings import Config
+from pipeline.viewer.compare import compare_replay
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
 from topics.declarations import REPLAY_PLAN
 
@@ -35,6 +37,7 @@ class Live:
     """A pipeline that has worked through recorded sessions, and the commands beside it."""
 
     left_out = None
+    compared = 0
 
     def __init__(self, bootstrap, prefix, directory):
         self.bootstrap, self.prefix, self.directory = bootstrap, prefix, directory
@@ -73,7 +76,7 @@ class Live:
             3 if told["compared"]["differ"] else 0,
             True,
         )
-        self.left_out = told["not_compared"]
+        self.left_out, self.compared = told["not_compared"], told["compared"]["sessions"]
         return told["compared"] if done.returncode else None
 
     async def ends(self):
@@ -120,6 +123,9 @@ async def test_a_replay_makes_what_the_live_workers_made(live, tmp_path):
     counted = await lab.audit(live.bootstrap, told["prefix"], source_prefix=live.prefix)
     assert (counted["sessions"] > 10, counted["recorded turns"] > 0) == (True, True)
     assert live.differs(told["prefix"]) is None
+    config = Config(bootstrap_servers=live.bootstrap, prefix=live.prefix)
+    summary, differing = await asyncio.to_thread(compare_replay, config, told["prefix"], "", None)
+    assert (summary.plain.sessions, differing) == (live.compared, [])
     live.replay("--dry-run", str(tmp_path / "dry"), batch_records=11)
     dry = await lab.audit(live.bootstrap, "", source_prefix=live.prefix, folder=tmp_path / "dry")
     assert dry == counted
