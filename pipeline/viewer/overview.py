@@ -21,6 +21,7 @@ from pipeline.errors import InputError
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
+from pipeline.viewer.index.entries import FOLLOWED
 from pipeline.viewer.index.search import Count, Overview, Search, overview, sessions
 from pipeline.viewer.index.store import Reader
 from pipeline.viewer.pages import VIEWER, page, with_query
@@ -225,6 +226,7 @@ async def _overview(request: web.Request) -> web.Response:
         ended=end,
         last=stamp(found.latest_ms + _HOUR_MS),
         behind=behind,
+        followed=len(FOLLOWED),
         streamed=STREAMED,
     )
 

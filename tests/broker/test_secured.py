@@ -21,7 +21,9 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from chaos.cluster import kafka_broker
 
+from pipeline.config import load_config
 from pipeline.kafka import KafkaSettings, connection
+from pipeline.viewer.index.follow import Follower, open_index
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
 from topics.rights import roles
 
@@ -283,6 +285,43 @@ async def test_an_operator_needs_the_printed_rights_and_no_others(secured, login
         if right[1] == "Read":
             await change(secured, DeleteAclsRequest, [right])
     assert await typed("sessions", "list") == 2
+
+
+async def test_a_viewer_needs_the_printed_rights_and_no_others(secured, login, tmp_path):
+    login("admin")
+    place = ["--bootstrap-servers", secured.bootstrap, "--prefix", PREFIX, "--partitions", str(lab.PARTITIONS)]
+    done = await asyncio.to_thread(reknit, "topics", "apply", *place)
+    assert done.returncode == 0, done.stderr
+    viewer = ROLES["viewer"].user
+    rights = [right for right in printed(secured) if right[0] == f"User:{viewer}"]
+    topics = {right[2][1] for right in rights if right[3] == "literal"}
+    async with AIOKafkaProducer(bootstrap_servers=secured.inside) as producer:
+        for topic in topics:
+            await producer.send_and_wait(topic, key=b"k", value=b"{}")
+    await change(secured, CreateAclsRequest, rights)
+    login(viewer)
+
+    async def followed(name):
+        """The topics that an index of this name has read."""
+        config = load_config(overrides={"bootstrap_servers": secured.bootstrap, "prefix": PREFIX})
+        index = await open_index(config, tmp_path / name)
+        follower = Follower(config, index)
+        task = asyncio.create_task(follower.run())
+        try:
+            await asyncio.wait_for(follower.caught_up.wait(), 60)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            index.close()
+        read = {PREFIX + topic for (topic, _), offset in index.positions.items() if offset}
+        assert set(follower.behind().missing) == topics - read
+        return read
+
+    assert await followed("all") == topics
+    for number, right in enumerate(right for right in rights if right[3] == "literal"):
+        await change(secured, DeleteAclsRequest, [right])
+        assert await followed(f"without-{number}") == topics - {right[2][1]}
+        await change(secured, CreateAclsRequest, [right])
 
 
 async def test_a_replay_needs_no_more_than_the_printed_rights(secured, login, tmp_path):

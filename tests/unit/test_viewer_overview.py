@@ -10,10 +10,11 @@ import pytest
 from browser import browsing, needs_browser
 from build import called, said, user
 from multidict import MultiDict
-from viewing import BEGAN_MS, filled, served
+from viewing import BEGAN_MS, Still, filled, served
 
 from pipeline.viewer import overview
 from pipeline.viewer.index.batch import TOLD_OF_ITEMS
+from pipeline.viewer.index.follow import Behind
 from pipeline.viewer.index.search import Count, Overview, Search
 from pipeline.viewer.overview import STREAMED, chips, meaning, stamp, summed
 from topics import AGENT_TURNS, SESSION_ITEMS
@@ -264,6 +265,34 @@ def test_everything_that_is_told_of_items_has_its_words():
 @pytest.mark.parametrize(("ms", "text"), [(0, "1970-01-01T00:00:00Z"), (10**18, "9999-12-31T23:59:59Z")])
 def test_a_time_that_no_calendar_has_is_an_address_all_the_same(ms, text):
     assert stamp(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("behind", "says"),
+    [
+        (Behind(records=0, by_topic={}), "up to date with the topics"),
+        (Behind(records=1200, by_topic={}), "1,200 records behind the topics"),
+        (Behind(records=5, by_topic={}, error="no <broker> answers"), "not following no <broker> answers"),
+        (
+            Behind(records=0, by_topic={}, missing=("p.a", "p.b")),
+            "up to date with the topics missing p.a, p.b: not there, or not to be seen with these rights",
+        ),
+        (
+            Behind(records=0, by_topic={}, missing=tuple("abcdefg")),
+            "missing a, b, c, d, e, f, g: not there, or not to be seen with these rights",
+        ),
+    ],
+)
+async def test_how_far_it_follows_is_said(tmp_path, behind, says):
+    follower = Still()
+    follower.behind = lambda: behind
+    async with (
+        served(filled(), tmp_path / "index", follower=follower) as url,
+        aiohttp.ClientSession() as http,
+        http.get(f"{url}?part=figures") as answer,
+    ):
+        line = (await answer.text()).partition('<p class="quiet follows">')[2].partition("·")[0]
+    assert " ".join(html.unescape(re.sub(r"<[^>]*>", "", line)).split()) == says
 
 
 async def test_parts_that_renew_themselves_come_alone(tmp_path, monkeypatch):

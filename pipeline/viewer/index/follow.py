@@ -41,11 +41,15 @@ _KEPT = {MINUTE: DAY_MS, TEN_MINUTES: 7 * DAY_MS, HOUR: 30 * DAY_MS, DAY: 90 * D
 
 
 class Behind(Struct, frozen=True, kw_only=True):
-    """How far the index is behind the topics: records, in all and by topic. ``error`` says why it does not go on."""
+    """How far the index is behind the topics: records, in all and by topic. ``error`` says why it does not go on.
+
+    ``missing`` are topics that are not there, or that this client may not see.
+    """
 
     records: int
     by_topic: dict[str, int]
     error: str = ""
+    missing: tuple[str, ...] = ()
 
 
 async def cluster_id(cluster: Cluster) -> str:
@@ -100,11 +104,17 @@ class Follower:
         self._begins: dict[TopicPartition, int] = {}
         # Until a partition was read from, where it ended at the last look.
         self._ends: dict[TopicPartition, int] = {}
+        self._missing: tuple[str, ...] = ()
         # Set while everything that was there at the last look is written.
         self.caught_up = asyncio.Event()
 
     def behind(self) -> Behind:
-        return Behind(records=sum(self._by_topic.values()), by_topic=dict(self._by_topic), error=self._error)
+        return Behind(
+            records=sum(self._by_topic.values()),
+            by_topic=dict(self._by_topic),
+            error=self._error,
+            missing=self._missing,
+        )
 
     async def run(self) -> None:
         """Follow the topics, through outages of the brokers.
@@ -182,6 +192,7 @@ class Follower:
         """Which partitions there are, where they begin now, and what of the index is thereby gone."""
         there = await every_place(consumer)
         places = {place: topic for topic in FOLLOWED for place in there.get(self._name_of(topic), ())}
+        self._missing = tuple(name for name in map(self._name_of, FOLLOWED) if not there.get(name))
         if not places:
             return {}
         if places != known:
