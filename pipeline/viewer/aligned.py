@@ -226,7 +226,7 @@ class Aligned:
         if mark.code == "placeholder_dropped":
             # Of one that was synthesised the path is one of the mended history, so the call says more.
             return entry if _answers(self._came[entry].block, mark.tool_id) else self._call(mark.tool_id)
-        return entry if entry >= 0 else self._first.get(".".join(mark.path.split(".")[:2]), -1)
+        return entry if entry >= 0 else self._first.get(_message(mark.path), -1)
 
     def _call(self, tool_id: str) -> int:
         calls = (
@@ -259,12 +259,18 @@ class Aligned:
         return found
 
     def number_of(self, path: str) -> int:
-        """The number of the row that a place of either side stands in, -1 where there is none."""
+        """The number of the row that a place in the history stands in, -1 where there is none."""
         came = self._within(path)
-        for number, pair in enumerate(self._pairs):
-            if (came >= 0 and pair.came == came) or pair.sent == path:
-                return number
-        return -1
+        return next((number for number, pair in enumerate(self._pairs) if pair.came == came >= 0), -1)
+
+    def number_sent(self, path: str) -> int:
+        """The number of the row that a place in the body stands in, or the first one of its message; -1 for none."""
+        places = {pair.sent: number for number, pair in reversed([*enumerate(self._pairs)]) if pair.sent}
+        messages = {_message(place): number for place, number in places.items()}
+        message = _message(path)
+        while path and path not in places:
+            path = path.rpartition(".")[0]
+        return places.get(path, messages.get(message, -1))
 
     def row_of_message(self, number: int) -> int:
         """The number of the first row that stands in the body's message of this number, where rows are by position."""
@@ -290,7 +296,7 @@ class Aligned:
             return None
         note, to = pair.right_note
         fixes = pair.marks if pair.came < 0 else ()
-        place = ".".join(pair.sent.split(".")[:2])
+        place = _message(pair.sent)
         if pair.sent in self._texts:
             text = self._texts[pair.sent]
             return Cell(path="", role="", kind="text", text=text, message=place, note=note, to=to, fixes=fixes)
@@ -301,6 +307,11 @@ class Aligned:
         named = self._ids[int(at)] if at.isdecimal() and int(at) < len(self._ids) else None
         cell = cell_of(raw, path=reached, role=role, message=place, message_id=named or "")
         return structs.replace(cell, note=note, to=to, fixes=fixes)
+
+
+def _message(path: str) -> str:
+    """The place of the message that a path leads into."""
+    return ".".join(path.split(".")[:2])
 
 
 def _blocks(turn: Turn) -> list[_Came]:

@@ -87,8 +87,8 @@ async def _request(request: web.Request) -> web.Response:
     if query.get("after"):
         start = _number(query["after"], 0)
         end = start + _ROWS
-    elif query.get("at"):
-        sought = aligned.number_of(query["at"])
+    elif query.get("at") or query.get("sent"):
+        sought = aligned.number_of(query["at"]) if query.get("at") else aligned.number_sent(query["sent"])
         if sought >= 0:
             start, end = max(0, sought - _ROWS // 2), sought + _ROWS // 2
     end = min(end, len(aligned))

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from build import answered, call, called, image, result, said, system, text, user
+from counting import function_calls
 from published import OPENED, appended, turns
 
 import pipeline
@@ -238,3 +239,26 @@ CELLS = {
 def test_a_cell_shows_what_its_block_says(raw):
     cell = cell_of(raw, path="p")
     assert (cell.kind, cell.text, cell.name, cell.tool_id) == CELLS[raw]
+
+
+def test_a_part_of_a_long_history_takes_no_more_than_one_of_a_short():
+    def work(count):
+        found = of([message for at in range(count) for message in (user(f"{at}"), said("Yes."))] + [user("Go.")])
+        return function_calls(lambda: found.rows(len(found) - 5, len(found)))
+
+    assert work(100) == work(10)
+
+
+PLACES = {
+    "messages.2.content.1": (4, 3),
+    "messages.2.content.0": (3, 2),
+    "messages.2.content.0.text": (3, 2),
+    "messages.2": (-1, 2),
+    "messages.9.content.0": (-1, -1),
+    "": (-1, -1),
+}
+
+
+def test_a_place_of_either_side_is_found():
+    found = of((user("Run."), called("a"), user("Wait.", result("a")), said("Yes."), user("Go.")))
+    assert {path: (found.number_of(path), found.number_sent(path)) for path in PLACES} == PLACES

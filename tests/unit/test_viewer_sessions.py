@@ -136,6 +136,11 @@ async def test_a_page_says_what_is_known_of_a_request(tmp_path):
     (_, first), *_, (_, headers), (_, other) = requests_of(topics)
     async with pages_of(topics, tmp_path) as ask:
         _, page = await ask(session_path("s1", "requests", headers["request-id"]))
+        elsewhere = re.findall(r'class="elsewhere">[^<]*<a href="([^"]*)#at"', page)
+        sent_to = [re.search(r"\?(\w+)=", way)[1] for way in elsewhere]
+        for way in elsewhere:  # both lead to where the result is shown
+            sought = (await ask(html.unescape(way)))[1].partition('id="at"')[2].partition("</tr>")[0]
+            assert '<pre class="foreign" title="messages.2.content.' in sought
     text = " ".join(html.unescape(re.sub("<[^>]+>", " ", page)).split())
     for said_of_it in (
         f"Made for {headers['cause']} turn at",
@@ -146,6 +151,7 @@ async def test_a_page_says_what_is_known_of_a_request(tmp_path):
         "by the rules of anthropic, which have nothing against it",
     ):
         assert said_of_it in text
+    assert sent_to == ["at", "sent"]
     assert session_path("s1", "requests", other["request-id"]) in page  # the switch between targets
     assert f"a={first['request-id']}" not in page
     share = 100 * int(headers["prefix-bytes"]) / len(requests(topics)[-2].value)
