@@ -81,7 +81,7 @@ class Request(_Published, frozen=True, kw_only=True):
 
 
 class Recent(Generic[T]):
-    """What was made last, by its key, within bounds of number and bytes."""
+    """What was made last, by its key, within bounds of number and bytes; the very last one, whatever its size."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
@@ -95,8 +95,11 @@ class Recent(Generic[T]):
 
     def keep(self, key: object, value: T, size: int) -> None:
         self._kept[key] = value, size
-        while len(self._kept) > self._most or sum(size for _, size in self._kept.values()) > self._most_bytes:
+        while len(self._kept) > 1 and (len(self._kept) > self._most or self._size() > self._most_bytes):
             self._kept.popitem(last=False)
+
+    def _size(self) -> int:
+        return sum(size for _, size in self._kept.values())
 
 
 class Requests:
