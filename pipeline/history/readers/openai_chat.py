@@ -106,12 +106,13 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
 
 
 def _whole_turn(row: _Row, role: Role, place: str, index: int) -> Turn | None:
-    """A message that is no result as a turn: what stands in it, healthy or mended, in the order that a turn has."""
+    """A message that is no result as a turn; lists in it are of blocks with their places, made by mending."""
     content: Any = row.content
     calls: Any = row.tool_calls
     empty = content if calls and not content else None
     own: Own | UnsetType = UNSET
-    if row.name is not None or row.role == "developer" or empty is not None or _says_more(row):
+    is_bare = row.name is empty is None and row.annotations is row.audio is row.prefix is UNSET
+    if not is_bare or row.role == "developer":
         own = own_of(
             CHAT,
             annotations=unless(b"[]", row.annotations),
@@ -138,7 +139,7 @@ def _whole_turn(row: _Row, role: Role, place: str, index: int) -> Turn | None:
     if row.refusal:
         placed.append((Text(text=row.refusal, refusal=True), f"{place}.refusal"))
     if calls:
-        uses = _uses(calls, f"{place}.tool_calls") if type(calls) is tuple else calls
+        uses = _uses(calls, place) if type(calls) is tuple else calls
         if uses is None:
             return None
         placed += uses
@@ -154,11 +155,18 @@ def _uses(calls: tuple[_Call, ...], place: str) -> list[Placed] | None:
     given = iter(inputs)
     uses: list[Placed] = []
     for at, call in enumerate(calls):
-        is_flat = all(raw is UNSET or is_harmless(raw) for raw in (call.cache_control, call.index))
-        if not is_flat or (call.function is None) == (call.custom is None):
+        if call.function is not None and call.custom is None and call.index is call.cache_control is UNSET:
+            use = ToolUse(id=call.id, name=call.function.name, input=next(given))
+        elif (call.function is None) == (call.custom is None) or not _is_flat_beside(call):
             return None
-        uses.append((_use(call, EMPTY_OBJECT if call.custom else next(given)), f"{place}.{at}"))
+        else:
+            use = _use(call, EMPTY_OBJECT if call.custom else next(given))
+        uses.append((use, f"{place}.tool_calls.{at}"))
     return uses
+
+
+def _is_flat_beside(call: _Call) -> bool:
+    return all(raw is UNSET or is_harmless(raw) for raw in (call.cache_control, call.index))
 
 
 def _use(call: _Call, call_input: Raw) -> ToolUse:
@@ -166,15 +174,13 @@ def _use(call: _Call, call_input: Raw) -> ToolUse:
     custom, name = call.custom, call.function.name if call.function else ""
     if custom is not None:
         name, call_input = custom.name, as_json({"input": custom.input})
-    elif call.index is call.cache_control is UNSET:
-        return ToolUse(id=call.id, name=name, input=call_input)
     mark = unless(b"", call.cache_control) or UNSET
     own = own_of(CHAT, "custom" if custom else "", index=call.index)
     return ToolUse(id=call.id, name=name, input=call_input, cache_control=mark, own=own)
 
 
 def _result_turn(row: _Row, index: int) -> Turn | None:
-    content = UNSET if row.content is None else inner_of(row.content)
+    content = row.content if type(row.content) is str else UNSET if row.content is None else inner_of(row.content)
     if not row.tool_call_id or row.tool_calls is not None or _says_more(row) or content is None:
         return None
     return _answer(row, row.tool_call_id, content, index)
@@ -202,7 +208,7 @@ def _is_telling(row: _Row) -> bool:
 
 
 def _placed_use(call: _Call, path: str) -> list[Placed] | None:
-    uses = _uses((call,), path)
+    uses = _uses((call,), "")
     return None if uses is None else [(uses[0][0], path)]
 
 

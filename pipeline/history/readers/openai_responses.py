@@ -138,7 +138,7 @@ def _message_turn(item: _Message, index: int) -> Turn | None:
     if isinstance(content, str):
         blocks = [Text(text=content)]
     elif isinstance(content, list):
-        # Mended.
+        # Blocks with their places, made by mending.
         blocks, paths = [block for block, _ in content], tuple(place for _, place in content)
     else:
         blocks = blocks_of(content)
