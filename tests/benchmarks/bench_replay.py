@@ -4,8 +4,9 @@
 
 The live worker's and the replay's rates are taken between the first and the last output that a ``read_committed``
 reader can see. A dry run has none: its time is that from its plan to its end. That of ``reknit diff``, which compares
-the live outputs with the dry run's, is the whole of the command, its start included. Memory is the most that each
-process had. Needs Java 17 (`deploy/kafka`).
+the live outputs with the dry run's, is the whole of the command, its start included. So is that of ``reknit report``,
+which reads as many fixes, dead letters and turns as there were lines. Memory is the most that each process had. Needs
+Java 17 (`deploy/kafka`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import subprocess
 import sys
 import time
+from itertools import cycle, islice
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -24,8 +26,13 @@ import bench_worker  # noqa: E402 - beside this file; it adds the paths that the
 import harness  # noqa: E402 - tests/broker
 import measure  # noqa: E402 - beside this file
 import msgspec  # noqa: E402 - after the path
+import pipeline_lab as lab  # noqa: E402 - tests/broker
 import recorded  # noqa: E402 - beside this file
-from aiokafka import TopicPartition  # noqa: E402 - after the path
+from aiokafka import AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
+
+from pipeline.stages.base import Record  # noqa: E402 - after the path
+from pipeline.stages.turns import TurnsStage  # noqa: E402 - after the path
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES  # noqa: E402 - after the path
 
 BUDGET = 0.8
 MEMORY_BUDGET = 1.25
@@ -84,10 +91,43 @@ async def watched(bootstrap, topic, lines, side):
     return Run(done / (last - first), (so_far - spent) / done * 1e6, memory)
 
 
+def whole_command(command, lines):
+    """A command from its start to its end."""
+    began = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as side:
+        spent, memory = used_to_end(side)
+        took = time.perf_counter() - began
+        told = side.stdout.read()
+    if side.returncode:
+        raise bench_worker.FailedError(f"{command}: status {side.returncode}, {told}")
+    return Run(lines / took, spent / lines * 1e6, memory)
+
+
+async def write_what_is_reported(bootstrap, prefix, count):
+    """Write turns of the bundled fleet, and the fixes and dead letters that they lead to, so many in all."""
+    stage, turns = TurnsStage(lab.DEFAULTS), []
+    for topic, key, value, headers in lab.script(1):
+        if topic == AGENT_TURNS:
+            turns.append(
+                Record(partition=0, offset=len(turns), key=key, value=value, headers=tuple(headers), timestamp=0)
+            )
+    made = [output for output in stage.process(turns).outputs if output.topic in {HISTORY_FIXES, DEAD_LETTERS}]
+    rows = [*((AGENT_TURNS, each) for each in turns), *((each.topic, each) for each in made)]
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 18, linger_ms=5)
+    await producer.start()
+    try:
+        for number, (topic, each) in enumerate(islice(cycle(rows), count)):
+            key = b"%s/%d" % (each.key, number // len(rows))
+            await producer.send(prefix + topic, each.value, key=key, headers=list(each.headers))
+        await producer.flush()
+    finally:
+        await producer.stop()
+
+
 class Bench:
     def __init__(self, server, directory, options):
         self.bootstrap, self.directory, self.options = server.bootstrap, directory, options
-        self.runs = {"live": [], "replay": [], "dry run": [], "diff": []}
+        self.runs = {"live": [], "replay": [], "dry run": [], "diff": [], "report": []}
 
     async def round(self, number):
         prefix, bootstrap = f"round{number}.", self.bootstrap
@@ -103,7 +143,12 @@ class Bench:
             topic = f"{prefix}replay.bench.{bench_worker.ITEMS}"
             self.runs["replay"].append(await watched(bootstrap, topic, lines, side))
         self.runs["dry run"].append(await asyncio.to_thread(self.dry_run, prefix, lines))
-        self.runs["diff"].append(await asyncio.to_thread(self.diff, prefix, lines))
+        place = ("--bootstrap-servers", self.bootstrap)
+        diff = bench_worker.reknit("diff", *place, "--expect-none", prefix, str(self.directory / f"{prefix}dry"))
+        self.runs["diff"].append(await asyncio.to_thread(whole_command, diff, lines))
+        await write_what_is_reported(bootstrap, prefix, lines)
+        report = bench_worker.reknit("report", *place, "--prefix", prefix, "--json")
+        self.runs["report"].append(await asyncio.to_thread(whole_command, report, lines))
 
     def command(self, prefix, *more):
         place = ("--bootstrap-servers", self.bootstrap, "--prefix", prefix, "--metrics-port", "0")
@@ -124,22 +169,10 @@ class Bench:
             raise bench_worker.FailedError(f"dry run: status {side.returncode}, {told}")
         return Run(lines / took, (so_far - spent) / lines * 1e6, memory)
 
-    def diff(self, prefix, lines):
-        place = ("--bootstrap-servers", self.bootstrap, "--expect-none")
-        command = bench_worker.reknit("diff", *place, prefix, str(self.directory / f"{prefix}dry"))
-        began = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as side:
-            spent, memory = used_to_end(side)
-            took = time.perf_counter() - began
-            told = side.stdout.read()
-        if side.returncode:
-            raise bench_worker.FailedError(f"diff: status {side.returncode}, {told}")
-        return Run(lines / took, spent / lines * 1e6, memory)
-
     def report(self):
         middle = {name: sorted(runs, key=lambda run: run.rate)[len(runs) // 2] for name, runs in self.runs.items()}
         live = middle["live"]
-        for name in ("replay", "dry run", "diff"):
+        for name in ("replay", "dry run", "diff", "report"):
             found = middle[name]
             for what, ratio, budget, met in (
                 ("rate", found.rate / live.rate, f"at least {BUDGET:g}", found.rate >= BUDGET * live.rate),
