@@ -2,8 +2,9 @@
 
 A side's outputs stand topic by topic and partition by partition, a session's records among all others; compared is one
 session at a time. So both sides are written into one SQLite file and read back in the order of sessions: the sort is
-SQLite's, which needs a bounded cache and no second copy in memory. Values are kept once for both sides, as most are
-equal, and are read again only where they differ.
+SQLite's, which needs a bounded cache and no second copy in memory. What comes of a session together is one row: a row
+costs more than a record. Large values are kept once for both sides, as most are equal, and are read again only where
+they differ.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 import cramjam
 import msgspec
+from msgspec import Struct
 
 from pipeline.diff.outputs import Published
 from pipeline.stages.base import Headers, Record
@@ -31,29 +34,24 @@ _TABLES = """
     PRAGMA journal_mode = OFF;
     PRAGMA synchronous = OFF;
     PRAGMA cache_size = -65536;
-    CREATE TABLE record (
-        session BLOB, side INTEGER, topic TEXT, partition INTEGER, "offset" INTEGER, headers BLOB, digest BLOB,
-        value BLOB
-    );
+    CREATE TABLE stretch (session BLOB, side INTEGER, records BLOB);
     CREATE TABLE large (digest BLOB PRIMARY KEY, value BLOB);
 """
-# Smaller values stand in their record's row; larger ones are compressed, once for both sides.
+# Smaller values stand beside their record; larger ones are compressed, once for both sides.
 _LARGE_BYTES = 4096
-# Rows, and bytes of large values, that are written at once.
-_ROWS, _BYTES = 1000, 16 << 20
+# Records, and bytes of large values, that are written at once.
+_RECORDS, _BYTES = 4000, 16 << 20
 
 
 # A value of a session's by its key in an object store; None where it is not there.
 Fetch: TypeAlias = Callable[[bytes, str], bytes | None]
 
 
-class _Row(NamedTuple):
-    session: bytes
-    side: int
+class _Kept(Struct, array_like=True):
     topic: str
     partition: int
     offset: int
-    headers: bytes
+    headers: Headers
     digest: bytes
     value: bytes | None
 
@@ -79,7 +77,8 @@ class Spool(AbstractContextManager["Spool"]):
         self._directory = tempfile.TemporaryDirectory(prefix="reknit-diff-")
         self._database = sqlite3.connect(Path(self._directory.name) / "spool")
         self._database.executescript(_TABLES)
-        self._rows: list[_Row] = []
+        self._waiting: dict[tuple[bytes, int], list[_Kept]] = {}
+        self._count = 0
         self._large: list[tuple[bytes, bytes]] = []
         self._bytes = 0
 
@@ -98,9 +97,10 @@ class Spool(AbstractContextManager["Spool"]):
             self._large.append((digest, value))
             self._bytes += len(value)
             value = None
-        headers = msgspec.msgpack.encode(record.headers)
-        self._rows.append(_Row(record.key or b"", side, topic, record.partition, record.offset, headers, digest, value))
-        if len(self._rows) >= _ROWS or self._bytes >= _BYTES:
+        kept = _Kept(topic, record.partition, record.offset, record.headers, digest, value)
+        self._waiting.setdefault((record.key or b"", side), []).append(kept)
+        self._count += 1
+        if self._count >= _RECORDS or self._bytes >= _BYTES:
             self._write()
 
     def _write(self) -> None:
@@ -116,39 +116,46 @@ class Spool(AbstractContextManager["Spool"]):
         new = {digest: value for digest, value in self._large if not known(_IS_KNOWN, (digest,)).fetchone()}
         packed = [(digest, bytes(cramjam.zstd.compress(value, level=1))) for digest, value in new.items()]
         self._database.executemany("INSERT INTO large VALUES (?, ?)", packed)
-        self._database.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._rows)
-        self._rows, self._large, self._bytes = [], [], 0
+        stretches = ((session, side, _encode(kept)) for (session, side), kept in self._waiting.items())
+        self._database.executemany("INSERT INTO stretch VALUES (?, ?, ?)", stretches)
+        self._waiting, self._large, self._count, self._bytes = {}, [], 0, 0
 
     def sessions(self) -> Iterator[Both]:
         """Each session with its records; records without a key are those of the session without a name."""
         self._write()
-        rows = self._database.execute('SELECT * FROM record ORDER BY session, side, topic, partition, "offset"')
-        for session, group in groupby(map(_Row._make, rows), key=lambda row: row.session):
-            both = Both(session, [], [])
-            for row in group:
-                (both.after if row.side else both.before).append(self._published(row))
-            yield both
+        rows = self._database.execute("SELECT * FROM stretch ORDER BY session")
+        for session, group in groupby(rows, key=itemgetter(0)):
+            sides: tuple[list[_Kept], list[_Kept]] = [], []
+            for _, side, records in group:
+                sides[side].extend(_decode(records))
+            yield Both(session, *(self._published(session, number, side) for number, side in enumerate(sides)))
 
-    def _published(self, row: _Row) -> Published:
-        headers = _HEADERS.decode(row.headers)
-        return Published(
-            topic=row.topic,
-            partition=row.partition,
-            offset=row.offset,
-            headers=headers,
-            digest=row.digest,
-            read=partial(self._large_value, row, headers) if row.value is None else partial(_itself, row.value),
-        )
+    def _published(self, session: bytes, side: int, records: list[_Kept]) -> list[Published]:
+        records.sort(key=attrgetter("topic", "partition", "offset"))
+        return [
+            Published(
+                topic=each.topic,
+                partition=each.partition,
+                offset=each.offset,
+                headers=each.headers,
+                digest=each.digest,
+                read=partial(self._large_value, session, side, each)
+                if each.value is None
+                else partial(_itself, each.value),
+            )
+            for each in records
+        ]
 
-    def _large_value(self, row: _Row, headers: Headers) -> bytes | None:
-        found: Any = self._database.execute("SELECT value FROM large WHERE digest = ?", (row.digest,)).fetchone()
+    def _large_value(self, session: bytes, side: int, kept: _Kept) -> bytes | None:
+        found: Any = self._database.execute("SELECT value FROM large WHERE digest = ?", (kept.digest,)).fetchone()
         if found is not None:
             return bytes(cramjam.zstd.decompress(found[0]))
-        dataref = names.find_dataref(headers)
-        return None if dataref is None or not self._fetch else self._fetch[row.side](row.session, dataref)
+        dataref = names.find_dataref(kept.headers)
+        return None if dataref is None or not self._fetch else self._fetch[side](session, dataref)
 
 
-_HEADERS = msgspec.msgpack.Decoder(Headers)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Kept]).decode
 _IS_KNOWN = "SELECT 1 FROM large WHERE digest = ?"
 
 
