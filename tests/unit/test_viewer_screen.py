@@ -30,14 +30,14 @@ STREAMS = {
     "refused": "notice, result error not on the screen",
     "recorded-calls": "text retracted, text promoted, call promoted, text, result",
     "codex-retry": "notice, text, call, text, notice, text said again, result",
-    "gemini-doubled": "user replayed, text, call, text retracted doubtful, call, text doubtful, result",
+    "gemini-doubled": "user replayed, text, call, text retracted, call, text doubtful, result",
 }
 
 
 @pytest.mark.parametrize("session", STREAMS)
 def test_a_stream_is_told_as_what_became_of_it(session):
     rows = shown(*recorded(session))
-    assert ", ".join(told(row) for row in rows if "aside" not in row["classes"]) == STREAMS[session]
+    assert ", ".join(told(row) for row in rows if "kind-aside" not in row["classes"]) == STREAMS[session]
 
 
 @pytest.mark.parametrize(

@@ -196,18 +196,22 @@ async def test_a_browser_that_reads_nothing_is_let_go_of(tmp_path, monkeypatch):
             assert [place for place, _ in await read(1)] == ["0/8"]
 
 
-async def test_pages_that_are_open_are_told_when_the_viewer_ends(tmp_path):
+async def test_a_page_goes_on_with_the_next_viewer_where_it_was_with_the_last(tmp_path):
     async with aiohttp.ClientSession() as http:
         async with served(tmp_path) as viewer:
             viewer.publish(START)
             answer = await http.get(viewer.path("live", after="-1/-1"))
             while b"data: {" not in await answer.content.readline():
                 pass
-        told = await answer.content.read()
-        assert b"event: reload\ndata: The viewer has ended.\n" in told
+        # It was let go of without a word that would keep a browser from coming back.
+        assert b"reload" not in await answer.content.read()
+        async with served(tmp_path) as viewer:
+            viewer.publish(START, delta("more"))
+            async with listening(http, viewer.path("live"), **{"Last-Event-ID": "0/0"}) as read:
+                assert [place for place, _ in await read(1)] == ["0/1"]
 
 
-SEEN = """[...document.querySelectorAll('#stream .stream-row:not(.aside)')].map((row) =>
+SEEN = """[...document.querySelectorAll('#stream .stream-row:not(.kind-aside)')].map((row) =>
   [row.querySelector('.kind').textContent, ...[...row.querySelectorAll('.badge')].map((b) => b.textContent.slice(2)),
    row.querySelector('.said')?.textContent ?? ''].join(' | '))"""
 

@@ -51,6 +51,10 @@
     stream.dataset.place = event.lastEventId;
   };
 
+  const say = (words) => {
+    state.textContent = words;
+    state.classList.toggle("on", words === "Live");
+  };
   const close = () => {
     source?.close();
     source = null;
@@ -58,18 +62,18 @@
   const end = (words) => {
     ended = true;
     close();
-    state.textContent = words;
+    say(words);
   };
   const open = () => {
     const address = new URL(stream.dataset.live, location.href);
     address.searchParams.set("after", stream.dataset.place);
     source = new EventSource(address);
-    source.onopen = () => (state.textContent = "Live");
+    source.onopen = () => say("Live");
     source.onmessage = take;
     source.addEventListener("reload", (event) => end(event.data));
     source.onerror = () => {
       if (source?.readyState === EventSource.CLOSED) end("The viewer sends nothing more.");
-      else state.textContent = "Connecting again …";
+      else say("Connecting again …");
     };
   };
   /* A browser has few connections to one server: a page that nobody sees gives its own back, and resumes later. */

@@ -220,8 +220,9 @@ async def _send_all(
     while True:
         events = [_event(message, run) for message in messages if message.position > after]
         await _send(answer, b"".join(events) or b": still here\n\n")
-        if viewing.ended:
-            await _send(answer, f"event: reload\ndata: {viewing.ended}\n\n".encode())
+        if viewing.ended is not None:
+            if viewing.ended:
+                await _send(answer, f"event: reload\ndata: {viewing.ended}\n\n".encode())
             return
         messages = await viewing.messages(_PING_SECONDS)
 

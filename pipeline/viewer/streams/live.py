@@ -45,18 +45,19 @@ class Viewing:
 
     Attributes:
         begins: the position behind which its messages begin.
-        ended: why nothing more comes, in words for whoever looks; empty as long as more may come.
+        ended: why nothing more comes, in words for whoever looks, or "" where the browser may come back and go on;
+            None as long as more may come.
     """
 
     def __init__(self, begins: Position) -> None:
         self.begins = begins
-        self.ended = ""
+        self.ended: str | None = None
         self._waiting: list[Message] = []
         self._bytes = 0
         self._news = asyncio.Event()
 
     def offer(self, message: Message) -> None:
-        if self.ended:
+        if self.ended is not None:
             return
         self._waiting.append(message)
         self._bytes += len(message.change or b"")
@@ -65,7 +66,7 @@ class Viewing:
         self._news.set()
 
     def end(self, words: str) -> None:
-        self.ended = self.ended or words
+        self.ended = words if self.ended is None else self.ended
         self._waiting.clear()
         self._news.set()
 
@@ -159,8 +160,9 @@ class Live:
         self._watched.pop(session).end(words)
 
     def stop(self) -> None:
+        """Let everybody go; browsers come back to the next viewer, and go on there."""
         for session in list(self._watched):
-            self._drop(session, "The viewer has ended.")
+            self._drop(session, "")
 
     @asynccontextmanager
     async def watching(self, session: str) -> AsyncIterator[Viewing]:

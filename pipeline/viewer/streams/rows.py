@@ -120,7 +120,7 @@ class StreamRow(Struct, kw_only=True, eq=False):
 def _badges(row: StreamRow) -> Iterator[Badge]:
     entry = row.entry
     if row.withdrawn:
-        why = "a later attempt replaced it" if row.withdrawn == "replaced" else row.withdrawn[:_REASON]
+        why = _WITHDRAWN.get(row.withdrawn) or row.withdrawn[:_REASON]
         yield Badge("retracted", "✕", "retracted", f"Taken back: {why}. It stood on the screen for a while.")
     if row.kind == "answer":
         yield Badge("alone", "?", "no call", "The call that this answers is not among these records.")
@@ -133,7 +133,7 @@ def _badges(row: StreamRow) -> Iterator[Badge]:
         yield Badge("incomplete", "…", "incomplete", f"Its end never came{because}. What had come is kept as it is.")
     elif not entry.done and not row.withdrawn:
         yield Badge("open", "▸", "streaming", "Its end has not come yet.")
-    if entry.doubtful:
+    if entry.doubtful and not row.withdrawn:
         yield _DOUBTS[entry.doubtful]
     if entry.repeats:
         first = row.said_before
@@ -152,6 +152,10 @@ def _badges(row: StreamRow) -> Iterator[Badge]:
         yield Badge("replayed", "⟲", "replayed", "The agent program told an earlier message once more.")
 
 
+_WITHDRAWN = {
+    "replaced": "a later attempt replaced it",
+    "transcript": "the program's own transcript does not hold it",
+}
 _ORIGINS = {
     "promoted": Badge(
         "promoted",
