@@ -202,8 +202,9 @@ def _conditions(search: Search) -> tuple[str, list[Any]]:
 
 def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
     facets = reader.rows(
-        "SELECT session, kind, value FROM facets INDEXED BY facets_of WHERE session IN (SELECT value FROM json_each(?)) "
-        "AND (kind = 'target' OR (kind = 'is' AND value = 'parked') "
+        # Not by their kind, of which there are as many rows as sessions.
+        "SELECT session, kind, value FROM facets INDEXED BY facets_of "
+        "WHERE session IN (SELECT value FROM json_each(?)) AND (kind = 'target' OR (kind = 'is' AND value = 'parked') "
         "OR (kind = 'code' AND value IN (SELECT value FROM json_each(?)))) ORDER BY value",
         _json([row[0] for row in rows]),
         _json(sorted(TOLD_OF_ITEMS)),
