@@ -1,0 +1,107 @@
+"""What a hostile fleet sends and publishes: in each of its fields a text that would run, hide or misplace."""
+
+import json
+import zlib
+from pathlib import Path
+
+from browser import ELSEWHERE, HOSTILE
+from viewing import BEGAN_MS
+
+from pipeline.demo.clients import Input, fleet, inputs
+from pipeline.stages.base import Record
+
+VECTORS = Path(__file__).parent / "vectors" / "records_v1.jsonl"
+# Written backwards, invisible, above its line, coloured in a terminal, half a character.
+INVISIBLE = "\u202egnp.\u202c\u2066a\u200b\u200d\ufeff\u2069 Z\u0351\u0351\u0351\u0351 \x1b[31m \U000e0041 \x00\ud800"
+TEXTS = (*HOSTILE, ELSEWHERE, INVISIBLE)
+# What others wrote with a link in it, as a page might take one over.
+LINKS = ("javascript:alert('ran')", "data:text/html,<script>alert('ran')</script>", "//127.0.0.1:9/x")
+# Without these a stage would read nothing of a record; `poisoned` leaves them where it is told to.
+SHAPE = frozenset(
+    {"type", "role", "subtype", "targets", "policy", "target", "framing", "transcript", "code", "origin", "doubt"}
+    | {"cause", "item_type", "delta_type", "media_type", "usage"}
+)
+
+
+def poison(text):
+    """A text with a hostile one behind it, always the same one: what was alike stays alike, and calls find results."""
+    texts = TEXTS + LINKS
+    return f"{text} {texts[zlib.crc32(text.encode()) % len(texts)]}"
+
+
+def poisoned(value, kept=SHAPE, name=""):
+    """JSON with poison in each text and in each name that a caller may choose, but for the members in ``kept``."""
+    match value:
+        case str():
+            return value if name in kept else poison(value)
+        case list():
+            return [poisoned(each, kept, name) for each in value]
+        case dict():
+            is_free = name in {"input", "arguments", "properties", "metadata", "args"}
+            return {
+                poison(key) if is_free else key: each if key in kept and name != "input" else poisoned(each, kept, key)
+                for key, each in value.items()
+            }
+        case _:
+            return value
+
+
+def poisoned_json(text, kept=SHAPE):
+    """A line of JSON, poisoned; one that is none gets its poison at the end."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return poison(text).encode("utf-8", "surrogatepass")
+    return json.dumps(poisoned(value, kept)).encode()
+
+
+def poisoned_headers(headers, kept=SHAPE):
+    """Headers with poison in each text; numbers, digests and places stay what they must be for a reader to go on."""
+    return tuple((name, _header(name, value, kept)) for name, value in headers.items())
+
+
+def _header(name, value, kept):
+    if name in kept or value.isdecimal() or name in {"reason", "body-sha256", "dataref"} or "/0/" in value:
+        return value.encode()
+    return poison(value).encode("utf-8", "surrogatepass")
+
+
+def sessions():
+    """The demo's fleet, poisoned, as `(session, [(topic, value, headers)])`: a pipeline takes it in as any other."""
+    found = []
+    for recording in fleet():
+        steps = []
+        for step in inputs(recording):
+            if isinstance(step, Input):
+                value = None if step.value is None else poisoned_json(step.value.decode())
+                headers = {name: text.decode() for name, text in step.headers}
+                steps.append((step.topic, value, poisoned_headers(headers, SHAPE | {"source"})))
+        found.append((_session(recording.session), steps))
+    return found
+
+
+def records():
+    """Each kind of record of the contract with poison in its members, as `(topic, Record)`, twice.
+
+    The second time also where a reader looks first: what they are would then be said by a hostile text.
+    """
+    found = []
+    vectors = [json.loads(line) for line in VECTORS.read_text().splitlines()]
+    for partition, kept in enumerate((SHAPE, frozenset()), 1):
+        # A session that is forgotten would not be there to be looked at.
+        for offset, vector in enumerate(each for each in vectors if "Forg" not in each["message"]):
+            record = Record(
+                partition=partition,
+                offset=offset,
+                key=_session("every kind" if kept else "no kind").encode(),
+                value=None if vector["value"] is None else poisoned_json(vector["value"], kept),
+                headers=poisoned_headers(vector.get("headers", {}), kept),
+                timestamp=BEGAN_MS + 1000 * offset,
+            )
+            found.append((vector["topic"], record))
+    return found
+
+
+def _session(name):
+    # Half a character is no key of Kafka's clients.
+    return poison(name).replace("\ud800", "")
