@@ -8,7 +8,9 @@ one that was published, its beginning is missing, say, both sides are shown as t
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 
 import msgspec
 from msgspec import UNSET, Struct, structs
@@ -211,13 +213,13 @@ class Aligned:
     def _place(self, marks: Sequence[Mark]) -> None:
         self.marks = marks
         rows = {pair.came: pair for pair in reversed(self._pairs) if pair.came >= 0 and not pair.inner}
-        added = [pair for pair in self._pairs if pair.how == "appeared"]
+        added: dict[str, deque[_Pair]] = defaultdict(deque)
+        for pair in self._pairs:
+            if pair.how == "appeared":
+                added[pair.code].append(pair)
         for mark in marks:
-            own = next((pair for pair in added if pair.code == mark.code), None)
-            if own is not None:
-                added.remove(own)
-            else:
-                own = rows.get(self._number(mark))
+            of_code = added.get(mark.code)
+            own = of_code.popleft() if of_code else rows.get(self._number(mark))
             (self._head_marks if own is None else own.marks).append(mark)
 
     def _number(self, mark: Mark) -> int:
@@ -225,14 +227,13 @@ class Aligned:
         entry = self._within(mark.path)
         if mark.code == "placeholder_dropped":
             # Of one that was synthesised the path is one of the mended history, so the call says more.
-            return entry if _answers(self._came[entry].block, mark.tool_id) else self._call(mark.tool_id)
+            return entry if _answers(self._came[entry].block, mark.tool_id) else self._calls.get(mark.tool_id, -1)
         return entry if entry >= 0 else self._first.get(_message(mark.path), -1)
 
-    def _call(self, tool_id: str) -> int:
-        calls = (
-            at for at, came in enumerate(self._came) if isinstance(came.block, ToolUse) and came.block.id == tool_id
-        )
-        return max(calls, default=-1)
+    @cached_property
+    def _calls(self) -> dict[str, int]:
+        """The number of the last call of each id."""
+        return {came.block.id: at for at, came in enumerate(self._came) if isinstance(came.block, ToolUse)}
 
     # What is shown.
 
