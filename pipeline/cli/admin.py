@@ -85,7 +85,9 @@ class Admin:
     async def is_at_work(self, group: str) -> bool:
         """Whether a group has members."""
         (answer,) = await self._client.describe_consumer_groups([group])
-        ((_, _, state, *_),) = answer.groups
+        ((code, _, state, *_),) = answer.groups
+        if code != _NO_SUCH_GROUP:
+            _refused(f"describe group {group}", code, None)
         return state not in {"", "Dead", "Empty"}
 
     async def delete_group(self, group: str) -> None:

@@ -25,6 +25,7 @@ from pipeline.config import load_config
 from pipeline.kafka import KafkaSettings, connection
 from pipeline.viewer.index.follow import Follower, open_index
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
+from topics.declarations import REPLAY_PLAN
 from topics.rights import roles
 
 pytestmark = pytest.mark.broker
@@ -275,7 +276,15 @@ async def test_an_operator_needs_the_printed_rights_and_no_others(secured, login
 
     assert [await typed("inspect", "one"), await typed("sessions", "list"), await retried()] == [0, 0, 0]
     assert await typed("forget", "one", "--timeout", "0") == 75  # no worker runs
-    writes = [right for right in rights if right[1] == "Write"]
+    of_replays = [right for right in rights if right[3] == "prefixed"]
+    held = [f"{PREFIX}replay.held.{name}" for name in (PROVIDER_REQUESTS, REPLAY_PLAN.name)]
+    await harness.make_topics(secured.inside, held, 1)
+    async with AIOKafkaProducer(bootstrap_servers=secured.inside) as producer:
+        await producer.send_and_wait(held[0], b"{}", key=b"one")
+    for more in ([], ["--delete-replays"]):
+        told = await asyncio.to_thread(reknit, "forget", "one", "--timeout", "0", *more, *place[:4])
+        assert json.loads(told.stdout)["replays"] == [{"replay": "held", "deleted": bool(more), "at_work": False}]
+    writes = [right for right in rights if right[1] == "Write" and right not in of_replays]
     assert len(writes) == 2
     for right in writes:
         await change(secured, DeleteAclsRequest, [right])
