@@ -117,8 +117,8 @@ class Requests:
         Raises:
             web.HTTPNotFound: its record says nothing of itself.
         """
-        # One that could not be worked out is tried again: what led to it may have been read by now.
-        if (known := self._requests.find(entry.place)) is not None and not known.why:
+        known = self._requests.find(entry.place)
+        if known is not None and not (known.why or known.lost):
             return known
         value = await viewer.values.read(entry)
         try:
@@ -131,6 +131,9 @@ class Requests:
         told = [each for each in told if each.target in {"", entry.target}]
         fixes = [_fix(found.value) for found in await viewer.values.read_many(told) if found.value is not None]
         records, gone = await _records(viewer, entry, headers)
+        # What was missing may be there by now.
+        if known is not None and (known.lost, len(known.records)) == (value.lost, len(records)):
+            return known
         published = _Published(
             entry=entry,
             headers=headers,

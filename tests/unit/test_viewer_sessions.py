@@ -206,7 +206,9 @@ async def test_a_timeline_comes_by_parts(tmp_path):
     assert re.findall(r"/records/agent.turns.v1/0/(\d+)", first)[0] == "0"
 
 
-async def test_where_the_beginning_is_gone_both_sides_stand_by_position(tmp_path):
+async def test_where_the_beginning_is_gone_both_sides_stand_by_position(tmp_path, monkeypatch):
+    tried, until = [], viewed.session_until
+    monkeypatch.setattr(viewed, "session_until", lambda *given: tried.append(given) or until(*given))
     topics = of("s1", *BROKEN)
     del topics.logs[AGENT_TURNS, 0][1:3]
     name, headers = requests_of(topics)[-1]
@@ -216,6 +218,7 @@ async def test_where_the_beginning_is_gone_both_sides_stand_by_position(tmp_path
     assert status == 200
     assert "Worked out anew, its body is another one" in page
     assert fixes_on(page)
+    assert len(tried) == 2  # by the viewer's settings and by the request's, and not again for the next page
 
 
 # What an export says of a request's body, unless it is asked for.
