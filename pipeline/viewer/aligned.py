@@ -7,6 +7,7 @@ one that was published, its beginning is missing, say, both sides are shown as t
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -146,7 +147,7 @@ class Aligned:
         """
         sent = [(entry, self._at.get(entry.path, -1)) for entry in ledger if entry.output]
         entries = {entry.path: entry for entry in ledger if entry.path in self._at}
-        keep = _longest_rising([came for _, came in sent if came >= 0])
+        keep = _in_order([(came, entry.fate == "moved") for entry, came in sent if came >= 0])
         next_came, beside = 0, set[str]()
         for entry, came in sent:
             place = self._reached(entry.output)
@@ -264,6 +265,11 @@ class Aligned:
         came = self._within(path)
         return next((number for number, pair in enumerate(self._pairs) if pair.came == came >= 0), -1)
 
+    def number_marked(self, code: str, path: str) -> int:
+        """The number of the row in which a fix of this code and path stands, -1 where none does."""
+        marked = ((number, mark) for number, pair in enumerate(self._pairs) for mark in pair.marks)
+        return next((number for number, mark in marked if (mark.code, mark.path) == (code, path)), -1)
+
     def number_sent(self, path: str) -> int:
         """The number of the row that a place in the body stands in, or the first one of its message; -1 for none."""
         places = {pair.sent: number for number, pair in reversed([*enumerate(self._pairs)]) if pair.sent}
@@ -344,6 +350,24 @@ def _unescaped(part: bytes) -> str:
         if (text := words_of(raw)) is not None:
             return text
     return _plain(part)
+
+
+def _in_order(blocks: Sequence[tuple[int, bool]]) -> set[int]:
+    """The blocks that went out in the order in which they came in; each with whether it was moved.
+
+    They are as many as can be of those that were not, and of the others those that fit in between.
+    """
+    stay = _longest_rising([came for came, moved in blocks if not moved])
+    behind, bounds = sys.maxsize, list[int]()
+    for came, _ in reversed(blocks):
+        bounds.append(behind)
+        behind = came if came in stay else behind
+    found, before = set[int](), -1
+    for (came, _), bound in zip(blocks, reversed(bounds), strict=True):
+        if before < came < bound:
+            found.add(came)
+            before = came
+    return found
 
 
 def _longest_rising(numbers: Sequence[int]) -> set[int]:

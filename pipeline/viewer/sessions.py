@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,7 @@ from aiohttp import web
 from pipeline._version import __version__
 from pipeline.cli.inspect import as_json
 from pipeline.stages.base import Record
+from pipeline.viewer.aligned import Aligned
 from pipeline.viewer.cells import as_text
 from pipeline.viewer.index import timeline
 from pipeline.viewer.index.entries import Entry
@@ -87,8 +88,8 @@ async def _request(request: web.Request) -> web.Response:
     if query.get("after"):
         start = _number(query["after"], 0)
         end = start + _ROWS
-    elif query.get("at") or query.get("sent"):
-        sought = aligned.number_of(query["at"]) if query.get("at") else aligned.number_sent(query["sent"])
+    elif query.keys() & {"at", "sent"}:
+        sought = _sought(aligned, query)
         if sought >= 0:
             start, end = max(0, sought - _ROWS // 2), sought + _ROWS // 2
     end = min(end, len(aligned))
@@ -128,6 +129,13 @@ async def _request(request: web.Request) -> web.Response:
         earlier=earlier.entries[0].request_id if earlier.entries else "",
         size=found.entry.size if found.body is None else len(found.body),
     )
+
+
+def _sought(aligned: Aligned, query: Mapping[str, str]) -> int:
+    """The row of the place that a query names: of a fix, of a block that came in, or of one that went out."""
+    if "fix" in query:
+        return aligned.number_marked(query["fix"], query.get("at", ""))
+    return aligned.number_of(query["at"]) if "at" in query else aligned.number_sent(query["sent"])
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -125,6 +125,14 @@ MENDED = {
             ("moved", "messages.2.content.1 went to messages.2.content.0 lossless result_moved", None),
         ],
     ),
+    "a call that was moved": (
+        (user("Run."), said(call("a"), "Running."), answered("a"), said("Yes."), user("Go.")),
+        [
+            ("moved", "messages.1.content.0 went to messages.1.content.1 lossless call_moved", None),
+            ("same", "messages.1.content.1", "messages.1.content.0"),
+            ("moved", None, "messages.1.content.1 came as messages.1.content.0"),
+        ],
+    ),
     "an orphan": (
         (user("Hi."), said("Yes."), user("Go.", result("x"))),
         [

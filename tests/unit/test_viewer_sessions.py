@@ -158,6 +158,15 @@ async def test_a_page_says_what_is_known_of_a_request(tmp_path):
     assert f"{share:.1f} %" in text
 
 
+async def test_each_fix_leads_to_its_row(tmp_path):
+    topics = of("s1", user("Run."), called("a"), user("Stop."), said("Yes."), user("Go.", result("x")))
+    async with pages_of(topics, tmp_path) as ask:
+        _, page = await ask(session_path("s1", "requests", requests_of(topics)[-1][1]["request-id"]))
+        ways = re.findall(r'href="([^"]*[?&]fix=[^"]*)#at"', html.unescape(page))
+        found = [(await ask(way))[1].partition('id="at"')[2].partition("</tr>")[0] for way in ways]
+    assert [fixes_on(row) for row in found] == [{"result_orphan": 1}, {"result_synthesised": 1}]
+
+
 async def test_a_breach_that_is_published_is_named(tmp_path):
     image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
     topics = of("s1", user("Look."), called("a"), user(result("a", [image])), tools=TOOLS)
