@@ -192,18 +192,24 @@ class History:
             return
         said: list[Piece] = []
         for piece in pieces:
-            if is_breakpoint(piece.block) and not said and self.exchanges and self.exchanges[-1].was_answered_by(turn):
+            if isinstance(piece.block, ToolResult):
+                if not self._result(turn, piece, piece.block, spoken=bool(said)):
+                    said += self._orphan(piece, piece.block)
+                    # The agent has answered it all the same, and waits for the model.
+                    self.user_spoke_last = self.user_spoke_last or piece.block.tool_use_id in self.cut
+            elif (
+                not said and is_breakpoint(piece.block) and self.exchanges and self.exchanges[-1].was_answered_by(turn)
+            ):
                 # It stays behind the result that it ends; more results may follow.
                 self.exchanges[-1].results.append(piece)
-            elif not isinstance(piece.block, ToolResult):
+            else:
                 said.append(piece)
-            elif not self._result(turn, piece, piece.block, spoken=bool(said)):
-                said += self._orphan(piece, piece.block)
-                # The agent has answered it all the same, and waits for the model.
-                self.user_spoke_last = self.user_spoke_last or piece.block.tool_use_id in self.cut
         if said:
             self._take_said(turn, said, self._last_for_user())
             self.user_spoke_last = True
+
+    def _was_just_answered_by(self, turn: Turn) -> bool:
+        return bool(self.exchanges) and self.exchanges[-1].was_answered_by(turn)
 
     def _last_for_user(self) -> Exchange:
         """The exchange that the next user content belongs to."""
