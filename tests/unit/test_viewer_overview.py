@@ -311,6 +311,17 @@ async def test_what_is_no_address_is_said(tmp_path, monkeypatch, path, status):
         assert (await ask(path))[0] == status
 
 
+# A bar stands where its row is among the rows, and begins at the chart's foot.
+CLICK_ON_THE_BAR = """(() => {
+    const rows = [...document.querySelectorAll("table[data-chart] tbody tr")];
+    const place = document.querySelector("#fixes-chart .u-over");
+    const { x, y, width, height } = place.getBoundingClientRect();
+    const at = (rows.findIndex((row) => row.querySelector("a")) + 0.5) / rows.length;
+    const where = { clientX: x + width * at, clientY: y + height * 0.98, movementX: 1, bubbles: true };
+    for (const kind of ["mousemove", "mousedown", "mouseup", "click"]) place.dispatchEvent(new MouseEvent(kind, where));
+})()"""
+
+
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 async def test_the_chart_is_drawn_and_leads_to_sessions(tmp_path, monkeypatch, dark):
@@ -324,8 +335,13 @@ async def test_the_chart_is_drawn_and_leads_to_sessions(tmp_path, monkeypatch, d
         )
         series = await page.ask("[...document.querySelectorAll('.u-series th')].map((e) => e.textContent).slice(1)")
         did = page.did()
+        await page.ask(CLICK_ON_THE_BAR)
+        await page.until("location.pathname === '/sessions'")
+        led_to = await page.ask("[location.search.startsWith('?code=result_synthesised'), document.links.length > 9]")
+        names = await page.ask("[...document.querySelectorAll('a.session')].map((link) => link.textContent)")
     assert drawn
     assert series == ["result_synthesised"]
+    assert (led_to, names) == ([True, True], ["mended <b>"])
     assert (did.requests, did.dialogs, did.messages) == ([], [], [])
 
 

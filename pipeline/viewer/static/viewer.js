@@ -122,7 +122,7 @@ document.addEventListener("htmx:configRequest", (event) => {
         axes: [{ ...axis, values: clock }, { ...axis, size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] }],
         series: [
           {
-            label: "",
+            label: "UTC",
             value: (_, seconds) =>
               seconds === null ? "in all" : new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " "),
           },
