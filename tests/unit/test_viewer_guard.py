@@ -156,7 +156,7 @@ async def test_a_change_wants_the_token_of_our_own_page(where, given, status):
     [
         ([], {"X-Forwarded-Host": "localhost", "Host": "evil.example"}, 421),
         ([], {"X-Forwarded-Host": "evil.example"}, 200),
-        (["10.0.0.0/8"], {"X-Forwarded-Host": "viewer.internal"}, 200),
+        (["10.0.0.0/8"], {"X-Forwarded-Host": "evil.example"}, 200),
         ([LOCAL], {"X-Forwarded-Host": "viewer.internal"}, 200),
         ([LOCAL], {"X-Forwarded-Host": "evil.example"}, 421),
         (["127.0.0.0/8"], {"X-Forwarded-Proto": "https", "Origin": "https://{host}"}, 200),
