@@ -209,9 +209,12 @@ def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
         _json([row[0] for row in rows]),
         _json(sorted(TOLD_OF_ITEMS)),
     )
+    by_session: dict[int, list[tuple[str, str]]] = {}
+    for id_, kind, value in facets:
+        by_session.setdefault(id_, []).append((kind, value))
     found = []
     for id_, *values in rows:
-        own = [(kind, value) for session, kind, value in facets if session == id_]
+        own = by_session.get(id_, [])
         targets = tuple(value for kind, value in own if kind == "target")
         marks = tuple(value for kind, value in own if kind == "code")
         known = dict(zip(SessionRow.__struct_fields__, values, strict=False))
@@ -356,7 +359,7 @@ def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
     )
     begun = reader.rows(
         "SELECT first_ms / ?1 * ?1, 'session', '', '', '', count(*) FROM sessions "
-        "WHERE first_ms >= ?2 AND first_ms <= ?3 AND name <> '' GROUP BY 1",
+        "WHERE first_ms >= ?2 AND first_ms <= ?3 GROUP BY 1",
         step,
         since_ms // step * step,
         until_ms,
@@ -366,7 +369,7 @@ def overview(reader: Reader, since_ms: int, until_ms: int) -> Overview:
         until_ms=until_ms,
         step_ms=step,
         counts=[Count(*row) for row in (*rows, *begun)],
-        sessions=reader.rows("SELECT count(*) FROM sessions WHERE name <> ''")[0][0],
+        sessions=reader.rows("SELECT count(*) - EXISTS (SELECT 1 FROM sessions WHERE name = '') FROM sessions")[0][0],
         parked=reader.rows("SELECT count(*) FROM facets WHERE kind = 'is' AND value = 'parked'")[0][0],
         latest_ms=reader.rows("SELECT coalesce(max(last_ms), 0) FROM sessions")[0][0],
     )
