@@ -80,11 +80,21 @@ class Letter(Struct, frozen=True):
         }
 
 
+class Left(Struct, frozen=True):
+    """Why nothing was done about a letter; ``record`` is the one to give in its place, where that would help."""
+
+    why: str
+    record: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.why}; give {self.record} with --record" if self.record else self.why
+
+
 class Retry(Struct, frozen=True):
-    """The value that goes to the session's log for a letter; or ``left``, why there is none."""
+    """The value that goes to the session's log for a letter; or why there is none."""
 
     value: bytes | None = None
-    left: str = ""
+    left: Left | None = None
 
 
 def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> Retry:
@@ -98,23 +108,23 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
     why, value = letter.why, record or letter.record.value
     name = retry_id(letter.failed)
     if why.topic != AGENT_TURNS:
-        return Retry(left=f"records of {why.topic} are replayed, not retried")
+        return Retry(left=Left(f"records of {why.topic} are replayed, not retried"))
     if letter.record.key is None:
-        return Retry(left="it has no key, so nobody knows whose it is")
+        return Retry(left=Left("it has no key, so nobody knows whose it is"))
     if why.code in _OVER and record is None:
-        return Retry(left="its session is over; give a record that begins it anew with --record")
+        return Retry(left=Left("its session is over", "a record that begins it anew"))
     if why.code in _ASKED_AGAIN:
         return Retry(msgspec.json.encode(RequestWanted(id=name)))
     if value is None:
-        return Retry(left="its value did not fit into the letter; give it with --record")
+        return Retry(left=Left("its value did not fit into the letter", "it"))
     try:
         fields = msgspec.json.decode(value, type=dict[str, Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Retry(left="it is no JSON object; give what is meant with --record")
+        return Retry(left=Left("it is no JSON object", "what is meant"))
     if session is not None and session.failed is not None and session.failed.offset == why.offset:
         return Retry(release_of(session, value))
     if session is not None and session.follows and bytes(fields.get("type", b"")) != b'"history.restored"':
-        return Retry(left="its session follows an earlier letter; restore its history first")
+        return Retry(left=Left("its session follows an earlier letter; restore its history first"))
     fields.setdefault("id", Raw(msgspec.json.encode(name)))
     return Retry(msgspec.json.encode(fields))
 
@@ -322,16 +332,16 @@ def _act(
     for letter, outcome in outcomes:
         left = left or bool(outcome)
         if as_lines:
-            write_json({**letter.told(), **({"left": outcome} if outcome else {"done": done})})
+            write_json({**letter.told(), **({"left": str(outcome)} if outcome else {"done": done})})
         else:
-            click.echo(f"{_line(letter)}: {'left, ' + outcome if outcome else done}")
+            click.echo(f"{_line(letter)}: {f'left, {outcome}' if outcome else done}")
     raise SystemExit(int(Exit.UNUSABLE if left else Exit.CLEAN))
 
 
 async def act_on_letters(
     config: Config, wanted: Wanted, done: str, record: bytes | None = None
-) -> list[tuple[Letter, str]]:
-    """Have each letter that is wanted ``retried`` or ``dropped``; each with why it was left, or nothing.
+) -> list[tuple[Letter, Left | None]]:
+    """Have each letter that is wanted ``retried`` or ``dropped``; each with why it was left, or None.
 
     ``record`` is written in place of what came in the one letter that is retried.
 
@@ -345,12 +355,12 @@ async def act_on_letters(
         if done == "retried":
             whose = {(letter.why.partition, letter.record.key) for letter in letters if letter.record.key is not None}
             sessions = {(one.partition, one.key): one for one in await standing(consumer, config, whose)}
-    outcomes = []
+    outcomes: list[tuple[Letter, Left | None]] = []
     async with producing(config) as producer:
         for letter in letters:
             key = letter.record.key
             if letter.done:  # by somebody else, it may be at the same moment
-                outcomes.append((letter, "" if letter.done == done else f"it was {letter.done}"))
+                outcomes.append((letter, None if letter.done == done else Left(f"it was {letter.done}")))
                 continue
             if done == "retried":
                 retry = retry_of(letter, sessions.get((letter.why.partition, key)), record)
@@ -363,5 +373,5 @@ async def act_on_letters(
                 await producer.send_and_wait(log, retry.value, key=key, **where)
             notes = qualified(DEAD_LETTERS, config.prefix)
             await producer.send_and_wait(notes, key=key, partition=letter.partition, headers=note_of(letter, done))
-            outcomes.append((letter, ""))
+            outcomes.append((letter, None))
     return outcomes

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from pipeline.cli.dead_letters import Wanted, act_on_letters
+from pipeline.cli.dead_letters import Left, Wanted, act_on_letters
 from pipeline.errors import InputError
 from pipeline.viewer.cells import as_text
 from pipeline.viewer.index import timeline
@@ -40,10 +40,10 @@ async def _find(request: web.Request) -> tuple[Entry, str]:
 
 
 async def _one(request: web.Request) -> web.Response:
-    return await _shown(request, "")
+    return await _shown(request)
 
 
-async def _shown(request: web.Request, outcome: str) -> web.Response:
+async def _shown(request: web.Request, *, retried: bool = False, left: Left | None = None) -> web.Response:
     viewer = request.app[VIEWER]
     entry, done = await _find(request)
     value = await viewer.values.read(entry)
@@ -53,7 +53,8 @@ async def _shown(request: web.Request, outcome: str) -> web.Response:
         "letter.html",
         entry=entry,
         done=done,
-        outcome=outcome,
+        retried=retried,
+        left=left,
         why={name.removeprefix(ERROR_PREFIX): text for name, text in headers if name.startswith(ERROR_PREFIX)},
         headers=[(name, text) for name, text in headers if not name.startswith(ERROR_PREFIX)],
         value=value,
@@ -69,7 +70,7 @@ async def _retry(request: web.Request) -> web.Response:
     place = f"{request.match_info['partition']}/{request.match_info['offset']}"
     ((_, left),) = await act_on_letters(viewer.config, Wanted(places=frozenset([place])), "retried")
     # The note comes back through the topic, a moment later.
-    return await _shown(request, f"It was left: {left}." if left else "It was written to its session's log again.")
+    return await _shown(request, retried=left is None, left=left)
 
 
 routes = [web.get("/letters", _list), web.get(_PLACE, _one), web.post(f"{_PLACE}/retry", _retry)]

@@ -18,6 +18,7 @@ from viewing import Topics, served
 
 import pipeline
 from pipeline.cli.cases import test_command as reknit_test
+from pipeline.cli.dead_letters import Left
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.viewer import letters
@@ -281,10 +282,11 @@ async def test_a_letter_says_why_and_what_it_holds(tmp_path):
 
 async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeypatch):
     asked = []
+    outcomes = [None, Left("it has no key, so nobody knows whose it is"), Left("it is no JSON object", "what is meant")]
 
     async def act(_config, wanted, done):
         asked.append((wanted.places, done))
-        return [(None, "it has no key, so nobody knows whose it is" if len(asked) > 1 else "")]
+        return [(None, outcomes[len(asked) - 1])]
 
     monkeypatch.setattr(letters, "act_on_letters", act)
     topics = of("s1", user("Hi."))
@@ -296,10 +298,14 @@ async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeyp
         token = re.search(r'name="token" value="([^"]*)"', page)[1]
         _, done = await ask("/letters/0/0/retry", post={"token": token})
         _, left = await ask("/letters/0/0/retry", post={"token": token})
+        _, mended = await ask("/letters/0/0/retry", post={"token": token})
         assert (await ask("/letters/0/9/retry", post={"token": token}))[0] == 404
-    assert "It was written to its session&#39;s log again." in done
-    assert "It was left: it has no key" in left
-    assert asked == [(frozenset({"0/0"}), "retried")] * 2
+    assert "It was written to its session's log again." in done
+    assert "It was left: it has no key, so nobody knows whose it is.</p>" in left
+    assert "It was left: it is no JSON object. This page can only write it as it came; " in mended
+    assert "<code>reknit dead-letters retry 0/0 --record FILE</code> writes another record in its place" in mended
+    assert "give what is meant" not in mended
+    assert asked == [(frozenset({"0/0"}), "retried")] * 3
 
 
 async def test_a_parked_session_is_marked(tmp_path):
