@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from pipeline.history.ids import NAMELESS, made_id
-from pipeline.history.pieces import Piece
-from pipeline.model import Block, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
+from pipeline.history.pieces import Book, Piece
+from pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
 # What is done about a call without a result.
 _ANSWERING = frozenset({"result_synthesised", "call_unanswered"})
@@ -323,16 +323,36 @@ def continues(last: Piece, turn: Turn, pieces: list[Piece]) -> bool:
     )
 
 
-def calls_last(pieces: list[Piece]) -> list[int]:
-    """The order of an assistant turn's pieces in which no text stands behind a call (ANT-07b).
+def calls_last(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece]:
+    """An assistant turn's pieces with no text behind a call (ANT-07b); ``changed`` gets the turns of calls that moved.
 
-    Reasoning and provider-run blocks keep their places relative to the texts.
+    Reasoning and provider-run blocks keep their places relative to the texts, but for Gemini's signature of a call.
     """
     kinds = [type(piece.block) for piece in pieces]
     last_text = len(kinds) - 1 - kinds[::-1].index(Text) if Text in kinds else -1
-    if ToolUse not in kinds[: max(last_text, 0)]:
-        return list(range(len(pieces)))
-    early = [at for at in range(last_text) if kinds[at] is ToolUse]
+    if ToolUse not in kinds[: max(last_text, 0)] or not book.makes("call_moved"):
+        return pieces
+    early: list[int] = []
+    for at in range(last_text):
+        if kinds[at] is ToolUse:
+            early += range(_sealed_from(pieces, at), at + 1)
     first = set(early)
-    rest = [at for at in range(last_text + 1) if at not in first]
-    return [*rest, *early, *range(last_text + 1, len(pieces))]
+    moved = [pieces[at] for at in range(last_text + 1) if at not in first]
+    for at in early:
+        piece = pieces[at]
+        if kinds[at] is ToolUse and piece.code != "call_moved":
+            piece = book.change("call_moved", piece)
+            changed.add(piece.turn)
+        moved.append(piece)
+    return [*moved, *pieces[last_text + 1 :]]
+
+
+def _sealed_from(pieces: Sequence[Piece], call: int) -> int:
+    """Where the reasoning begins whose signature Gemini has on a call, which is the next block; else the call."""
+    for at in range(call - 1, -1, -1):
+        block = pieces[at].block
+        if not isinstance(block, Thinking) or not isinstance(block.issuer, Issuer) or block.issuer.provider != "gemini":
+            break
+        if block.signature:
+            return at
+    return call

@@ -164,8 +164,7 @@ def _assistant(
     for said, identity in _messages(
         pieces, exchange.assistant_starts, exchange.assistant_id, book, flat=structure.flat
     ):
-        stay = structure.flat or "call_moved" in structure.observed
-        ordered = said if stay else _reordered(said, changed, book)
+        ordered = said if structure.flat else calls_last(said, changed, book)
         messages.append(_message("assistant", ordered, identity, changed))
     return messages
 
@@ -242,22 +241,6 @@ def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece
 
 def _has_no_turn(piece: Piece) -> bool:
     return isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}
-
-
-def _reordered(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece]:
-    order = calls_last(pieces)
-    if order == list(range(len(pieces))):
-        return pieces
-    moved = []
-    furthest = -1
-    for at in order:
-        piece = pieces[at]
-        if at < furthest:
-            piece = book.change("call_moved", piece)
-            changed.add(piece.turn)
-        furthest = max(furthest, at)
-        moved.append(piece)
-    return moved
 
 
 def _message(role: Role, pieces: list[Piece], identity: str | None, changed: set[int]) -> Message:

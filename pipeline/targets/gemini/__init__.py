@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from pipeline.history.exchanges import calls_last
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Structure, Thinking, ToolUse
 from pipeline.targets.base import Encoded, ListDialect, Setting, row, stub_for
@@ -64,6 +65,8 @@ class GeminiDialect(ListDialect):
         # A response names its call's function, which only the turn before tells.
         calls, unnamed = state.calls, state.unnamed
         if message.role == "assistant":
+            # A line of text may now stand for an image behind a call.
+            pieces = calls_last(pieces, set(), book)
             called = {piece.block.id: piece for piece in pieces if isinstance(piece.block, ToolUse)}
             calls = {call_id: piece.block.name for call_id, piece in called.items()}  # type: ignore[union-attr]  # calls
             # Beside a call with its id, one without would take the results of both.
