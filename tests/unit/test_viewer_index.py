@@ -14,7 +14,7 @@ from pipeline.viewer.index import search, timeline
 from pipeline.viewer.index.store import Index, IndexFileError
 from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
 from topics.declarations import DAY_MS
-from topics.items import AnyItem
+from topics.items import AnyItem, ItemCompleted, ItemRetracted, TurnStop
 from topics.reducer import reduce
 
 FORGOTTEN = {"type": "session.forgotten"}
@@ -56,6 +56,44 @@ def test_batches_do_not_matter(tmp_path, index, topics, size):
         other.write(entries[at : at + size], {})
     assert contents(other) == contents(index)
     other.close()
+
+
+CUT_OFF = ItemCompleted(item_id="x", text="cut o", incomplete=True, reason="killed")
+WHOLE = ItemCompleted(item_id="x", text="cut off")
+WITHDRAWN = ItemRetracted(item_id="x")
+OTHER = structs.replace(CUT_OFF, item_id="y")
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    ("items", "counted", "marks"),
+    [
+        ([CUT_OFF], {"incomplete": 1}, ("incomplete",)),
+        ([CUT_OFF, WITHDRAWN], {"retracted": 1}, ("retracted",)),
+        ([CUT_OFF, WHOLE], {}, ()),
+        ([CUT_OFF, CUT_OFF], {"incomplete": 1}, ("incomplete",)),
+        ([CUT_OFF, OTHER, WITHDRAWN], {"incomplete": 1, "retracted": 1}, ("incomplete", "retracted")),
+        ([CUT_OFF, WITHDRAWN, FORGOTTEN], {"retracted": 1}, None),
+        ([CUT_OFF, FORGOTTEN, WITHDRAWN], {"incomplete": 1, "retracted": 1}, None),
+        ([TurnStop(incomplete=True)], {}, ()),
+    ],
+)
+def test_a_cut_item_counts_for_what_becomes_of_it(tmp_path, items, counted, marks, size):
+    topics, entries = Topics(), []
+    for seq, item in enumerate(items, 1):
+        topic = AGENT_TURNS if item is FORGOTTEN else SESSION_ITEMS
+        topics.put(topic, "s", msgspec.to_builtins(item) | {"seq": seq})
+        entries += [each for each in topics.entries() if each.topic == topic][-1:]
+    index, whole = (Index.open(tmp_path / name, cluster="c", prefix="") for name in ("index", "whole"))
+    whole.write(entries, {})
+    for at in range(0, len(entries), size):
+        index.write(entries[at : at + size], {})
+    rows = index.reader.rows("SELECT code, count FROM counters WHERE unit = ? AND code <> ''", DAY_MS)
+    assert dict(rows) == counted
+    assert [row.marks for row in search.sessions(index.reader, search.Search()).rows] == [marks] * (marks is not None)
+    assert contents(index) == contents(whole)
+    for each in (index, whole):
+        each.close()
 
 
 def test_items_reduce_to_what_the_topic_reduces_to(index, topics):

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from pipeline.viewer.index.entries import COMPLETED, DELTA, EVENTS, PARKED, RETRACTED, UNPARKED, Entry, line, record_at
+from pipeline.viewer.index.sums import LETTERS, NUMBERS, PARKED_FACET, TOLD_OF_ITEMS, Sum
 from pipeline.viewer.index.words import WORDS
 from topics import SESSION_ITEMS
 from topics.items import ItemDelta
@@ -24,29 +25,9 @@ MINUTE, TEN_MINUTES, HOUR, DAY = UNITS = (60_000, 600_000, 3_600_000, 86_400_000
 # number of bytes, it stands there too. Others are read from their topic.
 _PLAIN, _KEPT, _TRIED = 1024, 16 * 1024, 256 * 1024
 
-_LETTERS: Final = ("letter", "rejection", "refused")
-# What is counted beside fixes, letters and requests: items that are not as their stream delivered them.
-TOLD_OF_ITEMS: Final = frozenset({"promoted", "retracted", "incomplete", "doubtful", "unseen"})
-_COUNTED: Final = frozenset({"fix", "request", "turn", "turn/diagnosis", *_LETTERS})
-# Kinds whose codes and targets sessions are found by.
-_FOUND_BY: Final = frozenset({"fix", "request", "turn/diagnosis", "answered", "answer", "unreadable", *_LETTERS})
-
-# What a session's row counts, and what a record of a kind adds to it.
-_NUMBERS: Final = ("turns", "requests", "fixes", "lossy", "letters", "rejections")
-_ADDS: Final[dict[tuple[str, str], tuple[int, ...]]] = {
-    ("turn", ""): (1, 0, 0, 0, 0, 0),
-    ("request", ""): (0, 1, 0, 0, 0, 0),
-    ("fix", "lossy"): (0, 0, 1, 1, 0, 0),
-    ("fix", "lossless"): (0, 0, 1, 0, 0, 0),
-    ("fix", "observed"): (0, 0, 0, 0, 0, 0),
-    ("letter", ""): (0, 0, 0, 0, 1, 0),
-    ("refused", ""): (0, 0, 0, 0, 1, 0),
-    ("rejection", ""): (0, 0, 0, 0, 0, 1),
-}
-_NOTHING: Final = (0, 0, 0, 0, 0, 0)
-# A restored history is so many turns as it has messages.
-_RESTORED: Final = "restored"
-_PARKED: Final = ("is", "parked")
+_COUNTED: Final = frozenset({"fix", "request", "turn", "turn/diagnosis", *LETTERS})
+# An item that ended before its end, as long as no later record of it says otherwise.
+_CUT: Final = (COMPLETED, "incomplete")
 
 
 class _Told(Struct):
@@ -84,37 +65,6 @@ def unpack(packed: int, value: bytes | None) -> bytes | None:
     return bytes(cramjam.zstd.decompress(value)) if packed and value is not None else value
 
 
-def facets_of(kind: str, code: str, target: str, severity: str, producer: str) -> Iterator[tuple[str, str]]:
-    """What sessions are found by, of one entry."""
-    if producer:
-        yield "producer", producer
-    if kind not in _FOUND_BY:
-        if code in TOLD_OF_ITEMS:
-            yield "code", code
-        return
-    if code:
-        yield "code", code
-    if target:
-        yield "target", target
-    if severity:
-        yield "severity", severity
-    if kind in _LETTERS:
-        yield "is", "rejected" if kind == "rejection" else "letter"
-
-
-class _Sum:
-    """What a batch adds to one session."""
-
-    __slots__ = ("facets", "first_ms", "last_ms", "name", "numbers", "parked")
-
-    def __init__(self, name: str, time_ms: int) -> None:
-        self.name = name
-        self.first_ms = self.last_ms = time_ms
-        self.numbers = [0] * len(_NUMBERS)
-        self.facets: set[tuple[str, str]] = set()
-        self.parked: bool | None = None
-
-
 class _Run:
     """What a batch adds to one run of a session."""
 
@@ -133,13 +83,16 @@ class Batch:
         self.number = number
         self._connection = connection
         self._ids: dict[str, int | None] = {}
-        self._sums: dict[int, _Sum] = {}
+        self._sums: dict[int, Sum] = {}
         self._runs: dict[tuple[int, str], _Run] = {}
         self._counters: Counter[tuple[int, int, str, str, str, str]] = Counter()
         # What becomes a row, by its place: the entry and its words. An ended item's deltas become one of them.
         self._rows: dict[int, tuple[int, Entry, str]] = {}
         self._deltas: defaultdict[tuple[int, str], list[Entry]] = defaultdict(list)
         self._folded: dict[tuple[int, str], int] = {}
+        # Where items of this batch were cut, and the sessions that have a cut item less.
+        self._cut: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+        self._uncounted: set[int] = set()
         (self._last_id,) = connection.execute("SELECT coalesce(max(id), 0) FROM sessions").fetchone()
         # Of a session that is new in this batch nothing was written before.
         self._known_id = self._last_id
@@ -168,7 +121,7 @@ class Batch:
             else:
                 found = self._last_id = self._last_id + 1
             self._ids[name] = found
-            self._sums[found] = _Sum(name, entry.time_ms)
+            self._sums[found] = Sum(name, entry.time_ms)
         return found
 
     def _count(self, entry: Entry) -> None:
@@ -196,16 +149,7 @@ class Batch:
         if kind == EVENTS:
             return
         self._rows[entry.number] = session, entry, entry.words
-        self._add_up(total, entry)
-
-    def _add_up(self, total: _Sum, entry: Entry) -> None:
-        kind = entry.kind
-        if (kind, entry.severity) in _ADDS:
-            for at, added in enumerate(_ADDS[kind, entry.severity]):
-                total.numbers[at] += added
-        elif kind == _RESTORED:
-            total.numbers[0] += entry.turn
-        total.facets.update(facets_of(kind, entry.code, entry.target, entry.severity, entry.producer))
+        total.include(entry)
 
     def _take_item(self, session: int, entry: Entry) -> None:
         kind, place = entry.kind, entry.number
@@ -220,13 +164,37 @@ class Batch:
             self._deltas[item].append(entry)
             return
         words = entry.words
+        if kind in {COMPLETED, RETRACTED} and entry.item_id:
+            self._uncount_cuts(item)
+        if (kind, entry.code) == _CUT:
+            self._cut[item].append(place)
         # What was withdrawn stays readable too: a page shows it as that.
         if kind in {COMPLETED, RETRACTED}:
             text = self._fold(item, entry)
             if text:
                 words, entry = text, structs.replace(entry, summary=line(text))
         self._rows[place] = session, entry, words[:WORDS]
-        self._add_up(self._sums[session], entry)
+        self._sums[session].include(entry)
+
+    def _uncount_cuts(self, item: tuple[int, str]) -> None:
+        """An item's last end is what counts: what was cut and is whole or withdrawn now is not incomplete."""
+        times = []
+        for place in self._cut.pop(item, ()):
+            session, entry, words = self._rows[place]
+            self._rows[place] = session, structs.replace(entry, code=""), words
+            times.append(entry.time_ms)
+        if item[0] <= self._known_id:
+            rows = self._connection.execute(
+                "UPDATE entries SET code = '' WHERE session = ? AND item_id = ? AND item_id <> '' "
+                "AND (kind, code) = (?, ?) RETURNING time_ms",
+                (*item, *_CUT),
+            ).fetchall()
+            times += [time_ms for (time_ms,) in rows]
+        if times:
+            self._uncounted.add(item[0])
+        for time_ms in times:
+            for unit in UNITS:
+                self._counters[unit, time_ms // unit * unit, *_CUT, "", ""] -= 1
 
     def _fold(self, item: tuple[int, str], last: Entry) -> str:
         """Make one of an ended item's deltas, unless its last record has the text; what they add up to."""
@@ -312,9 +280,9 @@ class Batch:
         )
 
     def _write_sums(self) -> None:
-        added = ", ".join(f"{name} = {name} + excluded.{name}" for name in _NUMBERS)
+        added = ", ".join(f"{name} = {name} + excluded.{name}" for name in NUMBERS)
         self._connection.executemany(
-            f"INSERT INTO sessions VALUES ({', '.join('?' * (4 + len(_NUMBERS)))}) ON CONFLICT (id) DO UPDATE SET "  # noqa: S608  constant text
+            f"INSERT INTO sessions VALUES ({', '.join('?' * (4 + len(NUMBERS)))}) ON CONFLICT (id) DO UPDATE SET "  # noqa: S608  constant text
             f"first_ms = min(first_ms, excluded.first_ms), last_ms = max(last_ms, excluded.last_ms), {added}",
             [(id_, each.name, each.first_ms, each.last_ms, *each.numbers) for id_, each in self._sums.items()],
         )
@@ -326,17 +294,30 @@ class Batch:
             [(*key, run.first, run.last, run.first_ms, run.last_ms, run.records) for key, run in self._runs.items()],
         )
         found = [(*facet, id_) for id_, each in self._sums.items() for facet in each.facets]
-        found += [(*_PARKED, id_) for id_, each in self._sums.items() if each.parked]
+        found += [(*PARKED_FACET, id_) for id_, each in self._sums.items() if each.parked]
         self._connection.executemany("INSERT OR IGNORE INTO facets VALUES (?, ?, ?)", found)
         self._connection.executemany(
             "DELETE FROM facets WHERE kind = ? AND value = ? AND session = ?",
-            [(*_PARKED, id_) for id_, each in self._sums.items() if each.parked is False],
+            [(*PARKED_FACET, id_) for id_, each in self._sums.items() if each.parked is False],
         )
+        self._connection.executemany(
+            "DELETE FROM facets WHERE kind = 'code' AND value = ?1 AND session = ?2 "
+            "AND NOT EXISTS (SELECT 1 FROM entries WHERE session = ?2 AND code = ?1)",
+            [(_CUT[1], id_) for id_ in self._uncounted],
+        )
+        self._write_counters()
+
+    def _write_counters(self) -> None:
         self._connection.executemany(
             "INSERT INTO counters VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT DO UPDATE SET count = count + excluded.count",
-            [(*key, count) for key, count in self._counters.items()],
+            [(*key, count) for key, count in self._counters.items() if count > 0],
         )
+        # Of a time whose counters were dropped there is nothing left to take away from.
+        key_is = "WHERE (unit, since_ms, kind, code, target, severity) = (?, ?, ?, ?, ?, ?)"
+        fewer = [(count, *key) for key, count in self._counters.items() if count < 0]
+        self._connection.executemany(f"UPDATE counters SET count = count + ? {key_is}", fewer)  # noqa: S608  constant
+        self._connection.executemany(f"DELETE FROM counters {key_is} AND count <= 0", [key for _, *key in fewer])  # noqa: S608  constant
 
 
 def delta_entry(session: str, item_id: str, row: tuple[int, int, str, int, bytes | None]) -> Entry:
@@ -359,38 +340,3 @@ def delta_entry(session: str, item_id: str, row: tuple[int, int, str, int, bytes
         size=len(value),
         value=value,
     )
-
-
-def recount(connection: sqlite3.Connection, sessions: Iterable[int]) -> None:
-    """Say of sessions anew what their records add up to, once some are gone; one without any is gone as well."""
-    for session in sessions:
-        rows = connection.execute(
-            "SELECT kind, code, target, severity, producer, count(*), sum(turn), min(time_ms) FROM entries "
-            "WHERE session = ? GROUP BY kind, code, target, severity, producer",
-            (session,),
-        ).fetchall()
-        (left,) = connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM runs WHERE session = ?1) OR "
-            "EXISTS (SELECT 1 FROM facets WHERE session = ?1 AND kind = 'is' AND value = 'parked')",
-            (session,),
-        ).fetchone()
-        if not rows and not left:
-            connection.execute("DELETE FROM facets WHERE session = ?", (session,))
-            connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
-            continue
-        total, facets = [0] * len(_NUMBERS), set[tuple[str, str]]()
-        for kind, code, target, severity, producer, count, turns, _ in rows:
-            for at, added in enumerate(_ADDS.get((kind, severity), _NOTHING)):
-                total[at] += added * count
-            total[0] += turns if kind == _RESTORED else 0
-            facets.update(facets_of(kind, code, target, severity, producer))
-        connection.execute(
-            "DELETE FROM facets WHERE session = ? AND NOT (kind = 'is' AND value = 'parked')", (session,)
-        )
-        connection.executemany("INSERT INTO facets VALUES (?, ?, ?)", [(*facet, session) for facet in facets])
-        named = ", ".join(f"{name} = ?" for name in _NUMBERS)
-        first_ms = min((row[-1] for row in rows), default=None)
-        connection.execute(
-            f"UPDATE sessions SET first_ms = coalesce(?, first_ms), {named} WHERE id = ?",  # noqa: S608  constant text
-            (first_ms, *total, session),
-        )

@@ -74,7 +74,8 @@ class Entry(Struct, frozen=True, kw_only=True):
         role: whose turn it is; of an item its type.
         turn: the turn that a request or a fix has seen; of a restored history how many messages it has; else -1.
         code: of a fix and a letter its own, of what a rule refused the rule; of items ``promoted``, ``retracted``,
-            ``incomplete``, ``doubtful``, ``unseen``, and the cause of a diagnosis.
+            ``incomplete`` (until they are whole or withdrawn), ``doubtful``, ``unseen``; of an answer's end ``cut``;
+            the cause of a diagnosis.
         severity: of a fix: ``lossy``, ``lossless``, ``observed``.
         cause: the record that led to this one, as ``topic/partition/offset``.
         size: bytes of the value.
@@ -339,7 +340,7 @@ _ITEMS: Final[dict[type[Item], Callable[[Any], tuple[str, str, str]]]] = {
     ItemRetracted: lambda item: ("retracted", item.reason, ""),
     ItemResult: lambda item: ("error" if item.is_error else "", "", _raw(item.content)),
     TurnDelta: lambda item: ("", item.model or "", ""),
-    TurnStop: lambda item: ("incomplete" if item.incomplete else "", item.stop_reason or "", ""),
+    TurnStop: lambda item: ("cut" if item.incomplete else "", item.stop_reason or "", ""),
     TurnResult: _result,
     TurnDiagnosis: lambda item: (item.cause, "", f"{item.reason} {item.error} {item.head} {item.tail}"),
     AgentError: lambda item: (item.code, "", item.message),

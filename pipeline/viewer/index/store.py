@@ -18,12 +18,14 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from pipeline.errors import ReknitError
-from pipeline.viewer.index.batch import Batch, recount
+from pipeline.viewer.index.batch import Batch
 from pipeline.viewer.index.entries import FORGOTTEN, Entry, place_number
+from pipeline.viewer.index.sums import recount
 from topics import SESSION_ITEMS
 from topics.declarations import DAY_MS, MARKER_DAYS
 
@@ -203,21 +205,25 @@ class Index:
                     fresh.append(entry)
             for where, after in positions.items():
                 ahead[where] = max(after, ahead.get(where, 0))
-            for entry in fresh:
-                if entry.kind == FORGOTTEN:
-                    self._forget(connection, entry.session, entry.time_ms)
-            gone = [entry for entry in fresh if self._is_forgotten(entry)] if self._forgotten else []
-            kept = [entry for entry in fresh if not self._is_forgotten(entry)] if gone else fresh
-            batch = Batch(connection, self._number)
-            batch.write(kept, gone)
+            number = self._number
+            ends = [at for at, entry in enumerate(fresh) if entry.kind == FORGOTTEN]
+            # What stands before it is written first, as if it had come alone: it counts for what it has become.
+            for begin, end in pairwise([0, *ends, len(fresh)]):
+                part = fresh[begin:end]
+                if part and part[0].kind == FORGOTTEN:
+                    self._forget(connection, part[0].session, part[0].time_ms)
+                gone = [entry for entry in part if self._is_forgotten(entry)] if self._forgotten else []
+                batch = Batch(connection, number)
+                batch.write([entry for entry in part if not self._is_forgotten(entry)] if gone else part, gone)
+                number = batch.number
             changed = [(*where, after) for where, after in ahead.items() if self._next.get(where) != after]
             connection.executemany(
                 "INSERT INTO positions (topic, partition, next) VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET next = excluded.next",
                 changed,
             )
-        self._next, self._number = ahead, batch.number
-        return kept
+        self._next, self._number = ahead, number
+        return [entry for entry in fresh if not self._is_forgotten(entry)] if self._forgotten else fresh
 
     def _is_forgotten(self, entry: Entry) -> bool:
         since = self._forgotten.get(_digest(entry.session))
