@@ -343,20 +343,3 @@ async def test_the_chart_is_drawn_and_leads_to_sessions(tmp_path, monkeypatch, d
     assert series == ["result_synthesised"]
     assert (searched, names) == ("result_synthesised", ["mended <b>"])
     assert (did.requests, did.dialogs, did.messages) == ([], [], [])
-
-
-@needs_browser
-async def test_keys_lead_through_pages(tmp_path, monkeypatch):
-    async with asked(tmp_path, monkeypatch) as ask, browsing() as browser, browser.tab() as page:
-        await page.go(f"{ask.url}sessions")
-        await page.press("j")
-        await page.press("j")
-        at = await page.ask("document.activeElement.textContent")
-        await page.press("k")
-        before = await page.ask("document.activeElement.textContent")
-        await page.press("?")
-        opened = await page.ask("document.getElementById('keys').open")
-        await page.click("#keys button")
-        await page.press("/")
-        field = await page.ask("document.activeElement.name")
-        assert (at, before, opened, field) == ("mended <b>", "broken", True, "q")
