@@ -24,10 +24,13 @@ def turns(*records, key=b"s1", first=0):
     ]
 
 
-def answers(*texts, key=b"s1"):
-    """Records of provider.events: a session that records its turns, and these answers of one run, with its result."""
+def answers(*texts, key=b"s1", piece=1):
+    """Records of provider.events: a session that records its turns, and these answers of one run, with its result.
+
+    ``piece`` is how many characters a delta has.
+    """
     told = Record(partition=0, offset=0, key=key, value=None, headers=(("policy", b'{"record_assistant": true}'),))
-    lines = [line for number, text in enumerate(texts) for line in _answer(text, f"m{number}")]
+    lines = [line for number, text in enumerate(texts) for line in _answer(text, f"m{number}", piece)]
     lines.append({"type": "result", "subtype": "success", "is_error": False, "result": texts[-1]})
     headers = (("source", b"claude-cli"), ("run", b"r1"))
     return [
@@ -39,12 +42,13 @@ def answers(*texts, key=b"s1"):
     ]
 
 
-def _answer(text, message_id):
+def _answer(text, message_id, piece):
     message = {"id": message_id, "role": "assistant", "model": "m", "content": []}
+    deltas = [{"type": "text_delta", "text": text[at : at + piece]} for at in range(0, len(text), piece)]
     events = (
         {"type": "message_start", "message": message},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": each}} for each in text),
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
         {"type": "message_stop"},

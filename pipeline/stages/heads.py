@@ -29,6 +29,9 @@ _MOST_CHANGES = 4096
 _RECORD_BYTES = 40
 # Where two heads part, so many bytes of the old one are looked for in the new one.
 _PROBE_BYTES = 16
+# The new head is searched at most so many times over: where two large ones part all the time, to write the rest of it
+# costs less than to look for what is the same.
+_MOST_SEARCHES = 16
 
 
 class _Change(Struct, frozen=True, array_like=True):
@@ -127,13 +130,15 @@ def _difference(old: bytes, new: bytes) -> list[int | bytes]:
     """
     parts: list[int | bytes] = []
     at_old = at_new = 0
+    left = _MOST_SEARCHES * len(new)
     while True:
         same = _common(old, at_old, new, at_new)
         start, behind = at_old, at_new + same
         at_old, at_new = at_old + same, behind
         skip, found = 1, -1
-        while found < 0 and at_new < len(new) and at_old + skip + _PROBE_BYTES <= len(old):
+        while found < 0 < left and at_new < len(new) and at_old + skip + _PROBE_BYTES <= len(old):
             found = new.find(old[at_old + skip : at_old + skip + _PROBE_BYTES], at_new)
+            left -= (len(new) if found < 0 else found) - at_new
             at_found, skip = at_old + skip, skip * 2
         if found < 0:
             return [*parts, start, same, new[at_new:]]

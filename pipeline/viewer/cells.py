@@ -179,12 +179,17 @@ def pretty(raw: bytes) -> str:
         return bytes(raw).decode("utf-8", "replace")
 
 
+# What values were taken apart into, by their path and whether elements or members were asked for.
+_Opened: TypeAlias = dict[tuple[tuple[str, ...], bool], list[Raw] | dict[str, Raw]]
+
+
 class Document:
-    """A JSON object whose lists are taken apart once, however many of their elements are asked for."""
+    """A JSON object whose values are taken apart once, however many of their elements are asked for."""
 
     def __init__(self, raw: bytes) -> None:
         self.members = members_of(raw)
         self._lists: dict[str, list[Raw]] = {}
+        self._opened: dict[str, _Opened] = {}
 
     def items(self, name: str) -> list[Raw]:
         """The elements of the list under this name; none where there is no list."""
@@ -198,25 +203,29 @@ class Document:
         number, _, below = rest.partition(".")
         items = self.items(name)
         if number.isdecimal() and int(number) < len(items):
-            raw, reached = value_at(items[int(number)], below)
+            opened = self._opened.setdefault(f"{name}.{number}", {})
+            raw, reached = value_at(items[int(number)], below, opened)
             return raw, ".".join(filter(None, (name, number, reached)))
         return value_at(self.members.get(name, Raw(b"null")), rest)[0], name
 
 
-def value_at(raw: bytes, path: str) -> tuple[bytes, str]:
-    """What stands at a path inside of a value, and as much of the path as leads somewhere."""
-    reached: list[str] = []
+def value_at(raw: bytes, path: str, opened: _Opened | None = None) -> tuple[bytes, str]:
+    """What stands at a path inside of a value, and as much of the path as leads somewhere.
+
+    ``opened`` keeps for the next path what the value was taken apart into.
+    """
+    opened = {} if opened is None else opened
+    reached: tuple[str, ...] = ()
     for step in path.split(".") if path else ():
-        below: bytes | None
-        if step.isdecimal():
-            items = items_of(raw)
-            below = items[int(step)] if int(step) < len(items) else None
-        else:
-            below = members_of(raw).get(step)
+        place = reached, step.isdecimal()
+        if place not in opened:
+            opened[place] = items_of(raw) if step.isdecimal() else members_of(raw)
+        parts = opened[place]
+        below = parts.get(step) if isinstance(parts, dict) else parts[int(step)] if int(step) < len(parts) else None
         if below is None:
             break
         raw = below
-        reached.append(step)
+        reached += (step,)
     return bytes(raw), ".".join(reached)
 
 

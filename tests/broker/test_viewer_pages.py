@@ -8,7 +8,11 @@ from urllib.parse import urlsplit
 import pytest
 import viewing
 from browser import ELSEWHERE, HOSTILE, browsing, needs_browser
+from build import call, result, said, text, user
 from hostile import records, sessions
+from published import OPENED, answers, appended
+
+from topics import AGENT_TURNS, PROVIDER_EVENTS
 
 pytestmark = needs_browser
 
@@ -32,14 +36,14 @@ def kind(path):
     return re.sub(r"^(/sessions|/letters|/explain)/[^/]+", r"\1/…", re.sub(r"/requests/[^/]+", "/requests/…", path))
 
 
-async def walk(page, start, of_a_kind=OF_A_KIND):
+async def walk(page, start, of_a_kind=OF_A_KIND, skipped=NOT_WALKED):
     """Follow the links from a page on, breadth first; yields each page's address and its status when it is open."""
     seen, queue, kinds = {start}, [start], Counter()
     while queue:
         url = queue.pop(0)
         path = urlsplit(url).path
         kinds[kind(path)] += 1
-        if kinds[kind(path)] > of_a_kind or NOT_WALKED.search(path):
+        if kinds[kind(path)] > of_a_kind or skipped.search(path):
             continue
         yield urlsplit(url), await page.go(url)
         for address in await page.ask(LINKS):
@@ -77,6 +81,62 @@ async def test_a_hostile_fleet_is_shown_and_never_runs(viewer):
     assert set(kinds) >= {
         "/", "/sessions", "/sessions/…", "/sessions/…/requests/…", "/sessions/…/stream",
         "/letters", "/letters/…/0", "/compare", "/playground", "/explain", "/explain/…",
+    }  # fmt: skip
+
+
+# Ten megabytes that would run, and as much in lines and in blocks.
+ENORMOUS = "".join((*HOSTILE, ELSEWHERE)) * (10_000_000 // sum(map(len, (*HOSTILE, ELSEWHERE))))
+LINES = ENORMOUS.replace("><", ">\n<")
+BLOCKS = [text(f"{HOSTILE[0]} {number}") for number in range(30_000)]
+
+
+def _turns(*given):
+    return [(AGENT_TURNS, turn, ()) for turn in (OPENED, *given)]
+
+
+def enormous():
+    """Sessions as `sessions` has them, with so much of it wherever others may write."""
+    restored = {"type": "history.restored", "messages": [user(LINES.replace("<", " <")), said("ok"), user("go on")]}
+    torn = b'{"type": "turn.appended", "message": {"content": "' + ENORMOUS[:9_000_000].encode()
+    return [
+        ("a turn", _turns(*appended(user(ENORMOUS), said("ok")))),
+        ("a call", _turns(*appended(user("hi"), said(call(command=ENORMOUS)), user(result(content="ok"))))),
+        ("a result", _turns(*appended(user("hi"), said(call()), user(result(content=ENORMOUS))))),
+        ("an answer", _turns(*appended(user("hi"), said(ENORMOUS), user("go on")))),
+        ("lines", _turns(*appended(user(LINES)), restored)),
+        ("blocks", _turns(*appended(user(*BLOCKS), said("ok"), user("go on")))),
+        ("a letter", [(AGENT_TURNS, torn, ())]),
+        ("many deltas", _streamed(ENORMOUS[:3_000_000], 10_000)),
+        ("one delta", _streamed(ENORMOUS, len(ENORMOUS))),
+    ]
+
+
+def _streamed(words, piece):
+    return [(PROVIDER_EVENTS, record.value, record.headers) for record in answers(words, piece=piece)]
+
+
+async def test_ten_megabytes_of_hostile_text_are_shown_in_pages_of_a_size_and_never_run(tmp_path):
+    shown, wrong = {}, []
+    skipped = re.compile(rf"{NOT_WALKED.pattern}|^/(explain|playground)")
+    fleet = viewing.filled(enormous())
+    async with (
+        viewing.served(fleet, tmp_path / "index", allow_retry=True) as viewer,
+        browsing() as browser,
+        browser.tab() as page,
+    ):
+        async for where, status in walk(page, viewer, of_a_kind=16, skipped=skipped):
+            size = await page.ask("document.documentElement.outerHTML.length")
+            made = await page.ask(MADE)
+            of = re.sub(r"/[0-9]+$", "", kind(where.path))
+            shown.setdefault(of, set()).add(HOSTILE[0] in await page.ask("document.body.textContent"))
+            if status != 200 or size > LARGEST_PAGE or made:
+                wrong.append((where.geturl(), status, size, made))
+        await asyncio.sleep(1)
+        did = page.did()
+    assert (wrong, did.requests, did.dialogs, did.messages) == ([], [], [], [])
+    assert {name for name, found in shown.items() if True in found} >= {
+        "/sessions/…", "/sessions/…/requests/…", "/sessions/…/stream", "/letters/…", "/compare",
+        "/sessions/…/records/agent.turns.v1/0", "/sessions/…/records/provider.requests.v1/0",
     }  # fmt: skip
 
 

@@ -111,6 +111,20 @@ def test_a_head_is_read_as_it_was_written_last_however_it_changed(seed):
     assert kinds >= {(b"c", False), (b"c", True), (b"h", False)}
 
 
+def test_a_head_that_has_changed_all_over_is_not_taken_apart():
+    chance = random.Random(1)  # noqa: S311  a test
+    first, second = (
+        b"".join(b"%s what stays of a line, and of each\n" % chance.randbytes(16).hex().encode() for _ in range(3_000))
+        for _ in range(2)
+    )
+    written = WrittenHead(SMALL_BYTES)
+    written.write(b"hs", b"s", first, 2)
+    ((key, change),) = written.write(b"hs", b"s", second, 2).items()
+    found = WrittenHead.read(first, {0: change}, SMALL_BYTES)[1] if key[:1] == b"c" else change
+    assert found == second
+    assert second[len(second) // 2 :] in change
+
+
 def test_a_head_of_format_1_is_always_whole():
     head, written = b"x" * 3 * SMALL_BYTES, WrittenHead(SMALL_BYTES)
     for more in range(3):

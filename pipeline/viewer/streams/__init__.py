@@ -200,8 +200,8 @@ async def _live(request: web.Request) -> web.StreamResponse:
     answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
     async with live.watching(name) as viewing:
         missed = await live.missed(name, after, viewing.begins)
-        await answer.prepare(request)
         with contextlib.suppress(ConnectionError, TimeoutError):
+            await answer.prepare(request)
             await _send(answer, b"retry: 2000\n\n")
             if missed is None:
                 viewing.end("Much has come since: reload the page.")
