@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 from aiokafka import AIOKafkaProducer
 from browser import REQUIRED, browsing, needs_browser
@@ -124,12 +125,16 @@ async def sending(demo, session):
 
 
 async def open_live(page, url):
-    """Open a page that is there once the index has heard of its session."""
-    for _ in range(300):
-        if await page.go(url) == 200:
-            return
-        await asyncio.sleep(0.1)
-    pytest.fail(f"{url} is not there: {await page.text()}")
+    """Open a page once it is there, since the index has to hear of its session first."""
+    async with aiohttp.ClientSession() as http:
+        for _ in range(300):
+            async with http.get(url) as answer:
+                if answer.status == 200:
+                    break
+            await asyncio.sleep(0.1)
+        else:
+            pytest.fail(f"{url} is not there")
+    assert await page.go(url) == 200
 
 
 async def test_a_pasted_history_is_mended_as_it_is_typed(demo, page):
