@@ -32,6 +32,8 @@ _PROBE_BYTES = 16
 # The new head is searched at most so many times over: where two large ones part all the time, to write the rest of it
 # costs less than to look for what is the same.
 _MOST_SEARCHES = 16
+# In small ones that is no time at all, and each place that is found makes the change smaller.
+_LEAST_SEARCHED_BYTES = 1 << 24
 
 
 class _Change(Struct, frozen=True, array_like=True):
@@ -130,7 +132,7 @@ def _difference(old: bytes, new: bytes) -> list[int | bytes]:
     """
     parts: list[int | bytes] = []
     at_old = at_new = 0
-    left = _MOST_SEARCHES * len(new)
+    left = max(_MOST_SEARCHES * len(new), _LEAST_SEARCHED_BYTES)
     while True:
         same = _common(old, at_old, new, at_new)
         start, behind = at_old, at_new + same
