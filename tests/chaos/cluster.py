@@ -148,6 +148,8 @@ class Cluster:
         for node, (seen, listening) in enumerate(self.network.ways.items(), start=1):
             broker = kafka_broker.Broker(directory / f"broker-{node}", ports.pop(), heap="320m")
             broker.controller_port = ports.pop()
+            # What it says when its disk is full must not need room on that disk.
+            broker.log = directory / f"broker-{node}.log"
             host = f"PLAINTEXT://127.0.0.1:{broker.port}"
             broker.settings = {
                 "node.id": str(node),

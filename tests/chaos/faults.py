@@ -73,7 +73,8 @@ async def fill_a_disk(pipeline: Pipeline) -> None:
     cluster.disk.fill()
     await pipeline.until(lambda: _follows(pipeline, len(cluster.brokers)), "it gives up")
     await asyncio.to_thread(broker.wait)
-    assert "No space left on device" in broker.log.read_text()
+    said = broker.log.read_text()
+    assert "No space left on device" in said, said[-4000:]
     broker.kill()
     cluster.disk.clear()
     await _back(pipeline, len(cluster.brokers))
@@ -130,13 +131,13 @@ async def freeze_a_worker(pipeline: Pipeline) -> None:
 async def scale_out_and_in(pipeline: Pipeline) -> None:
     one, *others = pipeline.workers
     for worker in others:
-        assert await worker.stop() == 0
+        assert await worker.stop() == 0, worker.tail()
     more = [*(worker.start() for worker in others), pipeline.fleet.start(), pipeline.fleet.start()]
     await pipeline.ready()
     for worker in more:
-        assert await worker.stop() == 0
+        assert await worker.stop() == 0, worker.tail()
     del pipeline.workers[2:]
-    assert one.running
+    assert one.running, one.tail()
 
 
 async def interrupt_recovery(pipeline: Pipeline) -> None:
