@@ -151,8 +151,10 @@ class History:
         held = len(exchange.assistant)
         begins = held > 0 and not continues(exchange.assistant[-1], turn, pieces)
         apart = begins and (exchange.stays_apart(pieces, turn, self.structure) or not self._book.makes("turns_merged"))
-        if begins and not apart:
-            for place in [*exchange.join_calls(pieces), turn.place]:
+        if held and not apart and self._book.makes("turns_merged"):
+            # An item that goes on with the last message joins it too, and text in it the messages with calls.
+            joined = [] if self.structure.flat else exchange.join_calls(pieces)
+            for place in [*joined, turn.place] if begins else joined:
                 self._book.note_fix("turns_merged", place)
         for piece in pieces:
             self._add_assistant_piece(exchange, piece, turn)
