@@ -324,6 +324,9 @@ class SpanConsumer(driver.Consumer):
                         raise
                     log.warning("the inputs could not be read: %s", type(error).__name__)
                     await asyncio.sleep(_POLL_SECONDS)
+        except asyncio.CancelledError:
+            # Faust cancels its fetcher to stop it; one that says so during a rebalance would count as crashed.
+            return
         except ConsumerStoppedError:
             if not self.app.should_stop:
                 raise

@@ -11,10 +11,12 @@ import aiohttp
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
+from faust.transport.consumer import Fetcher
 from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.engine import watchdog
 from pipeline.engine import writer as writers
+from pipeline.engine.app import make_app
 from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
 from pipeline.engine.partition import Phase
@@ -242,3 +244,16 @@ async def test_side_by_side_raises_the_bare_error_and_cancels_the_rest():
     with pytest.raises(EngineError):
         await side_by_side(waits(), fails())
     assert cancelled.is_set()
+
+
+async def test_a_worker_that_stops_during_a_rebalance_does_not_count_as_crashed(tmp_path):
+    runtime = Runtime(SimpleNamespace(**{**vars(CONFIG), "bootstrap_servers": "nobody:1"}), {}, NoMetrics(), Tuning())
+    runtime.state_dir = tmp_path
+    app = make_app(runtime)
+    app.rebalancing = True
+    fetcher = Fetcher(app)
+    await fetcher.start()
+    await asyncio.sleep(0)  # it waits for the rebalance to end
+    await fetcher.stop()
+    app.consumer._thread.thread_loop.close()
+    assert fetcher.crash_reason is None
