@@ -19,6 +19,12 @@ import msgspec
 from msgspec import Struct, structs
 
 Fate: TypeAlias = Literal["moved", "rewritten", "flattened", "dropped", "synthesised"]
+Severity: TypeAlias = Literal["lossy", "lossless", "observed"]
+
+
+def severity_of(*, lossless: bool, observed: bool = False) -> Severity:
+    """How heavy a fix weighs, in one word, for people and for lists."""
+    return "observed" if observed else "lossless" if lossless else "lossy"
 
 
 class FixCode(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from pipeline.diff.values import ABSENT, Json, differing, encodable, read_json, unified
 from pipeline.errors import InputError
+from pipeline.fixes import severity_of
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 from topics.headers import Headers
@@ -267,13 +268,12 @@ def _fixes(side: Iterable[Published]) -> list[_Told]:
     found: dict[object, _Told] = {}
     for record in side:
         fix = read_value(record, _FIXES.decode)
-        severity = "observed" if fix.observed else "lossless" if fix.lossless else "lossy"
         place = f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{record.partition}/{fix.offset}"
         content = {name: value for name, value in structs.asdict(fix).items() if name not in _NOT_OF_A_FIX}
         # A redelivery repeats it with its number.
         found[place, fix.number, *content.values()] = _Told(
             subject="fix",
-            label=f"{fix.code} {severity}",
+            label=f"{fix.code} {severity_of(lossless=fix.lossless, observed=fix.observed)}",
             place=place,
             named=(fix.source, fix.target, fix.code),
             content=content,

@@ -11,10 +11,9 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from pipeline.fixes import FIXES, Fix
+from pipeline.fixes import FIXES, Fix, Severity, severity_of
 
 How: TypeAlias = Literal["same", "changed", "moved", "appeared", "vanished"]
-Severity: TypeAlias = Literal["lossy", "lossless", "observed"]
 
 # Members of a block that say where in a cache, a stream or a list it stands, and nothing that a reader would miss.
 _BESIDE_TEXT = frozenset({"type", "text", "cache_control", "annotations", "logprobs"})
@@ -87,7 +86,7 @@ def mark_of(fix: Fix, *, new: bool = False) -> Mark:
     known = FIXES.get(fix.code)
     return Mark(
         code=fix.code,
-        severity="observed" if fix.observed else "lossless" if fix.lossless else "lossy",
+        severity=severity_of(lossless=fix.lossless, observed=fix.observed),
         summary="" if known is None else known.summary,
         path=fix.path,
         target=fix.target,

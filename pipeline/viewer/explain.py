@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from pipeline.errors import InputError
 from pipeline.explain import Told, explain, summaries, told
-from pipeline.fixes import FIXES
+from pipeline.fixes import FIXES, severity_of
 from pipeline.rules import RULES
 from pipeline.text.invisible import visible
 from pipeline.viewer.pages import page
@@ -48,7 +48,7 @@ async def _one(request: web.Request) -> web.Response:
         request,
         "explain_code.html",
         said=said,
-        severity=severity_of(said.code),
+        severity=_severity(said.code),
         group=next(group for group, codes in summaries().items() if said.code in codes),
         linked=linked,
         has_example=said.code in EXAMPLES,
@@ -60,11 +60,11 @@ def _told(code: str) -> Told:
     return told(explain(code))
 
 
-def severity_of(code: str) -> str:
+def _severity(code: str) -> str:
     """How heavy a fix or a breach of a rule weighs, in one word."""
     if code in RULES:
         return RULES[code].severity
-    return "lossless" if FIXES[code].lossless else "lossy"
+    return severity_of(lossless=FIXES[code].lossless)
 
 
 def linked(text: str) -> Markup:

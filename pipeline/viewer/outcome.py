@@ -20,7 +20,7 @@ from pipeline.cli.core import reported
 from pipeline.diff.values import encodable
 from pipeline.errors import ReknitError
 from pipeline.explain.pages import shortened
-from pipeline.fixes import FIXES, Fix
+from pipeline.fixes import FIXES, Fix, severity_of
 from pipeline.history.readers import read
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES, Violation
@@ -153,7 +153,7 @@ def _document(text: str) -> Any:  # noqa: ANN401  any JSON
 
 def _mend(fix: Fix, document: object) -> Mend:
     known = FIXES[fix.code]
-    severity = "observed" if fix.observed else "lossless" if fix.lossless else "lossy"
+    severity = severity_of(lossless=fix.lossless, observed=fix.observed)
     # What was added has a place in the output alone.
     before = "" if known.fate == "synthesised" else _value_at(document, fix.path)
     return Mend(fix, known.summary, severity, before)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from pipeline.fixes import severity_of
 from pipeline.rules import RULES
 from pipeline.stages.base import Record
 from pipeline.viewer.index.words import WORDS, text_of
@@ -262,7 +263,7 @@ def _fix(partition: int, _key: bytes, value: bytes | None, _headers: dict[str, b
     fix = _decode_fix(value or b"")
     fields = {
         "code": fix.code,
-        "severity": "observed" if fix.observed else "lossless" if fix.lossless else "lossy",
+        "severity": severity_of(lossless=fix.lossless, observed=fix.observed),
         "target": fix.source or fix.target,
         "turn": fix.turn,
         "request_id": fix.request_id,
