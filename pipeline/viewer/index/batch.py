@@ -12,8 +12,20 @@ import cramjam
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from pipeline.viewer.index.entries import COMPLETED, DELTA, EVENTS, PARKED, RETRACTED, UNPARKED, Entry, line, record_at
-from pipeline.viewer.index.sums import LETTERS, NUMBERS, PARKED_FACET, TOLD_OF_ITEMS, Sum
+from pipeline.viewer.index.entries import (
+    COLUMNS,
+    COMPLETED,
+    DELTA,
+    EVENTS,
+    LETTERS,
+    PARKED,
+    RETRACTED,
+    UNPARKED,
+    Entry,
+    line,
+    record_at,
+)
+from pipeline.viewer.index.sums import NUMBERS, PARKED_FACET, TOLD_OF_ITEMS, Sum
 from pipeline.viewer.index.words import WORDS
 from topics import SESSION_ITEMS
 from topics.items import ItemDelta
@@ -39,10 +51,7 @@ class _Told(Struct):
 _decode_told = msgspec.json.Decoder(_Told).decode
 _decode_delta = msgspec.json.Decoder(ItemDelta).decode
 _encode = msgspec.json.encode
-_columns = attrgetter(
-    *("time_ms", "kind", "role", "turn", "target", "code", "severity", "producer", "request_id", "run", "item_id"),
-    *("origin", "cause", "summary", "size"),
-)
+_columns = attrgetter(*COLUMNS)
 _encode_headers = msgspec.msgpack.encode
 
 
@@ -257,7 +266,7 @@ class Batch:
             texts.append((self.number, place, f"s{session}", words))
         self._connection.executemany("INSERT INTO words (rowid, place, owner, text) VALUES (?, ?, ?, ?)", texts)
         self._connection.executemany(
-            f"INSERT INTO entries VALUES ({', '.join('?' * 21)})",  # noqa: S608  as many marks as columns
+            f"INSERT INTO entries VALUES ({', '.join('?' * (6 + len(COLUMNS)))})",  # noqa: S608  as many marks as columns
             [
                 (
                     place,

@@ -60,6 +60,7 @@ SUMMARY = 300
 DELTA, COMPLETED, RETRACTED = "item/delta", "item/completed", "item/retracted"
 EVENTS, FORGOTTEN = "events", "forgotten"
 PARKED, UNPARKED = "parked", "unparked"
+LETTERS: Final = ("letter", "rejection", "refused")
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -114,6 +115,13 @@ class Entry(Struct, frozen=True, kw_only=True):
     @property
     def number(self) -> int:
         return place_number(self.topic, self.partition, self.offset)
+
+
+# What stands of an entry in columns of its own, as it is.
+COLUMNS: Final = (
+    *("time_ms", "kind", "role", "turn", "target", "code", "severity", "producer", "request_id", "run", "item_id"),
+    *("origin", "cause", "summary", "size"),
+)
 
 
 class _Told(NamedTuple):

@@ -24,7 +24,7 @@ from typing import IO, Any, Final, Self
 
 from pipeline.errors import ReknitError
 from pipeline.viewer.index.batch import Batch
-from pipeline.viewer.index.entries import FORGOTTEN, Entry, place_number
+from pipeline.viewer.index.entries import FORGOTTEN, LETTERS, Entry, place_number
 from pipeline.viewer.index.sums import recount
 from topics import SESSION_ITEMS
 from topics.declarations import DAY_MS, MARKER_DAYS
@@ -32,7 +32,7 @@ from topics.declarations import DAY_MS, MARKER_DAYS
 _VERSION = 1
 ITEMS: Final = place_number(SESSION_ITEMS, 0, 0)
 
-_TABLES = """
+_TABLES = f"""
     CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE positions (
         topic TEXT, partition INTEGER, next INTEGER NOT NULL, first INTEGER NOT NULL DEFAULT 0,
@@ -55,7 +55,7 @@ _TABLES = """
     CREATE INDEX entries_item ON entries (session, item_id) WHERE item_id <> '';
     CREATE INDEX entries_request ON entries (request_id) WHERE kind = 'request';
     CREATE INDEX entries_cause ON entries (cause) WHERE cause <> '';
-    CREATE INDEX entries_letter ON entries (time_ms) WHERE kind IN ('letter', 'rejection', 'refused');
+    CREATE INDEX entries_letter ON entries (time_ms) WHERE kind IN {LETTERS};
     CREATE TABLE deltas (
         session INTEGER, item_id TEXT, place INTEGER, time_ms INTEGER NOT NULL, run TEXT, value BLOB NOT NULL,
         PRIMARY KEY (session, item_id, place)

@@ -6,9 +6,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pipeline.viewer.index.entries import Entry
+from pipeline.viewer.index.entries import LETTERS, Entry
 
-LETTERS: Final = ("letter", "rejection", "refused")
 # What is counted beside fixes, letters and requests: items that are not as their stream delivered them.
 TOLD_OF_ITEMS: Final = frozenset({"promoted", "retracted", "incomplete", "doubtful", "unseen"})
 # Kinds whose codes and targets sessions are found by.

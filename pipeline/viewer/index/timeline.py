@@ -9,16 +9,12 @@ from msgspec import Struct
 
 from pipeline.errors import InputError
 from pipeline.viewer.index.batch import delta_entry
-from pipeline.viewer.index.entries import DELTA, Entry, place_number, record_at
+from pipeline.viewer.index.entries import COLUMNS, DELTA, LETTERS, Entry, place_number, record_at
 from pipeline.viewer.index.search import Page, read_cursor
 from pipeline.viewer.index.store import ITEMS, Reader
 from topics import AGENT_TURNS
 
-_FIELDS: Final = (
-    *("time_ms", "kind", "role", "turn", "target", "code", "severity", "producer", "request_id", "run", "item_id"),
-    *("origin", "cause", "summary", "size"),
-)
-_SELECT: Final = f"SELECT place, s.name, {', '.join(f'e.{name}' for name in _FIELDS)} FROM entries AS e"  # noqa: S608  constant
+_SELECT: Final = f"SELECT place, s.name, {', '.join(f'e.{name}' for name in COLUMNS)} FROM entries AS e"  # noqa: S608  constant
 _OF_ALL: Final = f"{_SELECT} JOIN sessions AS s ON s.id = e.session"
 # Not another order of the tables: a session's rows lie together only in its own index.
 _OF_ONE: Final = f"{_SELECT.replace('FROM entries AS e', 'FROM sessions AS s CROSS JOIN entries AS e')}"
@@ -29,7 +25,7 @@ def _entries(rows: Iterable[Any]) -> list[Entry]:
     found = []
     for place, name, *values in rows:
         topic, partition, offset = record_at(place)
-        given = dict(zip(_FIELDS, values, strict=True))
+        given = dict(zip(COLUMNS, values, strict=True))
         found.append(Entry(topic=topic, partition=partition, offset=offset, session=name, **given))
     return found
 
@@ -138,15 +134,12 @@ def turns_until(reader: Reader, name: str, place: str) -> list[Entry]:
     )
 
 
-_LETTERS: Final = "e.kind IN ('letter', 'rejection', 'refused')"
-
-
 def letters(reader: Reader, code: str = "", session: str = "", after: str = "", limit: int = 50) -> Page:
     """Dead letters, the newest first."""
     edge = read_cursor(after) if after else (1 << 62, 0)
     source = f"{_OF_ONE} {_OWN} AND" if session else f"{_OF_ALL} WHERE"
     rows = reader.rows(
-        f"{source} {_LETTERS} AND (e.time_ms, e.place) < (?, ?) AND (? = '' OR e.code = ?) "
+        f"{source} e.kind IN {LETTERS} AND (e.time_ms, e.place) < (?, ?) AND (? = '' OR e.code = ?) "
         "ORDER BY e.time_ms DESC, e.place DESC LIMIT ?",
         *([session] if session else []),
         *edge,
