@@ -233,3 +233,10 @@ def topics_of(prefix: str, source_prefix: str | None) -> tuple[Topic, ...]:
 
 
 BY_NAME: dict[str, Topic] = {topic.name: topic for topic in TOPICS}
+
+
+def name_of(topic: str, prefix: str, source_prefix: str | None) -> str:
+    """What a topic of a pipeline is called on the broker; its inputs may be those of another pipeline."""
+    if source_prefix is None or BY_NAME[topic].direction != "in":
+        return qualified(topic, prefix)
+    return qualified(topic, source_prefix)

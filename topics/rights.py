@@ -12,7 +12,17 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from topics.declarations import AGENT_TURNS, DEAD_LETTERS, EVENTS_STATE, REPLAYS, TOPICS, Topic, qualified, topics_of
+from topics.declarations import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    EVENTS_STATE,
+    REPLAYS,
+    TOPICS,
+    Topic,
+    name_of,
+    qualified,
+    topics_of,
+)
 
 Kind: TypeAlias = Literal["topic", "group", "transactionalId"]
 
@@ -88,8 +98,7 @@ def _viewer(prefix: str, source_prefix: str | None) -> Iterator[Right]:
     """Who shows sessions to people, and what replays of them published; to retry letters an operator's rights."""
     for topic in TOPICS:
         if topic.name != EVENTS_STATE:
-            of = prefix if source_prefix is None or topic.direction != "in" else source_prefix
-            yield Right("topic", qualified(topic.name, of), ("Read",))
+            yield Right("topic", name_of(topic.name, prefix, source_prefix), ("Read",))
     yield Right("topic", f"{prefix}{REPLAYS}", ("Read",), prefixed=True)
 
 

@@ -36,6 +36,10 @@ class Admin:
     def __init__(self, client: AIOKafkaAdminClient) -> None:
         self._client = client
 
+    async def cluster_id(self) -> str:
+        """The id of the cluster, or ``""`` where it has none."""
+        return str((await self._client.describe_cluster()).get("cluster_id") or "")
+
     async def describe(self, names: Collection[str]) -> dict[str, Found]:
         """Those of the named topics that exist, with their settings."""
         # Asking for a topic by name would create it on brokers that create topics when asked for one.

@@ -14,19 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
 from msgspec import Struct
 
+from pipeline.cli.admin import connected
 from pipeline.cli.broker import POLL_MS, every_place, reader
 from pipeline.errors import BrokerDownError
-from pipeline.kafka import Cluster, connection, explained
 from pipeline.settings import Config
 from pipeline.viewer.index.batch import DAY, HOUR, MINUTE, TEN_MINUTES
 from pipeline.viewer.index.entries import FOLLOWED, Entry, entry_of
 from pipeline.viewer.index.store import Index, IndexFileError
-from topics import qualified
-from topics.declarations import BY_NAME, DAY_MS
+from topics.declarations import DAY_MS, name_of
 
 _log = logging.getLogger(__name__)
 
@@ -52,22 +49,6 @@ class Behind(Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
 
 
-async def cluster_id(cluster: Cluster) -> str:
-    """The id of a Kafka cluster, or ``""`` where it has none.
-
-    Raises:
-        BrokerError: no broker answers, or it refuses.
-    """
-    client = AIOKafkaAdminClient(**connection(cluster))
-    try:
-        await client.start()
-        return str((await client.describe_cluster()).get("cluster_id") or "")
-    except KafkaError as error:
-        raise await explained(cluster, error) from error
-    finally:
-        await client.close()
-
-
 async def open_index(config: Config, path: Path, *, rebuild: bool = False) -> Index:
     """The index of a pipeline at this path.
 
@@ -76,7 +57,8 @@ async def open_index(config: Config, path: Path, *, rebuild: bool = False) -> In
         IndexFileError: the file is another's, of another version, in use, or damaged.
     """
     source = "" if config.source_prefix in {None, config.prefix} else f"{config.source_prefix}>"
-    cluster = await cluster_id(config)
+    async with connected(config) as admin:
+        cluster = await admin.cluster_id()
     return await asyncio.to_thread(
         Index.open, path, cluster=cluster, prefix=f"{source}{config.prefix}", rebuild=rebuild
     )
@@ -221,9 +203,7 @@ class Follower:
         return places
 
     def _name_of(self, topic: str) -> str:
-        source = self._config.source_prefix
-        is_another = BY_NAME[topic].direction == "in" and source is not None
-        return qualified(topic, (source or "") if is_another else self._config.prefix)
+        return name_of(topic, self._config.prefix, self._config.source_prefix)
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

@@ -32,7 +32,7 @@ from topics.declarations import DAY_MS, MARKER_DAYS
 _VERSION = 1
 ITEMS: Final = place_number(SESSION_ITEMS, 0, 0)
 
-_TABLES = f"""
+_TABLES = """
     CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE positions (
         topic TEXT, partition INTEGER, next INTEGER NOT NULL, first INTEGER NOT NULL DEFAULT 0,
@@ -55,7 +55,6 @@ _TABLES = f"""
     CREATE INDEX entries_item ON entries (session, item_id) WHERE item_id <> '';
     CREATE INDEX entries_request ON entries (request_id) WHERE kind = 'request';
     CREATE INDEX entries_cause ON entries (cause) WHERE cause <> '';
-    CREATE INDEX entries_letter ON entries (time_ms) WHERE kind IN {LETTERS};
     CREATE TABLE deltas (
         session INTEGER, item_id TEXT, place INTEGER, time_ms INTEGER NOT NULL, run TEXT, value BLOB NOT NULL,
         PRIMARY KEY (session, item_id, place)
@@ -76,7 +75,11 @@ _TABLES = f"""
     );
     INSERT INTO words (words, rank) VALUES ('hashsize', 33554432);
 """
-_MORE = f"CREATE INDEX entries_items ON entries (session) WHERE place >= {ITEMS}; PRAGMA user_version = {_VERSION};"
+_MORE = f"""
+    CREATE INDEX entries_letter ON entries (time_ms) WHERE kind IN {LETTERS};
+    CREATE INDEX entries_items ON entries (session) WHERE place >= {ITEMS};
+    PRAGMA user_version = {_VERSION};
+"""
 # A forgotten session's file pages are overwritten. Losing the machine's power may cost the last batches, which are read
 # again, as their positions go with them.
 _SETTINGS = """

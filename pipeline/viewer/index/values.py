@@ -19,8 +19,7 @@ from pipeline.settings import Config
 from pipeline.viewer.index.batch import unpack
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.store import Reader
-from topics import qualified
-from topics.declarations import BY_NAME
+from topics.declarations import name_of
 from topics.headers import Headers, find_dataref
 
 # How long a page waits for a record of a topic.
@@ -103,10 +102,8 @@ class Values:
             return Value(None, headers, "unreachable")
 
     async def _of_topic(self, entry: Entry, headers: Headers) -> Value:
-        prefix = self._config.prefix
-        if BY_NAME[entry.topic].direction == "in" and self._config.source_prefix is not None:
-            prefix = self._config.source_prefix
-        place = TopicPartition(qualified(entry.topic, prefix), entry.partition)
+        name = name_of(entry.topic, self._config.prefix, self._config.source_prefix)
+        place = TopicPartition(name, entry.partition)
         try:
             async with self._one_at_a_time, asyncio.timeout(_PATIENCE_SECONDS):
                 record = await self._record(place, entry.offset)
