@@ -301,6 +301,11 @@ def decode(headers: Iterable[tuple[str, bytes]], kind: type[HeaderStruct]) -> He
     return convert({name: value.decode() for name, value in headers if name in wanted}, kind, strict=False)
 
 
+def as_texts(headers: Iterable[tuple[str, bytes]]) -> list[tuple[str, str]]:
+    """All headers of a record, whatever bytes they hold."""
+    return [(name, value.decode("utf-8", "replace")) for name, value in headers]
+
+
 def dataref_of(session: bytes, value: bytes) -> str:
     """The key under which a session's value lies in an object store."""
     return f"{hashlib.sha256(session).hexdigest()}/{hashlib.sha256(value).hexdigest()}"

@@ -30,6 +30,7 @@ from topics import (
     TURNS_STATE,
     qualified,
 )
+from topics.headers import as_texts
 
 _SHOWN = (AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, DEAD_LETTERS)
 _STATES = (TURNS_STATE, EVENTS_STATE)
@@ -111,7 +112,7 @@ def as_json(topic: str, record: ConsumerRecord | Record) -> dict[str, object]:
         "topic": topic,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "headers": dict(_texts(record.headers)),
+        "headers": dict(as_texts(record.headers)),
         "value": None if record.value is None else _value(record.value),
     }
 
@@ -123,10 +124,6 @@ def _value(value: bytes) -> object:
         return msgspec.Raw(msgspec.json.format(value, indent=-1))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return value.decode("utf-8", "replace")
-
-
-def _texts(headers: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, str]]:
-    return ((name, value.decode("utf-8", "replace")) for name, value in headers)
 
 
 Rows = Iterable[tuple[bytes, bytes | None]]

@@ -39,7 +39,7 @@ def behind(topic: str, record: Published | Record) -> Place | None:
         except msgspec.DecodeError:
             return None  # whoever compares it says so
         return Place(PROVIDER_EVENTS if fix.source else AGENT_TURNS, record.partition, fix.offset)
-    said = {name: value.decode("utf-8", "replace") for name, value in record.headers}
+    said = dict(names.as_texts(record.headers))
     if topic == PROVIDER_REQUESTS:
         found = said.get(names.CAUSE, "").split("/")
     else:

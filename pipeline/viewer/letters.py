@@ -14,7 +14,7 @@ from pipeline.viewer.index import timeline
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.pages import VIEWER, page
 from topics import DEAD_LETTERS
-from topics.headers import ERROR_PREFIX
+from topics.headers import ERROR_PREFIX, as_texts
 
 _LETTERS: Final = 50
 _PLACE: Final = r"/letters/{partition:\d{1,9}}/{offset:\d{1,18}}"
@@ -47,7 +47,7 @@ async def _shown(request: web.Request, *, retried: bool = False, left: Left | No
     viewer = request.app[VIEWER]
     entry, done = await _find(request)
     value = await viewer.values.read(entry)
-    headers = [(name, data.decode("utf-8", "replace")) for name, data in value.headers]
+    headers = as_texts(value.headers)
     return page(
         request,
         "letter.html",

@@ -22,6 +22,7 @@ from pipeline.viewer.index.values import Value
 from pipeline.viewer.pages import SESSION, VIEWER, Viewer, is_part, page, session_of, session_path
 from pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
 from topics import SESSION_ITEMS
+from topics.headers import as_texts
 
 # Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
 VIEWS: Final = {
@@ -169,7 +170,7 @@ async def _record(request: web.Request) -> web.Response:
         entry=entry,
         value=value,
         shown_value=None if value.value is None else as_text(value.value),
-        headers=[(key, data.decode("utf-8", "replace")) for key, data in value.headers],
+        headers=as_texts(value.headers),
         led_to=await asyncio.to_thread(timeline.led_to, viewer.index.reader, place),
     )
 
