@@ -101,7 +101,7 @@ class Aligned:
         self._at = {came.path: number for number, came in enumerate(self._came)}
         self._first = {came.turn.place: number for number, came in reversed([*enumerate(self._came)])}
         self._body, self._whole, self._setting = Document(body), body, setting
-        self._is_text = target in TARGETS and TARGETS[target].text
+        self.is_text = target in TARGETS and TARGETS[target].text
         self._texts: dict[str, str] = {}
         self._ids: Sequence[str | None] = ()
         self._pairs: list[_Pair] = []
@@ -115,7 +115,7 @@ class Aligned:
         found = cls(turns, done.unjudged, done.target, setting)
         found._ids = done.ids
         found._pairs = [*found._paired(done.ledger)]
-        if found._is_text and not found._body.items("messages"):
+        if found.is_text and not found._body.items("messages"):
             found._take_texts([part for part in done.parts if part])
         fresh = {(fix.code, fix.path, fix.observed) for fix in new or ()}
         found._place([mark_of(fix, new=(fix.code, fix.path, fix.observed) in fresh) for fix in done.fixes])
@@ -172,7 +172,7 @@ class Aligned:
 
     def _reached(self, output: str) -> str:
         """The place of a block in the body as it is: where a message is one text, that is the message's."""
-        return output.rpartition(".")[0] if self._is_text else self._body.find(output)[1]
+        return output.rpartition(".")[0] if self.is_text else self._body.find(output)[1]
 
     def _only_came(self, start: int, stop: int, entries: dict[str, LedgerEntry]) -> Iterator[_Pair]:
         for number in range(start, stop):

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from pipeline.diff.values import ABSENT, Json, aligned, apart, read_json, unified
-from pipeline.registry import TARGETS
 from pipeline.targets import Setting
 from pipeline.viewer.aligned import LISTS, Aligned
 from pipeline.viewer.cells import Cell, Document, Mark, Row
@@ -58,7 +57,7 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 
 def compared(one: Side, other: Side) -> Compared:
-    by_origin = (one.target != other.target or _is_text(one)) and one.aligned.exact and other.aligned.exact
+    by_origin = (one.target != other.target or one.aligned.is_text) and one.aligned.exact and other.aligned.exact
     around = _AROUND
     if by_origin:
         found = _Stretch(0, [*_by_origin(one, other)], 0)
@@ -86,10 +85,6 @@ class _Stretch(NamedTuple):
     before: int
     rows: list[Row]
     behind: int
-
-
-def _is_text(side: Side) -> bool:
-    return side.target in TARGETS and TARGETS[side.target].text
 
 
 def _by_content(one: Side, other: Side) -> _Stretch:
