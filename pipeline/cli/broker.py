@@ -6,6 +6,7 @@ Every call is bounded, and every failure a typed error.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -39,6 +40,18 @@ def run_with_broker(config: Config, work: Callable[[], Coroutine[Any, Any, T]]) 
         return asyncio.run(run())
     except ReknitError as error:
         fail(error)
+
+
+async def unless_stopped(work: Coroutine[Any, Any, None]) -> bool:
+    """Do what goes on until it is done, or Ctrl-C or SIGTERM ends it; whether it is done."""
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return False
+    return True
 
 
 async def _until_one_answers(config: Config) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
 import click
 
-from pipeline.cli.broker import run_with_broker
+from pipeline.cli.broker import run_with_broker, unless_stopped
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.core import SOURCE_NAMES, TARGET_NAMES
 from pipeline.cli.output import fail, say
@@ -69,14 +67,9 @@ def send_command(
             Requests(config, group=group) as requests,
         ):
             say(f"sending requests for {target} to {url or program}; Ctrl-C ends it")
-            sending = asyncio.ensure_future(
+            if not await unless_stopped(
                 Sender(requests, events, route, target=target, rate=rate, attempts=attempts).run()
-            )
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, sending.cancel)
-            try:
-                await sending
-            except asyncio.CancelledError:
+            ):
                 say("stopped")
 
     try:

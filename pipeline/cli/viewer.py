@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +15,7 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
-from pipeline.cli.broker import run_with_broker
+from pipeline.cli.broker import run_with_broker, unless_stopped
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import say
 from pipeline.errors import InputError
@@ -106,7 +104,7 @@ async def _until_stopped(
     with _audit(audit_log) as audit:
         login = "" if token_file is None else _login(token_file)
         name = f"viewer-{config.prefix.strip('.')}" if config.prefix else "viewer"
-        task = asyncio.ensure_future(
+        await unless_stopped(
             run_viewer(
                 config,
                 Guard(host, names, login, proxies, audit),
@@ -116,10 +114,6 @@ async def _until_stopped(
                 **options,
             )
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import tempfile
 import time
 import webbrowser
@@ -19,6 +18,7 @@ from aiokafka.errors import KafkaError
 from msgspec import Struct
 
 from pipeline.cli.admin import apply, connected
+from pipeline.cli.broker import unless_stopped
 from pipeline.cli.output import write_json
 from pipeline.config import load_config
 from pipeline.demo.children import ChildError, Viewer, Worker, free_port
@@ -66,18 +66,9 @@ def run(options: Options) -> int:
     """
     # What a client has to say of a broker is said here, in one sentence.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    return asyncio.run(_until_signal(Demo(options)))
-
-
-async def _until_signal(demo: Demo) -> int:
-    work = asyncio.create_task(demo.run())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
-    try:
-        await work
-    except asyncio.CancelledError:
-        return 0 if demo.reported else INTERRUPTED
-    return 0
+    demo = Demo(options)
+    is_done = asyncio.run(unless_stopped(demo.run()))
+    return 0 if is_done or demo.reported else INTERRUPTED
 
 
 class Demo:
