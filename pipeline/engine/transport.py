@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from aiokafka.structs import OffsetAndMetadata
     from faust.types import AppT, ServiceT
 
-
 # How long one poll waits for records. A poke ends it early, so this is only how often the loop looks around.
 _POLL_SECONDS = 1.0
 # How long a log must seem to end before what was read of it, until that is believed.
@@ -61,9 +60,7 @@ _ASK_SECONDS = 5.0
 
 
 class _HasRuntime(Protocol):
-    # Our app beside Faust's; `app` makes it, and stands above this module.
-
-    runtime: Runtime
+    runtime: Runtime  # of our app, which stands above this module
 
 
 def _runtime_of(app: AppT) -> Runtime:
