@@ -5,13 +5,12 @@ A typed decode is the fast path. Only what it refuses is read as plain values, b
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct, StructMeta, field, structs
 
 from pipeline.rules import _json
 from pipeline.rules._json import BadJSON
@@ -24,8 +23,11 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NO_FAMILY = Family("")
 
 
-@dataclass(kw_only=True, eq=False)
-class Walk(ABC):
+class _AbstractStruct(StructMeta, ABCMeta):
+    """Structs whose classes may have abstract methods."""
+
+
+class Walk(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
     """A rule set on its way through a request: what it knows behind ``index`` items, and what it found in this step.
 
     Between two steps a walk is a state, which nothing changes any more: the next step begins with a ``fork``.
@@ -50,10 +52,7 @@ class Walk(ABC):
 
     def fork(self) -> Self:
         """Go on from here in another walk. What a subclass changes in place, it copies; this one stays as it is."""
-        # One fork a step: a constructor with twenty fields would cost more than to judge a short message.
-        forked = object.__new__(type(self))
-        forked.__dict__ = {**self.__dict__, "found": []}
-        return forked
+        return structs.replace(self, found=[])
 
     @abstractmethod
     def judge_item(self, item: Any) -> None:  # noqa: ANN401  a subclass knows its items

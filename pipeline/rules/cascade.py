@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -103,8 +102,7 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True):
     content: str
 
 
-@dataclass(kw_only=True, eq=False)
-class Turns(Walk):
+class Turns(Walk, kw_only=True, eq=False):
     """The role and place of the last message, and what is wrong with the user's latest, if it stays that."""
 
     role: str = ""

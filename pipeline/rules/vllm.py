@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -161,8 +160,7 @@ _SHARED = _shared("hard", [openai.BAD_JSON, openai.NO_MESSAGES, openai.SHAPE, op
 CATALOGUE.rules.update({rule.id: rule for rule in _SHARED.values()})
 
 
-@dataclass(kw_only=True, eq=False)
-class Turns(Walk):
+class Turns(Walk, kw_only=True, eq=False):
     """Where the conversation stands.
 
     Attributes:
@@ -188,9 +186,7 @@ class Turns(Walk):
     asked_at: int = 0
 
     def fork(self) -> Self:
-        forked = super().fork()
-        forked.chat = self.chat.fork()
-        return forked
+        return replace(self, found=[], chat=self.chat.fork())
 
     def share(self) -> None:
         """Take over what the shared rules found; the server has some of them, under names of their own."""

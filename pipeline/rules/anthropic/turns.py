@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UNSET, field, structs
 
 from pipeline.rules._fold import Walk
 from pipeline.rules.anthropic import catalogue as rules
@@ -28,8 +27,7 @@ _RESULT_NAMES = {
 }
 
 
-@dataclass(kw_only=True, eq=False)
-class Turns(Walk):
+class Turns(Walk, kw_only=True, eq=False):
     """Where the order of roles, calls and results stands. The API merges neighbours of one role into one run.
 
     Attributes:
@@ -78,13 +76,16 @@ class Turns(Walk):
     calls_here: int = 0
 
     def fork(self) -> Self:
-        forked = super().fork()
-        forked.calls, forked.servers = dict(self.calls), dict(self.servers)
-        forked.answered = set(self.answered)
-        forked.new_ids = set()
-        # Of a run that is gone on with, nobody knows any more.
-        forked.thought = True
-        return forked
+        # Of a run that is gone on with, nobody knows whether it holds thinking.
+        return structs.replace(
+            self,
+            found=[],
+            calls=dict(self.calls),
+            servers=dict(self.servers),
+            answered=set(self.answered),
+            new_ids=set(),
+            thought=True,
+        )
 
     def path(self, at: int) -> str:
         return f"messages.{self.index}.content.{at}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Struct
@@ -34,8 +33,7 @@ _IMAGES: Final = ("png", "jpeg", "gif", "webp")
 _ROLES: Final = frozenset({"user", "assistant"})
 
 
-@dataclass(kw_only=True, eq=False)
-class Turns(Walk):
+class Turns(Walk, kw_only=True, eq=False):
     """Where the conversation stands. Neighbours of one role make a run.
 
     Attributes:

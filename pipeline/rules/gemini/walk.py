@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Struct
@@ -35,8 +34,7 @@ class Unsigned(Struct, frozen=True):
     position: int
 
 
-@dataclass(kw_only=True, eq=False)
-class Turns(Walk):
+class Turns(Walk, kw_only=True, eq=False):
     """Where the conversation stands.
 
     Attributes:

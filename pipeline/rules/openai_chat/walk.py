@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, field, structs
 
 from pipeline.rules._fold import Walk
 from pipeline.rules._json import Hole
@@ -20,8 +19,7 @@ from pipeline.rules.openai_chat.wire import Audio, Call, File, FunctionCall, Ima
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-@dataclass(kw_only=True, eq=False)
-class Turns(Walk):
+class Turns(Walk, kw_only=True, eq=False):
     """Where calls and their tool messages stand.
 
     Attributes:
@@ -43,9 +41,7 @@ class Turns(Walk):
     role: str = ""
 
     def fork(self) -> Self:
-        forked = super().fork()
-        forked.answered = set(self.answered)
-        return forked
+        return structs.replace(self, found=[], answered=set(self.answered))
 
     def judge_item(self, message: Message) -> None:
         content, role = message.content, message.role

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, field, structs
 
 from pipeline.rules._fold import Walk
 from pipeline.rules._openai import bracketed, legal_name, media_type, unsupported_image
@@ -55,8 +54,7 @@ _AUDIO_OR_VIDEO = re.compile(
 _OUTPUTS = frozenset(kind for kind, name in KINDS.items() if name.endswith("_output"))
 
 
-@dataclass(kw_only=True, eq=False)
-class Items(Walk):
+class Items(Walk, kw_only=True, eq=False):
     """Where calls, ids and reasoning stand.
 
     Attributes:
@@ -82,9 +80,7 @@ class Items(Walk):
     json_unsaid: bool = False
 
     def fork(self) -> Self:
-        forked = super().fork()
-        forked.open, forked.new_answered, forked.new_ids = dict(self.open), set(), set()
-        return forked
+        return structs.replace(self, found=[], open=dict(self.open), new_answered=set(), new_ids=set())
 
     def judge_items(self, items: Sequence[Item | None]) -> None:
         """Judge items; the ids of one step are remembered together."""
