@@ -41,7 +41,7 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     code: str = ""
 
 
-class Piece(Struct, omit_defaults=True):
+class Piece(Struct, omit_defaults=True, gc=False):
     """One block, where it came from (``turn`` is the input message's index), and what has happened to it so far.
 
     ``system`` marks the text of a system message that stands inside the history; ``whole`` a text that was the whole
@@ -81,7 +81,7 @@ class Piece(Struct, omit_defaults=True):
         return ".".join(self.path.split(".", 2)[:2])
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """One message of the repaired history.
 
     ``changed`` holds the input messages in it that lost a block or gave one away: what they say is no longer verbatim.
@@ -155,18 +155,17 @@ def message_of(turn: Turn) -> Message:
     return Message("assistant" if turn.role == "assistant" else "user", pieces, turn.id)
 
 
-class Book:
+class Book(Struct, gc=False):
     """The fixes of one stretch of work, and the ledger's entries of what did not survive it.
 
     ``observed`` are the codes of the mends that are not made: whoever asks to ``change`` a block for one gets it back
     as it came; who leaves blocks out, moves or adds them asks ``makes`` before.
     """
 
-    def __init__(self, target: str = "", observed: Collection[str] = ()) -> None:
-        self.target = target
-        self.observed = observed
-        self.fixes: list[Fix] = []
-        self.gone: list[LedgerEntry] = []
+    target: str = ""
+    observed: Collection[str] = ()
+    fixes: list[Fix] = []
+    gone: list[LedgerEntry] = []
 
     def makes(self, code: str) -> bool:
         """Whether a mend is made, and not only observed."""

@@ -37,7 +37,7 @@ class OpenEnd(Struct, frozen=True, gc=False):
     structure: Structure
 
 
-class Rendered(Struct, frozen=True):
+class Rendered(Struct, frozen=True, gc=False):
     """The open end of a history as messages, with the fixes and ledger entries that hold for this request only.
 
     ``final`` says that an assistant's turn stays the last one, for the model to go on with; ``refused`` that one is

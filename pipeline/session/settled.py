@@ -218,9 +218,11 @@ class SettledPart:
     def steady(self) -> int:
         """How many bytes, the prefix included, no later request will have otherwise."""
         upto = self._unmarked()
-        for at in range(self._measured, upto):
-            self._bytes += len(self.chunks[at]) + (len(self.dialect.separator) if at else 0)
-        self._measured = upto
+        if upto > self._measured:
+            new = self.chunks[self._measured : upto]
+            separators = len(new) if self._measured else len(new) - 1
+            self._bytes += sum(map(len, new)) + separators * len(self.dialect.separator)
+            self._measured = upto
         return self._bytes
 
     def digest(self, settled: int, rest: Iterable[bytes], lit: Sequence[Mark], suffix: bytes) -> str | None:
@@ -228,15 +230,11 @@ class SettledPart:
         self._advance()
         if settled != len(self.chunks):
             return None
+        tail = self.chunks[self._hashed :]
+        for mark in lit:
+            tail[mark.at - self._hashed] = mark.data
         total = self._hash.copy()
-        marked = {mark.at: mark.data for mark in lit}
-        tail = [marked.get(at, self.chunks[at]) for at in range(self._hashed, settled)]
-        separator = self.dialect.separator
-        for at, data in enumerate([*tail, *rest], start=self._hashed):
-            if at:
-                total.update(separator)
-            total.update(data)
-        total.update(suffix)
+        total.update(self._behind_hashed([*tail, *rest]) + suffix)
         return total.hexdigest()
 
     # State.
@@ -310,11 +308,13 @@ class SettledPart:
     def _advance(self) -> None:
         """Hash the chunks that no later request will have otherwise."""
         upto = self._unmarked()
-        for at in range(self._hashed, upto):
-            if at:
-                self._hash.update(self.dialect.separator)
-            self._hash.update(self.chunks[at])
-        self._hashed = upto
+        if upto > self._hashed:
+            self._hash.update(self._behind_hashed(self.chunks[self._hashed : upto]))
+            self._hashed = upto
+
+    def _behind_hashed(self, parts: list[bytes]) -> bytes:
+        """Parts of a body as they stand behind what is hashed: in one piece, as each update costs as much as a few."""
+        return self.dialect.separator.join([b"", *parts] if self._hashed and parts else parts)
 
     def _unmarked(self) -> int:
         """How many chunks stand before the first breakpoint that may yet be taken off."""

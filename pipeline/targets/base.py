@@ -117,7 +117,7 @@ def stub_for(message: Message, book: Book) -> Piece:
     return Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
 
 
-class Encoded(Struct, frozen=True, kw_only=True):
+class Encoded(Struct, frozen=True, kw_only=True, gc=False):
     """One message in the target's bytes.
 
     ``data`` has no cache breakpoints; ``marked`` is the same with them, ``marks`` their number. ``state`` is what the
@@ -133,7 +133,7 @@ class Encoded(Struct, frozen=True, kw_only=True):
     marks: int = 0
 
 
-class Ending(Struct, frozen=True, kw_only=True):
+class Ending(Struct, frozen=True, kw_only=True, gc=False):
     """The open end of a request.
 
     ``prefix`` replaces the dialect's own where the body takes another shape; nothing of such a body is a prefix of

@@ -67,15 +67,14 @@ class OpenAIDialect(ListDialect):
     system: list[dict[str, Any]]
     state: Any
 
-    def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the API's own
+    def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401, ARG002  the API's own; its bodies do not depend on it
         """The open messages; those of the system stay where there is nothing else."""
-        ending = super().encode_ending(messages, state, settled, final=final)
-        parts = list(ending.parts)
+        parts = self.encode_open(messages, state, final=final)
         state = parts[-1].state if parts else state
         if not state.count and self.system:
             state = structs.replace(self.state, count=len(self.system))
             parts.append(Encoded(data=b",".join(map(encode, self.system)), state=state))
-        return structs.replace(ending, parts=parts, last=state.count - 1)
+        return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
 
 class OpenAIFitting(Fitting):
@@ -151,16 +150,15 @@ class OpenAIFitting(Fitting):
     def result(self, piece: Piece, result: ToolResult) -> Piece:
         """A result with the id that its call has, and words for an error; as text where there are no results."""
         fitted = super().result(piece, result)
-        content = fitted.block.content if isinstance(fitted.block, ToolResult) else UNSET
-        blocks = [Text(text=content)] if isinstance(content, str) else list(content or ())
+        content: str | Sequence[Block] | UnsetType = UNSET
+        if isinstance(fitted.block, ToolResult):
+            content = fitted.block.content
         if result.is_error and result.content != INTERRUPTED:
-            first = blocks[0] if blocks and isinstance(blocks[0], Text) else None
-            error = Text(text=f"{ERROR} {first.text}".rstrip() if first else ERROR)
-            content = blocks = [error, *(blocks[1:] if first else blocks)]
+            content = _as_error(content)
         # What a fix says was there before is the result as it came.
         piece = fitted if fitted.block is result else structs.replace(fitted, block=result)
         if self._voice.plain:
-            texts = [block.text for block in blocks if isinstance(block, Text)]
+            texts = [block.text for block in _as_blocks(content) if isinstance(block, Text)]
             failed = bool(texts) and texts[0].startswith(ERROR)
             words = "\n".join(texts if failed else [RESULT, *texts])
             return self.book.change("calls_as_text", piece, Text(text=words))
@@ -171,6 +169,18 @@ class OpenAIFitting(Fitting):
         elif content == result.content:
             return piece
         return structs.replace(piece, block=structs.replace(result, tool_use_id=call_id, content=content))
+
+
+def _as_error(content: str | Sequence[Block] | UnsetType) -> list[Block]:
+    """A failed call's content: its first text begins with the word for it."""
+    blocks = _as_blocks(content)
+    first = blocks[0] if blocks and isinstance(blocks[0], Text) else None
+    error = Text(text=f"{ERROR} {first.text}".rstrip() if first else ERROR)
+    return [error, *(blocks[1:] if first else blocks)]
+
+
+def _as_blocks(content: str | Sequence[Block] | UnsetType) -> list[Block]:
+    return [Text(text=content)] if isinstance(content, str) else list(content or ())
 
 
 def result_content(result: ToolResult, parts: Parts) -> str | list[Any]:

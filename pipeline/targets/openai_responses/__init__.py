@@ -159,24 +159,26 @@ class ResponsesProgress(Struct, frozen=True, array_like=True):
     ids: list[str] = []
 
 
-class _Items:
-    """The items of one message, each with the places of its pieces; ``first`` says how many stand before them."""
+class _Items(Struct, gc=False):
+    """The items of one message, each with the places of its pieces.
 
-    def __init__(self, state: ResponsesProgress, first: int, book: Book) -> None:
-        self.book = book
-        self.asked = dict(state.asked)
-        self.items: list[Any] = []
-        self.rows: list[Row] = []
-        # Whether the reasoning that led to what comes now has gone.
-        self.lost = False
-        self._said: list[Piece] = []
-        self._said_stays = True
-        self._count = state.count + first
-        self._ids = list(state.ids)
+    ``asked`` and ``ids`` are those of ``ResponsesProgress``, ``count`` says how many items stand before; ``said`` is
+    what the next one says, which ``said_stays`` as it came. ``lost``: the reasoning that led to what comes now is gone.
+    """
+
+    book: Book
+    asked: dict[str, str]
+    ids: list[str]
+    count: int
+    items: list[Any] = []
+    rows: list[Row] = []
+    said: list[Piece] = []
+    said_stays: bool = True
+    lost: bool = False
 
     @property
     def place(self) -> str:
-        return f"input.{self._count + len(self.items)}"
+        return f"input.{self.count + len(self.items)}"
 
     def put(self, item: Any, *rows: Row) -> None:  # noqa: ANN401  an item, ready to encode
         self.items.append(item)
@@ -187,40 +189,40 @@ class _Items:
         if "id" not in item or item["type"] in {"mcp_approval_request", "local_shell_call_output"}:
             return piece
         name = msgspec.json.decode(item["id"], type=str)
-        if (stays and fits_prefix(item) and name not in self._ids) or not self.book.makes("item_id_dropped"):
-            self._ids.append(name)
+        if (stays and fits_prefix(item) and name not in self.ids) or not self.book.makes("item_id_dropped"):
+            self.ids.append(name)
             return piece
         del item["id"]
         return self.book.change("item_id_dropped", piece, detail=name)
 
     def say(self, piece: Piece) -> None:
         """Say a text of the assistant's; an item of the provider's own stays one."""
-        if self._said and self._said[0].turn != piece.turn:
-            own = not (self._said[0].own is piece.own is UNSET)
+        if self.said and self.said[0].turn != piece.turn:
+            own = not (self.said[0].own is piece.own is UNSET)
             # An item has one id: what came as two items stays two. A text that says nothing stands beside no other.
-            if own or is_blank(piece) or is_blank(self._said[-1]):
+            if own or is_blank(piece) or is_blank(self.said[-1]):
                 self.put_said()
-        if not self._said:
-            self._said_stays = not self.lost
-        self._said.append(piece)
+        if not self.said:
+            self.said_stays = not self.lost
+        self.said.append(piece)
 
     def put_said(self) -> None:
         """Write what was said: one text is a string; several, a refusal, or what has an id or its own are parts."""
-        if not self._said:
+        if not self.said:
             return
-        texts = [piece.block for piece in self._said if isinstance(piece.block, Text)]
-        item = message_item("assistant", texts[0].text, own_members(self._said[0].own))
-        self._said[0] = self.with_id(item, self._said[0], stays=self._said_stays)
+        texts = [piece.block for piece in self.said if isinstance(piece.block, Text)]
+        item = message_item("assistant", texts[0].text, own_members(self.said[0].own))
+        self.said[0] = self.with_id(item, self.said[0], stays=self.said_stays)
         is_string = len(texts) == 1 and not (texts[0].refusal or "id" in item or own_members(texts[0].own))
         if not is_string:
             item["content"] = [output_part(text) for text in texts]
         place = f"{self.place}.content"
-        rows = [row(piece, place if is_string else f"{place}.{at}") for at, piece in enumerate(self._said)]
+        rows = [row(piece, place if is_string else f"{place}.{at}") for at, piece in enumerate(self.said)]
         self.put(item, *rows)
-        self._said = []
+        self.said = []
 
     def after(self) -> ResponsesProgress:
-        return ResponsesProgress(self._count + len(self.items), self.asked, self._ids[-_REMEMBERED:])
+        return ResponsesProgress(self.count + len(self.items), self.asked, self.ids[-_REMEMBERED:])
 
 
 class ResponsesDialect(OpenAIDialect):
@@ -248,15 +250,20 @@ class ResponsesDialect(OpenAIDialect):
 
     def encode_message(self, message: Message, state: ResponsesProgress, *, final: bool) -> Encoded:  # noqa: ARG002  the API goes on with an answer as with anything else
         first = [] if state.count else self.system
-        written = _Items(state, len(first), Book(NAME, self._voice.observed))
-        message = in_common_words(message, written.book)
-        {"assistant": self._assistant, "system": self._system_row, "user": self._user}[message.role](message, written)
+        book = Book(NAME, self._voice.observed)
+        written = _Items(book, dict(state.asked), list(state.ids), state.count + len(first))
+        message = in_common_words(message, book)
+        if message.role == "assistant":
+            self._assistant(message, written)
+        elif message.role == "user":
+            self._user(message, written)
+        else:
+            self._system_row(message, written)
         if not written.items and any(piece.code != STRIPPED for piece in message.pieces):
-            stub = stub_for(message, written.book)
+            stub = stub_for(message, book)
             role = "assistant" if message.role == "assistant" else "user"
             written.put(message_item(role, STUB, {}), row(stub, f"{written.place}.content"))
         data = b",".join(map(encode, [*first, *written.items]))
-        book = written.book
         return Encoded(data=data, state=written.after(), rows=written.rows, fixes=book.fixes, gone=book.gone)
 
     def _system_row(self, message: Message, written: _Items) -> None:
