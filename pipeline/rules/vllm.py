@@ -266,7 +266,8 @@ class Turns(Walk, kw_only=True, eq=False):
             if isinstance(call, FunctionCall):
                 if "<|" in call.function.name:
                     self.refuse(CONTROL, f"{path}.{at}.function.name")
-                if not is_object(call.function.arguments):
+                # Not read where it makes no difference.
+                if self.family.any_arguments is not True and not is_object(call.function.arguments):
                     self.refuse(ARGUMENTS, f"{path}.{at}.function.arguments")
 
 

@@ -40,6 +40,7 @@ class Body:
         self.lit = settled.lit(ending)
         self._chunks = len(settled.chunks)
         self._prefix = settled.dialect.prefix if ending.prefix is None else ending.prefix
+        self._sha256 = ""
 
     @property
     def ends(self) -> tuple[bytes, bytes]:
@@ -60,13 +61,16 @@ class Body:
         """All of it. Joined on first access."""
         return _joined(self._prefix, self._settled.dialect.separator, self.parts, self._ending.suffix)
 
-    @cached_property
+    @property
     def sha256(self) -> str:
         """The digest of all of it, in hex; without joining it, where the session has not moved on."""
-        found = None
-        if self._ending.prefix is None:
-            found = self._settled.digest(self._chunks, self.open_data, self.lit, self._ending.suffix)
-        return found or hashlib.sha256(self.whole).hexdigest()
+        # Asked of every request, and a cached property takes a lock.
+        if not self._sha256:
+            found = None
+            if self._ending.prefix is None:
+                found = self._settled.digest(self._chunks, self.open_data, self.lit, self._ending.suffix)
+            self._sha256 = found or hashlib.sha256(self.whole).hexdigest()
+        return self._sha256
 
 
 # Made with each request, and nothing that it holds knows of it, so the garbage collector need not look (gc=False).

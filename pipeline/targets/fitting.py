@@ -108,7 +108,8 @@ class Fitting(ABC):
             self.media = []
 
     def fit_piece(self, piece: Piece) -> Piece | None:
-        piece = self.bared(piece)
+        if not is_bare(piece):
+            piece = self.bared(piece)
         match piece.block:
             case Text() as text:
                 return self.text(piece, text)
@@ -173,6 +174,19 @@ class Fitting(ABC):
         """Record that a part of a result is gone from it; the result itself stays."""
         self.book.change(code, piece, detail=detail)
         return touched(piece, code)
+
+
+def is_bare(piece: Piece) -> bool:
+    """Whether a piece has nothing that a provider may lack a field for, as most have not; the parts of a result too."""
+    block: Any = piece.block  # looked at by its class, for speed
+    kind = type(block)
+    if kind is Unknown or not (piece.own is block.own is block.cache_control is UNSET):
+        return False
+    if kind is Text:
+        return block.citations is UNSET and not block.refusal
+    if kind is ToolResult:
+        return type(block.content) is not list
+    return kind is not ToolUse or block.caller is UNSET
 
 
 def bare(

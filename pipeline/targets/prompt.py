@@ -17,7 +17,7 @@ from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
 from pipeline.targets.base import Encoded, Ending, Setting, row, stub_for
-from pipeline.targets.fitting import in_common_words, system_rows, without_own_inside
+from pipeline.targets.fitting import in_common_words, is_bare, system_rows, without_own_inside
 from pipeline.text.flatten import (
     BETWEEN,
     CURRENT,
@@ -177,7 +177,7 @@ def _shown(message: Message, book: Book) -> Message:
         elif isinstance(block, Unknown):
             book.drop_unknown(piece)
         else:
-            pieces.append(uncited(without_own_inside(piece, book), book))
+            pieces.append(piece if is_bare(piece) else uncited(without_own_inside(piece, book), book))
     return with_pieces(message, pieces)
 
 

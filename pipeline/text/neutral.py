@@ -25,6 +25,8 @@ from pipeline.text.jsontext import spaced
 
 BREAK: Final = "\N{ZERO WIDTH SPACE}"
 CODE: Final = "words_neutralised"
+# Flags that are no plain numbers take longer to compare than a text to search.
+_ANY_CASE: Final = int(re.IGNORECASE)
 
 
 class Words(Struct, frozen=True):
@@ -88,7 +90,7 @@ class Guard:
         """The text with what acts broken, and how many characters that took."""
         count = 0
         for words in self._breaks:
-            if words.sign in (text.lower() if words.pattern.flags & re.IGNORECASE else text):
+            if words.sign in (text.lower() if words.pattern.flags & _ANY_CASE else text):
                 text, more = words.pattern.subn(words.broken, text)
                 count += more
         if self._may_begin_like_ours(text):

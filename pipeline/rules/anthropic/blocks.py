@@ -64,7 +64,8 @@ class Messages(Turns):
     def judge_items(self, items: Sequence[Message | None]) -> None:
         """Judge messages; the ids of one step are remembered together."""
         super().judge_items(items)
-        self.ids, self.new_ids = self.ids.plus(self.new_ids), set()
+        if self.new_ids:
+            self.ids, self.new_ids = self.ids.plus(self.new_ids), set()
 
     def judge_item(self, message: Message) -> None:
         index, content = self.index, message.content

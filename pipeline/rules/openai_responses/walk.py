@@ -85,8 +85,10 @@ class Items(Walk, kw_only=True, eq=False):
     def judge_items(self, items: Sequence[Item | None]) -> None:
         """Judge items; the ids of one step are remembered together."""
         super().judge_items(items)
-        self.answered, self.new_answered = self.answered.plus(self.new_answered), set()
-        self.ids, self.new_ids = self.ids.plus(self.new_ids), set()
+        if self.new_answered:
+            self.answered, self.new_answered = self.answered.plus(self.new_answered), set()
+        if self.new_ids:
+            self.ids, self.new_ids = self.ids.plus(self.new_ids), set()
 
     def judge_item(self, item: Item) -> None:
         kind = item.__class__

@@ -51,12 +51,13 @@ def unfit_reasoning(message: Message, model: str | None) -> dict[int, str]:
     unfit: dict[int, str] = {}
     for at, piece in enumerate(message.pieces):
         block = piece.block
-        if isinstance(block, RedactedThinking) or (
-            isinstance(block, Thinking) and not is_issued_by(block, {NAME}, model)
-        ):
+        if isinstance(block, RedactedThinking):
             unfit[at] = "thinking_foreign"
-        elif isinstance(block, Thinking) and not (block.signature or block.thinking.strip()):
-            unfit[at] = "thinking_empty"
+        elif isinstance(block, Thinking):
+            if not is_issued_by(block, {NAME}, model):
+                unfit[at] = "thinking_foreign"
+            elif not (block.signature or block.thinking.strip()):
+                unfit[at] = "thinking_empty"
     return unfit
 
 
