@@ -23,10 +23,10 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
 from pipeline.errors import InputError
-from pipeline.history.readers.anthropic import PARTS, mend_block, read_content
+from pipeline.history.readers.anthropic import CONTENT
+from pipeline.history.readers.declared import Placed
 from pipeline.history.readers.fields import Fields, Notes
 from pipeline.history.readers.rawjson import check_nesting
-from pipeline.history.readers.typed import Placed
 from pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
 
 _SYNTHETIC: Final = "<synthetic>"
@@ -310,8 +310,7 @@ class _Conversation:
             notes = self._notes.attempt()
             content = Raw(b"null") if line.message is None else line.message.content
             message = Fields(content, f"lines.{line.number}.message", notes, members={"content": content})
-            placed = read_content(message, "content", mend_block, PARTS)
-            signed = [(_signed(block, line.model), path) for block, path in placed]
+            signed = [(_signed(block, line.model), path) for block, path in CONTENT.read(message, "content")]
             self._read_lines[line.number] = (signed, notes)
         return self._read_lines[line.number][0]
 

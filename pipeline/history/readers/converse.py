@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.native import as_json
-from pipeline.history.readers.anthropic import INNER, Inner, mend_block, read_content, string_turn
-from pipeline.history.readers.fields import Fields, Notes, Taker, as_list, as_string, block_reader, inside, reader_of
+from pipeline.history.readers.anthropic import READERS, string_turn
+from pipeline.history.readers.declared import (
+    INNER,
+    ContentReader,
+    Inner,
+    Placed,
+    Taker,
+    block_or_none,
+    block_reader,
+    placed_turn,
+    reader_of,
+    typed_reader,
+)
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
 from pipeline.history.readers.inputs import is_incomplete, read_input
 from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.history.readers.typed import Placed, StrictParts, StrictReader, decoded, is_harmless
+from pipeline.history.readers.typed import StrictReader, decoded, is_harmless
 from pipeline.model import (
     Block,
     Document,
@@ -30,24 +42,6 @@ from pipeline.model import (
 )
 
 ISSUER: Final = Issuer(provider="bedrock-converse")
-
-BLOCK_KEYS: Final = frozenset(
-    {
-        "text",
-        "image",
-        "document",
-        "video",
-        "audio",
-        "toolUse",
-        "toolResult",
-        "guardContent",
-        "cachePoint",
-        "reasoningContent",
-        "citationsContent",
-        "searchResult",
-    }
-)
-"""The members of Converse's content block union."""
 
 _TEXT_TYPES: Final = {"txt": "text/plain", "md": "text/markdown", "csv": "text/csv", "html": "text/html"}
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
@@ -131,6 +125,9 @@ class _Member(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", g
     guard_content: Raw | UnsetType = UNSET
     citations_content: Raw | UnsetType = UNSET
     search_result: Raw | UnsetType = UNSET
+
+
+BLOCK_KEYS: Final = frozenset(_Member.__struct_encode_fields__)
 
 
 class _Message(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -264,10 +261,6 @@ def _rare_block(member: _Member | _Part, document: _Document | None = None) -> B
 
 _DOCUMENT: Final = msgspec.json.Decoder(_Document)
 _DOCUMENTS: Final = msgspec.json.Decoder(tuple[_Document, ...])
-_MEMBERS: Final[StrictParts[_Member]] = StrictParts(
-    _Member,
-    lambda member, path: None if (block := _block(member)) is None else [(block, path)],
-)
 STRICT: Final = StrictReader(
     "bedrock-converse",
     _Message,
@@ -277,17 +270,18 @@ STRICT: Final = StrictReader(
 )
 
 
-def read(fields: Fields) -> list[Placed]:
-    """The blocks of one message."""
-    return read_content(fields, "content", read_member, _MEMBERS)
+def mend(fields: Fields, index: int) -> Turn:
+    """The turn of a message in which something is to be mended."""
+    message: Any = _read_message(fields)
+    return placed_turn(message.role, message.content, index)
 
 
-def read_member(fields: Fields) -> list[Placed]:
+def _mended(fields: Fields) -> list[Placed]:
     """One content block. One that has several members, as a union must not, is read as one block for each."""
     path = fields.path
     members = [key for key in fields.names() if key in BLOCK_KEYS]
     if "type" in fields:
-        return mend_block(fields)
+        return _mend_typed(fields)
     if not members:
         # A member that is not known yet is the service's own.
         return [(Unknown(kind="", raw=Raw(fields.whole)), path)]
@@ -295,32 +289,22 @@ def read_member(fields: Fields) -> list[Placed]:
     for key in members:
         member = fields.take(key)
         if member is not None:
-            placed.append((_mended(key, member, path, fields.notes), path))
+            placed.append((_mended_member(key, member, path, fields.notes), path))
     fields.drop_rest()
     return placed
 
 
-def _mended(key: str, value: Raw, path: str, notes: Notes) -> Block:
+def _mended_member(key: str, value: Raw, path: str, notes: Notes) -> Block:
     """The block of one member; what the canonical form has no place for is kept whole."""
     if key == "text":
         return Text(text=as_string(value, f"{path}.text"))
+    block: Block | None = None
     if key in _READERS and starts_with(value, b"{"):
-        fields = Fields(value, f"{path}.{key}", notes.attempt())
+        fields = Fields(value, f"{path}.{key}", notes)
         # A call or a result with a type of its own is a server's, and none of ours.
         is_servers = key.startswith("tool") and "type" in fields
-        block = None if is_servers else _READERS[key](fields)
-        if block is not None:
-            fields.drop_rest()
-            notes.fixes += fields.notes.fixes
-            return block
-    return _whole(key, value)
-
-
-def _source(fields: Fields, name: str) -> _Source | None:
-    """Bytes; an object in S3 has no canonical form."""
-    source = fields.take_object(name)
-    data = None if source is None or source.names() != ["bytes"] else _bytes(source, "bytes")
-    return None if data is None else _Source(data)
+        block = None if is_servers else block_or_none(fields, _READERS[key])
+    return block or _whole(key, value)
 
 
 def _bytes(fields: Fields, key: str) -> str | None:
@@ -350,24 +334,23 @@ def _part(value: Raw, path: str, notes: Notes) -> list[Inner]:
     if structured is not None:
         fields.drop_rest()
         return [_structured(structured)]
-    read = read_member(fields)
-    return [block if isinstance(block, INNER) else Unknown(kind="", raw=value) for block, _ in read]
+    return [block if isinstance(block, INNER) else Unknown(kind="", raw=value) for block, _ in _mended(fields)]
 
 
 _SPECIAL: Final[dict[str, Taker]] = {
     "input": lambda fields, name: read_input(fields.take(name), fields.at(name), fields.notes)[0],
-    "source": _source,
+    "bytes": _bytes,
     "redacted_content": _bytes,
-    "reasoning_text": inside(reader_of(_ReasoningText)),
-    "content": _parts,
 }
 _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
-    key: block_reader(kind, block_of, _SPECIAL)
-    for key, kind, block_of in (
-        ("image", _Image, _image),
-        ("document", _Document, _document),
-        ("toolUse", _ToolUse, _use),
-        ("toolResult", _ToolResult, _result),
-        ("reasoningContent", _Reasoning, _thought),
-    )
+    "image": block_reader(_Image, _image, _SPECIAL),
+    "document": block_reader(_Document, _document, _SPECIAL),
+    "toolUse": block_reader(_ToolUse, _use, _SPECIAL),
+    "toolResult": block_reader(_ToolResult, _result, _SPECIAL | {"content": _parts}),
+    "reasoningContent": block_reader(_Reasoning, _thought, _SPECIAL),
 }
+_mend_typed: Final = typed_reader(READERS)
+_CONTENT: Final = ContentReader[_Member](
+    _Member, lambda member, path: None if (block := _block(member)) is None else [(block, path)], _mended
+)
+_read_message: Final = reader_of(_Message, {"role": Fields.take_string, "content": _CONTENT.read}, ("id",))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar, get_args
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, structs
 
 from pipeline import fixes
 from pipeline.errors import InputError
 from pipeline.history.pieces import block_path, is_whole, tool_id
 from pipeline.history.readers.rawjson import kind_of, starts_with, wrong_type
-from pipeline.model import Block, Turn
+from pipeline.model import Turn
 
 
 class Notes:
@@ -80,7 +79,6 @@ def _call_at(path: str, called: dict[str, str]) -> str:
 
 
 _T = TypeVar("_T")
-_S = TypeVar("_S", bound=Struct)
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LIST: Final = msgspec.json.Decoder(list[Raw])
@@ -170,6 +168,10 @@ class Fields:
     def at(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
+    def keys(self) -> KeysView[str]:
+        """The keys that are still there, as a view: it changes with them."""
+        return self._rest.keys()
+
     def names(self) -> list[str]:
         """The keys that are still there and not null, in their order."""
         return [key for key in self._rest if key in self]
@@ -243,82 +245,3 @@ class Fields:
         """Record every key that nobody took."""
         self.notes.drop_members(self._rest, self.path)
         self._rest.clear()
-
-
-Taker: TypeAlias = Callable[[Fields, str], object]
-"""Takes the member of a name; None where it is not there."""
-
-
-def reader_of(
-    kind: type[_S], special: Mapping[str, Taker] = MappingProxyType({}), without: Collection[str] = ()
-) -> Callable[[Fields], _S | None]:
-    """What makes a struct of fields, member by member as it is declared; None where one that has to be is missing.
-
-    A member is known by its name in JSON and by its name in the struct. A text that is missing is empty.
-
-    Args:
-        kind: the struct.
-        special: how members of these names are taken.
-        without: the members that are not read.
-    """
-    members = [
-        (field.name, field.encode_name, special.get(field.name) or _taker(field.type), field.required)
-        for field in structs.fields(kind)
-        if field.name not in without
-    ]
-
-    def read_one(fields: Fields) -> _S | None:
-        found: dict[str, Any] = {}
-        for name, written, taken, required in members:
-            value = taken(fields, written if written in fields else name)
-            if value is not None:
-                found[name] = value
-            elif required:
-                return None
-        return kind(**found)
-
-    return read_one
-
-
-def inside(read_one: Callable[[Fields], object]) -> Taker:
-    """How an object is taken by its reader; what that leaves is dropped."""
-
-    def taken(fields: Fields, name: str) -> object:
-        inner = fields.take_object(name)
-        found = None if inner is None else read_one(inner)
-        if inner is not None:
-            inner.drop_rest()
-        return found
-
-    return taken
-
-
-def block_reader(
-    kind: type[Struct], block_of: Callable[[Any], Block | None], special: Mapping[str, Taker] = MappingProxyType({})
-) -> Callable[[Fields], Block | None]:
-    """What makes a block of fields: the struct that is declared for it, and of that the block."""
-    read_one = reader_of(kind, special)
-    return lambda fields: None if (made := read_one(fields)) is None else block_of(made)
-
-
-def tag_of(kind: type[Struct]) -> str:
-    return str(kind.__struct_config__.tag)
-
-
-def _taker(declared: Any) -> Taker:  # noqa: ANN401  a type, or a union of types
-    """How a member is taken that is declared so; one that may be an object stays where it is if it is none."""
-    kinds = get_args(declared) or (declared,)
-    nested = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Struct)), None)
-    if nested is None:
-        if declared is str:
-            return Fields.take_text
-        return Fields.take_string if str in kinds else Fields.take_flag if bool in kinds else Fields.take
-    take_nested = inside(reader_of(nested))
-
-    def taken(fields: Fields, name: str) -> object:
-        value = fields.peek(name)
-        if value is None or not starts_with(value, b"{"):
-            return fields.take_string(name) if value is not None and str in kinds and starts_with(value, b'"') else None
-        return take_nested(fields, name)
-
-    return taken

@@ -17,20 +17,19 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.ids import made_id
 from pipeline.history.native import as_json
-from pipeline.history.readers.anthropic import INNER, Inner, is_flat, read_content
-from pipeline.history.readers.fields import (
-    Fields,
-    Notes,
-    as_list,
-    as_object,
-    as_string,
-    as_strings,
+from pipeline.history.readers.anthropic import is_flat
+from pipeline.history.readers.declared import (
+    INNER,
+    ContentReader,
+    Inner,
+    Placed,
+    placed_turn,
     reader_of,
-    unknown_role,
 )
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, as_strings, unknown_role
 from pipeline.history.readers.inputs import EMPTY_OBJECT, read_input
 from pipeline.history.readers.rawjson import compact, starts_with
-from pipeline.history.readers.typed import Placed, StrictParts, StrictReader
+from pipeline.history.readers.typed import StrictReader
 from pipeline.model import Block, Document, Image, Issuer, Role, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 
 ISSUER: Final = Issuer(provider="gemini")
@@ -50,15 +49,15 @@ _SNAKE: Final = re.compile(rb'"\w*_\w*"\s*:')
 _MEMBERS: Final = {spelt: name for name in _NAMES.split() for spelt in (name, re.sub("([A-Z])", r"_\1", name).lower())}
 
 
-def read(fields: Fields, index: int) -> Turn:
+def mend(fields: Fields, index: int) -> Turn:
+    """The turn of a content in which something is to be mended."""
     name = fields.take_string("role") or "user"
     role = _ROLES.get(name)
     if role is None:
         raise unknown_role(name, fields.at("role"), "user, model or function")
     parts = Parts()
-    placed = read_content(fields, "parts", parts.read, StrictParts(_Part, parts.healthy))
-    blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
-    return Turn(role=role, blocks=blocks, index=index, paths=paths, root="contents", ids_made=parts.ids_made)
+    placed = ContentReader[_Part](_Part, parts.healthy, parts.read).read(fields, "parts")
+    return placed_turn(role, placed, index, "contents", ids_made=parts.ids_made)
 
 
 class _Call(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -118,8 +117,7 @@ def _turn_of(content: _Content, index: int) -> Turn | None:
         placed += read
     if role is None:
         return None
-    blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
-    return Turn(role=role, blocks=blocks, index=index, paths=paths, root="contents", ids_made=parts.ids_made)
+    return placed_turn(role, placed, index, "contents", ids_made=parts.ids_made)
 
 
 STRICT: Final = StrictReader(

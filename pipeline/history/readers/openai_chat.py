@@ -9,28 +9,27 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.native import CHAT, as_json
-from pipeline.history.readers.anthropic import read_content, result_content
-from pipeline.history.readers.fields import Fields, Taker, as_list, as_string, inside, reader_of
+from pipeline.history.readers.declared import ContentReader, Placed, Taker, reader_of
+from pipeline.history.readers.fields import Fields, as_list, as_string
 from pipeline.history.readers.inputs import EMPTY_OBJECT, arguments_of, derived_id, inputs_of, is_incomplete
 from pipeline.history.readers.parts import (
-    CHAT_PARTS,
+    CHAT_CONTENT,
     ISSUER,
     ChatPart,
     blocks_of,
     has_parts,
     inner_of,
     own_of,
-    read_part,
     unless,
 )
 from pipeline.history.readers.rawjson import starts_with
-from pipeline.history.readers.typed import Placed, StrictParts, StrictReader, is_harmless
+from pipeline.history.readers.typed import StrictReader, is_harmless
 from pipeline.model import Own, Role, Text, Thinking, ToolResult, ToolUse, Turn
 
 _ASSISTANT: Final = Raw(b'"assistant"')
-_NAMELESS: Final = Raw(b'""')
-_FUNCTION: Final = Raw(b'"function"')
-_TOOL: Final = Raw(b'"tool"')
+_RESULTS: Final = (Raw(b'"tool"'), Raw(b'"function"'))
+_NO_IDS: Final = ("",)
+_ROLES: Final[dict[str, Role]] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 
 MESSAGE_KEYS: Final = frozenset(
     {
@@ -72,17 +71,26 @@ class _Call(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fa
 
 
 class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """A message. ``name`` says for a tool's row what its call says already."""
+    """A message. ``name`` says for a tool's row what its call says already.
 
-    role: Literal["user", "assistant", "system", "developer", "tool"]
+    Attributes:
+        function_call: the one call of the time before there were several.
+        tool_call_ids: the one call that a row answers, as SWE-agent lists it.
+        tool_name: as Ollama has the name for a tool's row.
+    """
+
+    role: Literal["user", "assistant", "system", "developer", "tool", "function"]
     id: str | None = None
     tool_calls: tuple[_Call, ...] | None = None
+    function_call: _Call | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     content: str | tuple[ChatPart, ...] | None = None
     refusal: str | None = None
     name: str | None = None
+    tool_name: str | None = None
     tool_call_id: str | None = None
+    tool_call_ids: tuple[str, ...] | None = None
     is_error: bool | UnsetType = UNSET
     annotations: Raw | UnsetType = UNSET
     audio: Raw | UnsetType = UNSET
@@ -90,25 +98,26 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fal
 
 
 def _turn_of(row: _Row, index: int) -> Turn | None:
-    if row.role == "tool":
+    if row.role in ("tool", "function"):
         return _result_turn(row, index)
     place = f"messages.{index}"
-    role: Role = "system" if row.role == "developer" else row.role
     is_plain = row.name is row.tool_call_id is None and row.tool_calls is None and row.role != "developer"
     is_plain = is_plain and row.reasoning_content is row.reasoning is row.refusal is None
     is_usual = row.audio is row.prefix is row.is_error is UNSET
     if is_plain and is_usual and row.annotations is UNSET and type(row.content) is str:
-        return Turn(role=role, blocks=(Text(text=row.content),), index=index, id=row.id, paths=(f"{place}.content",))
-    is_spoken = role == "assistant" or not (row.tool_calls or row.annotations is not UNSET)
-    if not (is_usual and is_spoken) or row.tool_call_id is not None:
+        blocks, paths = (Text(text=row.content),), (f"{place}.content",)
+        return Turn(role=_ROLES[row.role], blocks=blocks, index=index, id=row.id, paths=paths)
+    is_spoken = row.role == "assistant" or not (row.tool_calls or row.annotations is not UNSET)
+    is_no_result = row.tool_call_id is row.tool_name is None and row.tool_call_ids is None
+    if not (is_usual and is_spoken and is_no_result) or row.function_call is not None:
         return None
-    return _whole_turn(row, role, place, index)
+    return _whole_turn(row, place, index)
 
 
-def _whole_turn(row: _Row, role: Role, place: str, index: int) -> Turn | None:
+def _whole_turn(row: _Row, place: str, index: int) -> Turn | None:
     """A message that is no result as a turn; lists in it are of blocks with their places, made by mending."""
     content: Any = row.content
-    calls: Any = row.tool_calls
+    calls: Any = row.tool_calls if row.function_call is None else [*(row.tool_calls or ()), row.function_call]
     empty = content if calls and not content else None
     own: Own | UnsetType = UNSET
     is_bare = row.name is empty is None and row.annotations is row.audio is row.prefix is UNSET
@@ -130,7 +139,7 @@ def _whole_turn(row: _Row, role: Role, place: str, index: int) -> Turn | None:
         if said is None:
             return None
         if not (calls or placed or row.refusal):
-            return Turn(role=role, blocks=tuple(said), index=index, id=row.id, own=own)
+            return Turn(role=_ROLES[row.role], blocks=tuple(said), index=index, id=row.id, own=own)
         placed += [(block, f"{place}.content.{at}") for at, block in enumerate(said)]
     elif type(content) is list:
         placed += content
@@ -144,7 +153,7 @@ def _whole_turn(row: _Row, role: Role, place: str, index: int) -> Turn | None:
             return None
         placed += uses
     blocks, paths = zip(*placed, strict=True) if placed else ((), None)
-    return Turn(role=role, blocks=blocks, index=index, id=row.id, paths=paths, own=own)
+    return Turn(role=_ROLES[row.role], blocks=blocks, index=index, id=row.id, paths=paths, own=own)
 
 
 def _uses(calls: tuple[_Call, ...], place: str) -> list[Placed] | None:
@@ -181,16 +190,17 @@ def _use(call: _Call, call_input: Raw) -> ToolUse:
 
 def _result_turn(row: _Row, index: int) -> Turn | None:
     content = row.content if type(row.content) is str else UNSET if row.content is None else inner_of(row.content)
-    if not row.tool_call_id or row.tool_calls is not None or _says_more(row) or content is None:
+    call_id = row.tool_call_id or (row.tool_call_ids or _NO_IDS)[0]
+    is_alone = row.tool_calls is None and row.function_call is None and not _says_more(row)
+    if not call_id or not is_alone or content is None:
         return None
-    return _answer(row, row.tool_call_id, content, index)
+    return _answer(row, call_id, content, f"messages.{index}", index)
 
 
-def _answer(row: _Row, call_id: str, content: Any, index: int) -> Turn:  # noqa: ANN401  a result's
+def _answer(row: _Row, call_id: str, content: Any, place: str, index: int) -> Turn:  # noqa: ANN401  a result's
     result = ToolResult(tool_use_id=call_id, content=content, is_error=row.is_error is True)
-    own = UNSET if row.name is None else own_of(CHAT, name=row.name)
-    paths = (f"messages.{index}.content",)
-    return Turn(role="user", blocks=(result,), index=index, id=row.id, paths=paths, own=own)
+    own = UNSET if row.name is None or row.role == "function" else own_of(CHAT, name=row.name)
+    return Turn(role="user", blocks=(result,), index=index, id=row.id, paths=(f"{place}.content",), own=own)
 
 
 def _says_more(row: _Row) -> bool:
@@ -200,7 +210,7 @@ def _says_more(row: _Row) -> bool:
 
 def _is_telling(row: _Row) -> bool:
     """Whether a message has anything that the canonical shape has not."""
-    if row.role in ("tool", "developer") or row.tool_calls is not None:
+    if row.role in ("tool", "function", "developer") or row.tool_calls is not None:
         return True
     if row.name is not None or _says_more(row):
         return True
@@ -212,54 +222,41 @@ def _placed_use(call: _Call, path: str) -> list[Placed] | None:
     return None if uses is None else [(uses[0][0], path)]
 
 
-_CALLS: Final = StrictParts[_Call](_Call, _placed_use)
 STRICT: Final = StrictReader(
     "openai-chat",
     _Row,
     _turn_of,
     _is_telling,
     meant=(
-        "type", "object", "message_id", "function_call", "tool_call_ids", "tool_name", "closed", "cache_control",
-        "args", "input", "arguments",
+        "type", "object", "message_id", "closed", "cache_control", "args", "input", "arguments",
     ),
 )  # fmt: skip
 
 
-def mend(fields: Fields, role: Role, index: int) -> Turn:
-    """The turn of a message in which something is to be mended, of which ``role`` is the canonical role."""
+def mend(fields: Fields, index: int) -> Turn:
+    """The turn of a message in which something is to be mended."""
     fields.ignore("type", "object")
-    named = fields.peek("role")
-    is_tool = named in (_TOOL, _FUNCTION)
-    answered = fields.peek("tool_call_id") or fields.peek("tool_call_ids") or _NAMELESS
-    call_id = _answered_call(fields, is_tool=is_tool)
-    turn: Turn | None
-    if call_id is None or named == _ASSISTANT:
-        turn = _whole_turn(_read_row(fields), role, fields.path, index)
-        assert turn is not None  # noqa: S101  nothing in it is left to mend
+    role = fields.peek("role")
+    if role != _ASSISTANT and (role in _RESULTS or "tool_call_id" in fields):
+        turn = _mended_result(fields, index)
     else:
-        row = _read_result(fields)
-        turn = _answer(row, call_id, row.content, index)
-        ids_made = is_tool and answered == _NAMELESS
-        turn = structs.replace(turn, role=role, paths=(fields.at("content"),), ids_made=ids_made)
+        whole = _whole_turn(_read_row(fields), fields.path, index)
+        assert whole is not None  # noqa: S101  nothing in it is left to mend
+        turn = whole
     fields.ignore("role")
     return turn
 
 
-def _answered_call(fields: Fields, *, is_tool: bool) -> str | None:
-    """The id of the call that a row answers, or None where the row is no result."""
-    call_id = fields.take_string("tool_call_id")
-    if not is_tool:
-        return call_id
-    called = fields.peek("name")
-    name = "" if called is None else as_string(called, fields.at("name"))
-    name = name or fields.take_text("tool_name")
-    if call_id is None and (ids := fields.take("tool_call_ids")) is not None:
-        # SWE-agent lists the one call that a row answers.
-        call_id = next((as_string(item, fields.at("tool_call_ids")) for item in as_list(ids, fields.path)), None)
-    if call_id is None and name:
-        call_id = made_id(name)
+def _mended_result(fields: Fields, index: int) -> Turn:
+    row = _read_result(fields)
+    named = row.tool_call_id or (row.tool_call_ids or _NO_IDS)[0]
+    call_id, called = named, row.name or row.tool_name
+    if row.tool_call_id is None and not named and called:
+        call_id = made_id(called)
         fields.notes.add_fix("call_id_derived", fields.path, call_id)
-    return call_id or NAMELESS
+    content = UNSET if row.content is None else row.content
+    turn = _answer(row, call_id or NAMELESS, content, fields.path, index)
+    return structs.replace(turn, ids_made=not named and row.role in ("tool", "function"))
 
 
 def _reasoning(texts: Mapping[str, str | None], path: str) -> list[Placed]:
@@ -271,37 +268,30 @@ def _reasoning(texts: Mapping[str, str | None], path: str) -> list[Placed]:
     return placed
 
 
-def _calls(fields: Fields, name: str) -> list[Placed]:
-    path, value = fields.at(name), fields.peek(name)
-    items = [] if value is None else as_list(value, path)
-    objects = fields.objects(name)
-    healthy = _CALLS.read(items, objects, path)
-    placed: list[Placed] = []
-    for i, item in enumerate(items):
-        placed += healthy.get(i) or [_mended_call(Fields(item, f"{path}.{i}", fields.notes, members=objects[i]))]
-    fields.ignore(name)
-    legacy = fields.take_object("function_call")
-    if legacy is not None:
-        placed.append(_mended_call(legacy))
-    return placed
-
-
-def _mended_call(fields: Fields) -> Placed:
-    path, named = fields.path, "id" in fields
+def _mended_call(fields: Fields) -> list[Placed]:
+    path, is_named = fields.path, "id" in fields
     call = _read_call(fields)
+    if call.function is call.custom is None:
+        # Some write its name and arguments directly into the call, as picoclaw and LangChain do.
+        call = structs.replace(call, function=_read_function(fields))
     use = _use(call, EMPTY_OBJECT if call.custom else call.function.arguments)
     if is_incomplete(use.input):
         use = structs.replace(use, incomplete=True)
-    if not named:
+    if not is_named:
         use = structs.replace(use, id=derived_id(use.name))
         fields.notes.add_fix("call_id_derived", path, use.id)
     fields.drop_rest()
-    return use, path
+    return [(use, path)]
 
 
-def _function(fields: Fields, name: str) -> object:
-    """A call's function; some write its name and arguments directly into the call, as picoclaw and LangChain do."""
-    return None if "custom" in fields else inside(_read_function)(fields, name) or _read_function(fields)
+def _function_call(fields: Fields, name: str) -> Placed | None:
+    call = fields.take_object(name)
+    return None if call is None else _mended_call(call)[0]
+
+
+def _answered_ids(fields: Fields, name: str) -> list[str] | None:
+    ids = fields.take(name)
+    return None if ids is None else [as_string(item, fields.at(name)) for item in as_list(ids, fields.at(name))]
 
 
 def _arguments(fields: Fields, name: str) -> Raw:
@@ -312,12 +302,7 @@ def _content(fields: Fields, name: str) -> str | list[Placed] | None:
     value = fields.peek(name)
     if value is None or starts_with(value, b'"'):
         return fields.take_string(name)
-    return read_content(fields, name, read_part, CHAT_PARTS)
-
-
-def _speaker(fields: Fields, name: str) -> str | None:
-    spoken = _string(fields, name)
-    return None if fields.peek("role") == _FUNCTION else spoken
+    return CHAT_CONTENT.read(fields, name)
 
 
 def _string(fields: Fields, name: str) -> str | None:
@@ -329,23 +314,28 @@ def _of_assistants(fields: Fields, name: str) -> Raw | None:
     return fields.take(name) if fields.peek("role") == _ASSISTANT else None
 
 
-_read_function: Final = reader_of(_Function, {"arguments": _arguments})
-_read_call: Final[Callable[[Fields], Any]] = reader_of(
-    _Call, {"function": _function, "custom": inside(reader_of(_Custom))}
-)
+_ARGUMENTS: Final[dict[str, Taker]] = {"arguments": _arguments}
+_read_function: Final = reader_of(_Function, _ARGUMENTS)
+_read_call: Final[Callable[[Fields], Any]] = reader_of(_Call, _ARGUMENTS)
+_CALLS: Final = ContentReader[_Call](_Call, _placed_use, _mended_call)
 _ROW: Final[dict[str, Taker]] = {
     # It stays, for the others to look at.
-    "role": lambda fields, name: as_string(fields.peek(name) or _NAMELESS, fields.at(name)),
-    "name": _speaker,
-    "tool_calls": _calls,
+    "role": lambda fields, name: as_string(fields.peek(name) or b'""', fields.at(name)),
+    "name": _string,
+    "tool_calls": _CALLS.read_list,
+    "function_call": _function_call,
+    "tool_call_ids": _answered_ids,
     "reasoning_content": _string,
     "reasoning": _string,
     "content": _content,
     **dict.fromkeys(("annotations", "audio", "prefix"), _of_assistants),
 }
-_read_row: Final[Callable[[Fields], Any]] = reader_of(_Row, _ROW, ("id", "is_error"))
+_read_row: Final[Callable[[Fields], Any]] = reader_of(_Row, _ROW, ("id", "tool_name", "tool_call_ids", "is_error"))
 _read_result: Final[Callable[[Fields], Any]] = reader_of(
     _Row,
-    _ROW | {"content": lambda fields, name: result_content(fields, name, read_part)},
-    ("id", "tool_calls", "reasoning_content", "reasoning", "refusal", "annotations", "audio", "prefix"),
-)
+    _ROW | {"content": CHAT_CONTENT.read_result},
+    (
+        "id", "tool_calls", "function_call", "reasoning_content", "reasoning", "refusal", "annotations", "audio",
+        "prefix",
+    ),
+)  # fmt: skip

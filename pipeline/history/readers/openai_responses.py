@@ -14,18 +14,18 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.errors import InputError
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
-from pipeline.history.readers.anthropic import is_flat, kind_named, read_content, result_content
-from pipeline.history.readers.fields import Fields, Taker, as_string, reader_of, tag_of
+from pipeline.history.readers.anthropic import is_flat
+from pipeline.history.readers.declared import Taker, kind_named, placed_turn, reader_of, tag_of
+from pipeline.history.readers.fields import Fields, as_string
 from pipeline.history.readers.inputs import arguments_of, derived_id, inputs_of, is_incomplete
 from pipeline.history.readers.parts import (
-    RESPONSES_PARTS,
+    RESPONSES_CONTENT,
     InputFile,
     ResponsesPart,
     blocks_of,
     has_parts,
     inner_of,
     own_of,
-    read_part_of_item,
     screenshot,
 )
 from pipeline.history.readers.rawjson import starts_with
@@ -133,19 +133,15 @@ def _message_turn(item: _Message, index: int) -> Turn | None:
     own = _own_of(item, role="developer" if item.role == "developer" else None)
     content: Any = item.content
     path = f"input.{index}.content"
-    paths: tuple[str, ...] = (path,)
-    blocks: list[Any] | None
     if isinstance(content, str):
-        blocks = [Text(text=content)]
-    elif isinstance(content, list):
-        # Blocks with their places, made by mending.
-        blocks, paths = [block for block, _ in content], tuple(place for _, place in content)
-    else:
+        content = [(Text(text=content), path)]
+    elif isinstance(content, tuple):
         blocks = blocks_of(content)
-        paths = tuple(f"{path}.{at}" for at in range(len(content)))
-    if blocks is None:
-        return None
-    return Turn(role=role, blocks=tuple(blocks), index=index, id=item.id, paths=paths, root="input", own=own)
+        if blocks is None:
+            return None
+        content = [(block, f"{path}.{at}") for at, block in enumerate(blocks)]
+    # Otherwise a list of blocks with their places, made by mending.
+    return placed_turn(role, content, index, "input", turn_id=item.id, own=own)
 
 
 def _block(item: _Item) -> Block | None:
@@ -292,12 +288,12 @@ _SPECIAL: Final[dict[str, Taker]] = {
     "id": Fields.take,
     "role": Fields.take_string,
     "arguments": arguments_of,
-    "output": lambda fields, name: result_content(fields, name, read_part_of_item),
+    "output": RESPONSES_CONTENT.read_result,
 }
 _READERS: Final[dict[str, Callable[[Fields], Any]]] = {
     tag_of(kind): reader_of(kind, _SPECIAL | special)
     for kind, special in (
-        (_Message, {"content": lambda fields, name: read_content(fields, name, read_part_of_item, RESPONSES_PARTS)}),
+        (_Message, {"content": RESPONSES_CONTENT.read}),
         (_Call, {}),
         (_CustomCall, {}),
         (_Output, {"name": Fields.take}),

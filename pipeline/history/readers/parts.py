@@ -10,19 +10,18 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.clean import url_source
 from pipeline.history.native import CHAT, RESPONSES, as_json
-from pipeline.history.readers.anthropic import (
+from pipeline.history.readers.anthropic import READERS, Typed, is_flat, is_sound
+from pipeline.history.readers.declared import (
     INNER,
+    ContentReader,
     Inner,
-    Typed,
-    is_flat,
-    is_sound,
-    kind_named,
-    mend_block,
-    read_known,
+    Placed,
+    block_reader,
+    tag_of,
+    typed_reader,
 )
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string, block_reader, tag_of
+from pipeline.history.readers.fields import Fields, Notes, as_list
 from pipeline.history.readers.rawjson import starts_with
-from pipeline.history.readers.typed import Placed, StrictParts
 from pipeline.model import Block, Document, Image, Issuer, Own, Text, Thinking
 
 ISSUER: Final = Issuer(provider=CHAT)
@@ -189,10 +188,6 @@ def _placed(part: Any, path: str) -> list[Placed] | None:  # noqa: ANN401  a par
     return None if blocks is None else [(blocks[0], path)]
 
 
-CHAT_PARTS: Final = StrictParts[Any](ChatPart, _placed)
-RESPONSES_PARTS: Final = StrictParts[Any](ResponsesPart, _placed)
-
-
 def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
     """A healthy result's content, or None."""
     if isinstance(content, str):
@@ -204,17 +199,6 @@ def inner_of(content: str | tuple[Any, ...]) -> str | list[Inner] | None:
 def has_parts(content: object) -> bool:
     """Whether a healthy content has parts that only chat or Responses has."""
     return isinstance(content, tuple) and any(type(part) in _BLOCK_OF for part in content)
-
-
-def read_part(fields: Fields) -> list[Placed]:
-    """One content part of chat, tolerantly."""
-    return mend_block(fields) if kind_named(fields) == "input_file" else read_part_of_item(fields)
-
-
-def read_part_of_item(fields: Fields) -> list[Placed]:
-    """One content part of Responses, tolerantly. A type that OpenAI shares with the canonical shape is read there."""
-    reader = _READERS.get(kind_named(fields))
-    return read_known(reader, fields) if reader else mend_block(fields)
 
 
 def screenshot(value: Raw) -> Image | None:
@@ -232,21 +216,27 @@ def _image_url(fields: Fields) -> Block | None:
     return _read_image_url(fields)
 
 
-def _thinking(fields: Fields) -> Thinking:
+def _thinking(fields: Fields) -> Block | None:
     """Mistral's thinking is a list of text parts; the canonical kind is a string, and may be signed."""
-    value = fields.take("thinking")
     fields.ignore("closed")
+    value = fields.peek("thinking")
     if value is None or not starts_with(value, b"["):
-        text = "" if value is None else as_string(value, fields.at("thinking"))
-        signature = fields.take_string("signature")
-        return Thinking(thinking=text, signature=UNSET if signature is None else signature)
+        thinking: Block | None = READERS["thinking"](fields)
+        return thinking
+    fields.ignore("thinking")
     parts = [Fields(item, fields.at("thinking"), fields.notes) for item in as_list(value, fields.at("thinking"))]
     return Thinking(thinking="".join(part.take_text("text") for part in parts), issuer=ISSUER)
 
 
 _read_image_url: Final = block_reader(_ImageUrl, _image)
 _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
-    tag_of(kind): block_reader(kind, block_of) for kind, block_of in _BLOCK_OF.items()
-} | {"thinking": _thinking, "image_url": _image_url}
-PART_KINDS: Final = frozenset(_READERS) - {"thinking", "input_file"} | {"input_audio"}
+    **READERS,
+    **{tag_of(kind): block_reader(kind, block_of) for kind, block_of in _BLOCK_OF.items()},
+    "thinking": _thinking,
+    "image_url": _image_url,
+}
+_OF_CHAT: Final = {kind: reader for kind, reader in _READERS.items() if kind != tag_of(InputFile)}
+CHAT_CONTENT: Final = ContentReader[Any](ChatPart, _placed, typed_reader(_OF_CHAT))
+RESPONSES_CONTENT: Final = ContentReader[Any](ResponsesPart, _placed, typed_reader(_READERS))
+PART_KINDS: Final = _OF_CHAT.keys() - READERS.keys() | {"input_audio"}
 """Types of content parts by which a message is known for chat."""

@@ -74,7 +74,7 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 # What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
 _OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file|summary_text|reasoning_text)"')
 _OF_OTHERS: Final = re.compile(
-    rb'"(?:tool_calls|tool_call_id|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
+    rb'"(?:tool_calls|tool_call_id|tool_call_ids|function_call|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
     rb'input_text|input_image|output_text|call_id|encrypted_content|input_file|toolUse|toolResult|cachePoint)"'
 )
 _OF_CONVERSE: Final = (b'"toolUse"', b'"toolResult"', b'"cachePoint"')

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
-from pipeline.history.readers.anthropic import as_kind
+from pipeline.history.readers.declared import as_kind
 from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
 from pipeline.history.readers.parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
@@ -43,6 +43,7 @@ _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_MENDED_BY: Final = {"openai-chat": openai_chat.mend, "bedrock-converse": converse.mend}
 _LINES_SEEN: Final = 50
 _TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
 
@@ -101,23 +102,18 @@ def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Tu
     """The turn of a message in which more is to be mended than members that no declaration names."""
     if found in ROOTS:
         fields.path = f"{ROOTS[found]}.{index}"
-        turn = gemini.read(fields, index) if found == "gemini" else _mended_item(fields, index)
+        turn = gemini.mend(fields, index) if found == "gemini" else _mended_item(fields, index)
         fields.drop_rest()
         return turn
-    name = _role(fields)
-    role, turn_id = _ROLES[name], _id(fields) or turn_id
-    if found == "openai-chat":
-        fields.put("role", Raw(msgspec.json.encode(name)))
-        turn = openai_chat.mend(fields, role, index)
-    else:
-        if name in _RESULTS:
+    role = _role(fields)
+    turn_id = _id(fields) or turn_id
+    if found != "openai-chat":
+        if role in _RESULTS:
             # The results in it say which calls they answer.
             fields.ignore("tool_call_id", "name")
-        # The mark of recorded turns that an agent program wrote; rare enough to be read here only.
-        synthetic = found != "bedrock-converse" and role == "user" and fields.take_flag("synthetic")
-        placed = converse.read(fields) if found == "bedrock-converse" else anthropic.read(fields)
-        blocks, paths = tuple(block for block, _ in placed), tuple(path for _, path in placed)
-        turn = Turn(role=role, blocks=blocks, index=index, paths=paths, synthetic=synthetic)
+        role = _ROLES[role]
+    fields.put("role", Raw(msgspec.json.encode(role)))
+    turn = _MENDED_BY.get(found, anthropic.mend)(fields, index)
     fields.drop_rest()
     usual = tuple(f"messages.{index}.content.{at}" for at in range(len(turn.blocks)))
     return replace(turn, id=turn_id, paths=None if turn.paths == usual else turn.paths)

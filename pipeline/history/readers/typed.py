@@ -7,18 +7,18 @@ here: there is None, and the message is read tolerantly, by the same declaration
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from types import GenericAlias, UnionType
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import GenericAlias
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType, structs
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.healthy import IsSound, Stretch, healthy_stretches
+from pipeline.history.readers.declared import MISFITS, Declared, declared_in, members_of
 from pipeline.history.readers.fields import Fields
-from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply
-from pipeline.model import Block, Own, Text, Turn
+from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply, starts_with
+from pipeline.model import Own, Text, Turn
 
 Shape: TypeAlias = Literal[
     "anthropic",
@@ -32,20 +32,11 @@ Shape: TypeAlias = Literal[
 ]
 CANONICAL: Final[Shape] = "anthropic"
 
-Placed: TypeAlias = tuple[Block, str]
-"""A block and its place in the input."""
-
 _T = TypeVar("_T")
 
-# How many parts of a content may not fit for the others to be read together.
-_MISFITS: Final = 2
-# Where msgspec says that a list does not fit, and the lists on the way to an object with a member that is not declared.
-_INDEX: Final = re.compile(r"`\$\[(\d+)\]")
+# Where msgspec says that a member is not declared: the lists on the way to its object.
 _LISTS: Final = re.compile(r"\.(\w+)\[(\d+)\]")
 _UNDECLARED: Final = "Object contains unknown field"
-
-Declared: TypeAlias = dict[bytes, dict[str, Any]]
-"""The members of the structs of a union, by their tags as JSON: None, or what is declared of the structs in a list."""
 
 # The usual keys beside ``messages``, in the order in which they then stand in a body.
 _USUAL_KEYS: Final = (
@@ -109,7 +100,7 @@ class StrictReader(Generic[_T]):
         self._turn_of = turn_of
         self._is_telling = is_telling
         self._is_sound = is_sound
-        self._declared = _declared_in(message)
+        self._declared = declared_in(message)
         self._meant = frozenset(meant)
         self._kept_whole = frozenset(kept_whole)
 
@@ -147,13 +138,15 @@ class StrictReader(Generic[_T]):
             index: where it stands.
             misfit: why it is not healthy as it is.
         """
-        reason = misfit.reason if misfit.reader is self else _UNDECLARED
-        for _ in range(_MISFITS):
+        is_tried = misfit.reader is self
+        reason = misfit.reason if is_tried else _UNDECLARED
+        for _ in range(MISFITS):
             odd: list[tuple[Fields, Iterable[str]]] = []
             lists = _LISTS.findall(reason) if reason.startswith(_UNDECLARED) else None
             kept = None if lists is None else self._kept(fields, self._declared, lists, odd)
-            if kept is None:
+            if kept is None or (is_tried and not odd):
                 break
+            is_tried = True
             found = self.read_message(msgspec.json.encode(kept), index)
             if isinstance(found, Healthy):
                 for each, declared in odd:
@@ -179,7 +172,7 @@ class StrictReader(Generic[_T]):
             lists: the way to the place to look at: names of lists, and an index in each.
             odd: where objects with other members are added, with what is declared of them.
         """
-        members = _members_of(fields.peek("type"), declared)
+        members = members_of(fields.peek("type"), declared)
         kept = fields.members()
         if members is None:
             return kept
@@ -187,7 +180,7 @@ class StrictReader(Generic[_T]):
         if not (self._meant.isdisjoint(others) and (not others or self._kept_whole.isdisjoint(kept))):
             return None
         if others:
-            kept = {name: value for name in members if (value := fields.peek(name)) is not None}
+            kept = {name: value for name, value in kept.items() if name in members and not starts_with(value, b"n")}
         for name, at in lists[:1]:
             blocks: list[dict[str, Raw] | None] = []
             for i, block in enumerate(fields.objects(name)):
@@ -229,82 +222,6 @@ class StrictReader(Generic[_T]):
                 return None
             turns.append(turn)
         return turns
-
-
-class StrictParts(Generic[_T]):
-    """Reads the parts of a content that are healthy, where others of its parts or its message are not.
-
-    Args:
-        kind: the type of a healthy part.
-        read_one: the blocks of a part at a path, or None where it needs mending.
-    """
-
-    def __init__(self, kind: Any, read_one: Callable[[_T, str], list[Placed] | None]) -> None:  # noqa: ANN401  a type
-        self._list: msgspec.json.Decoder[tuple[_T, ...]]
-        self._list, self._declared = _compiled(kind)
-        self._read_one = read_one
-
-    def read(
-        self, items: Sequence[Raw], objects: Sequence[Mapping[str, Raw] | None], path: str
-    ) -> dict[int, list[Placed]]:
-        """The blocks of each part that is healthy, in few decodes, by its index in the content at a path.
-
-        A part that does not fit is left out and the others are decoded again; where many do not, none is read here.
-
-        Args:
-            items: the parts.
-            objects: the members of each.
-            path: where they stand.
-        """
-        left = [at for at, members in enumerate(objects) if members is not None and self._is_declared(members)]
-        # A part that is alone is as quickly mended.
-        for _ in range(_MISFITS + 1 if len(items) > 1 and left else 0):
-            try:
-                parts = self._list.decode(b"[%b]" % b",".join([items[at] for at in left]))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                misfit = _INDEX.search(str(error))
-                if misfit is None:
-                    return {}
-                del left[int(misfit[1])]
-                continue
-            read = ((at, self._read_one(part, f"{path}.{at}")) for at, part in zip(left, parts, strict=True))
-            return {at: placed for at, placed in read if placed is not None}
-        return {}
-
-    def _is_declared(self, members: Mapping[str, Raw]) -> bool:
-        declared = _members_of(members.get("type"), self._declared)
-        return declared is not None and members.keys() <= declared.keys()
-
-
-@cache
-def _compiled(kind: Any) -> tuple[msgspec.json.Decoder[Any], Declared]:  # noqa: ANN401  a type, or a union of types
-    return msgspec.json.Decoder(GenericAlias(tuple, (kind, ...))), _declared_in(kind)
-
-
-def _members_of(kind: Raw | None, declared: Declared) -> dict[str, Any] | None:
-    """What is declared of the objects of a type, or of any object where types do not tell them apart."""
-    return declared.get(b"" if kind is None else bytes(kind)) or declared.get(b"")
-
-
-def _declared_in(kind: Any) -> Declared:  # noqa: ANN401  a type, or a union of types
-    found: Declared = {}
-    for each in _kinds_of(kind):
-        if isinstance(each, type) and issubclass(each, Struct):
-            tag = each.__struct_config__.tag
-            members = {field.encode_name: _declared_in_list(field.type) for field in structs.fields(each)}
-            if tag is not None:
-                members["type"] = None
-            found[b"" if tag is None else msgspec.json.encode(tag)] = members
-    return found
-
-
-def _declared_in_list(kind: Any) -> Declared | None:  # noqa: ANN401  a type, or a union of types
-    lists = (get_args(each)[0] for each in _kinds_of(kind) if get_origin(each) in (tuple, list))
-    return next(map(_declared_in, lists), None)
-
-
-def _kinds_of(kind: Any) -> Sequence[Any]:  # noqa: ANN401  a type, or a union of types
-    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
 
 
 def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:

@@ -1,0 +1,351 @@
+"""The tolerant reader: objects of unknown making, read by the structs that are declared for them.
+
+It is compiled once a struct, and takes members as they are declared. Parts of a content that need no mending are
+decoded together, each other one is read by itself; what no reader can use is kept whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from types import GenericAlias, MappingProxyType, UnionType
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
+
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string
+from pipeline.history.readers.rawjson import starts_with, wrong_type
+from pipeline.model import Block, Document, Image, Own, Role, Text, Turn, Unknown
+
+Placed: TypeAlias = tuple[Block, str]
+"""A block and its place in the input."""
+
+Taker: TypeAlias = Callable[[Fields, str], object]
+"""Takes the member of a name; None where it is not there."""
+
+PartReader: TypeAlias = Callable[[Fields], list[Placed]]
+"""Reads one part of a content, whatever it is."""
+
+Inner: TypeAlias = Text | Image | Document | Unknown
+"""What a tool result may hold."""
+INNER: Final = (Text, Image, Document, Unknown)
+
+Declared: TypeAlias = dict[bytes, dict[str, Any]]
+"""The members of the structs of a union, by their tags as JSON: None, or what is declared of the structs in a list."""
+
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound=Struct)
+
+MISFITS: Final = 2
+"""How much may not fit for the rest to be read strictly without it."""
+# Where msgspec says that a list does not fit.
+_INDEX: Final = re.compile(r"`\$\[(\d+)\]")
+# The types by which a result that is a single object is known for a block.
+_RESULT_BLOCKS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+
+
+def reader_of(
+    kind: type[_S], special: Mapping[str, Taker] = MappingProxyType({}), without: Collection[str] = ()
+) -> Callable[[Fields], _S | None]:
+    """What makes a struct of fields, member by member as it is declared; None where one that has to be is missing.
+
+    A member is known by its name in JSON and by its name in the struct. Where it has to be and is missing, its taker
+    is asked all the same: a text is then empty.
+
+    Args:
+        kind: the struct.
+        special: how members of these names are taken, in structs within this one too.
+        without: the members that are not read.
+    """
+    members = [
+        (field.name, field.encode_name, special.get(field.name) or _taker(field.type, special), field.required)
+        for field in structs.fields(kind)
+        if field.name not in without
+    ]
+
+    def read_one(fields: Fields) -> _S | None:
+        found: dict[str, Any] = {}
+        there = fields.keys()
+        for name, written, taken, required in members:
+            spelt = written if written in there else name
+            value = taken(fields, spelt) if required or spelt in there else None
+            if value is not None:
+                found[name] = value
+            elif required:
+                return None
+        return kind(**found)
+
+    return read_one
+
+
+def inside(read_one: Callable[[Fields], object]) -> Taker:
+    """How an object is taken by its reader; what that leaves is dropped."""
+
+    def taken(fields: Fields, name: str) -> object:
+        inner = fields.take_object(name)
+        found = None if inner is None else read_one(inner)
+        if inner is not None:
+            inner.drop_rest()
+        return found
+
+    return taken
+
+
+def _taker(declared: Any, special: Mapping[str, Taker]) -> Taker:  # noqa: ANN401  a type, or a union of types
+    """How a member is taken that is declared so; one that may be an object stays where it is if it is none."""
+    kinds = get_args(declared) or (declared,)
+    nested = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Struct)), None)
+    if nested is None:
+        if declared is str:
+            return Fields.take_text
+        return Fields.take_string if str in kinds else Fields.take_flag if bool in kinds else Fields.take
+    take_nested = inside(reader_of(nested, special))
+
+    def taken(fields: Fields, name: str) -> object:
+        value = fields.peek(name)
+        if value is None or not starts_with(value, b"{"):
+            return fields.take_string(name) if value is not None and str in kinds and starts_with(value, b'"') else None
+        return take_nested(fields, name)
+
+    return taken
+
+
+def block_reader(
+    kind: type[Struct], block_of: Callable[[Any], Block | None], special: Mapping[str, Taker] = MappingProxyType({})
+) -> Callable[[Fields], Block | None]:
+    """What makes a block of fields: the struct that is declared for it, and of that the block."""
+    read_one = reader_of(kind, special)
+    return lambda fields: None if (made := read_one(fields)) is None else block_of(made)
+
+
+def typed_reader(readers: Mapping[str, Callable[[Fields], Block | None]]) -> PartReader:
+    """What reads a part by the type that it names; one without is a text, or its JSON."""
+
+    def read_one(fields: Fields) -> list[Placed]:
+        kind = kind_named(fields)
+        if not kind and "type" not in fields:
+            text = fields.peek("text")
+            if text is None or not starts_with(text, b'"'):
+                return [_plain(fields.whole, fields.path, fields.notes)]
+            fields.notes.add_fix("field_missing", fields.at("type"), "text")
+            kind = "text"
+        fields.ignore("type")
+        block = block_or_none(fields, readers[kind]) if kind in readers else None
+        return [(block or Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
+
+    return read_one
+
+
+def block_or_none(fields: Fields, read_one: Callable[[Fields], Block | None]) -> Block | None:
+    """The block that a reader makes of fields, with its fixes; where it makes none there are no fixes either."""
+    notes = fields.notes
+    fields.notes = attempt = notes.attempt()
+    block = read_one(fields)
+    if block is not None:
+        fields.drop_rest()
+        notes.fixes += attempt.fixes
+    fields.notes = notes
+    return block
+
+
+class ContentReader(Generic[_T]):
+    """Reads a content whose parts are declared.
+
+    Args:
+        kind: the type of a healthy part, or a union of such types.
+        healthy: the blocks of a healthy part at a path, or None where it needs mending.
+        mend: reads any other part.
+    """
+
+    def __init__(self, kind: Any, healthy: Callable[[_T, str], list[Placed] | None], mend: PartReader) -> None:  # noqa: ANN401  a type
+        self._list: msgspec.json.Decoder[tuple[_T, ...]]
+        self._list, self._declared = _compiled(kind)
+        self._healthy = healthy
+        self._mend = mend
+
+    def read(self, fields: Fields, key: str) -> list[Placed]:
+        """A content's blocks: a string is one text block, strings in a list are too, null is none.
+
+        A number or a boolean becomes its text, in a list too; a list or null in a list is refused.
+        """
+        return _blocks_in(fields, key, self._mend, self._read_healthy)
+
+    def read_result(self, fields: Fields, key: str) -> str | list[Inner] | UnsetType:
+        """A tool result's content: a string as it is, blocks as blocks, other JSON as its text.
+
+        A block that a result cannot hold (a call, thinking) is kept whole, as an unknown one.
+        """
+        value = fields.peek(key)
+        if value is None:
+            return UNSET
+        if starts_with(value, b'"'):
+            fields.ignore(key)
+            return as_string(value, fields.at(key))
+        if not _holds_blocks(value, fields, key):
+            fields.ignore(key)
+            fields.notes.add_fix("result_as_text", fields.at(key), before=bytes(value))
+            return bytes(value).decode()
+        return [block for block, _ in _blocks_in(fields, key, self._mend_inner) if isinstance(block, INNER)]
+
+    def read_list(self, fields: Fields, key: str) -> list[Placed]:
+        """The blocks of a list of nothing but objects."""
+        placed = _blocks_of_list(fields, key, self._mend, self._read_healthy)
+        fields.ignore(key)
+        return placed
+
+    def _mend_inner(self, fields: Fields) -> list[Placed]:
+        kind, notes = kind_named(fields), fields.notes
+        fields.notes = attempt = notes.attempt()
+        placed = self._mend(fields)
+        if not all(isinstance(block, INNER) for block, _ in placed):
+            return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
+        notes.fixes += attempt.fixes
+        return placed
+
+    def _read_healthy(
+        self, items: Sequence[Raw], objects: Sequence[Mapping[str, Raw] | None], path: str
+    ) -> dict[int, list[Placed]]:
+        """The blocks of each part that is healthy, in few decodes, by its index in the content at a path.
+
+        A part that does not fit is left out and the others are decoded again; where many do not, none is read here.
+        """
+        left = [at for at, members in enumerate(objects) if members is not None and self._is_declared(members)]
+        # A part that is alone is as quickly mended.
+        for _ in range(MISFITS + 1 if len(items) > 1 and left else 0):
+            try:
+                parts = self._list.decode(b"[%b]" % b",".join([items[at] for at in left]))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                misfit = _INDEX.search(str(error))
+                if misfit is None:
+                    return {}
+                del left[int(misfit[1])]
+                continue
+            read = ((at, self._healthy(part, f"{path}.{at}")) for at, part in zip(left, parts, strict=True))
+            return {at: placed for at, placed in read if placed is not None}
+        return {}
+
+    def _is_declared(self, members: Mapping[str, Raw]) -> bool:
+        declared = members_of(members.get("type"), self._declared)
+        return declared is not None and members.keys() <= declared.keys()
+
+
+_HealthyReader: TypeAlias = Callable[
+    [Sequence[Raw], Sequence[Mapping[str, Raw] | None], str], Mapping[int, list[Placed]]
+]
+
+
+def _blocks_in(
+    fields: Fields, key: str, mend: PartReader, read_healthy: _HealthyReader = lambda *_: {}
+) -> list[Placed]:
+    path, notes, value = fields.at(key), fields.notes, fields.peek(key)
+    if value is not None and starts_with(value, b"["):
+        placed = _blocks_of_list(fields, key, mend, read_healthy, may_be_plain=True)
+        fields.ignore(key)
+        return placed
+    fields.ignore(key)
+    if value is None:
+        return []
+    if starts_with(value, b"{"):
+        notes.add_fix("content_wrapped", path)
+        return mend(Fields(value, path, notes))
+    return [_plain(value, path, notes)]
+
+
+def _blocks_of_list(
+    fields: Fields, key: str, mend: PartReader, read_healthy: _HealthyReader, *, may_be_plain: bool = False
+) -> list[Placed]:
+    path, notes = fields.at(key), fields.notes
+    items, objects = as_list(fields.peek(key) or b"[]", path), fields.objects(key)
+    healthy = read_healthy(items, objects, path)
+    placed: list[Placed] = []
+    for i, item in enumerate(items):
+        place = f"{path}.{i}"
+        if i in healthy:
+            placed += healthy[i]
+        elif objects[i] is not None or not may_be_plain:
+            placed += mend(Fields(item, place, notes, members=objects[i]))
+        elif starts_with(item, b"[") or starts_with(item, b"n"):
+            raise wrong_type(place, "a block or a string", item)
+        else:
+            placed.append(_plain(item, place, notes))
+    return placed
+
+
+def _plain(value: Raw | bytes, path: str, notes: Notes) -> Placed:
+    """What stands for a text: a string, or any other JSON, as the text that it is written as."""
+    if starts_with(value, b'"'):
+        return Text(text=as_string(value, path)), path
+    notes.add_fix("content_as_text", path, before=bytes(value))
+    return Text(text=bytes(value).decode()), path
+
+
+def _holds_blocks(value: Raw, fields: Fields, key: str) -> bool:
+    """Whether a result is made of blocks, and not some tool's own JSON."""
+    if starts_with(value, b"{"):
+        return as_kind(as_object(value, "").get("type")) in _RESULT_BLOCKS
+    if not starts_with(value, b"["):
+        return False
+    objects = fields.objects(key)
+    if not all(members is None or as_kind(members.get("type")) for members in objects):
+        return False
+    return None not in objects or all(starts_with(item, b'"') or starts_with(item, b"{") for item in as_list(value, ""))
+
+
+def placed_turn(
+    role: Role,
+    placed: Sequence[Placed],
+    index: int,
+    root: Literal["messages", "input", "contents"] = "messages",
+    *,
+    turn_id: str | None = None,
+    own: Own | UnsetType = UNSET,
+    ids_made: bool = False,
+) -> Turn:
+    blocks, paths = zip(*placed, strict=True) if placed else ((), None)
+    return Turn(role=role, blocks=blocks, index=index, id=turn_id, paths=paths, root=root, own=own, ids_made=ids_made)
+
+
+def kind_named(fields: Fields) -> str:
+    """The type that a block names, ``""`` where it names none."""
+    return as_kind(fields.peek("type"))
+
+
+def as_kind(value: Raw | None) -> str:
+    return "" if value is None or not starts_with(value, b'"') else as_string(value, "")
+
+
+def tag_of(kind: type[Struct]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def declared_in(kind: Any) -> Declared:  # noqa: ANN401  a type, or a union of types
+    found: Declared = {}
+    for each in _kinds_of(kind):
+        if isinstance(each, type) and issubclass(each, Struct):
+            tag = each.__struct_config__.tag
+            members = {field.encode_name: _declared_in_list(field.type) for field in structs.fields(each)}
+            if tag is not None:
+                members["type"] = None
+            found[b"" if tag is None else msgspec.json.encode(tag)] = members
+    return found
+
+
+def members_of(kind: Raw | None, declared: Declared) -> dict[str, Any] | None:
+    """What is declared of the objects of a type, or of any object where types do not tell them apart."""
+    return declared.get(b"" if kind is None else bytes(kind)) or declared.get(b"")
+
+
+def _declared_in_list(kind: Any) -> Declared | None:  # noqa: ANN401  a type, or a union of types
+    lists = (get_args(each)[0] for each in _kinds_of(kind) if get_origin(each) in (tuple, list))
+    return next(map(declared_in, lists), None)
+
+
+def _kinds_of(kind: Any) -> Sequence[Any]:  # noqa: ANN401  a type, or a union of types
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
+
+
+@cache
+def _compiled(kind: Any) -> tuple[msgspec.json.Decoder[Any], Declared]:  # noqa: ANN401  a type, or a union of types
+    return msgspec.json.Decoder(GenericAlias(tuple, (kind, ...))), declared_in(kind)
