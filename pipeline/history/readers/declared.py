@@ -80,19 +80,6 @@ def reader_of(
     return read_one
 
 
-def inside(read_one: Callable[[Fields], object]) -> Taker:
-    """How an object is taken by its reader; what that leaves is dropped."""
-
-    def taken(fields: Fields, name: str) -> object:
-        inner = fields.take_object(name)
-        found = None if inner is None else read_one(inner)
-        if inner is not None:
-            inner.drop_rest()
-        return found
-
-    return taken
-
-
 def _taker(declared: Any, special: Mapping[str, Taker]) -> Taker:  # noqa: ANN401  a type, or a union of types
     """How a member is taken that is declared so; one that may be an object stays where it is if it is none."""
     kinds = get_args(declared) or (declared,)
@@ -101,13 +88,17 @@ def _taker(declared: Any, special: Mapping[str, Taker]) -> Taker:  # noqa: ANN40
         if declared is str:
             return Fields.take_text
         return Fields.take_string if str in kinds else Fields.take_flag if bool in kinds else Fields.take
-    take_nested = inside(reader_of(nested, special))
+    read_nested = reader_of(nested, special)
 
     def taken(fields: Fields, name: str) -> object:
         value = fields.peek(name)
         if value is None or not starts_with(value, b"{"):
             return fields.take_string(name) if value is not None and str in kinds and starts_with(value, b'"') else None
-        return take_nested(fields, name)
+        fields.ignore(name)
+        inner = Fields(value, fields.at(name), fields.notes)
+        found = read_nested(inner)
+        inner.drop_rest()
+        return found
 
     return taken
 
@@ -128,7 +119,7 @@ def typed_reader(readers: Mapping[str, Callable[[Fields], Block | None]]) -> Par
         if not kind and "type" not in fields:
             text = fields.peek("text")
             if text is None or not starts_with(text, b'"'):
-                return [_plain(fields.whole, fields.path, fields.notes)]
+                return [text_of(fields.whole, fields.path, fields.notes)]
             fields.notes.add_fix("field_missing", fields.at("type"), "text")
             kind = "text"
         fields.ignore("type")
@@ -150,27 +141,43 @@ def block_or_none(fields: Fields, read_one: Callable[[Fields], Block | None]) ->
     return block
 
 
+def text_of(value: Raw | bytes, path: str, notes: Notes) -> Placed:
+    """What stands for a text: a string, or any other JSON, as the text that it is written as."""
+    if starts_with(value, b'"'):
+        return Text(text=as_string(value, path)), path
+    notes.add_fix("content_as_text", path, before=bytes(value))
+    return Text(text=bytes(value).decode()), path
+
+
 class ContentReader(Generic[_T]):
     """Reads a content whose parts are declared.
 
     Args:
         kind: the type of a healthy part, or a union of such types.
         healthy: the blocks of a healthy part at a path, or None where it needs mending.
-        mend: reads any other part.
+        mend: reads any other object.
+        plain: the block that stands for a string, a number or a boolean.
     """
 
-    def __init__(self, kind: Any, healthy: Callable[[_T, str], list[Placed] | None], mend: PartReader) -> None:  # noqa: ANN401  a type
+    def __init__(
+        self,
+        kind: Any,  # noqa: ANN401  a type, or a union of types
+        healthy: Callable[[_T, str], list[Placed] | None],
+        mend: PartReader,
+        plain: Callable[[Raw, str, Notes], Placed] = text_of,
+    ) -> None:
         self._list: msgspec.json.Decoder[tuple[_T, ...]]
         self._list, self._declared = _compiled(kind)
         self._healthy = healthy
         self._mend = mend
+        self._plain = plain
 
     def read(self, fields: Fields, key: str) -> list[Placed]:
         """A content's blocks: a string is one text block, strings in a list are too, null is none.
 
         A number or a boolean becomes its text, in a list too; a list or null in a list is refused.
         """
-        return _blocks_in(fields, key, self._mend, self._read_healthy)
+        return self._read(fields, key)
 
     def read_result(self, fields: Fields, key: str) -> str | list[Inner] | UnsetType:
         """A tool result's content: a string as it is, blocks as blocks, other JSON as its text.
@@ -187,13 +194,7 @@ class ContentReader(Generic[_T]):
             fields.ignore(key)
             fields.notes.add_fix("result_as_text", fields.at(key), before=bytes(value))
             return bytes(value).decode()
-        return [block for block, _ in _blocks_in(fields, key, self._mend_inner) if isinstance(block, INNER)]
-
-    def read_list(self, fields: Fields, key: str) -> list[Placed]:
-        """The blocks of a list of nothing but objects."""
-        placed = _blocks_of_list(fields, key, self._mend, self._read_healthy)
-        fields.ignore(key)
-        return placed
+        return [block for block, _ in self._read(fields, key, is_result=True) if isinstance(block, INNER)]
 
     def _mend_inner(self, fields: Fields) -> list[Placed]:
         kind, notes = kind_named(fields), fields.notes
@@ -202,6 +203,33 @@ class ContentReader(Generic[_T]):
         if not all(isinstance(block, INNER) for block, _ in placed):
             return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
         notes.fixes += attempt.fixes
+        return placed
+
+    def _read(self, fields: Fields, key: str, *, is_result: bool = False) -> list[Placed]:
+        mend = self._mend_inner if is_result else self._mend
+        path, notes, value = fields.at(key), fields.notes, fields.peek(key)
+        objects = fields.objects(key)
+        fields.ignore(key)
+        if value is None:
+            return []
+        if starts_with(value, b"{"):
+            notes.add_fix("content_wrapped", path)
+            return mend(Fields(value, path, notes))
+        if not starts_with(value, b"["):
+            return [self._plain(value, path, notes)]
+        items = as_list(value, path)
+        healthy = {} if is_result else self._read_healthy(items, objects, path)
+        placed: list[Placed] = []
+        for i, item in enumerate(items):
+            place = f"{path}.{i}"
+            if i in healthy:
+                placed += healthy[i]
+            elif objects[i] is not None:
+                placed += mend(Fields(item, place, notes, members=objects[i]))
+            elif starts_with(item, b"[") or starts_with(item, b"n"):
+                raise wrong_type(place, "a block or a string", item)
+            else:
+                placed.append(self._plain(item, place, notes))
         return placed
 
     def _read_healthy(
@@ -229,56 +257,6 @@ class ContentReader(Generic[_T]):
     def _is_declared(self, members: Mapping[str, Raw]) -> bool:
         declared = members_of(members.get("type"), self._declared)
         return declared is not None and members.keys() <= declared.keys()
-
-
-_HealthyReader: TypeAlias = Callable[
-    [Sequence[Raw], Sequence[Mapping[str, Raw] | None], str], Mapping[int, list[Placed]]
-]
-
-
-def _blocks_in(
-    fields: Fields, key: str, mend: PartReader, read_healthy: _HealthyReader = lambda *_: {}
-) -> list[Placed]:
-    path, notes, value = fields.at(key), fields.notes, fields.peek(key)
-    if value is not None and starts_with(value, b"["):
-        placed = _blocks_of_list(fields, key, mend, read_healthy, may_be_plain=True)
-        fields.ignore(key)
-        return placed
-    fields.ignore(key)
-    if value is None:
-        return []
-    if starts_with(value, b"{"):
-        notes.add_fix("content_wrapped", path)
-        return mend(Fields(value, path, notes))
-    return [_plain(value, path, notes)]
-
-
-def _blocks_of_list(
-    fields: Fields, key: str, mend: PartReader, read_healthy: _HealthyReader, *, may_be_plain: bool = False
-) -> list[Placed]:
-    path, notes = fields.at(key), fields.notes
-    items, objects = as_list(fields.peek(key) or b"[]", path), fields.objects(key)
-    healthy = read_healthy(items, objects, path)
-    placed: list[Placed] = []
-    for i, item in enumerate(items):
-        place = f"{path}.{i}"
-        if i in healthy:
-            placed += healthy[i]
-        elif objects[i] is not None or not may_be_plain:
-            placed += mend(Fields(item, place, notes, members=objects[i]))
-        elif starts_with(item, b"[") or starts_with(item, b"n"):
-            raise wrong_type(place, "a block or a string", item)
-        else:
-            placed.append(_plain(item, place, notes))
-    return placed
-
-
-def _plain(value: Raw | bytes, path: str, notes: Notes) -> Placed:
-    """What stands for a text: a string, or any other JSON, as the text that it is written as."""
-    if starts_with(value, b'"'):
-        return Text(text=as_string(value, path)), path
-    notes.add_fix("content_as_text", path, before=bytes(value))
-    return Text(text=bytes(value).decode()), path
 
 
 def _holds_blocks(value: Raw, fields: Fields, key: str) -> bool:

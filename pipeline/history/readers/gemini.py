@@ -41,12 +41,7 @@ _TEXT_SAID: Final = re.compile(rb'\{\s*"(result|error)"\s*:\s*("[^"\\]*(?:\\.[^"
 _UNDERSCORE: Final = re.compile("_([a-z])")
 SIGNATURE: Final = "thoughtSignature"
 _ROLES: Final[dict[str, Role]] = {"model": "assistant", "user": "user", "function": "user"}
-_NAMES: Final = (
-    "functionCall functionResponse inlineData fileData executableCode codeExecutionResult toolCall toolResponse"
-)
 _SNAKE: Final = re.compile(rb'"\w*_\w*"\s*:')
-# The members of a part, in both spellings that the API takes.
-_MEMBERS: Final = {spelt: name for name in _NAMES.split() for spelt in (name, re.sub("([A-Z])", r"_\1", name).lower())}
 
 
 def mend(fields: Fields, index: int) -> Turn:
@@ -99,6 +94,13 @@ class _Content(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     role: str | None = None
 
 
+# The members of which a part has one, in both spellings that the API takes; a text is one as well.
+_MEMBERS: Final = {
+    spelt: name
+    for field, name in zip(_Part.__struct_fields__, _Part.__struct_encode_fields__, strict=True)
+    if name not in {"text", "thought", SIGNATURE}
+    for spelt in (name, field)
+}
 _NO_NATIVES: Final = (UNSET,) * 5
 # The members that are kept with everything that stands beside them.
 _WHOLE: Final = frozenset(_MEMBERS.values()) - {"functionCall", "functionResponse"}

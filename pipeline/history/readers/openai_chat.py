@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.native import CHAT, as_json
 from pipeline.history.readers.declared import ContentReader, Placed, Taker, reader_of
-from pipeline.history.readers.fields import Fields, as_list, as_string
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
 from pipeline.history.readers.inputs import EMPTY_OBJECT, arguments_of, derived_id, inputs_of, is_incomplete
 from pipeline.history.readers.parts import (
     CHAT_CONTENT,
@@ -22,7 +22,7 @@ from pipeline.history.readers.parts import (
     own_of,
     unless,
 )
-from pipeline.history.readers.rawjson import starts_with
+from pipeline.history.readers.rawjson import starts_with, wrong_type
 from pipeline.history.readers.typed import StrictReader, is_harmless
 from pipeline.model import Own, Role, Text, Thinking, ToolResult, ToolUse, Turn
 
@@ -30,23 +30,6 @@ _ASSISTANT: Final = Raw(b'"assistant"')
 _RESULTS: Final = (Raw(b'"tool"'), Raw(b'"function"'))
 _NO_IDS: Final = ("",)
 _ROLES: Final[dict[str, Role]] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
-
-MESSAGE_KEYS: Final = frozenset(
-    {
-        "tool_calls",
-        "tool_call_id",
-        "tool_call_ids",
-        "function_call",
-        "refusal",
-        "reasoning",
-        "reasoning_content",
-        "tool_name",
-        "name",
-        "annotations",
-        "prefix",
-    }
-)
-"""Keys by which a message is known for this shape."""
 
 
 class _Function(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -95,6 +78,10 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fal
     annotations: Raw | UnsetType = UNSET
     audio: Raw | UnsetType = UNSET
     prefix: Raw | UnsetType = UNSET
+
+
+MESSAGE_KEYS: Final = frozenset(_Row.__struct_encode_fields__) - {"role", "id", "content", "is_error", "audio"}
+"""Keys by which a message is known for this shape."""
 
 
 def _turn_of(row: _Row, index: int) -> Turn | None:
@@ -284,6 +271,10 @@ def _mended_call(fields: Fields) -> list[Placed]:
     return [(use, path)]
 
 
+def _no_call(value: Raw, path: str, _: Notes) -> Placed:
+    raise wrong_type(path, "a call", value)
+
+
 def _function_call(fields: Fields, name: str) -> Placed | None:
     call = fields.take_object(name)
     return None if call is None else _mended_call(call)[0]
@@ -317,12 +308,12 @@ def _of_assistants(fields: Fields, name: str) -> Raw | None:
 _ARGUMENTS: Final[dict[str, Taker]] = {"arguments": _arguments}
 _read_function: Final = reader_of(_Function, _ARGUMENTS)
 _read_call: Final[Callable[[Fields], Any]] = reader_of(_Call, _ARGUMENTS)
-_CALLS: Final = ContentReader[_Call](_Call, _placed_use, _mended_call)
+_CALLS: Final = ContentReader[_Call](_Call, _placed_use, _mended_call, _no_call)
 _ROW: Final[dict[str, Taker]] = {
     # It stays, for the others to look at.
     "role": lambda fields, name: as_string(fields.peek(name) or b'""', fields.at(name)),
     "name": _string,
-    "tool_calls": _CALLS.read_list,
+    "tool_calls": _CALLS.read,
     "function_call": _function_call,
     "tool_call_ids": _answered_ids,
     "reasoning_content": _string,
