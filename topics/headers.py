@@ -218,7 +218,7 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
         Literal["turn", "interrupted", "wanted"] | UnsetType,
         Meta(
             description="turn: the conversation waits for the model. interrupted: it does, and the user spoke over a "
-            "call that has no result. wanted: it was asked for."
+            "call of the last assistant turn that has no result. wanted: it was asked for."
         ),
     ] = UNSET
     first: Annotated[

@@ -108,12 +108,12 @@ class History:
         if not self.user_spoke_last or not self.exchanges:
             return False
         said = [piece for piece in self.exchanges[-1].user if not (piece.system or piece.fate == "moved")]
-        return not all(map(is_blank, said)) or not self.interrupted
+        return not all(map(is_blank, said)) or all(exchange.answered for exchange in self.exchanges)
 
     @property
     def interrupted(self) -> bool:
-        """Whether a call of an open exchange has no real result yet."""
-        return not all(exchange.answered for exchange in self.exchanges)
+        """Whether a call of the last exchange has no real result yet; one before it was settled by what came since."""
+        return bool(self.exchanges) and not self.exchanges[-1].answered
 
     def open_messages(self, tail: str | None = None) -> Rendered:
         """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""

@@ -119,7 +119,7 @@ class Session:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a call among the open ones has no real result: what follows it was said over it."""
+        """Whether a call of the last exchange has no real result: what follows it was said over it."""
         return self._work.interrupted
 
     def append(self, message: GivenMessage, source: str = "auto") -> list[Fix]:

@@ -83,7 +83,7 @@ class WorkingHistory:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a call has no real result yet, for one of the targets at least."""
+        """Whether a call of the last exchange has no real result yet, for one of the targets at least."""
         return any(mending.history.interrupted for mending in self.mendings if mending.makes_all)
 
     @property

@@ -23,6 +23,9 @@ def turn(message: dict) -> dict:
     return {"type": "turn.appended", "message": message}
 
 
+INTERRUPTED = [turn(user("hi")), turn(called("call_1", "ls")), turn(user("never mind"))]
+
+
 def records(events: list[dict], headers: tuple = (), first: int = 0) -> list[Record]:
     values = [json.dumps(event).encode() for event in events]
     return [Record(partition=2, offset=first + i, key=KEY, value=v, headers=headers) for i, v in enumerate(values)]
@@ -48,7 +51,10 @@ def test_a_request_names_the_record_that_made_it_due_and_where_its_session_began
     ("events", "reason"),
     [
         ([turn(user("hi"))], "turn"),
-        ([turn(user("hi")), turn(called("call_1", "ls")), turn(user("never mind"))], "interrupted"),
+        (INTERRUPTED, "interrupted"),
+        ([*INTERRUPTED, turn(user("nor that"))], "interrupted"),
+        ([*INTERRUPTED, turn(said("ok")), turn(user("next"))], "turn"),
+        ([*INTERRUPTED, turn(called("call_2", "ls")), turn(user("stop"))], "interrupted"),
         ([turn(user("hi")), WANTED], "wanted"),
     ],
 )
