@@ -14,7 +14,7 @@ from pipeline.viewer.index import search, timeline
 from pipeline.viewer.index.store import Index, IndexFileError
 from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
 from topics.declarations import DAY_MS
-from topics.items import AnyItem, ItemCompleted, ItemRetracted, TurnStop
+from topics.items import AnyItem, ItemCompleted, ItemRetracted, ItemStarted, TurnStop
 from topics.reducer import reduce
 
 FORGOTTEN = {"type": "session.forgotten"}
@@ -62,6 +62,8 @@ CUT_OFF = ItemCompleted(item_id="x", text="cut o", incomplete=True, reason="kill
 WHOLE = ItemCompleted(item_id="x", text="cut off")
 WITHDRAWN = ItemRetracted(item_id="x")
 OTHER = structs.replace(CUT_OFF, item_id="y")
+BEGUN = ItemStarted(item_id="x", item_type="text", doubtful="attempt")
+DOUBTFUL = ItemCompleted(item_id="x", text="cut o", doubtful="end")
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -76,9 +78,16 @@ OTHER = structs.replace(CUT_OFF, item_id="y")
         ([CUT_OFF, WITHDRAWN, FORGOTTEN], {"retracted": 1}, None),
         ([CUT_OFF, FORGOTTEN, WITHDRAWN], {"incomplete": 1, "retracted": 1}, None),
         ([TurnStop(incomplete=True)], {}, ()),
+        ([BEGUN], {"doubtful": 1}, ("doubtful",)),
+        ([BEGUN, DOUBTFUL], {"doubtful": 1}, ("doubtful",)),
+        ([BEGUN, DOUBTFUL, WITHDRAWN], {"retracted": 1}, ("retracted",)),
+        ([BEGUN, WITHDRAWN], {"retracted": 1}, ("retracted",)),
+        ([BEGUN, OTHER, DOUBTFUL, WHOLE], {"incomplete": 1}, ("incomplete",)),
+        ([BEGUN, CUT_OFF], {"incomplete": 1}, ("incomplete",)),
+        ([CUT_OFF, DOUBTFUL], {"doubtful": 1}, ("doubtful",)),
     ],
 )
-def test_a_cut_item_counts_for_what_becomes_of_it(tmp_path, items, counted, marks, size):
+def test_an_item_counts_once_for_what_becomes_of_it(tmp_path, items, counted, marks, size):
     topics, entries = Topics(), []
     for seq, item in enumerate(items, 1):
         topic = AGENT_TURNS if item is FORGOTTEN else SESSION_ITEMS
@@ -88,7 +97,7 @@ def test_a_cut_item_counts_for_what_becomes_of_it(tmp_path, items, counted, mark
     whole.write(entries, {})
     for at in range(0, len(entries), size):
         index.write(entries[at : at + size], {})
-    rows = index.reader.rows("SELECT code, count FROM counters WHERE unit = ? AND code <> ''", DAY_MS)
+    rows = index.reader.rows("SELECT code, sum(count) FROM counters WHERE unit = ? AND code <> '' GROUP BY code", DAY_MS)
     assert dict(rows) == counted
     assert [row.marks for row in search.sessions(index.reader, search.Search()).rows] == [marks] * (marks is not None)
     assert contents(index) == contents(whole)

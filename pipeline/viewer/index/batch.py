@@ -38,8 +38,8 @@ MINUTE, TEN_MINUTES, HOUR, DAY = UNITS = (60_000, 600_000, 3_600_000, 86_400_000
 _PLAIN, _KEPT, _TRIED = 1024, 16 * 1024, 256 * 1024
 
 _COUNTED: Final = frozenset({"fix", "request", "turn", "turn/diagnosis", *LETTERS})
-# An item that ended before its end, as long as no later record of it says otherwise.
-_CUT: Final = (COMPLETED, "incomplete")
+# What an item counts as until a later record of it ends it otherwise, or withdraws it.
+_UNTIL_ENDED: Final = ("doubtful", "incomplete")
 
 
 class _Told(Struct):
@@ -99,9 +99,9 @@ class Batch:
         self._rows: dict[int, tuple[int, Entry, str]] = {}
         self._deltas: defaultdict[tuple[int, str], list[Entry]] = defaultdict(list)
         self._folded: dict[tuple[int, str], int] = {}
-        # Where items of this batch were cut, and the sessions that have a cut item less.
-        self._cut: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
-        self._uncounted: set[int] = set()
+        # By item the places of this batch where it counts until it ends otherwise; the codes that sessions have less of.
+        self._provisional: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+        self._uncounted: set[tuple[str, int]] = set()
         (self._last_id,) = connection.execute("SELECT coalesce(max(id), 0) FROM sessions").fetchone()
         # Of a session that is new in this batch nothing was written before.
         self._known_id = self._last_id
@@ -174,9 +174,9 @@ class Batch:
             return
         words = entry.words
         if kind in {COMPLETED, RETRACTED} and entry.item_id:
-            self._uncount_cuts(item)
-        if (kind, entry.code) == _CUT:
-            self._cut[item].append(place)
+            self._uncount(item)
+        if entry.item_id and entry.code in _UNTIL_ENDED:
+            self._provisional[item].append(place)
         # What was withdrawn stays readable too: a page shows it as that.
         if kind in {COMPLETED, RETRACTED}:
             text = self._fold(item, entry)
@@ -185,25 +185,25 @@ class Batch:
         self._rows[place] = session, entry, words[:WORDS]
         self._sums[session].include(entry)
 
-    def _uncount_cuts(self, item: tuple[int, str]) -> None:
-        """An item's last end is what counts: what was cut and is whole or withdrawn now is not incomplete."""
-        times = []
-        for place in self._cut.pop(item, ()):
+    def _uncount(self, item: tuple[int, str]) -> None:
+        """An item's last end is what counts: what is whole or withdrawn now is neither incomplete nor doubtful."""
+        found: list[tuple[int, str, str]] = []
+        for place in self._provisional.pop(item, ()):
             session, entry, words = self._rows[place]
             self._rows[place] = session, structs.replace(entry, code=""), words
-            times.append(entry.time_ms)
+            found.append((entry.time_ms, entry.kind, entry.code))
         if item[0] <= self._known_id:
             rows = self._connection.execute(
-                "UPDATE entries SET code = '' WHERE session = ? AND item_id = ? AND item_id <> '' "
-                "AND (kind, code) = (?, ?) RETURNING time_ms",
-                (*item, *_CUT),
+                "SELECT place, time_ms, kind, code FROM entries "
+                "WHERE session = ? AND item_id = ? AND item_id <> '' AND code IN (?, ?)",
+                (*item, *_UNTIL_ENDED),
             ).fetchall()
-            times += [time_ms for (time_ms,) in rows]
-        if times:
-            self._uncounted.add(item[0])
-        for time_ms in times:
+            self._connection.executemany("UPDATE entries SET code = '' WHERE place = ?", [row[:1] for row in rows])
+            found += [row[1:] for row in rows]
+        for time_ms, kind, code in found:
+            self._uncounted.add((code, item[0]))
             for unit in UNITS:
-                self._counters[unit, time_ms // unit * unit, *_CUT, "", ""] -= 1
+                self._counters[unit, time_ms // unit * unit, kind, code, "", ""] -= 1
 
     def _fold(self, item: tuple[int, str], last: Entry) -> str:
         """Make one of an ended item's deltas, unless its last record has the text; what they add up to."""
@@ -312,7 +312,7 @@ class Batch:
         self._connection.executemany(
             "DELETE FROM facets WHERE kind = 'code' AND value = ?1 AND session = ?2 "
             "AND NOT EXISTS (SELECT 1 FROM entries WHERE session = ?2 AND code = ?1)",
-            [(_CUT[1], id_) for id_ in self._uncounted],
+            self._uncounted,
         )
         self._write_counters()
 

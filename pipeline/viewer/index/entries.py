@@ -76,8 +76,8 @@ class Entry(Struct, frozen=True, kw_only=True):
         role: whose turn it is; of an item its type.
         turn: the turn that a request or a fix has seen; of a restored history how many messages it has; else -1.
         code: of a fix and a letter its own, of what a rule refused the rule; of items ``promoted``, ``retracted``,
-            ``incomplete`` (until they are whole or withdrawn), ``doubtful``, ``unseen``; of an answer's end ``cut``;
-            the cause of a diagnosis.
+            ``incomplete`` and ``doubtful`` (until they are whole or withdrawn), ``unseen``; of an answer's end
+            ``cut``; the cause of a diagnosis.
         severity: of a fix: ``lossy``, ``lossless``, ``observed``.
         cause: the record that led to this one, as ``topic/partition/offset``.
         size: bytes of the value.
