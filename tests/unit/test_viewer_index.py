@@ -97,7 +97,8 @@ def test_an_item_counts_once_for_what_becomes_of_it(tmp_path, items, counted, ma
     whole.write(entries, {})
     for at in range(0, len(entries), size):
         index.write(entries[at : at + size], {})
-    rows = index.reader.rows("SELECT code, sum(count) FROM counters WHERE unit = ? AND code <> '' GROUP BY code", DAY_MS)
+    sql = "SELECT code, sum(count) FROM counters WHERE unit = ? AND code <> '' GROUP BY code"
+    rows = index.reader.rows(sql, DAY_MS)
     assert dict(rows) == counted
     assert [row.marks for row in search.sessions(index.reader, search.Search()).rows] == [marks] * (marks is not None)
     assert contents(index) == contents(whole)

@@ -99,7 +99,7 @@ class Batch:
         self._rows: dict[int, tuple[int, Entry, str]] = {}
         self._deltas: defaultdict[tuple[int, str], list[Entry]] = defaultdict(list)
         self._folded: dict[tuple[int, str], int] = {}
-        # By item the places of this batch where it counts until it ends otherwise; the codes that sessions have less of.
+        # By item, where in this batch it counts until it ends otherwise; and the codes that sessions have one less of.
         self._provisional: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
         self._uncounted: set[tuple[str, int]] = set()
         (self._last_id,) = connection.execute("SELECT coalesce(max(id), 0) FROM sessions").fetchone()

@@ -178,11 +178,14 @@ class Follower:
         self._missing = tuple(name for name in map(self._name_of, FOLLOWED) if not there.get(name))
         if not places:
             return {}
+        positions = self._index.positions
         if places != known:
             consumer.assign(list(places))
+            # Where a partition begins behind that, the consumer goes on from its beginning.
+            for place, topic in places.items():
+                consumer.seek(place, positions.get((topic, place.partition), 0))
         begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         self._ends = ends
-        positions = self._index.positions
         for place, topic in places.items():
             position = positions.get((topic, place.partition), 0)
             if position > ends[place] and position > await _served_end(consumer, place, position):
@@ -191,8 +194,6 @@ class Follower:
                     f"{place.topic} ends before what {self._index.path} holds of it: it is not the topic that the "
                     "index was filled from. Start once with --rebuild.",
                 )
-            if places != known:
-                consumer.seek(place, max(position, begins[place]))
             if begins[place] > self._begins.get(place, 0):
                 while await asyncio.to_thread(self._index.drop_before, topic, place.partition, begins[place]):
                     pass
