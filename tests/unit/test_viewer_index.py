@@ -1,16 +1,21 @@
 """The index: it holds what the topics hold, each record once, and nothing of what is gone."""
 
+import asyncio
 import sqlite3
 import stat
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
+from aiokafka import TopicPartition
 from build import call, said, user
 from msgspec import structs
 from published import OPENED, answers, appended
 from viewing import Topics, contents, index_of
 
-from pipeline.viewer.index import search, timeline
+from pipeline.config import load_config
+from pipeline.viewer.index import follow, search, timeline
+from pipeline.viewer.index.follow import Follower
 from pipeline.viewer.index.store import Index, IndexFileError
 from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
 from topics.declarations import DAY_MS
@@ -233,3 +238,44 @@ def test_nothing_of_a_batch_is_written_when_some_of_it_cannot_be(index, topics):
     assert (contents(index), index.positions) == (before, positions)
     index.write(topics.entries(), topics.positions())
     assert search.session(index.reader, "s3") is not None
+
+
+class ToldTooEarly:
+    """A consumer of one partition, whose broker tells an end of 1; what it serves ends at ``holds``."""
+
+    def __init__(self, holds):
+        self._holds, self._served, self.at = holds, None, 0
+
+    def assign(self, places):
+        pass
+
+    def seek(self, place, offset):
+        self.at = offset
+
+    async def beginning_offsets(self, places):
+        return dict.fromkeys(places, 0)
+
+    async def end_offsets(self, places):
+        return dict.fromkeys(places, 1)
+
+    def highwater(self, place):
+        return self._served
+
+    async def getmany(self, place, timeout_ms):
+        await asyncio.sleep(0)
+        if self.at < self._holds:
+            self.at = self._served = self._holds
+        return {}
+
+
+async def test_an_end_that_is_told_too_early_is_not_that_of_another_topic(index, monkeypatch):
+    place = TopicPartition(AGENT_TURNS, 0)
+    monkeypatch.setattr(follow, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "every_place", AsyncMock(return_value={AGENT_TURNS: [place]}))
+    follower, position = Follower(load_config(env={}), index), index.positions[AGENT_TURNS, 0]
+    consumer = ToldTooEarly(holds=position)
+    assert await follower._look(consumer, {}) == {place: AGENT_TURNS}
+    assert consumer.at == position > 1
+    for holds in (position - 1, 1):
+        with pytest.raises(IndexFileError, match="--rebuild"):
+            await follower._look(ToldTooEarly(holds), {})
