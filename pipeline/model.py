@@ -247,7 +247,7 @@ class Structure(Struct, frozen=True, kw_only=True):
         reasoning_alone: an assistant's message may be nothing but reasoning.
         calls_elsewhere: a result may answer a call that stands with the provider: any result, or one behind a
             reference to an item.
-        own: the provider whose own items and parts it may hold; a user's turn of others' alone is left out.
+        own: the provider whose own items and parts it may hold; a message of others' alone is left out.
         observed: the codes of the mends that are not made, because a policy only observes them.
     """
 

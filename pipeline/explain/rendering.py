@@ -68,7 +68,7 @@ _NATIVE_INTRO = (
     "whose turn it stands, the members that hold the id of the call that it opens or answers, what it must stand next "
     "to, and whether only the model that wrote it can read it. For another provider it is left out "
     "([native_dropped](fixes.md#native_dropped), or [unknown_dropped](fixes.md#unknown_dropped) where the shape does "
-    "not tell whose it is), or becomes what the last column says; a user's turn of nothing else goes with it. A type "
+    "not tell whose it is), or becomes what the last column says; a message of nothing else goes with it. A type "
     "that is not listed is taken for the model's and bound to its neighbours."
 )
 _SHARES_INTRO = (

@@ -7,12 +7,13 @@ calls of an exchange are found by id, at once, however many there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 from msgspec import Struct, structs
 
 from pipeline.history.ids import NAMELESS, made_id
-from pipeline.history.pieces import Book, Piece
+from pipeline.history.pieces import Book, Piece, is_foreign
 from pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
 # What is done about a call without a result.
@@ -174,7 +175,8 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             "assistant" not in structure.neighbours
             or is_reasoning(self.assistant[-1])
             or is_paused_by(self.assistant[-1], structure)
-            or all(map(is_reasoning, new))
+            or not any(stands_alone(piece, structure) for piece in new)
+            or not self._last_message_stays(structure)
         ):
             return False
         kinds = {type(piece.block) for piece in new}
@@ -258,28 +260,27 @@ class Exchange(Struct, omit_defaults=True, dict=True):
         """Whether the assistant turn is over: what the assistant says next is a turn of its own."""
         return bool(self.user or self.results)
 
-    @property
-    def only_reasoning(self) -> bool:
-        """Whether the assistant turn is nothing but reasoning, which no provider takes by itself."""
-        return bool(self.assistant) and not self._says_more
+    def _last_message_stays(self, structure: Structure) -> bool:
+        began = self.assistant_starts[-1].turn if self.assistant_starts else 0
+        last = takewhile(lambda piece: piece.turn >= began, reversed(self.assistant))
+        return any(stands_alone(piece, structure) for piece in last)
 
-    def firm(self, *, unanswered_stay: bool) -> bool:
+    def firm(self, structure: Structure, *, unanswered_stay: bool) -> bool:
         """Whether something of the assistant turn stays, whatever comes.
 
         A call without a result may be left out by policy; with a placeholder it stays.
         """
-        if not unanswered_stay:
-            loose = {call.at for call in self.calls if call.result < 0}
-            return any(not is_reasoning(piece) and at not in loose for at, piece in enumerate(self.assistant))
-        return self._says_more
+        if unanswered_stay:
+            return self.stays(structure)
+        loose = {call.at for call in self.calls if call.result < 0}
+        return any(stands_alone(piece, structure) and at not in loose for at, piece in enumerate(self.assistant))
 
-    @property
-    def _says_more(self) -> bool:
-        """Whether anything of the assistant turn is no reasoning; what was looked at once is not looked at again."""
-        at: int = self.__dict__.get("reasoning", 0)
-        while at < len(self.assistant) and is_reasoning(self.assistant[at]):
+    def stays(self, structure: Structure) -> bool:
+        """Whether anything of the assistant turn stands alone; what was looked at once is not looked at again."""
+        at: int = self.__dict__.get("looked_at", 0)
+        while at < len(self.assistant) and not stands_alone(self.assistant[at], structure):
             at += 1
-        self.__dict__["reasoning"] = at
+        self.__dict__["looked_at"] = at
         return at < len(self.assistant)
 
 
@@ -306,6 +307,25 @@ def is_reasoning(piece: Piece) -> bool:
     """Whether a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
     block = piece.block
     return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
+
+
+def stands_alone(piece: Piece, structure: Structure) -> bool:
+    """Whether a piece may be all of an assistant's message.
+
+    Reasoning may not unless the target takes it so; in what only another provider has, nobody says anything to it.
+    """
+    if is_reasoning(piece):
+        return structure.reasoning_alone
+    return not is_foreign(piece.block, structure.own)
+
+
+def leave_out(pieces: Sequence[Piece], book: Book) -> None:
+    """Record that an assistant's message goes, as none of its pieces stands alone."""
+    for piece in pieces:
+        if is_reasoning(piece):
+            book.drop("reasoning_alone", piece)
+        else:
+            book.drop_unknown(piece)
 
 
 def is_paused_by(piece: Piece, structure: Structure) -> bool:

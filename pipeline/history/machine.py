@@ -21,7 +21,7 @@ from msgspec import structs
 
 from pipeline.fixes import Fix
 from pipeline.history.clean import clean, structure_under, system_pieces
-from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, is_reasoning
+from pipeline.history.exchanges import Call, Exchange, Start, call_of, continues, leave_out, stands_alone
 from pipeline.history.healthy import Stretch
 from pipeline.history.ids import NAMELESS, IdTable, IdWriter, SettledCall, made_id
 from pipeline.history.native import REFERENCE
@@ -210,16 +210,12 @@ class History:
             self._take_said(turn, said, self._last_for_user())
             self.user_spoke_last = True
 
-    def _was_just_answered_by(self, turn: Turn) -> bool:
-        return bool(self.exchanges) and self.exchanges[-1].was_answered_by(turn)
-
     def _last_for_user(self) -> Exchange:
         """The exchange that the next user content belongs to."""
         last = self.exchanges[-1] if self.exchanges else None
-        if last and last.only_reasoning and not (last.closed or self.structure.reasoning_alone):
+        if last and last.assistant and not (last.closed or last.stays(self.structure)):
             # It was not firm, so the exchange before it is still there, if there was one.
-            for piece in self.exchanges.pop().assistant:
-                self._book.drop("reasoning_alone", piece)
+            leave_out(self.exchanges.pop().assistant, self._book)
         if not self.exchanges:
             self.number += 1
             self.exchanges.append(Exchange(number=self.number, user_number=self.number, sealed=True))
@@ -233,7 +229,7 @@ class History:
         if before and before[-1].turn != turn.index:
             if self._may_stand_behind(before[-1]) or before[-1].stays_system != pieces[0].stays_system:
                 exchange.user_starts.append(Start(turn.index))
-            elif exchange.user and not is_row(before[-1]):
+            elif exchange.user and not (is_row(before[-1]) or self._is_item(before[-1], pieces[0])):
                 self._book.note_fix("turns_merged", turn.place)
         exchange.user += pieces
         exchange.name_user(turn.id)
@@ -241,6 +237,10 @@ class History:
     def _may_stand_behind(self, last: Piece) -> bool:
         """Whether the next message may stay one of its own; a shape that writes each result as one means no turn."""
         return "user" in self.structure.neighbours and not is_row(last)
+
+    def _is_item(self, *neighbours: Piece) -> bool:
+        """Whether one of two pieces that stand side by side is an item, which nothing joins, of a flat list."""
+        return self.structure.flat and any(isinstance(piece.block, Unknown) for piece in neighbours)
 
     def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
         """Give a result to its call; False where there is none that could take it."""
@@ -323,7 +323,7 @@ class History:
 
     def _firm(self, exchange: Exchange) -> bool:
         goes = self.policy.missing_result == "drop" and self._book.makes("call_unanswered")
-        return self.structure.reasoning_alone or exchange.firm(unanswered_stay=self.structure.unanswered or not goes)
+        return exchange.firm(self.structure, unanswered_stay=self.structure.unanswered or not goes)
 
     def _seal(self, exchange: Exchange) -> bool:
         """Settle an exchange's assistant turn if it can be; its user turn may still grow."""
@@ -367,10 +367,9 @@ class History:
             self.changed.add(piece.turn)
             self._settle_call(exchange, call)
         exchange.leave_out(missing)
-        if any(not is_reasoning(piece) for piece in exchange.assistant):
+        if any(stands_alone(piece, self.structure) for piece in exchange.assistant):
             return True
-        for piece in exchange.assistant:
-            self._book.drop("reasoning_alone", piece)
+        leave_out(exchange.assistant, self._book)
         if exchange is self.exchanges[0]:
             exchange.assistant, exchange.calls, exchange.sealed = [], [], True
         else:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from pipeline.fixes import FIXES, Fate, Fix, make
+from pipeline.history.native import ANTHROPIC, is_listed
 from pipeline.model import Block, Own, Role, Text, ToolResult, ToolUse, Turn, Unknown
 
 Speaker: TypeAlias = Literal["user", "assistant"]
@@ -106,8 +107,12 @@ def is_breakpoint(block: Block) -> bool:
 
 
 def is_foreign(block: Block, provider: str) -> bool:
-    """Whether a block is what only a provider other than this one has."""
-    return isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != provider
+    """Whether a block is what only a provider other than this one has: who issued it, or whose type it is."""
+    if not isinstance(block, Unknown):
+        return False
+    if block.issuer is not UNSET:
+        return block.issuer.provider != provider
+    return provider != ANTHROPIC and is_listed(ANTHROPIC, block.kind)
 
 
 def code_for_unknown(block: Block, target: str = "") -> str:
@@ -117,7 +122,8 @@ def code_for_unknown(block: Block, target: str = "") -> str:
     """
     if is_breakpoint(block):
         return "cache_point_dropped"
-    return "native_dropped" if is_foreign(block, target) else "unknown_dropped"
+    issued = isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != target
+    return "native_dropped" if issued else "unknown_dropped"
 
 
 def is_whole(path: str) -> bool:

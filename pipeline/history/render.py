@@ -12,7 +12,7 @@ from typing import Final, Literal
 from msgspec import Struct, structs
 
 from pipeline.fixes import Fix
-from pipeline.history.exchanges import Call, Exchange, Start, calls_last, is_paused_by, is_reasoning
+from pipeline.history.exchanges import Call, Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
 from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank
 from pipeline.history.results import INTERRUPTED
 from pipeline.model import Role, Structure, Text, ToolResult
@@ -87,11 +87,10 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
         pieces = exchange.assistant
         if not exchange.sealed:
             pieces = _without_missing(exchange, end.structure, changed, book) if end.drops else pieces
-            if end.structure.reasoning_alone or not all(is_reasoning(piece) for piece in pieces):
+            if any(stands_alone(piece, end.structure) for piece in pieces):
                 messages += _assistant(exchange, pieces, end.structure, changed, book)
             else:
-                for piece in pieces:
-                    book.drop("reasoning_alone", piece)
+                leave_out(pieces, book)
         _add_user(messages, exchange, changed, end, book)
     ended = _ending(messages, end.structure, tail)
     if ended == "continued":

@@ -293,6 +293,7 @@ class Anthropic:
             assistant_first=version is not None and version >= _ASSISTANT_FIRST_SINCE,
             assistant_last="text" if prefill else "never",
             paused_by=PAUSING,
+            own=NAME,
             neighbours=frozenset({"user", "assistant"}),
             calls_apart=True,
             ids_again=True,

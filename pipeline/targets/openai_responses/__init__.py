@@ -47,6 +47,7 @@ from pipeline.targets.openai_responses.items import (
     fits_prefix,
     is_plain_message,
     is_reasoning_block,
+    led_to,
     message_item,
     output_part,
     reasoning_item,
@@ -292,8 +293,8 @@ class ResponsesDialect(OpenAIDialect):
             elif is_reasoning_block(block):
                 written.lost = False
                 item = reasoning_item(block)
-                # The next piece is there: reasoning at the end does not fit.
-                stays = not (self._stored and is_plain_message(message.pieces[at + 1]))
+                # There is one: reasoning at the end does not fit.
+                stays = not (self._stored and is_plain_message(led_to(message.pieces, at, unfit)))
                 written.put(item, row(written.with_id(item, piece, stays=stays), written.place))
             elif isinstance(block, Unknown) and written.lost:
                 book.drop("native_dropped", piece, detail=block.kind)

@@ -8,7 +8,7 @@ goes back only beside the reasoning that it came with (RSP-04), and once (RSP-05
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -143,7 +143,6 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool) -> dic
     """
     pieces = message.pieces
     unfit: dict[int, str] = {}
-    kept: list[int] = []
     broken = set(message.changed)
     last = -1
     for at, piece in enumerate(pieces):
@@ -151,21 +150,31 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool) -> dic
             code = piece.code or _fault(piece, model, stored=stored)
             if code:
                 unfit[at] = code
-            else:
-                kept.append(at)
         elif _is_item(piece.block):
             last = at
         else:
             unfit[at] = code_for_unknown(piece.block)
             broken.add(piece.turn)
-    for at in kept:
-        if at > last:
-            unfit[at] = "thinking_trailing"
-        elif pieces[at].turn in broken:
-            unfit[at] = "thinking_of_changed_turn"
-        elif stored and item_id(pieces[at].block) and is_plain_message(pieces[at + 1]) and not _seal(pieces[at].block):
-            unfit[at] = "thinking_unsigned"
+    behind = pieces[-1]  # the next piece that stays
+    for at in range(len(pieces) - 1, -1, -1):
+        if at in unfit:
+            continue
+        block = pieces[at].block
+        if is_reasoning_block(block):
+            if at > last:
+                unfit[at] = "thinking_trailing"
+            elif pieces[at].turn in broken:
+                unfit[at] = "thinking_of_changed_turn"
+            elif stored and item_id(block) and not _seal(block) and is_plain_message(behind):
+                unfit[at] = "thinking_unsigned"
+        if at not in unfit:
+            behind = pieces[at]
     return unfit
+
+
+def led_to(pieces: Sequence[Piece], at: int, unfit: Container[int]) -> Piece:
+    """The piece that stands behind some reasoning once those that are ``unfit`` are gone."""
+    return next(pieces[behind] for behind in range(at + 1, len(pieces)) if behind not in unfit)
 
 
 def is_reasoning_block(block: Block) -> bool:
