@@ -18,12 +18,10 @@ from pipeline.rules import (
     bedrock_converse,
     cascade,
     claude_cli,
-    codex_cli,
-    copilot_cli,
     gemini,
-    gemini_cli,
     openai_chat,
     openai_responses,
+    prompts,
     vllm,
 )
 from pipeline.rules.base import Catalogue, KnowsBetas, Rule, RuleSet, Severity, Violation
@@ -39,9 +37,9 @@ _EVERY: tuple[tuple[RuleSet[Any], Catalogue], ...] = (
     (openai_responses.OpenAIResponses(), openai_responses.CATALOGUE),
     (vllm.Vllm(), vllm.CATALOGUE),
     (claude_cli.ClaudeCli(), claude_cli.CATALOGUE),
-    (copilot_cli.CopilotCli(), copilot_cli.CATALOGUE),
-    (codex_cli.CodexCli(), codex_cli.CATALOGUE),
-    (gemini_cli.GeminiCli(), gemini_cli.CATALOGUE),
+    (prompts.CopilotCli(), prompts.COPILOT),
+    (prompts.CodexCli(), prompts.CODEX),
+    (prompts.GeminiCli(), prompts.GEMINI),
     (cascade.Cascade(), cascade.CATALOGUE),
 )
 RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}
