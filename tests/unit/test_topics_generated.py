@@ -9,7 +9,7 @@ from jsonschema import Draft7Validator, Draft202012Validator
 
 import topics
 from topics import generate
-from topics.messages import MESSAGES
+from topics.generate import MESSAGES
 
 ROOT = Path(topics.__file__).parent
 EXAMPLES = (ROOT / "examples.jsonl").read_bytes()

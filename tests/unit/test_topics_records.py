@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 import topics
 from pipeline.model import Policy
 from topics import generate, headers
-from topics.messages import MESSAGES
+from topics.generate import MESSAGES
 from topics.records import TURN_RECORDS, PolicyChange, SessionOpened, StreamPolicy, TurnAppended
 
 GOLDEN = Path(__file__).parents[1] / "vectors" / "records_v1.jsonl"
