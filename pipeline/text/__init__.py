@@ -1,4 +1,4 @@
 """Histories and tool calls as text: flattening for targets that take one prompt, tools told of and called in text.
 
-The filters for what a planner says take it piece by piece: redaction, identity, tool calls, and all three in a row.
+The filters for what a planner says take it piece by piece: redaction, identity and tool calls.
 """

@@ -26,8 +26,8 @@ sys.path.insert(0, str(HERE))
 
 import measure  # noqa: E402 - beside this file
 
+from pipeline.streams.cascade.speech import OutputFilter  # noqa: E402 - after the path
 from pipeline.text.identity import IdentityRewriter  # noqa: E402 - after the path
-from pipeline.text.output import OutputFilter  # noqa: E402 - after the path
 from pipeline.text.redaction import Redactor  # noqa: E402 - after the path
 from pipeline.text.tool_calls import ToolCallParser  # noqa: E402 - after the path
 

@@ -9,9 +9,9 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.streams.cascade.speech import OutputFilter
 from pipeline.text.call_json import ToolCall
 from pipeline.text.identity import IdentityRewriter
-from pipeline.text.output import OutputFilter
 from pipeline.text.redaction import Redactor
 from pipeline.text.tool_calls import Removed, ToolCallParser
 

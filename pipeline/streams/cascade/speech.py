@@ -1,8 +1,9 @@
-"""How a planner's words become the model's own: the filters of one message, and what they are told."""
+"""How a planner's words become the model's own: its calls, then redaction, then identity, and what these are told."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -10,12 +11,98 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import digest
 from pipeline.streams.events import Rewritten
+from pipeline.text.call_json import ToolCall
 from pipeline.text.filters import Change
 from pipeline.text.identity import IdentityRewriter
-from pipeline.text.output import OutputFilter
 from pipeline.text.redaction import MARKER, SOURCE_ROOTS, Redactor
-from pipeline.text.tool_calls import Removed
+from pipeline.text.tool_calls import LIMIT, Output, Removed, ToolCallParser, joined
 from topics.items import AgentUnrecognized
+
+
+class _SavedOutput(Struct, array_like=True):
+    parser: bytes
+    redactor: bytes
+    identity: bytes
+
+
+class OutputFilter:
+    """Takes the planner's text in pieces; gives what can be shown, and the calls in it, in their order.
+
+    All text before a call is given before it. What was removed is given as soon as it is known to be, which may be
+    before text that stood in front of it: the text around it is one text, so that no path comes together there.
+
+    Args:
+        model: the name to speak under, as for `IdentityRewriter`.
+        tools: the names that a bare call must have one of, as for `ToolCallParser`.
+        roots: what is redacted, as for `Redactor`; in the arguments of calls too.
+        marker: what stands for it.
+        limit: characters that a call or an echoed result may have.
+
+    Raises:
+        InputError: a root or the marker cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: str | None,
+        tools: Iterable[str] | None = None,
+        roots: Iterable[str] = SOURCE_ROOTS,
+        marker: str = MARKER,
+        limit: int = LIMIT,
+    ) -> None:
+        self.parser = ToolCallParser(tools, limit)
+        self.redactor = Redactor(roots, marker)
+        self.identity = IdentityRewriter(model)
+
+    def feed(self, text: str) -> list[Output]:
+        """Take the next piece; return what is certain by now."""
+        return joined(list(self.each(text)))
+
+    def flush(self) -> list[Output]:
+        """The text is at its end: return the rest. What is fed next is another text."""
+        return joined(list(self.each_left()))
+
+    def each(self, text: str) -> Iterator[Output]:
+        """What `feed` returns, piece by piece: in between, `take_changes` tells what was changed in the last one."""
+        yield from self._shown(self.parser.feed(text))
+
+    def each_left(self) -> Iterator[Output]:
+        """What `flush` returns, in the same way."""
+        yield from self._shown(self.parser.flush())
+        rest = self.identity.feed(self.redactor.flush()) + self.identity.flush()
+        if rest:
+            yield rest
+
+    def release(self) -> str:
+        """Something else follows, such as a call: return the text that is held, but for what may become a call."""
+        return self.identity.feed(self.redactor.flush()) + self.identity.release()
+
+    def take_changes(self) -> dict[Change, int]:
+        """What was redacted and rewritten since this was last asked, and how often."""
+        return self.redactor.take_changes() | self.identity.take_changes()
+
+    def save(self) -> bytes:
+        """The state, for `load` of a filter made with the same arguments."""
+        return msgspec.msgpack.encode(_SavedOutput(self.parser.save(), self.redactor.save(), self.identity.save()))
+
+    def load(self, data: bytes) -> None:
+        """Go on from a saved state."""
+        saved = msgspec.msgpack.decode(data, type=_SavedOutput)
+        self.parser.load(saved.parser)
+        self.redactor.load(saved.redactor)
+        self.identity.load(saved.identity)
+
+    def _shown(self, outputs: list[Output]) -> Iterator[Output]:
+        for output in outputs:
+            if isinstance(output, Removed):
+                yield output
+                continue
+            text = self.release() if isinstance(output, ToolCall) else self.identity.feed(self.redactor.feed(output))
+            if text:
+                yield text
+            if isinstance(output, ToolCall):
+                yield structs.replace(output, arguments=self.redactor.json(output.arguments))
+
 
 # A call's JSON as far as it came: its name, which is whole, and its arguments, which are not.
 _BEGUN: Final = re.compile(
@@ -45,7 +132,7 @@ class Speech(Struct, frozen=True, kw_only=True):
     marker: str = MARKER
 
 
-class _Saved(Struct, array_like=True):
+class _SavedFilters(Struct, array_like=True):
     text: bytes
     paths: bytes
     identity: bytes
@@ -101,10 +188,10 @@ class Filters:
 
     def save(self) -> bytes:
         """The state, for `load` of filters that were told the same."""
-        return msgspec.msgpack.encode(_Saved(self.text.save(), self._paths.save(), self._identity.save()))
+        return msgspec.msgpack.encode(_SavedFilters(self.text.save(), self._paths.save(), self._identity.save()))
 
     def load(self, data: bytes) -> None:
-        saved = msgspec.msgpack.decode(data, type=_Saved)
+        saved = msgspec.msgpack.decode(data, type=_SavedFilters)
         self.text.load(saved.text)
         self._paths.load(saved.paths)
         self._identity.load(saved.identity)
