@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipeline.streams.claude_cli import ClaudeCli
-from pipeline.streams.claude_cli.stream_events import decode, stream_events
+from pipeline.streams.claude_cli import ClaudeCli, decode, stream_events
 from pipeline.streams.framing.mending import make_sound, read_fields
 
 FLEET = Path(__file__).parents[2] / "pipeline/demo/fleet/streams.jsonl"
