@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
-from pipeline.history.readers.gemini import DECLARED_SCHEMAS, SPELT, json_schema
+from pipeline.history.readers.head import DECLARED_SCHEMAS, SPELT, json_schema
 from pipeline.model import Tool
 from pipeline.targets.base import Setting
 from pipeline.targets.fitting import system_rows

@@ -33,6 +33,7 @@ MESSAGES = {
     ],
     "openai-chat": [
         ("", {"role": "tool", "tool_call_id": "t", "content": SAID}),
+        ("", {"role": "tool", "tool_call_ids": ["t"], "content": SAID}),
         ("", {"role": "assistant", "content": SAID, "reasoning_content": SAID, "annotations": []}),
         ("", {"role": "assistant", "content": None, "refusal": SAID}),
         ("", {"role": "tool", "tool_call_id": "t", "content": SAID, "is_error": True}),

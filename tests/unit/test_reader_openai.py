@@ -122,6 +122,23 @@ def test_a_row_that_lists_the_call_it_answers():
     assert (turn.blocks, fixes) == ((ToolResult(tool_use_id="A", content="r"),), [])
 
 
+@pytest.mark.parametrize(
+    ("beside", "blocks", "fixes"),
+    [
+        ({"role": "user", "tool_name": "f"}, (), [("field_dropped", "messages.0.tool_name")]),
+        ({"role": "user", "tool_call_ids": ["A"]}, (), [("field_dropped", "messages.0.tool_call_ids")]),
+        (
+            {"role": "assistant", "function_call": {"id": "A", "function": {"name": "f", "arguments": "{}"}}},
+            (ToolUse(id="A", name="f", input=Raw(b"{}")),),
+            [],
+        ),
+    ],
+)
+def test_older_forms_beside_a_text_are_never_passed_over(beside, blocks, fixes):
+    turn, found = one({"content": "x", **beside})
+    assert (turn.blocks, found) == ((Text(text="x"), *blocks), fixes)
+
+
 def test_content_parts():
     turn, fixes = one(
         {

@@ -27,6 +27,7 @@ from pipeline.history.readers.anthropic import CONTENT
 from pipeline.history.readers.declared import Placed
 from pipeline.history.readers.fields import Fields, Notes
 from pipeline.history.readers.rawjson import check_nesting
+from pipeline.history.readers.typed import decoded
 from pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
 
 _SYNTHETIC: Final = "<synthetic>"
@@ -112,9 +113,8 @@ def _decode_lines(text: bytes, skipped: Counter[str]) -> list[Line]:
         if not raw.strip():
             continue
         check_nesting(raw, f"lines.{number}")
-        try:
-            line = _LINE.decode(raw)
-        except msgspec.DecodeError:
+        line = decoded(_LINE, raw)
+        if line is None:
             # The last line of a session that was killed is often cut.
             skipped["unreadable"] += 1
             continue

@@ -26,6 +26,7 @@ from pipeline.fixes import Fix
 from pipeline.history.readers.fields import Notes
 from pipeline.history.readers.rawjson import check_nesting, starts_with
 from pipeline.history.readers.tolerant import read_tolerantly
+from pipeline.history.readers.typed import decoded
 from pipeline.model import Text, Turn
 
 # With these begins what Codex tells the model in the user's name, where the line does not say whose words it holds.
@@ -113,9 +114,8 @@ def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[
         if not raw.strip():
             continue
         check_nesting(raw, f"lines.{number}")
-        try:
-            line = _line.decode(raw)
-        except msgspec.DecodeError:
+        line = decoded(_line, raw)
+        if line is None:
             # The last line of a session that was killed is often cut.
             thread.skipped["unreadable"] += 1
             continue
@@ -139,10 +139,7 @@ class _Thread:
         self.skipped: Counter[str] = Counter()
 
     def take_line(self, line: _Line, place: str) -> None:
-        try:
-            payload = _payload.decode(line.payload)
-        except msgspec.DecodeError:
-            payload = _Payload()
+        payload = decoded(_payload, line.payload) or _Payload()
         kind = f"{line.type}/{payload.type}" if payload.type else line.type
         if line.type == "response_item" and payload.type and payload.type not in _KEPT_FOR_CODEX:
             self._entries.append(self._read(line.payload, place, kind))
@@ -211,10 +208,7 @@ def _is_injected(turn: Turn, note: Raw | None) -> bool:
     """Whether Codex wrote a user's message: by what it notes of its parts, or by how it begins."""
     if turn.role != "user" or not any(isinstance(block, Text) for block in turn.blocks):
         return False
-    try:
-        parts = _ItemNote() if note is None else _note.decode(note)
-    except msgspec.DecodeError:
-        parts = _ItemNote()
+    parts = (None if note is None else decoded(_note, note)) or _ItemNote()
     told = [part.provenance.type for part in parts.content_item_metadata if part.provenance.type]
     if told:
         return "user" not in told

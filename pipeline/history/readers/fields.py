@@ -96,12 +96,10 @@ def as_object(value: Raw | bytes, path: str) -> dict[str, Raw]:
 
 
 def as_list(value: Raw | bytes, path: str) -> list[Raw]:
-    """The items of a list."""
     return _decode(_LIST, value, path, "a list")
 
 
 def as_string(value: Raw | bytes, path: str) -> str:
-    """A string's text."""
     data = bytes(value)
     if b"\\" not in data and starts_with(data, b'"'):
         # JSON that has been read before: nothing is left to decode.
@@ -194,12 +192,10 @@ class Fields:
         return self._objects[key]
 
     def take(self, key: str) -> Raw | None:
-        """A value as it is written."""
         value = self._rest.pop(key, None)
         return None if value is None or starts_with(value, b"n") else value
 
     def take_string(self, key: str) -> str | None:
-        """A string, or None."""
         value = self.take(key)
         return None if value is None else as_string(value, self.at(key))
 
@@ -218,7 +214,6 @@ class Fields:
         return data.strip(b'"').lower() not in _FALSE
 
     def take_object(self, key: str) -> Fields | None:
-        """The fields of a nested object, or None."""
         value = self.take(key)
         return None if value is None else Fields(value, self.at(key), self.notes)
 

@@ -2,15 +2,14 @@
 
 The canonical form has signatures on reasoning only. One on any other part becomes a thinking block without words in
 front of that part, whose place in the input (``….thoughtSignature``) says where it belongs. Calls need no ids here: one
-without gets an id that is made of its function's name, as its response names the function too. Tools and the choice
-among them are read in terms that the other shapes share.
+without gets an id that is made of its function's name, as its response names the function too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
@@ -18,14 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.history.ids import made_id
 from pipeline.history.native import as_json
 from pipeline.history.readers.anthropic import is_flat
-from pipeline.history.readers.declared import (
-    INNER,
-    ContentReader,
-    Inner,
-    Placed,
-    placed_turn,
-    reader_of,
-)
+from pipeline.history.readers.declared import INNER, ContentReader, Inner, Placed, placed_turn, reader_of
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, as_strings, unknown_role
 from pipeline.history.readers.inputs import EMPTY_OBJECT, read_input
 from pipeline.history.readers.rawjson import compact, starts_with
@@ -291,110 +283,3 @@ def _media(blob: _Blob) -> Image | Document | None:
     if media_type.startswith("image/"):
         return Image(source=source)
     return Document(source=source) if media_type.startswith("text/") or media_type == "application/pdf" else None
-
-
-_DECLARATIONS: Final = ("functionDeclarations", "function_declarations")
-DECLARED_SCHEMAS: Final = frozenset({"parametersJsonSchema", "parameters_json_schema"})
-"""Where a declaration has its schema as JSON Schema; ``parameters`` is of the API's own dialect."""
-# The types of that dialect, in the order of their numbers, which begin at 1.
-_TYPES: Final = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
-_INNER_SCHEMAS: Final = frozenset({"items", "anyOf", "allOf", "oneOf", "not", "prefixItems", "additionalProperties"})
-# Limits that the API writes as text, because they are 64-bit integers.
-_COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
-# Beside a choice: its mode as it came, where that is not in capitals; the API takes it all the same (recorded).
-SPELT: Final = "mode"
-_CHOICES: Final = {"AUTO": "auto", "ANY": "any", "NONE": "none"}
-
-
-def declares_functions(value: Raw) -> bool:
-    """Whether a value is one entry of ``tools`` by itself, which the API takes for a list of one."""
-    return starts_with(value, b"{") and not as_object(value, "tools").keys().isdisjoint(_DECLARATIONS)
-
-
-def single_tools(item: Raw, path: str) -> Iterator[tuple[Raw, str, Raw | UnsetType]]:
-    """The tools in one entry of ``tools``: each declared function, then what else it holds.
-
-    With the place of each, and a declaration as it came, which goes back as it is.
-    """
-    if not starts_with(item, b"{"):
-        yield item, path, UNSET
-        return
-    keys = {key: value for key, value in as_object(item, path).items() if not starts_with(value, b"n")}
-    for name in _DECLARATIONS:
-        if name not in keys:
-            continue
-        declared = as_list(keys.pop(name), f"{path}.{name}")
-        for at, declaration in enumerate(declared):
-            place = f"{path}.{name}.{at}"
-            yield Raw(msgspec.json.encode(_function(as_object(declaration, place)))), place, declaration
-        if not keys:
-            return
-        item = Raw(msgspec.json.encode(keys))
-    yield item, path, UNSET
-
-
-def choice_of(config: Raw) -> Raw | None:
-    """A ``toolConfig`` as a tool choice; None for one that says more than the other shapes can."""
-    try:
-        calling = msgspec.json.decode(config, type=_Config).calling
-    except msgspec.ValidationError:
-        return None
-    kind = _CHOICES.get(calling.mode.upper())
-    if kind is None:
-        return None
-    spelt = {} if calling.mode.isupper() else {SPELT: calling.mode}
-    if not calling.names:
-        return Raw(msgspec.json.encode({"type": kind, **spelt}))
-    if kind != "any" or len(calling.names) > 1:
-        return None
-    return Raw(msgspec.json.encode({"type": "tool", "name": calling.names[0], **spelt}))
-
-
-class _Calling(Struct, frozen=True, forbid_unknown_fields=True):
-    mode: str = "AUTO"
-    names: list[str] = msgspec.field(default_factory=list, name="allowedFunctionNames")
-
-
-class _Config(Struct, frozen=True, forbid_unknown_fields=True):
-    calling: _Calling = msgspec.field(name="functionCallingConfig")
-
-
-def _function(keys: dict[str, Raw]) -> dict[str, Any]:
-    """A declaration with its schema, in whichever of the two dialects, as JSON Schema."""
-    found: dict[str, Any] = {key: value for key, value in keys.items() if key not in DECLARED_SCHEMAS}
-    own = found.get("parameters")
-    for name in DECLARED_SCHEMAS & keys.keys():
-        found["parameters"] = keys[name]
-    if own is not None and found["parameters"] is own:
-        found["parameters"] = json_schema(msgspec.json.decode(own))
-    return found
-
-
-def json_schema(schema: Any) -> Any:  # noqa: ANN401  any JSON
-    """A schema of the API's own dialect, which has its types in capitals or as numbers, as JSON Schema."""
-    if isinstance(schema, list):
-        return [json_schema(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    out: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key == "properties" and isinstance(value, dict):
-            out[key] = {name: json_schema(inner) for name, inner in value.items()}
-        elif key in _INNER_SCHEMAS:
-            out[key] = json_schema(value)
-        elif key == "type":
-            out[key] = [_json_type(each) for each in value] if isinstance(value, list) else _json_type(value)
-        elif key in _COUNTS and isinstance(value, str) and value.isdecimal():
-            out[key] = int(value)
-        else:
-            out[key] = value
-    if out.get("nullable") is True and isinstance(out.get("type"), str):
-        del out["nullable"]
-        out["type"] = [out["type"], "null"]
-    return out
-
-
-def _json_type(name: Any) -> Any:  # noqa: ANN401  any JSON
-    if isinstance(name, int) and not isinstance(name, bool) and 1 <= name <= len(_TYPES):
-        name = _TYPES[name - 1]
-    return name.lower() if isinstance(name, str) and name in _TYPES else name

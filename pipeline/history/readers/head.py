@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Iterator
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string
-from pipeline.history.readers.gemini import choice_of, declares_functions, single_tools
 from pipeline.history.readers.rawjson import check_nesting, compact, starts_with, wrong_type
+from pipeline.history.readers.typed import decoded
 from pipeline.model import Tool
 
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
@@ -18,6 +19,18 @@ _NULL: Final = Raw(b"null")
 # What a tool that takes free text is as a function's.
 _FREE_TEXT: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
 _CONVERSE_TOOLS: Final = frozenset({"tools", "toolChoice"})
+# Gemini's names of a list of functions, and what its schemas and its choice among tools are made of.
+_DECLARATIONS: Final = ("functionDeclarations", "function_declarations")
+DECLARED_SCHEMAS: Final = frozenset({"parametersJsonSchema", "parameters_json_schema"})
+"""Where a declaration has its schema as JSON Schema; ``parameters`` is of the API's own dialect."""
+# The types of that dialect, in the order of their numbers, which begin at 1.
+_TYPES: Final = ("STRING", "NUMBER", "INTEGER", "BOOLEAN", "ARRAY", "OBJECT", "NULL")
+_INNER_SCHEMAS: Final = frozenset({"items", "anyOf", "allOf", "oneOf", "not", "prefixItems", "additionalProperties"})
+# Limits that the API writes as text, because they are 64-bit integers.
+_COUNTS: Final = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
+# Beside a choice: its mode as it came, where that is not in capitals; the API takes it all the same (recorded).
+SPELT: Final = "mode"
+_CHOICES: Final = {"AUTO": "auto", "ANY": "any", "NONE": "none"}
 _CACHE_MARK: Final = Raw(b'{"type":"ephemeral"}')
 
 
@@ -57,7 +70,18 @@ class _Instruction(Struct, frozen=True, forbid_unknown_fields=True):
         return self.parts if isinstance(self.parts, list) else [self.parts]
 
 
+class _Calling(Struct, frozen=True, forbid_unknown_fields=True):
+    mode: str = "AUTO"
+    names: list[str] = msgspec.field(default_factory=list, name="allowedFunctionNames")
+
+
+class _Config(Struct, frozen=True, forbid_unknown_fields=True):
+    calling: _Calling = msgspec.field(name="functionCallingConfig")
+
+
 _PLAIN_TOOL: Final = msgspec.json.Decoder(_PlainTool)
+_INSTRUCTION: Final[msgspec.json.Decoder[_Instruction | list[_Part]]] = msgspec.json.Decoder(_Instruction | list[_Part])
+_CONFIG: Final = msgspec.json.Decoder(_Config)
 
 
 def read_head(keys: dict[str, Raw], notes: Notes) -> DocumentHead:
@@ -104,11 +128,10 @@ def _texts_of_content(content: Raw) -> Raw | None:
 
     The API also takes one part where a list of them belongs, and a part or a list of parts for the content.
     """
-    try:
-        given = msgspec.json.decode(content, type=_Instruction | list[_Part])
-        parts = given if isinstance(given, list) else given.listed
-    except msgspec.ValidationError:
+    given = decoded(_INSTRUCTION, content)
+    if given is None:
         return None
+    parts = given if isinstance(given, list) else given.listed
     return Raw(msgspec.json.encode([{"type": "text", "text": part.text} for part in parts]))
 
 
@@ -157,14 +180,14 @@ def _tool_items(rest: dict[str, Raw], notes: Notes) -> list[tuple[Raw, str, Raw 
     for key in ("tools", "functions"):
         value = rest.pop(key, None)
         if value is not None:
-            for i, item in enumerate([value] if declares_functions(value) else as_list(value, key)):
+            for i, item in enumerate([value] if _declares_functions(value) else as_list(value, key)):
                 if key == "functions" and starts_with(item, b"{"):
                     # OpenAI's older form, in whose words the model answers.
                     item = Raw(b'{"functions":%b}' % bytes(item))  # noqa: PLW2901  it is another from here on
-                found += single_tools(item, f"{key}.{i}")
+                found += _single_tools(item, f"{key}.{i}")
     value = rest.get("toolConfig")
     if value is not None and (_CONVERSE_TOOLS.isdisjoint(as_object(value, "toolConfig"))):
-        chosen = choice_of(value)
+        chosen = _choice_of(value)
         if chosen is not None:
             rest["tool_choice"] = chosen
             del rest["toolConfig"]
@@ -229,14 +252,10 @@ def _read_tool(value: Raw, path: str, notes: Notes, came: Raw | UnsetType = UNSE
 
 def _plain_tool(value: Raw) -> Tool | None:
     """A tool that is in the canonical form already, or None."""
-    try:
-        tool = _PLAIN_TOOL.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    tool = decoded(_PLAIN_TOOL, value)
+    if tool is None or not starts_with(tool.input_schema, b"{"):
         return None
-    if not starts_with(tool.input_schema, b"{"):
-        return None
-    schema = bytes(tool.input_schema)
-    return Tool(name=tool.name, description=tool.description, input_schema=Raw(compact(schema)))
+    return Tool(name=tool.name, description=tool.description, input_schema=Raw(compact(bytes(tool.input_schema))))
 
 
 def _schema(fields: Fields) -> Raw | None:
@@ -249,3 +268,88 @@ def _schema(fields: Fields) -> Raw | None:
             value = as_object(value, fields.at(key)).get("json", value)
         return Raw(compact(bytes(value)))
     return None
+
+
+def _declares_functions(value: Raw) -> bool:
+    """Whether a value is one entry of ``tools`` by itself, which the API takes for a list of one."""
+    return starts_with(value, b"{") and not as_object(value, "tools").keys().isdisjoint(_DECLARATIONS)
+
+
+def _single_tools(item: Raw, path: str) -> Iterator[tuple[Raw, str, Raw | UnsetType]]:
+    """The tools in one entry of ``tools``: each declared function, then what else it holds.
+
+    With the place of each, and a declaration as it came, which goes back as it is.
+    """
+    if not starts_with(item, b"{"):
+        yield item, path, UNSET
+        return
+    keys = {key: value for key, value in as_object(item, path).items() if not starts_with(value, b"n")}
+    for name in _DECLARATIONS:
+        if name not in keys:
+            continue
+        declared = as_list(keys.pop(name), f"{path}.{name}")
+        for at, declaration in enumerate(declared):
+            place = f"{path}.{name}.{at}"
+            yield Raw(msgspec.json.encode(_function(as_object(declaration, place)))), place, declaration
+        if not keys:
+            return
+        item = Raw(msgspec.json.encode(keys))
+    yield item, path, UNSET
+
+
+def _choice_of(config: Raw) -> Raw | None:
+    """A ``toolConfig`` as a tool choice; None for one that says more than the other shapes can."""
+    given = decoded(_CONFIG, config)
+    if given is None:
+        return None
+    calling = given.calling
+    kind = _CHOICES.get(calling.mode.upper())
+    if kind is None:
+        return None
+    spelt = {} if calling.mode.isupper() else {SPELT: calling.mode}
+    if not calling.names:
+        return Raw(msgspec.json.encode({"type": kind, **spelt}))
+    if kind != "any" or len(calling.names) > 1:
+        return None
+    return Raw(msgspec.json.encode({"type": "tool", "name": calling.names[0], **spelt}))
+
+
+def _function(keys: dict[str, Raw]) -> dict[str, Any]:
+    """A declaration with its schema, in whichever of the two dialects, as JSON Schema."""
+    found: dict[str, Any] = {key: value for key, value in keys.items() if key not in DECLARED_SCHEMAS}
+    own = found.get("parameters")
+    for name in DECLARED_SCHEMAS & keys.keys():
+        found["parameters"] = keys[name]
+    if own is not None and found["parameters"] is own:
+        found["parameters"] = json_schema(msgspec.json.decode(own))
+    return found
+
+
+def json_schema(schema: Any) -> Any:  # noqa: ANN401  any JSON
+    """A schema of the API's own dialect, which has its types in capitals or as numbers, as JSON Schema."""
+    if isinstance(schema, list):
+        return [json_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "properties" and isinstance(value, dict):
+            out[key] = {name: json_schema(inner) for name, inner in value.items()}
+        elif key in _INNER_SCHEMAS:
+            out[key] = json_schema(value)
+        elif key == "type":
+            out[key] = [_json_type(each) for each in value] if isinstance(value, list) else _json_type(value)
+        elif key in _COUNTS and isinstance(value, str) and value.isdecimal():
+            out[key] = int(value)
+        else:
+            out[key] = value
+    if out.get("nullable") is True and isinstance(out.get("type"), str):
+        del out["nullable"]
+        out["type"] = [out["type"], "null"]
+    return out
+
+
+def _json_type(name: Any) -> Any:  # noqa: ANN401  any JSON
+    if isinstance(name, int) and not isinstance(name, bool) and 1 <= name <= len(_TYPES):
+        name = _TYPES[name - 1]
+    return name.lower() if isinstance(name, str) and name in _TYPES else name

@@ -14,20 +14,12 @@ from pipeline.history.readers.declared import as_kind
 from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
 from pipeline.history.readers.parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from pipeline.history.readers.typed import Misfit, Shape, StrictReader
+from pipeline.history.readers.typed import ROLES, Misfit, Shape, StrictReader
 from pipeline.model import Role, Turn
 
 # The lists of the shapes whose messages do not stand in ``messages``.
 ROOTS: Final[dict[str, Literal["input", "contents"]]] = {"openai-responses": "input", "gemini": "contents"}
-# The roles of the shapes that are read, and what other frameworks call them.
-_ROLES: Final[dict[str, Role]] = {
-    "user": "user",
-    "assistant": "assistant",
-    "system": "system",
-    "developer": "system",
-    "tool": "user",
-    "function": "user",
-}
+# What other frameworks call the roles.
 _RENAMED: Final = {"model": "assistant", "ai": "assistant", "bot": "assistant", "human": "user"}
 # What tells of the assistant where no role does: keys of a message, types of its blocks, keys of Converse's blocks.
 _OF_ASSISTANTS: Final = frozenset({"tool_calls", "function_call", "refusal", "reasoning", "reasoning_content"})
@@ -111,7 +103,7 @@ def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Tu
         if role in _RESULTS:
             # The results in it say which calls they answer.
             fields.ignore("tool_call_id", "name")
-        role = _ROLES[role]
+        role = ROLES[role]
     fields.put("role", Raw(msgspec.json.encode(role)))
     turn = _MENDED_BY.get(found, anthropic.mend)(fields, index)
     fields.drop_rest()
@@ -193,13 +185,13 @@ def _id(fields: Fields) -> str | None:
 
 
 def _role(fields: Fields) -> str:
-    """A message's role, by one of the names in ``_ROLES``."""
+    """A message's role, by one of the names in `ROLES`."""
     path = fields.at("role")
     value = fields.take("role")
     if value is None:
         return _missing_role(fields)
     name = as_string(value, path)
-    if name in _ROLES:
+    if name in ROLES:
         return name
     renamed = _RENAMED.get(name)
     if renamed is None:

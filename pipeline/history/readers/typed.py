@@ -18,7 +18,7 @@ from pipeline.history.healthy import IsSound, Stretch, healthy_stretches
 from pipeline.history.readers.declared import MISFITS, Declared, declared_in, members_of
 from pipeline.history.readers.fields import Fields
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply, starts_with
-from pipeline.model import Own, Text, Turn
+from pipeline.model import Own, Role, Text, Turn
 
 Shape: TypeAlias = Literal[
     "anthropic",
@@ -31,6 +31,15 @@ Shape: TypeAlias = Literal[
     "codex-rollout",
 ]
 CANONICAL: Final[Shape] = "anthropic"
+ROLES: Final[dict[str, Role]] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "system",
+    "tool": "user",
+    "function": "user",
+}
+"""The roles in lists of messages, and what they are in the canonical form."""
 
 _T = TypeVar("_T")
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from pipeline.history.pieces import Piece
-from pipeline.history.readers.gemini import DECLARED_SCHEMAS
+from pipeline.history.readers.head import DECLARED_SCHEMAS
 from pipeline.model import Text, Tool
 from pipeline.targets.base import Setting, legal_name
 from pipeline.targets.head import Choice, HeadShape, HeadWriter, WrittenHead
