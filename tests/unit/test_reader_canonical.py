@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw
 from pipeline.errors import InputError
 from pipeline.history.readers import read, read_message
 from pipeline.history.readers.fields import Notes
-from pipeline.history.readers.tolerant import read_tolerantly
+from pipeline.history.readers.message import read_tolerantly
 from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 
 PNG = '{"type":"base64","media_type":"image/png","data":"iVBORw0KGgo="}'

@@ -31,6 +31,10 @@ from pipeline.history.readers.typed import decoded
 from pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
 
 _SYNTHETIC: Final = "<synthetic>"
+# So many lines at most are looked at to tell a transcript, which has one of these keys in a line.
+_LINES_SEEN: Final = 50
+_TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Content(Struct, frozen=True):
@@ -194,6 +198,23 @@ class Tree:
                     parents[other.uuid] = kept.tail_uuid
             parents[kept.head_uuid] = kept.anchor_uuid
         return parents
+
+
+def is_transcript(text: bytes) -> bool:
+    """Whether these are the lines of a Claude Code transcript; it may begin with lines that carry no ids."""
+    for line in text.split(b"\n", _LINES_SEEN)[:_LINES_SEEN]:
+        try:
+            keys = _OBJECT.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if is_transcript_line(keys):
+            return True
+    return False
+
+
+def is_transcript_line(keys: dict[str, Raw]) -> bool:
+    """Whether these are the keys of a transcript's line: a type, one of the transcript's ids, and no role."""
+    return "type" in keys and "role" not in keys and not _TRANSCRIPT_KEYS.isdisjoint(keys)
 
 
 def read_lines(text: bytes, notes: Notes) -> tuple[list[Turn], str | None, dict[str, int]]:

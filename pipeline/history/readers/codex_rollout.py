@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from pipeline.errors import InputError
 from pipeline.fixes import Fix
 from pipeline.history.readers.fields import Notes
+from pipeline.history.readers.message import read_tolerantly
 from pipeline.history.readers.rawjson import check_nesting, starts_with
-from pipeline.history.readers.tolerant import read_tolerantly
 from pipeline.history.readers.typed import decoded
 from pipeline.model import Text, Turn
 

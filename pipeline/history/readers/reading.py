@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, cast, get_args
 
@@ -19,10 +18,17 @@ from pipeline.history.readers import (
     converse,
     gemini_chat,
     openai_chat,
-    openai_responses,
 )
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, with_ids
+from pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
 from pipeline.history.readers.head import DocumentHead, read_head
+from pipeline.history.readers.message import (
+    ROOTS,
+    STRICT,
+    healthy_message,
+    read_tolerantly,
+    shape_of_head,
+    shape_of_list,
+)
 from pipeline.history.readers.rawjson import (
     compact,
     deep_place,
@@ -34,15 +40,6 @@ from pipeline.history.readers.rawjson import (
     wrong_type,
 )
 from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
-from pipeline.history.readers.tolerant import (
-    ROOTS,
-    STRICT,
-    is_transcript,
-    is_transcript_line,
-    read_tolerantly,
-    shape_of_head,
-    shape_of_message,
-)
 from pipeline.history.readers.typed import CANONICAL, Healthy, Misfit, Shape, StrictReader, decoded
 from pipeline.model import Conversation, Turn
 
@@ -71,14 +68,6 @@ _IN_MESSAGES: Final[list[StrictReader[Any]]] = [anthropic.STRICT, openai_chat.ST
 _LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
 _ANY: Final = msgspec.json.Decoder(Raw)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
-# What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
-_OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file|summary_text|reasoning_text)"')
-_OF_OTHERS: Final = re.compile(
-    rb'"(?:tool_calls|tool_call_id|tool_call_ids|function_call|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
-    rb'input_text|input_image|output_text|call_id|encrypted_content|input_file|toolUse|toolResult|cachePoint)"'
-)
-_OF_CONVERSE: Final = (b'"toolUse"', b'"toolResult"', b'"cachePoint"')
-_BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 
 
 def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -> ReadResult:
@@ -196,7 +185,7 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
         return _read_transcript(text, "gemini-chat", gemini_chat.read_lines)
     if shape == "codex-rollout" or (shape is None and codex_rollout.is_rollout(text)):
         return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
-    if shape == "claude-code" or (lines and shape is None and is_transcript(text)):
+    if shape == "claude-code" or (lines and shape is None and claude_code.is_transcript(text)):
         return _read_transcript(text, "claude-code", claude_code.read_lines)
     if not lines and (healthy := _read_healthy(text, shape)):
         return healthy
@@ -239,7 +228,8 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     listed: Shape | None = None
     if starts_with(text, b"["):
         items = as_list(text, "")
-        if shape is None and items and starts_with(items[0], b"{") and is_transcript_line(as_object(items[0], "0")):
+        first = as_object(items[0], "0") if shape is None and items and starts_with(items[0], b"{") else {}
+        if claude_code.is_transcript_line(first):
             return _read_transcript(text, "claude-code", claude_code.read_lines)
     elif starts_with(text, b"{"):
         keys = as_object(text, "")
@@ -247,7 +237,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
         if root:
             items = _listed(keys.pop(root), root)
             listed = _SHAPES_BY_ROOT.get(root)
-        elif shape is None and is_transcript_line(keys):
+        elif shape is None and claude_code.is_transcript_line(keys):
             return _read_transcript(text, "claude-code", claude_code.read_lines)
         elif keys.keys().isdisjoint({"role", "content", "message", "parts", "type"}):
             raise InputError("no_messages", "expected a list of messages, or a document with messages")
@@ -257,7 +247,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
         raise wrong_type("", "a list of messages, or a document with messages", text)
     if mask is not None:
         keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
-    listed = shape or listed or _shape_of_list(items)
+    listed = shape or listed or shape_of_list(items)
     turns: list[Turn] = []
     found: Shape = CANONICAL
     for index, item in enumerate(items):
@@ -273,16 +263,6 @@ def _listed(value: Raw, root: str) -> list[Raw]:
     if root == "input" and starts_with(value, b'"'):
         return [Raw(b'{"role":"user","content":%b}' % bytes(value))]
     return as_list(value, root)
-
-
-def _shape_of_list(items: list[Raw]) -> Shape | None:
-    """The shape of a list whose messages only some of them tell, because the rest are any shape's.
-
-    Where others tell of another shape there is none, and each message is read as it would be alone.
-    """
-    messages = [Fields(item, "", Notes()) for item in items if starts_with(item, b"{")]
-    listed = next((found for each in messages if (found := shape_of_message(each)) in ROOTS), None)
-    return listed if all(shape_of_message(each, listed) == listed for each in messages) else None
 
 
 def _read_one(
@@ -309,34 +289,6 @@ def _mended_message(
             raise
         return None
     return [turn], with_ids(notes.fixes, [turn])
-
-
-def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | Misfit:
-    """One message if it is healthy. Where no shape was named, what is written in it chooses which is tried."""
-    data = bytes(item)
-    of_one = shape or _likely_shape(data)
-    if of_one != "openai-responses":
-        return STRICT[of_one].read_message(item, index)
-    reader = openai_responses.MESSAGE if b'"role"' in data else openai_responses.STRICT
-    found = reader.read_message(item, index)
-    # A message that any shape may have is no item of Responses, where nobody says so.
-    is_any = shape is None and type(found) is Healthy and found.shape == CANONICAL
-    return Misfit(reader) if is_any else found
-
-
-def _likely_shape(data: bytes) -> Shape:
-    if b'"parts"' in data:
-        return "gemini"
-    if b'"type"' not in data and _BLOCKS.search(data):
-        return "bedrock-converse"
-    of_others = _OF_OTHERS.search(data)
-    if of_others and of_others[0] in _OF_CONVERSE:
-        return "bedrock-converse"
-    if (of_others and _OF_ITEMS.search(data)) or (b'"message"' in data and (of_others or b'"status"' in data)):
-        return "openai-responses"
-    if of_others or (b'"name"' in data and b'"input"' not in data):
-        return "openai-chat"
-    return "anthropic"
 
 
 def _notes(mask: Mask | None) -> Notes:

@@ -1,7 +1,8 @@
-"""One message of any making: unwrapped, its shape found, its role named, and read tolerantly by that shape."""
+"""One message of any making: its shape is chosen, and by that it is read strictly, or tolerantly once unwrapped."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from pipeline.history.readers.declared import as_kind
 from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
 from pipeline.history.readers.parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from pipeline.history.readers.typed import ROLES, Misfit, Shape, StrictReader
+from pipeline.history.readers.typed import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader
 from pipeline.model import Role, Turn
 
 # The lists of the shapes whose messages do not stand in ``messages``.
@@ -27,19 +28,20 @@ _CALL_TYPES: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use", "
 _CALL_KEYS: Final = frozenset({"toolUse", "reasoningContent"})
 # What AgentCore and event stores put beside a wrapped message.
 _WRAPPER_KEYS: Final = ("role", "created_at", "updated_at", "type", "timestamp")
-
-
 _CONVERSE_HEAD: Final = frozenset({"toolConfig", "inferenceConfig", "additionalModelRequestFields", "guardrailConfig"})
 _RESULTS: Final = frozenset({"tool", "function"})
 _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
-_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _MENDED_BY: Final = {"openai-chat": openai_chat.mend, "bedrock-converse": converse.mend}
-_LINES_SEEN: Final = 50
-_TRANSCRIPT_KEYS: Final = frozenset({"uuid", "parentUuid", "sessionId", "leafUuid"})
-
-
+# What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
+_OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file|summary_text|reasoning_text)"')
+_OF_OTHERS: Final = re.compile(
+    rb'"(?:tool_calls|tool_call_id|tool_call_ids|function_call|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
+    rb'input_text|input_image|output_text|call_id|encrypted_content|input_file|toolUse|toolResult|cachePoint)"'
+)
+_OF_CONVERSE: Final = (b'"toolUse"', b'"toolResult"', b'"cachePoint"')
+_BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 STRICT: Final[dict[Shape, StrictReader[Any]]] = {
     "anthropic": anthropic.STRICT,
     "claude-code": anthropic.STRICT,
@@ -50,6 +52,19 @@ STRICT: Final[dict[Shape, StrictReader[Any]]] = {
     "gemini-chat": gemini.STRICT,
     "codex-rollout": openai_responses.STRICT,
 }
+
+
+def healthy_message(item: Raw | bytes, index: int, shape: Shape | None) -> Healthy | Misfit:
+    """One message if it is healthy. Where no shape was named, what is written in it chooses which is tried."""
+    data = bytes(item)
+    of_one = shape or _likely_shape(data)
+    if of_one != "openai-responses":
+        return STRICT[of_one].read_message(item, index)
+    reader = openai_responses.MESSAGE if b'"role"' in data else openai_responses.STRICT
+    found = reader.read_message(item, index)
+    # A message that any shape may have is no item of Responses, where nobody says so.
+    is_any = shape is None and type(found) is Healthy and found.shape == CANONICAL
+    return Misfit(reader) if is_any else found
 
 
 def read_tolerantly(
@@ -224,6 +239,21 @@ def _holds_calls(fields: Fields) -> bool:
     )
 
 
+def _likely_shape(data: bytes) -> Shape:
+    if b'"parts"' in data:
+        return "gemini"
+    if b'"type"' not in data and _BLOCKS.search(data):
+        return "bedrock-converse"
+    of_others = _OF_OTHERS.search(data)
+    if of_others and of_others[0] in _OF_CONVERSE:
+        return "bedrock-converse"
+    if (of_others and _OF_ITEMS.search(data)) or (b'"message"' in data and (of_others or b'"status"' in data)):
+        return "openai-responses"
+    if of_others or (b'"name"' in data and b'"input"' not in data):
+        return "openai-chat"
+    return "anthropic"
+
+
 def shape_of_message(fields: Fields, listed: Shape | None = None) -> Shape:
     """A message's shape: by the keys that only one shape has, else by its blocks, else canonical.
 
@@ -235,6 +265,16 @@ def shape_of_message(fields: Fields, listed: Shape | None = None) -> Shape:
     if listed == "gemini" and shape is None and "content" not in fields:
         return listed
     return shape or "anthropic"
+
+
+def shape_of_list(items: list[Raw]) -> Shape | None:
+    """The shape of a list whose messages only some of them tell, because the rest are any shape's.
+
+    Where others tell of another shape there is none, and each message is read as it would be alone.
+    """
+    messages = [Fields(item, "", Notes()) for item in items if starts_with(item, b"{")]
+    listed = next((found for each in messages if (found := shape_of_message(each)) in ROOTS), None)
+    return listed if all(shape_of_message(each, listed) == listed for each in messages) else None
 
 
 def _told_shape(fields: Fields) -> Shape | None:
@@ -283,23 +323,6 @@ def shape_of_head(keys: dict[str, Raw]) -> Shape:
     if "functions" in keys or b'"function"' in bytes(keys.get("tools", b"")):
         return "openai-chat"
     return "anthropic"
-
-
-def is_transcript(text: bytes) -> bool:
-    """Whether these are the lines of a Claude Code transcript; it may begin with lines that carry no ids."""
-    for line in text.split(b"\n", _LINES_SEEN)[:_LINES_SEEN]:
-        try:
-            keys = _OBJECT.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if is_transcript_line(keys):
-            return True
-    return False
-
-
-def is_transcript_line(keys: dict[str, Raw]) -> bool:
-    """Whether these are the keys of a transcript's line: a type, one of the transcript's ids, and no role."""
-    return "type" in keys and "role" not in keys and not _TRANSCRIPT_KEYS.isdisjoint(keys)
 
 
 def _shape_of_block(keys: dict[str, Raw]) -> Shape | None:
