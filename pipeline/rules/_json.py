@@ -35,8 +35,10 @@ class BadJSON(Struct, frozen=True):
 
 def read(text: str) -> tuple[object, BadJSON | None]:
     """Read JSON as far as that is possible: lone surrogates are kept, and named as what is wrong with the text."""
+    if text.startswith("\ufeff"):
+        return None, BadJSON("unexpected UTF-8 BOM (decode using utf-8-sig)", 0)
     try:
-        value: object = json.loads(text, parse_constant=_refuse)
+        value: object = _decode(text)
     except json.JSONDecodeError as error:
         return None, BadJSON(error.msg[:1].lower() + error.msg[1:], error.pos)
     except RecursionError:
@@ -91,6 +93,10 @@ def _half(reason: str, escape: re.Match[str]) -> BadJSON:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"unexpected character, expected a JSON value ({name})")
+
+
+# ``json.loads`` would make a decoder each time that it is given a function.
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
 
 
 Misfit: TypeAlias = Literal["missing", "extra", "type", "tag"]

@@ -69,17 +69,7 @@ class ClaudeCli(WholeBody):
 
     def validate(self, body: bytes, model: str | None = None) -> list[Violation]:
         del model
-        try:
-            text = body.decode()
-        except UnicodeDecodeError as error:
-            return [_bad_line(body.decode(errors="replace"), f"not valid UTF-8 at byte {error.start}")]
-        if not text.endswith("\n") or text.count("\n") != 1:
-            reason = "not ended by a newline" if not text.endswith("\n") else "more than one line"
-            return [_bad_line(text, reason)]
-        envelope, bad = _json.read(text)
-        if bad is not None:
-            return [_bad_line(text, bad.place(text))]
-        return _judge_envelope(envelope, text)
+        return _judge_line(body)[1]
 
     def inert(self, piece: bytes) -> bool:
         try:
@@ -94,10 +84,23 @@ class ClaudeCli(WholeBody):
         gap = _GAP.encode()
         if any(sign in end for end in (opening, ending) for sign in (gap, *_GAP_ESCAPES)):
             return None
-        line = gap.join((opening, ending))
-        if self.validate(line) or not _holds_gap(_json.read(line.decode())[0]):
-            return None
-        return []
+        envelope, found = _judge_line(gap.join((opening, ending)))
+        return None if found or not _holds_gap(envelope) else []
+
+
+def _judge_line(body: bytes) -> tuple[object, list[Violation]]:
+    """The envelope, None where the line cannot be read as one, and what is wrong with it."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        return None, [_bad_line(body.decode(errors="replace"), f"not valid UTF-8 at byte {error.start}")]
+    if not text.endswith("\n") or text.count("\n") != 1:
+        reason = "not ended by a newline" if not text.endswith("\n") else "more than one line"
+        return None, [_bad_line(text, reason)]
+    envelope, bad = _json.read(text)
+    if bad is not None:
+        return None, [_bad_line(text, bad.place(text))]
+    return envelope, _judge_envelope(envelope, text)
 
 
 def _holds_gap(envelope: Any) -> bool:  # noqa: ANN401  any JSON, found valid

@@ -210,8 +210,8 @@ class SettledPart:
     def _all_inert(self, rules: WholeBody) -> bool:
         """Whether the rules have nothing against the settled chunks; each is looked at once."""
         if self._inert and self._judged < len(self.chunks):
-            new = [self.dialect.separator, *self.chunks[self._judged :]]
-            self._inert = all(map(rules.inert, new))
+            new = self.chunks[self._judged :]
+            self._inert = all(map(rules.inert, new if self._judged else [self.dialect.separator, *new]))
             self._judged = len(self.chunks)
         return self._inert
 

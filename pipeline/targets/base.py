@@ -69,9 +69,10 @@ Row: TypeAlias = tuple[str, ...]
 items, the block's place in the body (``messages.4.tool_calls.0``, ``input.7``, ``contents.3.parts.1``)."""
 
 
-def row(piece: Piece, *place: str) -> Row:
+def row(piece: Piece, place: str = "") -> Row:
     """Where a piece that was written comes from, and its ``place`` where it is not its number in its message."""
-    return piece.path, piece.fate, piece.code, *place
+    known = piece.path, piece.fate, piece.code
+    return (*known, place) if place else known
 
 
 # What holds the place of a turn that a target can show nothing of.

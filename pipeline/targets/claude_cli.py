@@ -20,7 +20,7 @@ from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, Unknown, on_the_wire
 from pipeline.targets.base import Encoded, Ending, Setting, row, stub_for
-from pipeline.targets.fitting import in_common_words, system_rows, without_own_inside
+from pipeline.targets.fitting import in_common_words, is_bare, system_rows, without_own_inside
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (
     BETWEEN,
@@ -136,6 +136,8 @@ def _fitted(message: Message, book: Book) -> Message:
 
 def _with_losses_named(piece: Piece, book: Book) -> Piece:
     """The piece without what the text does not show: citations, and parts of a result; each is recorded."""
+    if is_bare(piece):
+        return piece
     piece = uncited(without_own_inside(piece, book), book)
     result = piece.block
     if not isinstance(result, ToolResult) or not isinstance(result.content, list):

@@ -74,8 +74,8 @@ def current_input(message: Message) -> tuple[list[str], list[Piece]]:
     """
     parts = runs(message)
     current = parts.pop(_last_said(parts))
-    before = structs.replace(message, pieces=[piece for part in parts for piece in part])
-    return sections(before), current
+    before = [piece for part in parts for piece in part]
+    return sections(structs.replace(message, pieces=before)) if before else [], current
 
 
 def said_now(message: Message) -> list[Piece]:
