@@ -91,7 +91,7 @@ class Fitting(ABC):
     def fit_message(self, pieces: Sequence[Piece], unfit: Mapping[int, str] = _ALL_FIT) -> list[Piece]:
         """All pieces of a message, fitted; those at the places in ``unfit`` go, by the fix of that code."""
         for at, piece in enumerate(pieces):
-            if at in unfit and self.book.makes(unfit[at]):
+            if unfit and at in unfit and self.book.makes(unfit[at]):
                 self.book.drop(unfit[at], piece)
                 self.dropped.add(piece.turn)
             else:

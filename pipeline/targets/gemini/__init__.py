@@ -65,15 +65,16 @@ class GeminiDialect(ListDialect):
         # A response names its call's function, which only the turn before tells.
         calls, unnamed = state.calls, state.unnamed
         if message.role == "assistant":
-            # A line of text may now stand for an image behind a call.
-            pieces = calls_last(pieces, set(), book)
+            if book.fixes:
+                # A line of text may now stand for an image behind a call.
+                pieces = calls_last(pieces, set(), book)
             called = {piece.block.id: piece for piece in pieces if isinstance(piece.block, ToolUse)}
             calls = {call_id: piece.block.name for call_id, piece in called.items()}  # type: ignore[union-attr]  # calls
-            # Beside a call with its id, one without would take the results of both.
-            named = self._newer or any(shows_id(piece, calls[each], always=False) for each, piece in called.items())
-            unnamed = frozenset(
-                each for each, piece in called.items() if not shows_id(piece, calls[each], always=named)
-            )
+            named = {each for each, piece in called.items() if shows_id(piece, calls[each], always=self._newer)}
+            if named and not self._newer:
+                # Beside a call with its id, one without would take the results of both.
+                named = {each for each, piece in called.items() if shows_id(piece, calls[each], always=True)}
+            unnamed = frozenset(calls.keys() - named)
         else:
             pieces = in_order(pieces, calls, book)
         parts = signed(pieces, state.count, book, placeholders=self._newer)

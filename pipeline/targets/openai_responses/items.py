@@ -105,8 +105,9 @@ def result_item(own: Own | UnsetType, call_id: str, content: str | list[Any], as
     kind = "" if own is UNSET else own.kind
     if kind and kind != "custom_tool_call_output":
         return {"type": kind, native_type(RESPONSES, kind).answers: call_id, **own_members(own)}
-    words = content if isinstance(content, str) else encode(content).decode()
-    answer = None if kind else answer_to(asked, words)
+    answer = None
+    if asked and not kind:
+        answer = answer_to(asked, content if isinstance(content, str) else encode(content).decode())
     if answer is not None:
         name = native_type(RESPONSES, str(answer["type"])).answers
         return {"type": answer["type"], name: call_id, **answer, **own_members(own)}
@@ -144,19 +145,23 @@ def unfit_reasoning(message: Message, model: str | None, *, stored: bool) -> dic
     pieces = message.pieces
     unfit: dict[int, str] = {}
     broken = set(message.changed)
-    last = -1
+    last, reasons = -1, False
     for at, piece in enumerate(pieces):
-        if is_reasoning_block(piece.block):
+        if isinstance(piece.block, (Text, ToolUse)):
+            last = at
+        elif is_reasoning_block(piece.block):
             code = piece.code or _fault(piece, model, stored=stored)
             if code:
                 unfit[at] = code
-        elif _is_item(piece.block):
+            else:
+                reasons = True
+        elif isinstance(piece.block, Unknown) and is_native_item(piece.block, OWN):
             last = at
         else:
             unfit[at] = code_for_unknown(piece.block)
             broken.add(piece.turn)
     behind = pieces[-1]  # the next piece that stays
-    for at in range(len(pieces) - 1, -1, -1):
+    for at in range(len(pieces) - 1, -1, -1) if reasons else ():
         if at in unfit:
             continue
         block = pieces[at].block
@@ -187,10 +192,6 @@ def is_plain_message(piece: Piece) -> bool:
 
 def item_id(block: Block) -> bool:
     return not isinstance(block, Unknown) and "id" in own_members(block.own)
-
-
-def _is_item(block: Block) -> bool:
-    return isinstance(block, (Text, ToolUse)) or (isinstance(block, Unknown) and is_native_item(block, OWN))
 
 
 def _fault(piece: Piece, model: str | None, *, stored: bool) -> str:
