@@ -32,7 +32,6 @@ class Cost:
 
 
 _SESSION = "`bench_session.py`"
-_REQUESTS = "`bench_requests.py`"
 _WORKER = "`bench_worker.py`"
 _PACING = "`bench_pacing.py`"
 _STATE = "`bench_state.py`"

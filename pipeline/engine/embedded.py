@@ -16,12 +16,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, Self
-
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from pipeline.engine.interface import EmbeddedBrokerError, Tuning
 
@@ -105,25 +102,6 @@ class EmbeddedBroker:
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
-
-
-async def create_topics(bootstrap: str, names: Iterable[str], partitions: int) -> None:
-    """Create topics (full names); those that exist are left alone.
-
-    Raises:
-        EmbeddedBrokerError: ``embedded_failed``, when the broker refuses one.
-    """
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        await admin.start()
-        response = await admin.create_topics([NewTopic(name, partitions, 1) for name in sorted(names)])
-        for name, code, *_ in response.topic_errors:
-            if code and for_code(code) is not TopicAlreadyExistsError:
-                raise EmbeddedBrokerError("embedded_failed", f"cannot create {name}: {for_code(code).__name__}")
-    except KafkaError as error:
-        raise EmbeddedBrokerError("embedded_failed", f"no answer from {bootstrap}: {error}") from error
-    finally:
-        await admin.close()
 
 
 def _binary() -> str:

