@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from build import said, user
 
 from pipeline.rules import RULES, validate
 from pipeline.rules.anthropic.catalogue import UNKNOWN as UNKNOWN_CLAUDE
@@ -109,14 +110,6 @@ def test_a_rule_names_the_families_that_its_fact_says_refuse():
     assert RULES["VLM-09"].families == ("devstral", "mistral-7b", "mistral")
 
 
-def user(*blocks):
-    return {"role": "user", "content": [*blocks]}
-
-
-def assistant(*blocks):
-    return {"role": "assistant", "content": [*blocks]}
-
-
 HI = {"text": "hi"}
 CALL = {"toolUse": {"toolUseId": "t", "name": "f", "input": {}}}
 DOCUMENT = {"document": {"name": "d", "format": "txt", "source": {"text": "x"}}}
@@ -133,16 +126,16 @@ def reasoning(**text):
 
 # What breaks each rule that only some models behind Converse have.
 BREACHES = {
-    "BED-01b": [assistant(HI), user(HI)],
+    "BED-01b": [said(HI), user(HI)],
     "BED-02": [user(HI), user(HI)],
     "BED-08": [user({"text": " "})],
-    "BED-11": [user(HI), assistant(HI)],
-    "BED-15": [user(HI), assistant(reasoning(signature="s"), HI), user(HI)],
-    "BED-17": [user(HI), assistant(CALL), user(result(HI), HI)],
-    "BED-18": [user(HI), assistant(reasoning(), HI), user(HI)],
+    "BED-11": [user(HI), said(HI)],
+    "BED-15": [user(HI), said(reasoning(signature="s"), HI), user(HI)],
+    "BED-17": [user(HI), said(CALL), user(result(HI), HI)],
+    "BED-18": [user(HI), said(reasoning(), HI), user(HI)],
     "BED-23": [user(HI, {"image": {"format": "png", "source": IN_S3}})],
     "BED-24": [user(HI, {"video": {"format": "mp4", "source": IN_S3}})],
-    "BED-25": [user(HI), assistant(CALL), user(result(DOCUMENT))],
+    "BED-25": [user(HI), said(CALL), user(result(DOCUMENT))],
     "BED-28": [user(CALL)],
 }
 

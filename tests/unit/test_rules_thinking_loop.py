@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
+from build import answered, call, said, text, user
 
 from pipeline import validate
 
-Block = dict[str, Any]
 TOOLS = [{"name": "ls", "input_schema": {"type": "object"}}]
 THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-
-
-def text(words: str) -> Block:
-    return {"type": "text", "text": words}
-
-
-def call(call_id: str) -> Block:
-    return {"type": "tool_use", "id": call_id, "name": "ls", "input": {}}
-
-
-def user(*blocks: Block) -> Block:
-    return {"role": "user", "content": [*blocks]}
-
-
-def said(*blocks: Block) -> Block:
-    return {"role": "assistant", "content": [*blocks]}
-
-
-def result(call_id: str) -> Block:
-    return user({"type": "tool_result", "tool_use_id": call_id, "content": "files"})
 
 
 ASKED = user(text("a question"))
@@ -41,12 +20,12 @@ ASKED = user(text("a question"))
     ("messages", "paths"),
     [
         # An answer of an earlier question may be without.
-        ([ASKED, said(text("old")), ASKED, said(THINKING, call("a")), result("a")], []),
+        ([ASKED, said(text("old")), ASKED, said(THINKING, call("a")), answered("a")], []),
         # Results keep the loop going, and its first answer is judged.
-        ([ASKED, said(THINKING, call("a")), result("a"), said(call("b")), result("b")], []),
-        ([ASKED, said(call("a")), result("a"), said(THINKING, call("b")), result("b")], ["messages.1.content.0"]),
+        ([ASKED, said(THINKING, call("a")), answered("a"), said(call("b")), answered("b")], []),
+        ([ASKED, said(call("a")), answered("a"), said(THINKING, call("b")), answered("b")], ["messages.1.content.0"]),
         # A question ends it.
-        ([ASKED, said(THINKING, text("old")), ASKED, said(call("a")), result("a")], ["messages.3.content.0"]),
+        ([ASKED, said(THINKING, text("old")), ASKED, said(call("a")), answered("a")], ["messages.3.content.0"]),
         ([ASKED, said(text("old")), ASKED], []),
         # What the assistant has begun is gone on with too.
         ([ASKED, said(text("The answer"))], ["messages.1.content.0"]),

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from build import said, text, user
 
 from pipeline import Session, normalize
-
-
-def user(*blocks):
-    return {"role": "user", "content": [*blocks]}
-
-
-def said(*blocks):
-    return {"role": "assistant", "content": [*blocks]}
-
-
-def text(words):
-    return {"type": "text", "text": words}
 
 
 def rounds(count):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from build import answered, called, said, user
 
 from pipeline import Session
 from pipeline.errors import InputError, InternalError
@@ -22,22 +23,6 @@ from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS
 KEY = b"session-1"
 OPENED = {"type": "session.opened", "model": "claude-sonnet-4-5", "params": {"max_tokens": 100}}
 CLOSED = {"type": "session.closed"}
-
-
-def user(text: str) -> dict:
-    return {"role": "user", "content": [{"type": "text", "text": text}]}
-
-
-def said(text: str) -> dict:
-    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
-
-
-def call(call_id: str) -> dict:
-    return {"role": "assistant", "content": [{"type": "tool_use", "id": call_id, "name": "ls", "input": {}}]}
-
-
-def result(call_id: str) -> dict:
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": "files"}]}
 
 
 def appended(message: dict, **fields: object) -> dict:
@@ -200,19 +185,19 @@ def test_a_result_of_a_call_that_was_cut_is_followed_by_a_request(target: str, p
     fresh = TurnsStage()
     for key, value in asked.changes.items():
         fresh.restore(key, value)
-    found = fresh.process(records([appended(result("t1"))], first=3))
+    found = fresh.process(records([appended(answered("t1"))], first=3))
     assert len(sent(asked)) == 1
     assert len(sent(found)) == 1
 
 
 def test_a_result_of_no_call_at_all_still_sends_nothing():
-    found = run(OPENED, appended(user("go")), appended(said("done")), appended(result("nobody")))
+    found = run(OPENED, appended(user("go")), appended(said("done")), appended(answered("nobody")))
     assert len(bodies(found)) == 1
 
 
 def test_the_other_call_of_a_cut_turn_is_waited_for():
-    both = {"role": "assistant", "content": [*CUT["content"], *call("t2")["content"]]}
-    found = run(OPENED, appended(user("go")), appended(both), appended(result("t1")), appended(result("t2")))
+    both = {"role": "assistant", "content": [*CUT["content"], *called("t2")["content"]]}
+    found = run(OPENED, appended(user("go")), appended(both), appended(answered("t1")), appended(answered("t2")))
     assert len(bodies(found)) == 2
     assert [block["type"] for block in bodies(found)[1]["messages"][2]["content"]] == ["tool_result"]
 
@@ -241,7 +226,7 @@ def damaged_heads(head: bytes) -> list[bytes]:
 
 def test_a_damaged_head_is_a_typed_error_or_a_session():
     session = Session(["anthropic", "gemini", "cascade"], system=[{"type": "text", "text": "Be kind."}])
-    for message in (user("go"), call("t1"), result("t1"), said("done"), user("on"), call("t2")):
+    for message in (user("go"), called("t1"), answered("t1"), said("done"), user("on"), called("t2")):
         session.append(json.dumps(message).encode())
     session.request()
     refused = 0
