@@ -41,12 +41,12 @@ def confirmed_in(line):
     return [block for block in blocks if block["type"] in {"text", *CALLS}]
 
 
-each_run = pytest.mark.parametrize(
-    "run", [as_seen_for_good(run) for run in RUNS], ids=lambda run: f"{run['name']}-{run['cli']}"
-)
-each_held = pytest.mark.parametrize(
-    "run", HELD, ids=lambda run: f"{run['name']}-{run['cli']}-{run.get('mode', 'partial')}"
-)
+def named(run):
+    return f"{run['name']}-{run['cli']}{'-' + run['mode'] if 'mode' in run else ''}"
+
+
+each_run = pytest.mark.parametrize("run", [as_seen_for_good(run) for run in RUNS], ids=named)
+each_held = pytest.mark.parametrize("run", HELD, ids=named)
 
 
 def as_block(entry):
@@ -83,24 +83,6 @@ def fed(lines, size):
     for first in range(0, len(lines), size):
         items += recovery.feed("\n".join(lines[first : first + size]).encode())
     return items + recovery.end_run("end of input")
-
-
-@each_run
-@pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_a_run_ends_with_its_visible_blocks_each_once(run, size):
-    check_end(reduce(fed(run["lines"], size)), run)
-
-
-@each_run
-def test_with_each_line_delivered_twice_it_ends_the_same(run):
-    doubled = [line for line in run["lines"] for _ in range(2 if json.loads(line).get("uuid") else 1)]
-    assert fed(doubled, 1) == fed(run["lines"], 1)
-    check_end(reduce(fed(doubled, 10_000)), run)
-
-
-@each_run
-def test_with_each_item_delivered_twice_it_ends_the_same(run):
-    check_end(reduce(item for item in fed(run["lines"], 1) for _ in range(2)), run)
 
 
 @each_run
@@ -239,22 +221,32 @@ def check_held(view, run):
     assert all(entry.done for entry in view.entries)
 
 
-@each_held
+# What a run has shown once it ended, and what its program holds.
+each_end = pytest.mark.parametrize(
+    ("check", "run"),
+    [
+        *(pytest.param(check_end, as_seen_for_good(run), id=named(run)) for run in RUNS),
+        *(pytest.param(check_held, run, id=f"held-{named(run)}") for run in HELD),
+    ],
+)
+
+
+@each_end
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_a_run_ends_with_what_the_program_holds_each_once(run, size):
-    check_held(reduce(fed(run["lines"], size)), run)
+def test_a_run_ends_with_what_it_is_to_show_each_once(run, check, size):
+    check(reduce(fed(run["lines"], size)), run)
 
 
-@each_held
-def test_what_is_held_does_not_change_when_each_line_comes_twice(run):
+@each_end
+def test_with_each_line_delivered_twice_it_ends_the_same(run, check):
     doubled = [line for line in run["lines"] for _ in range(2 if json.loads(line).get("uuid") else 1)]
     assert fed(doubled, 1) == fed(run["lines"], 1)
-    check_held(reduce(fed(doubled, 10_000)), run)
+    check(reduce(fed(doubled, 10_000)), run)
 
 
-@each_held
-def test_what_is_held_does_not_change_when_each_item_comes_twice(run):
-    check_held(reduce(item for item in fed(run["lines"], 1) for _ in range(2)), run)
+@each_end
+def test_with_each_item_delivered_twice_it_ends_the_same(run, check):
+    check(reduce(item for item in fed(run["lines"], 1) for _ in range(2)), run)
 
 
 @each_held
