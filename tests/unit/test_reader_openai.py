@@ -106,6 +106,13 @@ def test_calls_and_results_as_picoclaw_writes_them():
     assert (turn.role, turn.blocks, fixes) == ("user", (ToolResult(tool_use_id="A", content="r"),), [])
 
 
+def test_a_call_that_is_not_in_a_list():
+    call = {"id": "A", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turn, fixes = one({"role": "assistant", "content": None, "tool_calls": call})
+    assert turn.blocks == (ToolUse(id="A", name="f", input=Raw(b"{}")),)
+    assert fixes == [("content_wrapped", "messages.0.tool_calls")]
+
+
 def test_calls_without_ids_pair_by_the_tools_name():
     call, fixes = one({"role": "assistant", "content": None, "function_call": {"name": "get it", "arguments": "{}"}})
     assert call.blocks == (ToolUse(id="call_get_it", name="get it", input=Raw(b"{}")),)

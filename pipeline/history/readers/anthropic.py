@@ -117,8 +117,7 @@ STRICT: Final = StrictReader(
 )
 
 
-def mend(fields: Fields, index: int) -> Turn:
-    """The turn of a message in which something is to be mended."""
+def mended_turn(fields: Fields, index: int) -> Turn:
     for key in _OF_CHAT:
         if key in fields:
             told = f"{key} belongs to the openai-chat shape, not to anthropic"

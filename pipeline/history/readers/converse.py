@@ -270,14 +270,16 @@ STRICT: Final = StrictReader(
 )
 
 
-def mend(fields: Fields, index: int) -> Turn:
-    """The turn of a message in which something is to be mended."""
+def mended_turn(fields: Fields, index: int) -> Turn:
     message: Any = _read_message(fields)
     return placed_turn(message.role, message.content, index)
 
 
 def _mended(fields: Fields) -> list[Placed]:
-    """One content block. One that has several members, as a union must not, is read as one block for each."""
+    """One content block. One that has several members, as a union must not, is read as one block for each.
+
+    Each member is read as it is declared; that one which does not fit is kept whole, no declaration says.
+    """
     path = fields.path
     members = [key for key in fields.names() if key in BLOCK_KEYS]
     if "type" in fields:

@@ -155,7 +155,7 @@ class ContentReader(Generic[_T]):
     Args:
         kind: the type of a healthy part, or a union of such types.
         healthy: the blocks of a healthy part at a path, or None where it needs mending.
-        mend: reads any other object.
+        mend_part: reads any other object.
         plain: the block that stands for a string, a number or a boolean.
     """
 
@@ -163,13 +163,13 @@ class ContentReader(Generic[_T]):
         self,
         kind: Any,  # noqa: ANN401  a type, or a union of types
         healthy: Callable[[_T, str], list[Placed] | None],
-        mend: PartReader,
+        mend_part: PartReader,
         plain: Callable[[Raw, str, Notes], Placed] = text_of,
     ) -> None:
         self._list: msgspec.json.Decoder[tuple[_T, ...]]
         self._list, self._declared = _compiled(kind)
         self._healthy = healthy
-        self._mend = mend
+        self._mend_part = mend_part
         self._plain = plain
 
     def read(self, fields: Fields, key: str) -> list[Placed]:
@@ -199,14 +199,14 @@ class ContentReader(Generic[_T]):
     def _mend_inner(self, fields: Fields) -> list[Placed]:
         kind, notes = kind_named(fields), fields.notes
         fields.notes = attempt = notes.attempt()
-        placed = self._mend(fields)
+        placed = self._mend_part(fields)
         if not all(isinstance(block, INNER) for block, _ in placed):
             return [(Unknown(kind=kind, raw=Raw(fields.whole)), fields.path)]
         notes.fixes += attempt.fixes
         return placed
 
     def _read(self, fields: Fields, key: str, *, is_result: bool = False) -> list[Placed]:
-        mend = self._mend_inner if is_result else self._mend
+        mend = self._mend_inner if is_result else self._mend_part
         path, notes, value = fields.at(key), fields.notes, fields.peek(key)
         objects = fields.objects(key)
         fields.ignore(key)

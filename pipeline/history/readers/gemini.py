@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.history.ids import made_id
 from pipeline.history.native import as_json
 from pipeline.history.readers.anthropic import is_flat
-from pipeline.history.readers.declared import INNER, ContentReader, Inner, Placed, placed_turn, reader_of
+from pipeline.history.readers.declared import INNER, ContentReader, Inner, Placed, block_or_none, placed_turn, reader_of
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, as_strings, unknown_role
 from pipeline.history.readers.inputs import EMPTY_OBJECT, read_input
 from pipeline.history.readers.rawjson import compact, starts_with
@@ -36,8 +36,7 @@ _ROLES: Final[dict[str, Role]] = {"model": "assistant", "user": "user", "functio
 _SNAKE: Final = re.compile(rb'"\w*_\w*"\s*:')
 
 
-def mend(fields: Fields, index: int) -> Turn:
-    """The turn of a content in which something is to be mended."""
+def mended_turn(fields: Fields, index: int) -> Turn:
     name = fields.take_string("role") or "user"
     role = _ROLES.get(name)
     if role is None:
@@ -139,6 +138,9 @@ def _sealed(block: Block, signature: str, path: str) -> list[Placed]:
 class Parts:
     """The parts of one content. ``ids_made`` tells whether a call or a response came without an id.
 
+    Within a part its members are read as they are declared; which member it has, and whether what stands beside it has
+    the part kept whole, no declaration says.
+
     Args:
         responses: those whose texts are decoded together.
     """
@@ -172,24 +174,20 @@ class Parts:
 
     def read(self, fields: Fields) -> list[Placed]:
         """One part as its block, behind the signature that stands on it."""
-        members, notes, path = fields.members(), fields.notes, fields.path
-        fields.notes = notes.attempt()
-        thought = fields.take_flag("thought")
+        members, path = fields.members(), fields.path
         signature = fields.take_string(SIGNATURE) or fields.take_string("thought_signature") or ""
-        block = self._block(fields, thought=thought)
-        sealed = thought and signature and isinstance(block, Text)
-        if block is None or sealed:
+        block = block_or_none(fields, lambda part: self._block(part, signature))
+        if block is None:
             # What the model has no block for, such as a seal on no words at all or a video with offsets, is kept whole.
             kind = next((_MEMBERS[name] for name in members if name in _MEMBERS), "")
             return [(Unknown(kind=kind, raw=_spelt_alike(Raw(fields.whole), members), issuer=ISSUER), path)]
-        fields.drop_rest()
-        notes.fixes += fields.notes.fixes
         return _sealed(block, signature, path)
 
-    def _block(self, fields: Fields, *, thought: bool) -> Block | None:
+    def _block(self, fields: Fields, signature: str) -> Block | None:
+        thought = fields.take_flag("thought")
         name = next((name for name in fields.names() if name == "text" or name in _MEMBERS), None)
         if name is None:
-            return Text(text="") if not fields.names() else None
+            return None if fields.names() or (thought and signature) else Text(text="")
         if name == "text":
             return _words(fields.take_text("text"), is_thought=thought)
         value = fields.peek(name)

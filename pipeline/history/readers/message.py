@@ -33,12 +33,12 @@ _RESULTS: Final = frozenset({"tool", "function"})
 _TOOL_ROLES: Final = frozenset({b'"tool"', b'"function"'})
 _ROW_KEYS: Final = frozenset({"tool_calls", "tool_call_id", "tool_call_ids", "function_call"})
 _NULL: Final = Raw(b"null")
-_MENDED_BY: Final = {"openai-chat": openai_chat.mend, "bedrock-converse": converse.mend}
+_MENDED_BY: Final = {"openai-chat": openai_chat.mended_turn, "bedrock-converse": converse.mended_turn}
 # What only messages of some shapes have, as it is written: names of members, roles, and types of blocks.
 _OF_ITEMS: Final = re.compile(rb'"(?:call_id|encrypted_content|input_file|summary_text|reasoning_text)"')
 _OF_OTHERS: Final = re.compile(
-    rb'"(?:tool_calls|tool_call_id|tool_call_ids|function_call|tool|developer|image_url|file|refusal|reasoning|reasoning_content|'
-    rb'input_text|input_image|output_text|call_id|encrypted_content|input_file|toolUse|toolResult|cachePoint)"'
+    rb'"(?:tool_calls|tool_call_id|tool_call_ids|function_call|tool|developer|image_url|file|refusal|reasoning|'
+    rb'reasoning_content|input_text|input_image|output_text|call_id|encrypted_content|input_file|toolUse|toolResult|cachePoint)"'
 )
 _OF_CONVERSE: Final = (b'"toolUse"', b'"toolResult"', b'"cachePoint"')
 _BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
@@ -109,7 +109,7 @@ def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Tu
     """The turn of a message in which more is to be mended than members that no declaration names."""
     if found in ROOTS:
         fields.path = f"{ROOTS[found]}.{index}"
-        turn = gemini.mend(fields, index) if found == "gemini" else _mended_item(fields, index)
+        turn = gemini.mended_turn(fields, index) if found == "gemini" else _mended_item(fields, index)
         fields.drop_rest()
         return turn
     role = _role(fields)
@@ -120,7 +120,7 @@ def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Tu
             fields.ignore("tool_call_id", "name")
         role = ROLES[role]
     fields.put("role", Raw(msgspec.json.encode(role)))
-    turn = _MENDED_BY.get(found, anthropic.mend)(fields, index)
+    turn = _MENDED_BY.get(found, anthropic.mended_turn)(fields, index)
     fields.drop_rest()
     usual = tuple(f"messages.{index}.content.{at}" for at in range(len(turn.blocks)))
     return replace(turn, id=turn_id, paths=None if turn.paths == usual else turn.paths)
@@ -136,9 +136,10 @@ def _mended_item(fields: Fields, index: int) -> Turn:
         if role in _RESULTS:
             raise InputError("wrong_shape", "role tool belongs to the openai-chat shape", path=fields.at("role"))
         fields.put("role", Raw(msgspec.json.encode(role)))
-    return replace(openai_responses.mend(fields, index), id=item_id)
+    return replace(openai_responses.mended_turn(fields, index), id=item_id)
 
 
+# Wrappers and redactions are of no shape, and so are declared nowhere.
 def _unwrap(fields: Fields) -> tuple[Fields, str | None]:
     """The message inside a wrapper and the wrapper's id for it; a redaction takes the message's place.
 

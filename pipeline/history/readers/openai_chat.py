@@ -214,8 +214,7 @@ STRICT: Final = StrictReader(
 )
 
 
-def mend(fields: Fields, index: int) -> Turn:
-    """The turn of a message in which something is to be mended."""
+def mended_turn(fields: Fields, index: int) -> Turn:
     fields.ignore("type", "object")
     role = fields.peek("role")
     if role != _ASSISTANT and (role in _RESULTS or "tool_call_id" in fields):

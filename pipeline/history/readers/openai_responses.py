@@ -219,8 +219,7 @@ MESSAGE: Final[StrictReader[Any]] = StrictReader(
 )
 
 
-def mend(fields: Fields, index: int) -> Turn:
-    """The turn of an item in which something is to be mended, or of a type that only Responses has."""
+def mended_turn(fields: Fields, index: int) -> Turn:
     kind = kind_named(fields) or "message"
     fields.ignore("type")
     if kind not in _READERS:
@@ -238,6 +237,7 @@ def mend(fields: Fields, index: int) -> Turn:
     return turn
 
 
+# Items that stand with the provider have no declaration: they go back whole, whatever they hold.
 def _native_turn(known: NativeType, fields: Fields, index: int) -> Turn:
     block: Block = (
         _call_of(known, fields)
@@ -246,7 +246,7 @@ def _native_turn(known: NativeType, fields: Fields, index: int) -> Turn:
     )
     # An output without a call is the provider's as well, and so the model's.
     is_users = isinstance(block, ToolResult) or (known.turn == "user" and not known.answers)
-    fields.clear()
+    fields.take_rest()
     return Turn(
         role="user" if is_users else "assistant", blocks=(block,), index=index, paths=(fields.path,), root="input"
     )

@@ -209,7 +209,7 @@ def _image_url(fields: Fields) -> Block | None:
 
 
 def _thinking(fields: Fields) -> Block | None:
-    """Mistral's thinking is a list of text parts; the canonical kind is a string, and may be signed."""
+    """Mistral's thinking is a list of text parts; the canonical one, of the same type, is a text, and may be signed."""
     fields.ignore("closed")
     value = fields.peek("thinking")
     if value is None or not starts_with(value, b"["):

@@ -127,7 +127,6 @@ class StrictReader(Generic[_T]):
         return None if messages is None else self._healthy(messages)
 
     def read_message(self, value: Raw | bytes, index: int) -> Healthy | Misfit:
-        """One message if it is healthy."""
         try:
             message = self._message.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -161,7 +160,7 @@ class StrictReader(Generic[_T]):
                 for each, declared in odd:
                     each.ignore(*declared)
                     each.drop_rest()
-                fields.clear()
+                fields.take_rest()
                 return found.turns[0]
             reason = found.reason
         return None
