@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from pipeline.history.ids import NAMELESS, made_id
-from pipeline.history.pieces import Book, Piece, is_foreign
+from pipeline.history.pieces import Book, Piece, is_breakpoint, is_foreign
 from pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
 # What is done about a call without a result.
@@ -312,11 +312,12 @@ def is_reasoning(piece: Piece) -> bool:
 def stands_alone(piece: Piece, structure: Structure) -> bool:
     """Whether a piece may be all of an assistant's message.
 
-    Reasoning may not unless the target takes it so; in what only another provider has, nobody says anything to it.
+    Reasoning may not unless the target takes it so; in what only another provider has, nobody says anything to it, nor
+    does a breakpoint.
     """
     if is_reasoning(piece):
         return structure.reasoning_alone
-    return not is_foreign(piece.block, structure.own)
+    return not (is_foreign(piece.block, structure.own) or is_breakpoint(piece.block))
 
 
 def leave_out(pieces: Sequence[Piece], book: Book) -> None:

@@ -143,8 +143,10 @@ def unfit_reasoning(message: Message, model: str | None, observed: Collection[st
         return {}
     unfit = {at: code for at in reasoning if (code := _fault(pieces[at], message, model)) and code not in observed}
     last = len(pieces) - 1 if "thinking_trailing" not in observed else -1
-    while last >= 0 and (last in unfit or last in reasoning):
-        unfit.setdefault(last, "thinking_trailing")
+    # A breakpoint ends with what stands before it.
+    while last >= 0 and (last in unfit or last in reasoning or _kind(pieces[last]) == POINT):
+        if last in reasoning:
+            unfit.setdefault(last, "thinking_trailing")
         last -= 1
     broken = {pieces[at].turn for at in unfit} if "thinking_of_changed_turn" not in observed else ()
     for at in reasoning:

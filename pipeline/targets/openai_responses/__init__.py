@@ -45,6 +45,7 @@ from pipeline.targets.openai_responses.items import (
     ResponsesParts,
     call_item,
     fits_prefix,
+    is_own_reasoning,
     is_plain_message,
     is_reasoning_block,
     led_to,
@@ -281,7 +282,7 @@ class ResponsesDialect(OpenAIDialect):
             block = came.block
             if at in unfit:
                 book.drop(unfit[at], came, detail=block.kind if isinstance(block, Unknown) else "")
-                written.lost = written.lost or is_reasoning_block(block)
+                written.lost = written.lost or is_own_reasoning(block)
                 continue
             piece = fitting.fit_piece(came) or came  # none of these goes
             if isinstance(piece.block, Text):

@@ -186,6 +186,11 @@ def is_reasoning_block(block: Block) -> bool:
     return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
 
 
+def is_own_reasoning(block: Block) -> bool:
+    """Whether reasoning came from this API, of whichever model, so that what it led to did too."""
+    return is_reasoning_block(block) and (isinstance(block, Unknown) or is_issued_by(block, OWN, None))
+
+
 def is_plain_message(piece: Piece) -> bool:
     return isinstance(piece.block, Text) and "id" not in own_members(piece.own)
 
