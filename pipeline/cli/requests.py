@@ -41,6 +41,8 @@ _PATHS: Final = (
     (re.compile(r"/chat/completions$"), "openai-chat"),
     (re.compile(r"/responses$"), "openai-responses"),
 )
+# The address that clients of such an API are given, for all that they ask; some log it in place of a request's own.
+_BASE: Final = re.compile(r"/v1/?$")
 # Whose chats OpenAI's rules judge; all other hosts imitate them.
 _OPENAI: Final = re.compile(r"(^|\.)(openai\.com|azure\.com)(:\d+)?$")
 _ROOTS: Final = ("messages", "contents", "input")
@@ -117,6 +119,8 @@ def _body_of(logged: dict[str, Any]) -> dict[str, Raw]:
 
 
 def _whose(path: str, host: str, body: Mapping[str, Raw]) -> tuple[str, str]:
+    if "messages" in body and _BASE.search(path):
+        path = "/chat/completions"
     for pattern, target in _PATHS:
         if found := pattern.search(path):
             model = unquote(found.groupdict().get("model", ""))

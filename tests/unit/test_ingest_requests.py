@@ -7,11 +7,13 @@ import io
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import aiohttp.web
 import msgspec
 import pytest
+import yaml
 from build import answered, called, said, user
 
 from pipeline.cli.requests import Conversations, Places, read_line
@@ -130,6 +132,8 @@ BEDROCK = "https://bedrock-runtime.us-east-1.amazonaws.com/model/"
         ({"host": "api.openai.com", "path": "/v1/chat/completions", "request_body": MESSAGES}, "openai-chat", ""),
         ({"url": "https://a.openai.azure.com/x/chat/completions?v=1", "body": MESSAGES}, "openai-chat", ""),
         ({"url": "https://api.mistral.ai/v1/chat/completions", "body": MESSAGES}, "vllm", ""),
+        ({"url": "https://api.openai.com/v1/", "body": MESSAGES}, "openai-chat", ""),
+        ({"url": "http://localhost:8000/v1", "body": MESSAGES}, "vllm", ""),
         ({"uri": "/v1/responses", "body": {"input": "hi"}}, "openai-responses", ""),
         (
             {"url": "https://x/v1beta/models/gemini-2.5-pro:streamGenerateContent", "body": CONTENTS},
@@ -168,6 +172,7 @@ def test_the_endpoint_says_whose_request_it_is(logged, target, model):
         ({"url": URL, "body": {"query": 1}}, "no_body"),
         ({"url": f"{URL}/count_tokens", "body": MESSAGES}, "provider_unknown"),
         ({"url": "https://h/v1/embeddings", "body": {"input": "hi"}}, "provider_unknown"),
+        ({"url": "https://h/v1", "body": {"input": "hi"}}, "provider_unknown"),
         ({"body": MESSAGES}, "provider_unknown"),
         ({"url": URL, "body": {"messages": {"role": "user"}}}, "wrong_type"),
         ({"url": URL, "body": {"messages": [json.loads("[" * 900 + "]" * 900)]}}, "too_deep"),
@@ -213,24 +218,61 @@ NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/loca
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian package `nginx-light`)")
 async def test_what_a_real_nginx_logs_by_the_page_is_read_byte_for_byte(tmp_path, unused_tcp_port_factory):
-    (settings,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    settings = settings.replace("access.jsonl", f"{tmp_path}/access.jsonl").replace("size 32m", "size 1m")
+    settings = recipe("nginx", tmp_path).replace("size 32m", "size 1m")
     port, behind = unused_tcp_port_factory(), unused_tcp_port_factory()
     parts = [f"{name}_temp_path {tmp_path};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")]
     parts += [f"upstream api.openai.com {{ server 127.0.0.1:{behind}; }}"]
     parts += [f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://api.openai.com; }} }}"]
     top = f"daemon off; master_process off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; events {{}}"
     (tmp_path / "nginx.conf").write_text("\n".join([top, "http {", settings, *parts, "}"]))
+    await logs_what_it_passes_on([NGINX, "-p", str(tmp_path), "-c", "nginx.conf"], port, behind, tmp_path)
+
+
+async def test_what_a_real_envoy_logs_by_the_page_is_read_byte_for_byte(tmp_path, unused_tcp_port_factory):
+    envoy = shutil.which("envoy", path=str(Path(sys.executable).parent))
+    assert envoy is not None
+    manager = yaml.safe_load(recipe("yaml", tmp_path).replace("32 * 1024", "1024"))
+    port, behind = unused_tcp_port_factory(), unused_tcp_port_factory()
+    hop = "type.googleapis.com/envoy.extensions.filters"
+    manager["http_filters"].append(
+        {"name": "router", "typed_config": {"@type": f"{hop}.http.router.v3.Router"}},
+    )
+    to = {"match": {"prefix": "/"}, "route": {"cluster": "provider", "host_rewrite_literal": "api.openai.com"}}
+    manager["route_config"] = {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [to]}]}
+    manager |= {
+        "@type": f"{hop}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "seen",
+    }
+    filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
+    places = [{"lb_endpoints": [{"endpoint": {"address": address(behind)}}]}]
+    cluster = {"name": "provider", "load_assignment": {"cluster_name": "provider", "endpoints": places}}
+    listener = {"address": address(port), "filter_chains": [{"filters": filters}]}
+    config = {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
+    command = [envoy, "--config-yaml", json.dumps(config), "--use-dynamic-base-id", "--log-level", "error"]
+    await logs_what_it_passes_on([*command, "--concurrency", "1"], port, behind, tmp_path)
+
+
+def address(port):
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+def recipe(language, directory):
+    (text,) = re.findall(f"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return text.replace("access.jsonl", f"{directory}/access.jsonl")
+
+
+async def logs_what_it_passes_on(command, port, behind, directory):
+    """A proxy logs bodies of a mebibyte, and passes longer ones on as well."""
     said_so = ("plain", 'quoted "words" \\ and a\ttab\nline', "naïve 日本 🦜 \x01\u2028\x7f", "long " * 100_000)
     asked = [{"model": "gpt-5", "messages": [user(words)]} for words in said_so]
     bodies = [json.dumps(body, ensure_ascii=as_ascii) for body in asked for as_ascii in (True, False)]
-    nginx = await asyncio.create_subprocess_exec(NGINX, "-p", str(tmp_path), "-c", "nginx.conf")
+    proxy = await asyncio.create_subprocess_exec(*command)
     try:
         await post_through(port, behind, [*bodies, json.dumps({"messages": [user("too long " * 200_000)]})])
     finally:
-        nginx.terminate()
-        await nginx.wait()
-    *lines, too_long = (tmp_path / "access.jsonl").read_bytes().splitlines()
+        proxy.terminate()
+        await proxy.wait()
+    *lines, too_long = (directory / "access.jsonl").read_bytes().splitlines()
     found = [read_line(each, Places(session="headers.x-session-id", producer="headers.user-agent")) for each in lines]
     assert [json.loads(msgspec.json.encode(each.body)) for each in found] == [json.loads(body) for body in bodies]
     assert {(each.target, each.session, each.producer) for each in found} == {("openai-chat", 's "1"', "crew/2")}
