@@ -232,6 +232,10 @@ class Fields:
         self._rest.clear()
         return rest
 
+    def clear(self) -> None:
+        """Leave every key to whoever has the whole of the object."""
+        self._rest.clear()
+
     def drop_rest(self) -> None:
         """Record every key that nobody took."""
         self.notes.drop_members(self._rest, self.path)

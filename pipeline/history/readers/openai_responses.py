@@ -246,7 +246,7 @@ def _native_turn(known: NativeType, fields: Fields, index: int) -> Turn:
     )
     # An output without a call is the provider's as well, and so the model's.
     is_users = isinstance(block, ToolResult) or (known.turn == "user" and not known.answers)
-    fields.take_rest()
+    fields.clear()
     return Turn(
         role="user" if is_users else "assistant", blocks=(block,), index=index, paths=(fields.path,), root="input"
     )

@@ -160,7 +160,7 @@ class StrictReader(Generic[_T]):
                 for each, declared in odd:
                     each.ignore(*declared)
                     each.drop_rest()
-                fields.take_rest()
+                fields.clear()
                 return found.turns[0]
             reason = found.reason
         return None
