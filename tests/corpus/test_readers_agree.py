@@ -11,7 +11,7 @@ from recorded import accepted, needs_corpus
 from pipeline import normalize
 from pipeline.history.readers import read
 from pipeline.history.readers.message import healthy_message
-from pipeline.history.readers.typed import Healthy, StrictReader
+from pipeline.history.readers.strict import Healthy, StrictReader
 
 # The list of each provider's messages, and how many at most need a closer look, such as one with an item of the
 # provider's own.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline import normalize
 from pipeline.errors import InputError
 from pipeline.history.readers import read, read_message
-from pipeline.history.readers.typed import StrictReader
+from pipeline.history.readers.strict import StrictReader
 from pipeline.testing.strategies import PNG
 
 DATA = f"data:image/png;base64,{PNG}"

@@ -24,10 +24,10 @@ from msgspec.structs import replace
 
 from pipeline.errors import InputError
 from pipeline.history.readers.anthropic import CONTENT
-from pipeline.history.readers.declared import Placed
 from pipeline.history.readers.fields import Fields, Notes
 from pipeline.history.readers.rawjson import check_nesting
-from pipeline.history.readers.typed import decoded
+from pipeline.history.readers.strict import decoded
+from pipeline.history.readers.tolerant import Placed
 from pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking, ToolResult, ToolUse, Turn
 
 _SYNTHETIC: Final = "<synthetic>"

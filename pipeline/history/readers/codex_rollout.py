@@ -26,7 +26,7 @@ from pipeline.fixes import Fix
 from pipeline.history.readers.fields import Notes
 from pipeline.history.readers.message import read_tolerantly
 from pipeline.history.readers.rawjson import check_nesting, starts_with
-from pipeline.history.readers.typed import decoded
+from pipeline.history.readers.strict import decoded
 from pipeline.model import Text, Turn
 
 # With these begins what Codex tells the model in the user's name, where the line does not say whose words it holds.

@@ -10,7 +10,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.native import as_json
 from pipeline.history.readers.anthropic import READERS, string_turn
-from pipeline.history.readers.declared import (
+from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
+from pipeline.history.readers.inputs import is_incomplete, read_input
+from pipeline.history.readers.rawjson import starts_with, wrong_type
+from pipeline.history.readers.strict import StrictReader, decoded, is_harmless
+from pipeline.history.readers.tolerant import (
     INNER,
     ContentReader,
     Inner,
@@ -22,10 +26,6 @@ from pipeline.history.readers.declared import (
     reader_of,
     typed_reader,
 )
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
-from pipeline.history.readers.inputs import is_incomplete, read_input
-from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.history.readers.typed import StrictReader, decoded, is_harmless
 from pipeline.model import (
     Block,
     Document,

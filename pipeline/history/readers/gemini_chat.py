@@ -20,10 +20,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from pipeline.errors import InputError
-from pipeline.history.readers.declared import Placed
 from pipeline.history.readers.fields import Fields, Notes
 from pipeline.history.readers.gemini import ISSUER, Parts
 from pipeline.history.readers.rawjson import check_nesting, starts_with
+from pipeline.history.readers.tolerant import Placed
 from pipeline.model import Issuer, Role, Thinking, ToolResult, Turn
 
 # With these words begins what the program tells the model of itself, in the user's name.

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.errors import InputError
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string
 from pipeline.history.readers.rawjson import check_nesting, compact, starts_with, wrong_type
-from pipeline.history.readers.typed import decoded
+from pipeline.history.readers.strict import decoded
 from pipeline.model import Tool
 
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from pipeline.errors import InputError
 from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
-from pipeline.history.readers.declared import as_kind
 from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
-from pipeline.history.readers.parts import PART_KINDS
+from pipeline.history.readers.openai_parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
-from pipeline.history.readers.typed import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader
+from pipeline.history.readers.strict import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader
+from pipeline.history.readers.tolerant import as_kind
 from pipeline.model import Role, Turn
 
 # The lists of the shapes whose messages do not stand in ``messages``.

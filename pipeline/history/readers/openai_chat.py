@@ -9,10 +9,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.ids import NAMELESS, made_id
 from pipeline.history.native import CHAT, as_json
-from pipeline.history.readers.declared import ContentReader, Placed, Taker, reader_of
 from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
 from pipeline.history.readers.inputs import EMPTY_OBJECT, arguments_of, derived_id, inputs_of, is_incomplete
-from pipeline.history.readers.parts import (
+from pipeline.history.readers.openai_parts import (
     CHAT_CONTENT,
     ISSUER,
     ChatPart,
@@ -23,7 +22,8 @@ from pipeline.history.readers.parts import (
     unless,
 )
 from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.history.readers.typed import ROLES, StrictReader, is_harmless
+from pipeline.history.readers.strict import ROLES, StrictReader, is_harmless
+from pipeline.history.readers.tolerant import ContentReader, Placed, Taker, reader_of
 from pipeline.model import Own, Text, Thinking, ToolResult, ToolUse, Turn
 
 _ASSISTANT: Final = Raw(b'"assistant"')

@@ -15,10 +15,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.errors import InputError
 from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
 from pipeline.history.readers.anthropic import is_flat
-from pipeline.history.readers.declared import Taker, kind_named, placed_turn, reader_of, tag_of
 from pipeline.history.readers.fields import Fields, as_string
 from pipeline.history.readers.inputs import arguments_of, derived_id, inputs_of, is_incomplete
-from pipeline.history.readers.parts import (
+from pipeline.history.readers.openai_parts import (
     RESPONSES_CONTENT,
     InputFile,
     ResponsesPart,
@@ -29,7 +28,8 @@ from pipeline.history.readers.parts import (
     screenshot,
 )
 from pipeline.history.readers.rawjson import starts_with
-from pipeline.history.readers.typed import StrictReader, decoded
+from pipeline.history.readers.strict import StrictReader, decoded
+from pipeline.history.readers.tolerant import Taker, kind_named, placed_turn, reader_of, tag_of
 from pipeline.model import (
     Block,
     Issuer,

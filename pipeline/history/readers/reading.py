@@ -39,8 +39,8 @@ from pipeline.history.readers.rawjson import (
     to_utf8,
     wrong_type,
 )
+from pipeline.history.readers.strict import CANONICAL, Healthy, Misfit, Shape, StrictReader, decoded
 from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
-from pipeline.history.readers.typed import CANONICAL, Healthy, Misfit, Shape, StrictReader, decoded
 from pipeline.model import Conversation, Turn
 
 SHAPES: Final[tuple[str, ...]] = get_args(Shape)

@@ -11,9 +11,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.history.clean import url_source
 from pipeline.history.native import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import READERS, Typed, is_flat, is_sound
-from pipeline.history.readers.declared import INNER, ContentReader, Inner, Placed, block_reader, tag_of, typed_reader
 from pipeline.history.readers.fields import Fields, Notes, as_list
 from pipeline.history.readers.rawjson import starts_with
+from pipeline.history.readers.tolerant import INNER, ContentReader, Inner, Placed, block_reader, tag_of, typed_reader
 from pipeline.model import Block, Document, Image, Issuer, Own, Text, Thinking
 
 ISSUER: Final = Issuer(provider=CHAT)

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.healthy import IsSound, Stretch, healthy_stretches
-from pipeline.history.readers.declared import MISFITS, Declared, declared_in, members_of
 from pipeline.history.readers.fields import Fields
 from pipeline.history.readers.rawjson import MAX_NESTING, is_utf8, may_nest_too_deeply, starts_with
+from pipeline.history.readers.tolerant import MISFITS, Declared, declared_in, members_of
 from pipeline.model import Own, Role, Text, Turn
 
 Shape: TypeAlias = Literal[
