@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from pipeline.rules._fold import Fold, Walk
 from pipeline.rules._json import Hole
@@ -54,6 +54,10 @@ class Template(Family, frozen=True):
     prefill: bool | None = None
     control_tokens: bool | None = None
     any_arguments: bool | None = None
+
+    @property
+    def takes_all(self) -> bool:
+        return all(takes is True for takes in astuple(self)[1:])
 
 
 def _template(name: str, **refused: bool) -> Template:
@@ -165,6 +169,7 @@ class Turns(Walk, kw_only=True, eq=False):
 
     Attributes:
         chat: where calls and tool messages stand, by the rules that are shared.
+        takes_all: the template refuses nothing, so that the rest need not be known.
         goes_on: the request asks for the last message to be continued.
         turn: the role of the last turn, "" before the first; messages that VLM-02 leaves out are none.
         last, last_at, prefix: the role of the last message that could be read, its index, whether it is a prefix.
@@ -175,6 +180,7 @@ class Turns(Walk, kw_only=True, eq=False):
 
     family: Template
     chat: Chat
+    takes_all: bool = False
     goes_on: bool = False
     turn: str = ""
     last: str = ""
@@ -200,11 +206,16 @@ class Turns(Walk, kw_only=True, eq=False):
         """Judge messages: by the shared rules, then as the template does."""
         self.chat.judge_items(items)
         self.share()
-        super().judge_items(items)
+        if self.takes_all:
+            self.index += len(items)
+        else:
+            super().judge_items(items)
 
     def judge_end(self) -> None:
         self.chat.judge_end()
         self.share()
+        if self.takes_all:
+            return
         self._count()
         if self.index and not self.user:
             self.refuse(NO_USER, "messages")
@@ -266,8 +277,7 @@ class Turns(Walk, kw_only=True, eq=False):
             if isinstance(call, FunctionCall):
                 if "<|" in call.function.name:
                     self.refuse(CONTROL, f"{path}.{at}.function.name")
-                # Not read where it makes no difference.
-                if self.family.any_arguments is not True and not is_object(call.function.arguments):
+                if not is_object(call.function.arguments):
                     self.refuse(ARGUMENTS, f"{path}.{at}.function.arguments")
 
 
@@ -281,7 +291,8 @@ class Vllm(Fold[Turns, Message]):
 
     def begin_walk(self, head: dict[str, Any], model: str | None) -> Turns:
         goes_on = head.get("continue_final_message") is True
-        walk = Turns(family=template_of(model), chat=self._chat.begin_walk(head, model), goes_on=goes_on)
+        family, chat = template_of(model), self._chat.begin_walk(head, model)
+        walk = Turns(family=family, chat=chat, takes_all=family.takes_all, goes_on=goes_on)
         walk.share()
         return walk
 

@@ -174,7 +174,7 @@ def flat(pieces: Sequence[Piece]) -> str:
     """
     if len(pieces) == 1 and isinstance(pieces[0].block, Text) and pieces[0].whole:
         return pieces[0].block.text
-    return "\n".join(text for text in map(shown, pieces) if text).strip()
+    return "\n".join(filter(None, map(shown, pieces))).strip()
 
 
 def shown(piece: Piece) -> str:
