@@ -35,15 +35,14 @@ class Call(Struct, omit_defaults=True):
         return block
 
 
-class Asked:
+class Asked(Struct, gc=False):
     """The calls under one id, in order. A call that has its result never loses it again, so nobody looks back."""
 
-    __slots__ = ("_compared", "_inputs", "_unreal", "_waiting", "calls")
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self._waiting = self._unreal = self._compared = 0
-        self._inputs: set[tuple[str, bytes]] = set()
+    calls: list[Call] = []
+    _waiting: int = 0
+    _unreal: int = 0
+    _compared: int = 0
+    _inputs: set[tuple[str, bytes]] = set()
 
     @property
     def waiting(self) -> Call | None:
@@ -65,19 +64,18 @@ class Asked:
         return _asks_for(call) in self._inputs
 
 
-class AskedIndex:
+class AskedIndex(Struct, gc=False):
     """The calls of an exchange by the id that they came under, and by the one that their tool's name makes.
 
     A result that names nothing answers any of them, in order.
     """
 
-    def __init__(self, calls: list[Call]) -> None:
-        self.calls = calls
-        self._indexed = 0
-        self._by_id: dict[str, Asked] = {}
-        self._named = 0
-        self._by_name: dict[str, Asked] = {}
-        self._real = 0
+    calls: list[Call]
+    _indexed: int = 0
+    _by_id: dict[str, Asked] = {}
+    _named: int = 0
+    _by_name: dict[str, Asked] = {}
+    _real: int = 0
 
     def find(self, assistant: Sequence[Piece], original: str, *, by_name: bool) -> Asked | None:
         """The calls under an id, else, ``by_name``, those of the tool that a made id names, if there are any."""
@@ -350,9 +348,9 @@ def calls_last(pieces: list[Piece], changed: set[int], book: Book) -> list[Piece
     Reasoning and provider-run blocks keep their places relative to the texts, but for Gemini's signature of a call.
     """
     kinds = [type(piece.block) for piece in pieces]
-    last_text = len(kinds) - 1 - kinds[::-1].index(Text) if Text in kinds else -1
-    if ToolUse not in kinds[: max(last_text, 0)] or not book.makes("call_moved"):
+    if ToolUse not in kinds or Text not in kinds[kinds.index(ToolUse) :] or not book.makes("call_moved"):
         return pieces
+    last_text = len(kinds) - 1 - kinds[::-1].index(Text)
     early: list[int] = []
     for at in range(last_text):
         if kinds[at] is ToolUse:
