@@ -7,14 +7,14 @@ where a provider has none.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, StructMeta, structs
 
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece, code_for_unknown, part_of_result
@@ -29,7 +29,11 @@ _SILENT: Final = frozenset({"id", "status", "role", "content", "logprobs", "inde
 _ALL_FIT: Final[Mapping[int, str]] = MappingProxyType({})
 
 
-class Fitting(ABC):
+class _AbstractStruct(StructMeta, ABCMeta):
+    """Structs whose classes may have abstract methods."""
+
+
+class Fitting(Struct, metaclass=_AbstractStruct, kw_only=True, eq=False):
     """The work on one message: pieces go in by ``add_piece``; what is to be written stands in ``out`` at the end.
 
     ``dropped`` are the input messages that have lost a block, ``media`` what of results has to stand behind them. A
@@ -43,14 +47,15 @@ class Fitting(ABC):
     left_behind: ClassVar[tuple[Text, ...]] = ()
     """What stands in a result for a medium that had to move. Where something does, a stub stays in the result too."""
 
-    media_at_once = False
-    """Whether media out of a result stand behind it, and not behind all results."""
+    book: Book
+    out: list[Piece] = []
+    dropped: set[int] = set()
+    media: list[Piece] = []
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
-        self.out: list[Piece] = []
-        self.dropped: set[int] = set()
-        self.media: list[Piece] = []
+    @property
+    def media_at_once(self) -> bool:
+        """Whether media out of a result stand behind it, and not behind all results."""
+        return False
 
     @abstractmethod
     def name(self, name: str) -> str:

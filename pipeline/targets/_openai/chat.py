@@ -96,7 +96,7 @@ class ChatDialect(OpenAIDialect):
     def _assistant(
         self, message: Message, count: int, book: Book, rows: list[Row], *, final: bool
     ) -> tuple[list[Any], list[Waiting]]:
-        pieces = OpenAIFitting(self._voice, book, "assistant").fit_message(message.pieces)
+        pieces = OpenAIFitting(book=book, voice=self._voice, speaks=True).fit_message(message.pieces)
         calls: list[dict[str, Any]] = []
         texts: list[Text] = []
         refusals: list[str] = []
@@ -152,7 +152,8 @@ class ChatDialect(OpenAIDialect):
         return written
 
     def _user(self, message: Message, state: ChatProgress, count: int, book: Book, rows: list[Row]) -> list[Any]:
-        pieces = OpenAIFitting(self._voice, book, "user").fit_message(message.pieces) or [stub_for(message, book)]
+        pieces = OpenAIFitting(book=book, voice=self._voice, speaks=False).fit_message(message.pieces)
+        pieces = pieces or [stub_for(message, book)]
         results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
         said = said_by_user([piece for piece in pieces if not isinstance(piece.block, ToolResult)], self._voice)
         written = _in_turn(state.waiting, [_answer(piece, self._voice) for piece in results])

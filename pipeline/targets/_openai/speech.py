@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.native import CHAT, RESPONSES
-from pipeline.history.pieces import Book, Message, Piece
+from pipeline.history.pieces import Message, Piece
 from pipeline.history.results import INTERRUPTED
 from pipeline.model import (
     Block,
@@ -17,7 +17,6 @@ from pipeline.model import (
     Image,
     Own,
     RedactedThinking,
-    Role,
     Text,
     Thinking,
     ToolResult,
@@ -77,7 +76,7 @@ class OpenAIDialect(ListDialect):
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
 
-class OpenAIFitting(Fitting):
+class OpenAIFitting(Fitting, kw_only=True, eq=False):
     """Blocks of one turn, for either API.
 
     Text of a result goes with the call, media go to the user's message behind all results: ``Image URLs are only
@@ -87,42 +86,44 @@ class OpenAIFitting(Fitting):
 
     left_behind = (Text(text="[Shown in the next user message]"),)
 
-    def __init__(self, voice: Voice, book: Book, role: Role) -> None:
-        super().__init__(book)
-        # Where results are text, nothing tells where they end.
-        self.media_at_once = voice.plain
-        self._voice = voice
-        self._speaks = role == "assistant"
+    voice: Voice
+    speaks: bool
+    """Whether it is the assistant's turn."""
+
+    @property
+    def media_at_once(self) -> bool:
+        """Where results are text, nothing tells where they end."""
+        return self.voice.plain
 
     def bared(self, piece: Piece) -> Piece:
-        voice = self._voice
+        voice = self.voice
         owners = voice.owners | _DETAILED if isinstance(piece.block, Image) else voice.owners
-        return bare(piece, self.book, refusals=voice.refusals and self._speaks, owners=owners)
+        return bare(piece, self.book, refusals=voice.refusals and self.speaks, owners=owners)
 
     def name(self, name: str) -> str:
         return tool_name(name)
 
     def image(self, piece: Piece, image: Image) -> Piece | None:
         """An image in what the user says; the repair leaves none with the assistant."""
-        return None if self._speaks else fitted_image(piece, image, self._voice.parts, self.book)
+        return None if self.speaks else fitted_image(piece, image, self.voice.parts, self.book)
 
     def document(self, piece: Piece, document: Document) -> Piece | None:
-        return None if self._speaks else fitted_document(piece, document, self._voice.parts, self.book)
+        return None if self.speaks else fitted_document(piece, document, self.voice.parts, self.book)
 
     def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
-        if inside is not None or self._speaks:
+        if inside is not None or self.speaks:
             return None
-        return piece if is_native_item(unknown, self._voice.owners) or unknown.kind in self._voice.passed else None
+        return piece if is_native_item(unknown, self.voice.owners) or unknown.kind in self.voice.passed else None
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  of every result
-        return "" if isinstance(part, Unknown) or self._voice.shows_results else "result_media_moved"
+        return "" if isinstance(part, Unknown) or self.voice.shows_results else "result_media_moved"
 
     def reasoning(self, piece: Piece, reasoning: Thinking | RedactedThinking) -> Piece | None:
         """Readable reasoning goes back to its issuer, in one field of the message, wherever it stood."""
-        if not self._speaks:
+        if not self.speaks:
             code = "thinking_dropped"  # the repair leaves none with the user
         elif isinstance(reasoning, RedactedThinking) or not is_issued_by(
-            reasoning, self._voice.providers, self._voice.model
+            reasoning, self.voice.providers, self.voice.model
         ):
             code = "thinking_foreign"
         elif not reasoning.thinking.strip():
@@ -134,11 +135,11 @@ class OpenAIFitting(Fitting):
 
     def call(self, piece: Piece, use: ToolUse) -> Piece:
         """A call under the id and the name that the target takes, unless it is one of the provider's own tools."""
-        if self._voice.plain:
+        if self.voice.plain:
             return self.book.change("calls_as_text", piece, Text(text=shown(piece)))
         if use.own is not UNSET and use.own.kind not in _NAMED:
             return piece
-        call_id, name = self._voice.call_id(use.id), self.name(use.name)
+        call_id, name = self.voice.call_id(use.id), self.name(use.name)
         if call_id != use.id:
             use = structs.replace(use, id=call_id)
             piece = self.book.change("id_rewritten", piece, use, detail=call_id)
@@ -157,12 +158,12 @@ class OpenAIFitting(Fitting):
             content = _as_error(content)
         # What a fix says was there before is the result as it came.
         piece = fitted if fitted.block is result else structs.replace(fitted, block=result)
-        if self._voice.plain:
+        if self.voice.plain:
             texts = [block.text for block in _as_blocks(content) if isinstance(block, Text)]
             failed = bool(texts) and texts[0].startswith(ERROR)
             words = "\n".join(texts if failed else [RESULT, *texts])
             return self.book.change("calls_as_text", piece, Text(text=words))
-        call_id = self._voice.call_id(result.tool_use_id)
+        call_id = self.voice.call_id(result.tool_use_id)
         if call_id != result.tool_use_id:
             rewritten = structs.replace(result, tool_use_id=call_id)
             piece = self.book.change("id_rewritten", piece, rewritten, detail=call_id)

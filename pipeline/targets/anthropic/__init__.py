@@ -208,7 +208,9 @@ class AnthropicDialect(ListDialect):
             reasoning = (at for at, piece in enumerate(message.pieces) if is_reasoning(piece))
             unfit = dict.fromkeys(reasoning, "thinking_dropped") | unfit
         other_type = takes_other_type(self.model)
-        work = AnthropicFitting(self.name, book, state.images, large=state.large, other_type=other_type)
+        work = AnthropicFitting(
+            book=book, tool_name=self.name, images=state.images, large=state.large, other_type=other_type
+        )
         work.fit_message(message.pieces, unfit)
         if prefill:
             work.out = without_trailing_space(work.out, book)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.history.pieces import Book, Piece
+from pipeline.history.pieces import Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 from pipeline.targets.fitting import Fitting, without_own
 from pipeline.targets.marks import POINT, is_mark, mark_of
@@ -49,20 +49,16 @@ def _are_citations(citations: Raw) -> bool:
     return all(one.type.endswith("_location") for one in found or ())
 
 
-class AnthropicFitting(Fitting):
+class AnthropicFitting(Fitting, kw_only=True, eq=False):
     """``images`` is how many the messages before hold, ``large`` whether one of them is (ANT-30b); both go on here.
 
     ``tool_name`` writes a tool's name; ``other_type`` says that the model takes an image of another type than declared.
     """
 
-    def __init__(
-        self, tool_name: Callable[[str], str], book: Book, images: int, *, large: bool, other_type: bool = False
-    ) -> None:
-        super().__init__(book)
-        self.images = images
-        self.large = large
-        self._tool_name = tool_name
-        self._other_type = other_type
+    tool_name: Callable[[str], str]
+    images: int
+    large: bool
+    other_type: bool
 
     def add_piece(self, piece: Piece) -> None:
         if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
@@ -88,7 +84,7 @@ class AnthropicFitting(Fitting):
         return self.book.change("cache_mark_dropped", piece, structs.replace(block, cache_control=UNSET))
 
     def name(self, name: str) -> str:
-        return self._tool_name(name)
+        return self.tool_name(name)
 
     def text(self, piece: Piece, text: Text) -> Piece:
         """A text without what another provider says beside it."""
@@ -133,7 +129,7 @@ class AnthropicFitting(Fitting):
             return stubbed_image(piece, self.book, fault, mark=image.cache_control)
         self.images += 1
         self.large = self.large or facts.longest_side > _MANY_IMAGES_SIDE
-        if self._other_type and facts.declared in MEDIA_TYPES:
+        if self.other_type and facts.declared in MEDIA_TYPES:
             return piece
         return with_own_type(piece, image, facts, self.book)
 

@@ -88,7 +88,9 @@ class ConverseDialect(ListDialect):
 
     def _write(self, message: Message, state: ConverseProgress, *, final: bool, points: Container[str] = ()) -> Encoded:
         book = Book(NAME, self._observed)
-        fitting = ConverseFitting(book, self._model, state.documents, state.numbers, points)
+        fitting = ConverseFitting(
+            book=book, model=self._model, before=state.documents, numbers=state.numbers, points=points
+        )
         halves = unpaired_halves(message, self._model) if "nova" in self._model else set()
         pieces = fitting.fit_message(message.pieces, dict.fromkeys(halves, "server_tool_unpaired"))
         # Reasoning is judged last: a turn that has lost a block to the fitting keeps none of it.

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, structs
+from msgspec import UNSET, Raw, Struct, field, structs
 
-from pipeline.history.pieces import Book, Piece
+from pipeline.history.pieces import Piece
 from pipeline.history.readers.converse import MEDIA_TYPES
 from pipeline.model import (
     Block,
@@ -50,27 +50,24 @@ def tool_name(name: str) -> str:
     return legal_name(name, 64)
 
 
-class ConverseFitting(Fitting):
-    """``titles`` are the names of the documents so far; they are unique in a request (BED-20).
+class ConverseFitting(Fitting, kw_only=True, eq=False):
+    """``before`` are the names of the documents so far, ``added`` the message's; they are unique in a request (BED-20).
 
+    ``taken`` are all of them, once one is looked for.
     ``numbers`` has the last number that each repeated name was told apart by, behind which the next one is looked for.
     ``points`` are the places of blocks whose cache breakpoint is set, as a block of its own behind it.
     """
 
-    def __init__(
-        self, book: Book, model: str, titles: tuple[str, ...], numbers: dict[str, int], points: Container[str] = ()
-    ) -> None:
-        super().__init__(book)
-        self.numbers = numbers
-        self._before = titles
-        self._added: list[str] = []
-        self._taken: set[str] = set()
-        self._model = model
-        self._points = points
+    model: str
+    before: tuple[str, ...]
+    numbers: dict[str, int]
+    points: Container[str]
+    added: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
 
     def add_piece(self, piece: Piece) -> None:
         """Take the next piece, and set its breakpoint behind it."""
-        point = point_behind(piece.block) if piece.path in self._points else None
+        point = point_behind(piece.block) if piece.path in self.points else None
         if point is None:
             super().add_piece(piece)
             return
@@ -100,7 +97,7 @@ class ConverseFitting(Fitting):
 
     def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
         """Converse's own members that the canonical form has no block for."""
-        if not own_member(unknown, inner=inside is not None, model=self._model):
+        if not own_member(unknown, inner=inside is not None, model=self.model):
             return None
         if unknown.kind != "document":
             return piece
@@ -114,7 +111,7 @@ class ConverseFitting(Fitting):
         """Error results are text only, as Claude has it; Nova takes no documents in results (BED-25)."""
         if result.is_error:
             return "error_media_moved"
-        return "result_media_moved" if is_document(part) and "nova" in self._model else ""
+        return "result_media_moved" if is_document(part) and "nova" in self.model else ""
 
     def finish_message(self) -> None:
         """Fill error results without text, once their media are out."""
@@ -128,23 +125,23 @@ class ConverseFitting(Fitting):
     @property
     def titles(self) -> tuple[str, ...]:
         """The names of the documents up to the end of the message."""
-        return (*self._before, *self._added) if self._added else self._before
+        return (*self.before, *self.added) if self.added else self.before
 
     def _title(self, title: str) -> str:
         legal = _SPACES.sub(" ", _ILLEGAL.sub("-", title)).strip()
         if len(legal) > 200:
             legal = legal[:_LONGEST_TITLE].strip()
         legal = legal or "document"
-        self._taken = self._taken or set(self._before)
+        self.taken = self.taken or set(self.before)
         number = self.numbers.get(legal, 1)
         name = legal
-        while name in self._taken:
+        while name in self.taken:
             number += 1
             name = f"{legal[:_LONGEST_TITLE].strip()} ({number})"
         if number > 1:
             self.numbers = self.numbers | {legal: number}
-        self._taken.add(name)
-        self._added.append(name)
+        self.taken.add(name)
+        self.added.append(name)
         return name
 
 

@@ -53,7 +53,7 @@ _NOTHING: Final = '""'
 
 def write_turn(message: Message, book: Book) -> tuple[str, list[Row]]:
     """A turn's text and where its blocks come from; a turn of which nothing can be shown is a stub."""
-    fitting = _TextOnly(book)
+    fitting = _TextOnly(book=book)
     for piece in in_common_words(message, book).pieces:
         if isinstance(piece.block, (Thinking, RedactedThinking)):
             book.drop("thinking_dropped", piece)
@@ -80,7 +80,7 @@ def _said(piece: Piece, book: Book) -> Piece:
     return piece if text == block.text else book.change("wrapper_broken", piece, structs.replace(block, text=text))
 
 
-class _TextOnly(Fitting):
+class _TextOnly(Fitting, kw_only=True, eq=False):
     def name(self, name: str) -> str:
         return name
 

@@ -56,7 +56,7 @@ class GeminiDialect(ListDialect):
     def encode_message(self, message: Message, state: GeminiProgress, *, final: bool) -> Encoded:  # noqa: ARG002  an answer to go on with is written as any
         book = Book(NAME, self._observed)
         message = in_common_words(message, book)
-        fitting = GeminiFitting(book, media_in_results=self._newer)
+        fitting = GeminiFitting(book=book, media_in_results=self._newer)
         pieces = fitting.fit_message(message.pieces, unfit_reasoning(message, self._model))
         if all(isinstance(piece.block, Thinking) for piece in pieces) and (not pieces or book.makes("reasoning_alone")):
             for piece in pieces:

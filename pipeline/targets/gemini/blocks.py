@@ -214,12 +214,10 @@ _NOTHING_SAID: Final = (None, Raw(b"null"))
 _MOST_INLINE: Final = 20 * 1024 * 1024  # bytes of a whole request with inline data
 
 
-class GeminiFitting(Fitting):
+class GeminiFitting(Fitting, kw_only=True, eq=False):
     marks = False
 
-    def __init__(self, book: Book, *, media_in_results: bool) -> None:
-        super().__init__(book)
-        self._media_in_results = media_in_results
+    media_in_results: bool
 
     def name(self, name: str) -> str:
         """A function's name (GEM-10)."""
@@ -242,7 +240,7 @@ class GeminiFitting(Fitting):
 
     def unknown(self, piece: Piece, unknown: Unknown, inside: ToolResult | None) -> Piece | None:
         """Gemini's own parts that the canonical form has no block for."""
-        if inside is not None and not (self._media_in_results and unknown.kind in _IN_RESULTS):
+        if inside is not None and not (self.media_in_results and unknown.kind in _IN_RESULTS):
             return None
         return piece if own_part(unknown) else None
 
@@ -255,7 +253,7 @@ class GeminiFitting(Fitting):
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:  # noqa: ARG002  in every result
         """A response is an object of JSON; media stand in it for the models that read them there, else follow it."""
-        return "" if isinstance(part, Unknown) or self._media_in_results else "result_media_moved"
+        return "" if isinstance(part, Unknown) or self.media_in_results else "result_media_moved"
 
 
 def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[Piece]:

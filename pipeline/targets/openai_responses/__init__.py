@@ -276,7 +276,7 @@ class ResponsesDialect(OpenAIDialect):
 
     def _assistant(self, message: Message, written: _Items) -> None:
         book = written.book
-        fitting = _ResponsesFitting(self._voice, book, "assistant")
+        fitting = _ResponsesFitting(book=book, voice=self._voice, speaks=True)
         unfit = unfit_reasoning(message, self._model, stored=self._stored)
         for at, came in enumerate(message.pieces):
             block = came.block
@@ -312,7 +312,8 @@ class ResponsesDialect(OpenAIDialect):
 
     def _user(self, message: Message, written: _Items) -> None:
         said: list[Piece] = []
-        for piece in OpenAIFitting(self._voice, written.book, "user").fit_message(message.pieces):
+        fitting = OpenAIFitting(book=written.book, voice=self._voice, speaks=False)
+        for piece in fitting.fit_message(message.pieces):
             if isinstance(piece.block, ToolResult):
                 self._result(piece, piece.block, written)
             else:
