@@ -67,29 +67,23 @@ _OWN_VENDOR: Final = sequence(
 )
 _CASCADE: Final = literal("Cascade")
 _ARTICLE: Final = either(_words("an"), _words("a"))
-_MADE_BY: Final = sequence(literal(","), _GAP, _words("made by"), _GAP, _VENDOR)
-_ASSISTANT: Final = either(
-    sequence(literal(","), _GAP, _words("an AI coding assistant")),
-    sequence(
-        _GAP,
-        _words("is"),
-        _GAP,
-        _ARTICLE,
-        maybe(sequence(_GAP, _words("AI"))),
-        maybe(sequence(_GAP, _words("coding"))),
-        _GAP,
-        _words("assistant"),
-    ),
-)
-# Who made the assistant, which goes with the name even behind what kind of assistant it is.
-_KIND_MADE_BY: Final = sequence(
-    literal(","),
-    _GAP,
+_KIND: Final = (
     _ARTICLE,
     maybe(sequence(_GAP, _words("AI"))),
     maybe(sequence(_GAP, _words("coding"))),
     _GAP,
     _words("assistant"),
+)
+_MADE_BY: Final = sequence(literal(","), _GAP, _words("made by"), _GAP, _VENDOR)
+_ASSISTANT: Final = either(
+    sequence(literal(","), _GAP, _words("an AI coding assistant")),
+    sequence(_GAP, _words("is"), _GAP, *_KIND),
+)
+# Who made the assistant, which goes with the name even behind what kind of assistant it is.
+_KIND_MADE_BY: Final = sequence(
+    literal(","),
+    _GAP,
+    *_KIND,
     _GAP,
     either(_words("made"), _words("developed"), _words("created"), _words("built")),
     _GAP,
