@@ -90,7 +90,19 @@ class _Producer:
         return Place(topic, found.partition, found.offset)
 
 
-class Turns:
+class _Writer:
+    def __init__(self, brokers: Pipeline, *, producer: str | None = None) -> None:
+        self._producer = _Producer(brokers, producer)
+
+    async def __aenter__(self) -> Self:
+        await self._producer.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        await self._producer.stop()
+
+
+class Turns(_Writer):
     """Writes ``agent.turns``. Each call returns once the brokers have the record, with its place.
 
     Args:
@@ -102,16 +114,6 @@ class Turns:
             the same ``record_id``.
         BrokerError: the cluster refuses.
     """
-
-    def __init__(self, brokers: Pipeline, *, producer: str | None = None) -> None:
-        self._producer = _Producer(brokers, producer)
-
-    async def __aenter__(self) -> Self:
-        await self._producer.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        await self._producer.stop()
 
     async def open(
         self,
@@ -162,7 +164,7 @@ class Turns:
         return await self._producer.delivered(AGENT_TURNS, sent)
 
 
-class Events:
+class Events(_Writer):
     """Writes ``provider.events``: a provider's bytes as they come.
 
     ``feed`` returns as soon as the record is on its way, so that a stream is not held up; ``end_run`` returns once the
@@ -170,16 +172,9 @@ class Events:
     """
 
     def __init__(self, brokers: Pipeline, source: str, *, producer: str | None = None) -> None:
-        self._producer = _Producer(brokers, producer)
+        super().__init__(brokers, producer=producer)
         self._source = source
         self._sent: dict[str, list[asyncio.Future[Any]]] = {}
-
-    async def __aenter__(self) -> Self:
-        await self._producer.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        await self._producer.stop()
 
     async def feed(
         self,

@@ -151,6 +151,17 @@ class Sender:
         return future
 
 
+def _make_producer(runtime: Runtime, **own: Any) -> AIOKafkaProducer:  # noqa: ANN401  the client's options
+    tuning = runtime.tuning
+    return AIOKafkaProducer(
+        **runtime.connection,
+        compression_type=tuning.compression,
+        max_batch_size=tuning.send_batch_bytes,
+        request_timeout_ms=int(tuning.batch_seconds * 1000),
+        **own,
+    )
+
+
 class ExactlyOnceWriter:
     """Writes one source partition's batches, each in a Kafka transaction of outputs, state and position.
 
@@ -162,16 +173,12 @@ class ExactlyOnceWriter:
 
     def __init__(self, runtime: Runtime, topic: str, state_topic: str, partition: int) -> None:
         """Topics are contract names; ``partition`` is the number in all of them."""
-        tuning = runtime.tuning
         self._state_topic = state_topic
         self._source = f"{runtime.source_prefix}{topic} partition {partition}"
-        self._producer = AIOKafkaProducer(
-            **runtime.connection,
+        self._producer = _make_producer(
+            runtime,
             transactional_id=f"{runtime.group}-{topic}-{partition}",
-            transaction_timeout_ms=int(tuning.transaction_seconds * 1000),
-            compression_type=tuning.compression,
-            max_batch_size=tuning.send_batch_bytes,
-            request_timeout_ms=int(tuning.batch_seconds * 1000),
+            transaction_timeout_ms=int(runtime.tuning.transaction_seconds * 1000),
         )
         self._sender = Sender(self._producer, runtime.prefix, partition)
 
@@ -226,16 +233,9 @@ class AtLeastOnceWriter:
 
     def __init__(self, runtime: Runtime, state_topic: str, partition: int) -> None:
         """``state_topic`` is a contract name; ``partition`` is the number in every topic."""
-        tuning = runtime.tuning
         self._state_topic = state_topic
-        self._session_seconds = tuning.session_seconds
-        self._producer = AIOKafkaProducer(
-            **runtime.connection,
-            acks="all",
-            compression_type=tuning.compression,
-            max_batch_size=tuning.send_batch_bytes,
-            request_timeout_ms=int(tuning.batch_seconds * 1000),
-        )
+        self._session_seconds = runtime.tuning.session_seconds
+        self._producer = _make_producer(runtime, acks="all")
         self._sender = Sender(self._producer, runtime.prefix, partition)
 
     async def open(self) -> None:
