@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pipeline.errors import InputError
 from pipeline.fixes import FIXES, Fix, FixCode
@@ -212,17 +212,7 @@ def _key(code: str) -> str:
 
 
 def _fix_page(fix: FixCode, example: Mended | Retold) -> FixPage:
-    return FixPage(
-        code=fix.code,
-        summary=fix.summary,
-        fate=fix.fate,
-        lossless=fix.lossless,
-        spared=fix.spared,
-        always=fix.always,
-        error=fix.error,
-        source=fix.source,
-        example=example,
-    )
+    return FixPage(**structs.asdict(fix), example=example)
 
 
 def _mend(example: FixExample) -> Mended:
