@@ -262,7 +262,8 @@ class Bar:
         now = self._clock()
         if now - self._said >= (_BAR_SECONDS if self._is_drawn else _LINE_SECONDS):
             self._said = now
-            click.echo(f"\r{self.line()}\x1b[K" if self._is_drawn else self.line(), err=True, nl=not self._is_drawn)
+            # Back at its line's beginning, so that what a log says next begins there as well.
+            click.echo(f"{self.line()}\x1b[K\r" if self._is_drawn else self.line(), err=True, nl=not self._is_drawn)
 
     def line(self) -> str:
         done, every = self._done, max(1, self._every)
@@ -273,7 +274,7 @@ class Bar:
 
     def close(self) -> None:
         if self._is_drawn:
-            click.echo(f"\r{self.line()}\x1b[K", err=True)
+            click.echo(f"{self.line()}\x1b[K", err=True)
 
 
 class Listed(Struct, frozen=True, kw_only=True):
