@@ -279,7 +279,7 @@ def open_histories(draw: st.DrawFn) -> list[JSON]:
 
 
 _SIDES: Final = {"user": "input", "assistant": "output"}
-# What is said, called or returned, as a row of each shape.
+# What is said, called or returned, as a row of each shape, and a row in which another provider finds nothing said.
 _ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
     "says": lambda role, text: [
         {"role": role, "content": [{"type": "text", "text": text}]},
@@ -302,12 +302,32 @@ _ROWS: Final[dict[str, Callable[..., list[JSON]]]] = {
         {"role": "user", "content": [{"toolResult": {"toolUseId": id_, "content": [{"text": text}]}}]},
         {"role": "user", "parts": [{"functionResponse": {"id": id_, "name": "read", "response": {"a": text}}}]},
     ],
+    "works": lambda: [
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+                {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+            ],
+        },
+        {"role": "assistant", "content": None, "reasoning_content": "hm"},
+        {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "x"}},
+        {"role": "assistant", "content": [{"cachePoint": {"type": "default"}}]},
+        {
+            "role": "model",
+            "parts": [
+                {"executableCode": {"language": "PYTHON", "code": "1"}},
+                {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
+            ],
+        },
+    ],
 }
 _ids: st.SearchStrategy[str] = st.sampled_from(("call_0", "call_1", "call.0"))
 _acts: st.SearchStrategy[tuple[str, ...]] = st.one_of(
     st.tuples(st.just("says"), st.sampled_from(sorted(_SIDES)), st.sampled_from(TEXTS)),
     st.tuples(st.just("calls"), _ids),
     st.tuples(st.just("returns"), _ids, st.sampled_from(RESULTS)),
+    st.tuples(st.just("works")),
 )
 _mixed: Histories = st.lists(
     st.builds(lambda act, shape: _ROWS[act[0]](*act[1:])[shape], _acts, st.integers(0, 4)), max_size=12
