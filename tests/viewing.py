@@ -1,6 +1,7 @@
 """What the viewer follows, without a broker: topics in memory that the real stages fill, their index, and its pages."""
 
 import asyncio
+import json
 from collections import defaultdict
 from contextlib import asynccontextmanager
 
@@ -164,3 +165,21 @@ async def served(topics, path, routes=(), *, allow_retry=False, follower=None, i
             yield url
     finally:
         index.close()
+
+
+@asynccontextmanager
+async def listening(http, url, **headers):
+    """What reads so many events of a live stream: the place of each, and what it changes."""
+    async with http.get(url, headers=headers) as answer:
+        assert answer.content_type == "text/event-stream"
+
+        async def read(count):
+            found, place = [], ""
+            while len(found) < count:
+                name, _, value = (await answer.content.readline()).decode().rstrip("\n").partition(": ")
+                place = value if name == "id" else place
+                if name == "data":
+                    found.append((place, json.loads(value)))
+            return found
+
+        yield read

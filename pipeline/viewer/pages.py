@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,9 @@ from pipeline.errors import InputError
 from pipeline.pages import shown
 from pipeline.settings import Config
 from pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
+from pipeline.viewer.index import search
 from pipeline.viewer.index.follow import Follower
+from pipeline.viewer.index.search import SessionRow
 from pipeline.viewer.index.store import Index
 from pipeline.viewer.index.values import Values
 
@@ -128,3 +131,11 @@ def static_path(name: str) -> str:
     if name not in STATIC:
         raise InputError("file_unknown", f"there is no file {name}")
     return f"/static/{name}?{hashlib.sha256(STATIC[name].read_bytes()).hexdigest()[:12]}"
+
+
+async def row_of(viewer: Viewer, session: str) -> SessionRow:
+    """What the index has of a session; where it has none, there is no page."""
+    found = await asyncio.to_thread(search.session, viewer.index.reader, session)
+    if found is None:
+        raise web.HTTPNotFound
+    return found

@@ -1,4 +1,4 @@
-"""A session's pages: its timeline by parts, a request of it side by side, a record as it came, and its exports."""
+"""Pages of what a session has: a request side by side, a record as it came, and its exports."""
 
 from __future__ import annotations
 
@@ -17,67 +17,23 @@ from pipeline.viewer.aligned import Aligned
 from pipeline.viewer.cells import as_text
 from pipeline.viewer.index import timeline
 from pipeline.viewer.index.entries import Entry
-from pipeline.viewer.index.search import SessionRow, session
+from pipeline.viewer.index.timeline import BEGINNING
 from pipeline.viewer.index.values import Value
-from pipeline.viewer.pages import SESSION, VIEWER, Viewer, is_part, page, session_of, session_path
+from pipeline.viewer.pages import SESSION, VIEWER, Viewer, is_part, page, row_of, session_of, session_path
 from pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
+from pipeline.viewer.timelines import VIEWS
 from topics import SESSION_ITEMS
 from topics.headers import as_texts
 
-# Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
-VIEWS: Final = {
-    "": (
-        *("opened", "turn", "restored", "rewound", "wanted", "closed", "released", "answered", "large", "unreadable"),
-        *("request", "fix", "rejection", "refused", "letter", "note", "exit", "turn/diagnosis"),
-    ),
-    "turns": ("opened", "turn", "restored", "rewound", "wanted", "closed", "released", "answered", "large"),
-    "requests": ("request",),
-    "fixes": ("fix",),
-    "refused": ("rejection", "refused", "letter", "note", "unreadable"),
-}
-_ENTRIES: Final = 40
 # Blocks of a request that a page shows at once.
 _ROWS: Final = 60
 # Records that an export holds in memory at a time, and bytes of their values.
 _AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 8 << 20
-# Before every entry that there is.
-_BEGINNING: Final = "0-0"
 
 
 def setup(app: web.Application) -> None:
     app[REQUESTS] = Requests()
-
-
-async def _known(viewer: Viewer, name: str) -> SessionRow:
-    found = await asyncio.to_thread(session, viewer.index.reader, name)
-    if found is None:
-        raise web.HTTPNotFound
-    return found
-
-
-async def _timeline(request: web.Request) -> web.Response:
-    viewer, name, query = request.app[VIEWER], session_of(request), request.query
-    view, target = query.get("view", ""), query.get("target", "")
-    if view not in VIEWS:
-        raise web.HTTPNotFound
-    row = await _known(viewer, name)
-    before, after = query.get("before", ""), query.get("after", "")
-    part = await asyncio.to_thread(
-        timeline.timeline, viewer.index.reader, name, before=before, after=after, kinds=VIEWS[view], limit=_ENTRIES
-    )
-    return page(
-        request,
-        "_timeline.html" if is_part(request) else "session.html",
-        row=row,
-        view=view,
-        views=[*VIEWS],
-        target=target,
-        entries=[each for each in part.entries if not target or each.target in {"", target}],
-        before=part.before if not after or not is_part(request) else "",
-        after=part.after if not before or not is_part(request) else "",
-        is_newest=not part.after,
-    )
 
 
 async def _request(request: web.Request) -> web.Response:
@@ -181,7 +137,7 @@ async def _record(request: web.Request) -> web.Response:
 async def _export(request: web.Request) -> web.StreamResponse:
     """All that there is of a session; requests without their bodies, which together are the history many times over."""
     viewer, name, bodies = request.app[VIEWER], session_of(request), "bodies" in request.query
-    await _known(viewer, name)
+    await row_of(viewer, name)
     answer = web.StreamResponse(headers=_download(f"{name}.json"))
     await answer.prepare(request)
     begins = msgspec.json.encode({"session": name, "written_by": f"reknit {__version__}"})
@@ -234,7 +190,7 @@ async def _lines(viewer: Viewer, entries: Sequence[Entry], *, bodies: bool) -> l
 
 async def _all_entries(viewer: Viewer, name: str) -> AsyncIterator[list[Entry]]:
     """A session's turns, requests, fixes and letters by time, then its items in the order of their log."""
-    reader, after = viewer.index.reader, _BEGINNING
+    reader, after = viewer.index.reader, BEGINNING
     while after:
         part = await asyncio.to_thread(timeline.timeline, reader, name, after=after, kinds=VIEWS[""], limit=_AT_ONCE)
         after = part.after
@@ -257,7 +213,6 @@ def _download(name: str) -> dict[str, str]:
 
 _REQUEST = f"{SESSION}/requests/{{id}}"
 routes = [
-    web.get(SESSION, _timeline),
     web.get(f"{SESSION}/export", _export),
     web.get(f"{SESSION}/records/{{topic}}/{{partition}}/{{offset}}", _record),
     web.get(_REQUEST, _request),

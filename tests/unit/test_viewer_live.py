@@ -10,11 +10,12 @@ from msgspec import structs
 from stream_pages import START, TEMPLATES, Rows, delta, entries, html_of, recorded
 
 from pipeline.stages.base import Record
+from pipeline.viewer import viewing as module
 from pipeline.viewer.index.entries import entry_of
 from pipeline.viewer.streams import Drawing
-from pipeline.viewer.streams import live as module
-from pipeline.viewer.streams.live import AT_ONCE, NOWHERE, Live, position_of
+from pipeline.viewer.streams.live import Live, position_of
 from pipeline.viewer.streams.screen import Screen
+from pipeline.viewer.viewing import AT_ONCE, NOWHERE
 from topics import AGENT_TURNS
 
 

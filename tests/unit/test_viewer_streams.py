@@ -8,11 +8,11 @@ import aiohttp
 import pytest
 from browser import ELSEWHERE, HOSTILE, browsing, needs_browser
 from stream_pages import START, Rows, completed, delta, recorded
-from viewing import InMemory, Still, Topics, index_of
+from viewing import InMemory, Still, Topics, index_of, listening
 
 from pipeline.config import load_config
 from pipeline.stages.base import Record
-from pipeline.viewer import streams
+from pipeline.viewer import streams, viewing
 from pipeline.viewer.guard import Guard
 from pipeline.viewer.index.entries import entry_of
 from pipeline.viewer.pages import Viewer, session_path, templates
@@ -73,24 +73,6 @@ async def text_of(http, url, status=200):
 
 def attribute(page, name):
     return page.partition(f'{name}="')[2].partition('"')[0].replace("&amp;", "&")
-
-
-@asynccontextmanager
-async def listening(http, url, **headers):
-    """What reads so many events of a live stream: the place of each, and what it changes."""
-    async with http.get(url, headers=headers) as answer:
-        assert answer.content_type == "text/event-stream"
-
-        async def read(count):
-            found, place = [], ""
-            while len(found) < count:
-                name, _, value = (await answer.content.readline()).decode().rstrip("\n").partition(": ")
-                place = value if name == "id" else place
-                if name == "data":
-                    found.append((place, json.loads(value)))
-            return found
-
-        yield read
 
 
 async def test_a_page_shows_what_became_of_a_stream_and_names_its_runs(tmp_path):
@@ -170,7 +152,7 @@ async def test_a_page_of_one_run_hears_of_that_run_alone(tmp_path):
 
 
 async def test_more_viewers_than_there_is_room_for_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "_MOST_VIEWINGS", 1)
+    monkeypatch.setattr(streams, "MOST_VIEWINGS", 1)
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         viewer.publish(START)
         async with http.get(viewer.path("live")) as first:
@@ -179,7 +161,7 @@ async def test_more_viewers_than_there_is_room_for_are_refused(tmp_path, monkeyp
 
 
 async def test_a_browser_that_reads_nothing_is_let_go_of(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "_SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(viewing, "_SLOW_SECONDS", 0.01)
     async with served(tmp_path) as viewer, aiohttp.ClientSession(read_bufsize=1 << 22) as http:
         viewer.publish(START)
         slow = aiohttp.ClientSession()

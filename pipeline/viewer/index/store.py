@@ -196,7 +196,7 @@ class Index:
         sessions that were forgotten.
 
         Returns:
-            The entries that are new.
+            The entries that are new, of sessions that were forgotten only that they were.
         """
         with self._busy, self._transaction() as connection:
             ahead = dict(self._next)
@@ -226,7 +226,9 @@ class Index:
                 changed,
             )
         self._next, self._number = ahead, number
-        return [entry for entry in fresh if not self._is_forgotten(entry)] if self._forgotten else fresh
+        if not self._forgotten:
+            return fresh
+        return [entry for entry in fresh if entry.kind == FORGOTTEN or not self._is_forgotten(entry)]
 
     def _is_forgotten(self, entry: Entry) -> bool:
         since = self._forgotten.get(_digest(entry.session))

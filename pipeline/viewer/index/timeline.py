@@ -30,6 +30,10 @@ def _entries(rows: Iterable[Any]) -> list[Entry]:
     return found
 
 
+# Before every entry that there is.
+BEGINNING: Final = "0-0"
+
+
 class Timeline(Struct, frozen=True):
     """A part of a session, oldest entry first. ``before`` and ``after`` lead to its neighbours, ``""`` at an end."""
 

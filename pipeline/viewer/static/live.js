@@ -1,15 +1,11 @@
-/* A stream as it goes on: each event is what one record of the session changes of the page. */
+/* Pages that go on: each event is what one record of the session changes of its stream, or a row of its timeline. */
 "use strict";
 
-(() => {
-  const stream = document.getElementById("stream");
-  const state = document.getElementById("live-state");
-  if (!stream?.dataset.live) return;
-  let source = null;
-  let ended = false;
+const atBottom = () => innerHeight + scrollY >= document.documentElement.scrollHeight - 80;
+const toBottom = () => scrollTo({ top: document.documentElement.scrollHeight });
 
-  const atBottom = () => innerHeight + scrollY >= document.documentElement.scrollHeight - 80;
-
+/* What an event changes of a stream. */
+const streamTaker = (stream) => {
   /* What somebody has opened stays open when its row is drawn anew. */
   const opened = (row) => [...row.querySelectorAll("details[data-part][open]")].map((part) => part.dataset.part);
   const draw = (change) => {
@@ -39,16 +35,86 @@
     words.dataset.length = change.to;
   };
 
+  return (change) => {
+    const follows = atBottom();
+    if (change.at === undefined) draw(change);
+    else goOn(change);
+    if (follows) toBottom();
+  };
+};
+
+/* Rows of a timeline stand where their time is, each once. What belongs to a part that is not on the page is counted,
+   and so is what came below the window, until somebody has seen it. */
+const timelineTaker = (timeline) => {
+  const MOST_ROWS = 5000;
+  const news = document.getElementById("news");
+  const newest = news.href;
+  const loaded = timeline.dataset.place;
+  const elsewhere = new Set();
+  const below = new Set();
+  let asking;
+
+  const isLater = (one, other) => {
+    const [[time, number], [otherTime, otherNumber]] = [one.split("/"), other.split("/")];
+    return time === otherTime ? BigInt(number) > BigInt(otherNumber) : Number(time) > Number(otherTime);
+  };
+  const count = () => {
+    for (const id of elsewhere) if (document.getElementById(id)) elsewhere.delete(id);
+    for (const id of below) {
+      if (document.getElementById(id)?.getBoundingClientRect().top < innerHeight) below.delete(id);
+    }
+    const number = elsewhere.size + below.size;
+    news.hidden = !number;
+    if (!number) return;
+    news.textContent = `${number.toLocaleString("en")} new`;
+    news.href = elsewhere.size ? newest : `#${below.values().next().value}`;
+  };
+  addEventListener("scroll", count, { passive: true });
+  document.addEventListener("htmx:afterSettle", count);
+
+  const put = (change, before) => {
+    const follows = atBottom();
+    const template = document.createElement("template");
+    template.innerHTML = change.html;
+    const row = template.content.firstElementChild;
+    row.classList.add("fresh");
+    if (before) before.after(row);
+    else timeline.prepend(row);
+    if (follows) toBottom();
+    if (isLater(change.at, loaded)) below.add(change.row);
+  };
+  return (change) => {
+    if (document.getElementById(change.row)) return "";
+    const last = timeline.lastElementChild;
+    let before = last;
+    while (before && !(before.dataset.at && isLater(change.at, before.dataset.at))) before = before.previousElementSibling;
+    if (last?.matches(".more") && before === last.previousElementSibling) {
+      if (isLater(change.at, loaded)) elsewhere.add(change.row);
+    } else if (before || !timeline.firstElementChild?.matches(".more")) put(change, before);
+    count();
+    /* What the session adds up to is asked for once in a while, not for each of many rows. */
+    asking ??= setTimeout(() => {
+      asking = undefined;
+      document.body.dispatchEvent(new Event("entries"));
+    }, 500);
+    return timeline.rows.length > MOST_ROWS ? "This page has become long: reload it." : "";
+  };
+};
+
+(() => {
+  const part = document.querySelector("[data-live]");
+  const state = document.getElementById("live-state");
+  if (!part) return;
+  const taker = part.id === "stream" ? streamTaker(part) : timelineTaker(part);
+  let source = null;
+  let ended = false;
+
   const take = (event) => {
     const change = JSON.parse(event.data);
-    if (change !== null) {
-      const follows = atBottom();
-      if (change.at === undefined) draw(change);
-      else goOn(change);
-      document.getElementById("nothing-yet")?.remove();
-      if (follows) scrollTo({ top: document.documentElement.scrollHeight });
-    }
-    stream.dataset.place = event.lastEventId;
+    const words = change === null ? "" : taker(change);
+    if (change !== null) document.getElementById("nothing-yet")?.remove();
+    part.dataset.place = event.lastEventId;
+    if (words) end(words);
   };
 
   const say = (words) => {
@@ -65,8 +131,8 @@
     say(words);
   };
   const open = () => {
-    const address = new URL(stream.dataset.live, location.href);
-    address.searchParams.set("after", stream.dataset.place);
+    const address = new URL(part.dataset.live, location.href);
+    address.searchParams.set("after", part.dataset.place);
     source = new EventSource(address);
     source.onopen = () => say("Live");
     source.onmessage = take;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -11,15 +10,25 @@ from aiohttp import web
 from jinja2 import Environment
 from msgspec import Struct, structs
 
-from pipeline.errors import InputError
 from pipeline.pages import shown
-from pipeline.viewer.index import search, timeline
+from pipeline.viewer.index import timeline
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.store import Reader
-from pipeline.viewer.pages import SESSION, VIEWER, Viewer, page, session_of, session_path
-from pipeline.viewer.streams.live import NOWHERE, Live, Message, Position, Viewing, position_of
+from pipeline.viewer.pages import SESSION, VIEWER, Viewer, page, row_of, session_of, session_path
+from pipeline.viewer.streams.live import Live, position_of
 from pipeline.viewer.streams.rows import StreamRow
 from pipeline.viewer.streams.screen import TEXT, Change, Screen
+from pipeline.viewer.viewing import (
+    MOST_VIEWINGS,
+    NOWHERE,
+    Message,
+    Position,
+    cursor_of,
+    event_of,
+    last_seen,
+    position_in,
+    send_messages,
+)
 from topics import SESSION_ITEMS
 
 LIVE: web.AppKey[Live] = web.AppKey("live", Live)
@@ -28,10 +37,6 @@ LIVE: web.AppKey[Live] = web.AppKey("live", Live)
 _PART = 150
 _PAGE_TEXT, _SHORTEST = 1_000_000, 400
 _RUNS = 12
-# Browsers that may look at streams at once; each holds a connection and what waits for it.
-_MOST_VIEWINGS = 200
-# How long a connection stands without a sign of life, and how long one may take to read what it was sent.
-_PING_SECONDS, _SLOW_SECONDS = 15.0, 20.0
 
 
 def setup(app: web.Application) -> None:
@@ -95,7 +100,7 @@ class _Records:
 def _part(reader: Reader, session: str, run: str | None, before: Position | None) -> _Part:
     found = timeline.items(reader, session, run=run, before=_place(before), limit=_PART + 1)
     beyond, found = found[:-_PART], found[-_PART:]
-    earlier = _cursor(position_of(found[0])) if beyond else ""
+    earlier = cursor_of(position_of(found[0])) if beyond else ""
     touched = {entry.item_id for entry in found if entry.item_id}
     # Of the last part nothing comes later; items that began in an earlier one are fetched from there.
     if before is None:
@@ -124,41 +129,23 @@ class Drawing:
         return msgspec.json.encode({"row": row.anchor, "new": change.new, "inside": inside, "html": html})
 
 
-def _cursor(position: Position) -> str:
-    return f"{position[0]}/{position[1]}"
-
-
 def _place(position: Position | None) -> str:
     """A position as the index names it."""
-    return "" if position in {None, NOWHERE} else f"{SESSION_ITEMS}/{_cursor(position)}"
-
-
-def _position(cursor: str) -> Position:
-    """A position that a browser names.
-
-    Raises:
-        InputError: ``place_unknown``.
-    """
-    partition, _, offset = cursor.partition("/")
-    try:
-        return int(partition), int(offset)
-    except ValueError as error:
-        raise InputError("place_unknown", "a place is a partition and an offset, as 0/17") from error
+    return "" if position in {None, NOWHERE} else f"{SESSION_ITEMS}/{cursor_of(position)}"
 
 
 async def _stream(request: web.Request) -> web.Response:
     viewer, name = request.app[VIEWER], session_of(request)
     run = request.query.get("run")
-    before = _position(request.query["before"]) if "before" in request.query else None
-    if await asyncio.to_thread(search.session, viewer.index.reader, name) is None:
-        raise web.HTTPNotFound
+    before = position_in(request.query["before"]) if "before" in request.query else None
+    await row_of(viewer, name)
     part = await _Records(viewer).part(name, run, before)
     runs = await asyncio.to_thread(timeline.runs, viewer.index.reader, name, request.query.get("runs", ""), _RUNS)
     screen = Screen()
     for entry in part.entries:
         screen.apply(entry)
     rows = screen.rows
-    place = _cursor(max(map(position_of, part.entries), default=NOWHERE))
+    place = cursor_of(max(map(position_of, part.entries), default=NOWHERE))
     query = {} if run is None else {"run": run}
     return page(
         request,
@@ -192,49 +179,17 @@ def _limit(rows: Sequence[StreamRow]) -> int:
 
 
 async def _live(request: web.Request) -> web.StreamResponse:
-    live, name = request.app[LIVE], session_of(request)
-    after = _position(request.headers.get("Last-Event-ID") or request.query.get("after") or _cursor(NOWHERE))
-    if live.viewings >= _MOST_VIEWINGS:
+    live, name, run, after = request.app[LIVE], session_of(request), request.query.get("run"), last_seen(request)
+    if live.viewings >= MOST_VIEWINGS:
         raise web.HTTPServiceUnavailable
-    # Whatever stands between may neither keep what is sent nor change it.
-    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+
+    def event(message: Message) -> bytes:
+        if message.position <= after:
+            return b""
+        return event_of(message if run is None or message.run == run else structs.replace(message, change=None))
+
     async with live.watching(name) as viewing:
-        missed = await live.missed(name, after, viewing.begins)
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            await answer.prepare(request)
-            await _send(answer, b"retry: 2000\n\n")
-            if missed is None:
-                viewing.end("Much has come since: reload the page.")
-            await _send_all(answer, viewing, missed or [], after, request.query.get("run"))
-            return answer
-    # It did not read what it was sent; what still waits in the connection is nobody's.
-    if request.transport is not None:
-        request.transport.abort()
-    return answer
-
-
-async def _send_all(
-    answer: web.StreamResponse, viewing: Viewing, missed: list[Message], after: Position, run: str | None
-) -> None:
-    messages = missed
-    while True:
-        events = [_event(message, run) for message in messages if message.position > after]
-        await _send(answer, b"".join(events) or b": still here\n\n")
-        if viewing.ended is not None:
-            if viewing.ended:
-                await _send(answer, f"event: reload\ndata: {viewing.ended}\n\n".encode())
-            return
-        messages = await viewing.messages(_PING_SECONDS)
-
-
-def _event(message: Message, run: str | None) -> bytes:
-    told = message.change if run is None or message.run == run else None
-    return b"id: %s\ndata: %s\n\n" % (_cursor(message.position).encode(), told or b"null")
-
-
-async def _send(answer: web.StreamResponse, data: bytes) -> None:
-    async with asyncio.timeout(_SLOW_SECONDS):
-        await answer.write(data)
+        return await send_messages(request, viewing, await live.missed(name, after, viewing.begins), event)
 
 
 routes = [web.get(f"{SESSION}/stream", _stream), web.get(f"{SESSION}/live", _live)]

@@ -1,8 +1,7 @@
 """Streams as they go on: what each record of a session changes of a page that is open, for all who look at it.
 
 A session that somebody looks at is reduced once, whoever else does. Each record makes one message, named by its
-position: a browser that lost its connection names the last one that it has, and gets those behind it, each once. Nobody
-is waited for: who does not read what is sent is cut off, and told to load the page again.
+position: a browser that lost its connection names the last one that it has, and gets those behind it, each once.
 """
 
 from __future__ import annotations
@@ -11,75 +10,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeAlias
-
-from msgspec import Struct
 
 from pipeline.viewer.index.entries import FORGOTTEN, Entry
 from pipeline.viewer.streams.screen import Change, Screen
+from pipeline.viewer.viewing import AT_ONCE, NOWHERE, Message, Position, Viewing
 from topics import SESSION_ITEMS
 
-# Messages that wait for one browser at most, and their bytes.
-_WAITING, _WAITING_BYTES = 1000, 2 * 1024 * 1024
-# Records of one session that are drawn one by one; where more come at once, loading the page again is quicker.
-AT_ONCE = 1000
 # Rows of a page that is open; a browser that got more would only become slow.
 _ROWS = 5000
-# Before the first record of a session.
-NOWHERE = (-1, -1)
-
-# Partition and offset; a session's records stand in one partition.
-Position: TypeAlias = tuple[int, int]
-
-
-class Message(Struct, frozen=True):
-    """What one record changes of a page, None where nothing; ``run`` is the record's."""
-
-    position: Position
-    run: str
-    change: bytes | None
-
-
-class Viewing:
-    """One browser that looks at a session.
-
-    Attributes:
-        begins: the position behind which its messages begin.
-        ended: why nothing more comes, in words for whoever looks, or "" where the browser may come back and go on;
-            None as long as more may come.
-    """
-
-    def __init__(self, begins: Position) -> None:
-        self.begins = begins
-        self.ended: str | None = None
-        self._waiting: list[Message] = []
-        self._bytes = 0
-        self._news = asyncio.Event()
-
-    def offer(self, message: Message) -> None:
-        if self.ended is not None:
-            return
-        self._waiting.append(message)
-        self._bytes += len(message.change or b"")
-        if len(self._waiting) > _WAITING or self._bytes > _WAITING_BYTES:
-            self.end("This browser does not keep up: reload the page.")
-        self._news.set()
-
-    def end(self, words: str) -> None:
-        self.ended = words if self.ended is None else self.ended
-        self._waiting.clear()
-        self._news.set()
-
-    async def messages(self, seconds: float) -> list[Message]:
-        """What has come since; none after so many seconds without any, and at the end."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return []
-        self._news.clear()
-        found, self._waiting, self._bytes = self._waiting, [], 0
-        return found
 
 
 class _Watched:
@@ -154,7 +92,7 @@ class Live:
 
     def _message(self, screen: Screen, entry: Entry) -> Message:
         change = screen.apply(entry)
-        return Message(position_of(entry), entry.run, None if change is None else self._draw(change))
+        return Message(position_of(entry), None if change is None else self._draw(change), entry.run)
 
     def _drop(self, session: str, words: str) -> None:
         self._watched.pop(session).end(words)
