@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from browser import REQUIRED, browsing, needs_browser
 from build import answered, called, user
 
-from pipeline.demo.clients import fleet, inputs
+from pipeline.demo.clients import Input, fleet, inputs
 from topics import qualified
 
 pytestmark = [pytest.mark.embedded, needs_browser]
@@ -104,6 +104,23 @@ async def test_a_blackout_is_seen_as_it_happens(demo, page):
         await send(whole)
         await page.until("document.body.innerText.includes('by the network, and it ends here.')")
     await page.until("/promoted/i.test(document.body.innerText) && /retracted/i.test(document.body.innerText)")
+    assert await page.ask("window.stays")
+
+
+async def test_a_timeline_goes_on_as_turns_come(demo, page):
+    recording = next(each for each in fleet() if each.session == "lost-result")
+    steps = [step for step in inputs(recording) if isinstance(step, Input)]
+    async with sending(demo, "followed") as send:
+        await send(steps[:2])
+        await open_live(page, f"{demo.url}/sessions/followed")
+        await page.until("document.getElementById('live-state').textContent === 'Live'")
+        await page.ask("window.stays = true")
+        await send(steps[2:])
+        await page.until("document.querySelector('#timeline a[href=\"/explain/result_synthesised\"]') !== null")
+        await page.until("document.querySelectorAll('#timeline .kind-request').length === 3")
+    await page.until("/3\\s+requests/.test(document.getElementById('figures').innerText)")
+    rows = await texts(page, "#timeline tr td:nth-child(2)")
+    assert [rows.count(kind) for kind in ("request", "lossy fix", "turn user", "turn assistant")] == [3, 1, 3, 2]
     assert await page.ask("window.stays")
 
 

@@ -86,12 +86,7 @@ WITHOUT_SCRIPTS = (
     ("/", ("lossy fixes", "result_synthesised", "promoted"), "a[href*='severity=lossy']", "/sessions"),
     ("/sessions", ("text-first", "Search"), "a[rel=next]", "/sessions"),
     ("/sessions?code=result_synthesised", ("lost-result",), "a[href='/sessions/lost-result']", "/sessions/lost-result"),
-    (
-        "/sessions/long",
-        ("answer 24", "Earlier", "As of when this page was loaded"),
-        "a[href$='/stream']",
-        "/sessions/long/stream",
-    ),
+    ("/sessions/long", ("answer 24", "Earlier", "As of when"), "a[href$='/stream']", "/sessions/long/stream"),
     ("/sessions/retry/stream", ("As of when this page was loaded", "retracted"), "h1 a", "/sessions/retry"),
 )
 
