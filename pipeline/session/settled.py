@@ -20,7 +20,7 @@ from pipeline.registry import Target
 from pipeline.rules import RuleSet, Violation
 from pipeline.rules.base import WholeBody
 from pipeline.targets import Ending, Setting
-from pipeline.targets.base import HealthyTurns, Row, healthy_encoder
+from pipeline.targets.base import HealthyTurns, Row, first_given, healthy_encoder
 
 # So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
 _LITTLE = 4096
@@ -124,9 +124,7 @@ class SettledPart:
         if not part.data:
             return 0
         if part.marks:
-            path = part.rows[0][0] if part.rows else ""
-            called = next((piece.tool_id for piece in message.pieces if piece.path == path), "")
-            self.marks.append(Mark(len(self.chunks), part.marked, part.marks, path, called))
+            self.marks.append(Mark(len(self.chunks), part.marked, part.marks, *first_given(part.rows, message)))
             self._retire_marks()
         self.chunks.append(part.data)
         return len(part.data)

@@ -75,6 +75,12 @@ def row(piece: Piece, place: str = "") -> Row:
     return (*known, place) if place else known
 
 
+def first_given(rows: Sequence[Row], message: Message) -> tuple[str, str]:
+    """The place in the input of the first block of a written message that has one, and the id of its call, if any."""
+    path = next((path for path, *_ in rows if path), "")
+    return path, next((piece.tool_id for piece in message.pieces if piece.path == path), "")
+
+
 # What holds the place of a turn that a target can show nothing of.
 STUB: Final = "[Nothing of this turn can be shown to this model.]"
 

@@ -16,6 +16,10 @@ def result(id_, content="It says hello.", **more):
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id_, "content": content, **more}]}
 
 
+def marked(role, times=1):
+    return {"role": role, "content": [{"type": "text", "text": "Well.", "cache_control": DATED}] * times}
+
+
 def named(given, to="anthropic", **options):
     return [(fix.code, fix.path, fix.id) for fix in normalize(given, to=to, **options).fixes]
 
@@ -48,6 +52,23 @@ NAMED = {
         [USER, call("call:1"), USER],
         ("id_rewritten", "messages.1.content.0", "call:1"),
         ("result_synthesised", "messages.2.content.0", "call:1"),
+    ),
+    "a breakpoint too many beside a result of our own": (
+        [USER, call("a"), *[said for _ in range(3) for said in (marked("user"), marked("assistant"))]],
+        ("result_synthesised", "messages.2.content.0", "a"),
+        ("tail_continued", "messages.8.content.0", ""),
+        ("cache_control_dropped", "messages.2.content.0", ""),
+        ("cache_control_dropped", "messages.3.content.0", ""),
+    ),
+    "several of them": (
+        [USER, call("a"), marked("user", 6)],
+        ("result_synthesised", "messages.2.content.0", "a"),
+        ("cache_control_dropped", "messages.2.content.0", ""),
+    ),
+    "one in a result": (
+        [USER, call("a"), call("b"), result("a", cache_control=DATED), *[marked("assistant"), marked("user")] * 2],
+        ("result_synthesised", "messages.3.content.1", "b"),
+        ("cache_control_dropped", "messages.3.content.0", "a"),
     ),
     "what was added, of no call": (
         [USER, {"role": "assistant", "content": "Done."}],

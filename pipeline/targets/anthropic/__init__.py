@@ -40,6 +40,7 @@ from pipeline.targets.base import (
     HealthyTurns,
     ListDialect,
     Setting,
+    first_given,
     row,
     stub_for,
     without_trailing_space,
@@ -147,13 +148,13 @@ class AnthropicDialect(ListDialect):
         parts = self.encode_open(messages, state, final=final)
         behind = parts[-1].state if parts else state
         if not self._must_not_think(messages, behind):
-            return Ending(parts=self._with_newest_marks(parts), suffix=b"]}")
+            return Ending(parts=self._with_newest_marks(messages, parts), suffix=b"]}")
         if messages[-1].role == "assistant":
             before = parts[-2].state if len(parts) > 1 else state
             parts[-1] = self._project(messages[-1], before, prefill=True, thinks=False)
         head = msgspec.json.decode(self.head, type=dict[str, Raw])
         fix = make("thinking_disabled", "params.thinking", before=head.pop("thinking"), target=NAME)
-        parts = [*self._with_newest_marks(parts), Encoded(data=b"", state=behind, fixes=[fix])]
+        parts = [*self._with_newest_marks(messages, parts), Encoded(data=b"", state=behind, fixes=[fix])]
         bare = _encode(head)
         return Ending(parts=parts, suffix=b"]}", prefix=before_list(bare, "messages"), head=bare, reset=fix.code)
 
@@ -165,14 +166,14 @@ class AnthropicDialect(ListDialect):
             return False
         return state.loop == "lost" or (state.loop == "bare" and refuses_bare_loop(self.model))
 
-    def _with_newest_marks(self, parts: list[Encoded]) -> list[Encoded]:
+    def _with_newest_marks(self, messages: Sequence[Message], parts: list[Encoded]) -> list[Encoded]:
         """The open messages with as many of their breakpoints as there is room for, the newest ones (ANT-28)."""
         room = self.marks_left
         for at in reversed(range(len(parts))):
             part = parts[at]
             if part.marks > room:
-                path = part.rows[0][0]
-                dropped = make("cache_control_dropped", path, target=NAME)
+                path, called = first_given(part.rows, messages[at])
+                dropped = make("cache_control_dropped", path, target=NAME, tool_id=called)
                 parts[at] = structs.replace(part, marked=b"", marks=0, fixes=[*part.fixes, dropped])
                 room = 0  # none that is older than one that went
             else:
@@ -226,7 +227,8 @@ class AnthropicDialect(ListDialect):
         content = _content(work.out, bare)
         if marks > self.marks_left:
             blocks = newest_marks(blocks, self.marks_left)
-            book.note_fix("cache_control_dropped", work.out[0].path, tool_id=work.out[0].tool_id)
+            path, called = first_given(rows, came)
+            book.note_fix("cache_control_dropped", path, tool_id=called)
             marks = self.marks_left
         return Encoded(
             data=_encode(_Wire(message.role, content)),
