@@ -259,13 +259,14 @@ class GeminiFitting(Fitting, kw_only=True, eq=False):
 def in_order(pieces: list[Piece], calls: Mapping[str, str], book: Book) -> list[Piece]:
     """Results in the order of their calls, by which Gemini matches them; then the rest."""
     results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
-    place = {call: at for at, call in enumerate(calls)}
-    ordered = sorted(results, key=lambda piece: place.get(piece.block.tool_use_id, len(place)))  # type: ignore[union-attr]  # results
-    moved = [
-        book.change("result_moved", piece) if piece is not came and piece.fate != "synthesised" else piece
-        for piece, came in zip(ordered, results, strict=True)
-    ]
-    return [*moved, *(piece for piece in pieces if not isinstance(piece.block, ToolResult))]
+    if len(results) > 1:
+        place = {call: at for at, call in enumerate(calls)}
+        ordered = sorted(results, key=lambda piece: place.get(piece.block.tool_use_id, len(place)))  # type: ignore[union-attr]  # results
+        results = [
+            book.change("result_moved", piece) if piece is not came and piece.fate != "synthesised" else piece
+            for piece, came in zip(ordered, results, strict=True)
+        ]
+    return [*results, *(piece for piece in pieces if not isinstance(piece.block, ToolResult))]
 
 
 def shows_id(piece: Piece, name: str, *, always: bool) -> bool:
