@@ -190,18 +190,15 @@ class StrictReader(Generic[_T]):
         if others:
             kept = {name: value for name, value in kept.items() if name in members and not starts_with(value, b"n")}
         for name, at in lists[:1]:
+            of_blocks = members.get(name)
             blocks: list[dict[str, Raw] | None] = []
             for i, block in enumerate(fields.objects(name)):
-                inside = lists[1:] if i == int(at) else ()
-                place = f"{fields.at(name)}.{i}"
-                blocks.append(
-                    None
-                    if block is None
-                    else self._kept(
-                        Fields(fields.whole, place, fields.notes, members=block), members[name], inside, odd
-                    )
-                )
-            if None in blocks:
+                if block is None or of_blocks is None:
+                    return None
+                each = Fields(fields.whole, f"{fields.at(name)}.{i}", fields.notes, members=block)
+                blocks.append(self._kept(each, of_blocks, lists[1:] if i == int(at) else (), odd))
+            if None in blocks or not blocks:
+                # The list stands in an object within this one, of which nothing is said here.
                 return None
             kept[name] = Raw(msgspec.json.encode(blocks))
         if others:
