@@ -124,6 +124,13 @@ def test_a_redaction_takes_the_messages_place():
     assert fixes == [("message_redacted", "messages.0.message")]
 
 
+def test_a_results_parts_that_are_none_are_texts():
+    result = {"toolUseId": "a", "content": ["x", {"text": "y"}, 1]}
+    turn, fixes = one({"role": "user", "content": [{"toolResult": result}]})
+    assert turn.blocks == (ToolResult(tool_use_id="a", content=[Text(text="x"), Text(text="y"), Text(text="1")]),)
+    assert fixes == [("content_as_text", "messages.0.content.0.toolResult.content.2")]
+
+
 def test_a_request_body():
     result = read(
         {

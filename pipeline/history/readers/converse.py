@@ -10,9 +10,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.native import as_json
 from pipeline.history.readers.anthropic import READERS, string_turn
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
+from pipeline.history.readers.fields import Fields, Notes, as_string
 from pipeline.history.readers.inputs import is_incomplete, read_input
-from pipeline.history.readers.rawjson import starts_with, wrong_type
+from pipeline.history.readers.rawjson import starts_with
 from pipeline.history.readers.strict import StrictReader, decoded, is_harmless
 from pipeline.history.readers.tolerant import (
     INNER,
@@ -321,22 +321,25 @@ def _bytes(fields: Fields, key: str) -> str | None:
     return kept.take_string("data")
 
 
-def _parts(fields: Fields, name: str) -> list[Inner] | None:
-    value, path = fields.take(name), fields.at(name)
-    if value is None:
-        return None
-    return [part for i, item in enumerate(as_list(value, path)) for part in _part(item, f"{path}.{i}", fields.notes)]
+def _placed_part(part: _Part, path: str) -> list[Placed] | None:
+    result = _result(_ToolResult("", (part,)))
+    return None if result is None else [(block, path) for block in result.content or () if isinstance(block, INNER)]
 
 
-def _part(value: Raw, path: str, notes: Notes) -> list[Inner]:
-    if not starts_with(value, b"{"):
-        raise wrong_type(path, "a part of a tool result", value)
-    fields = Fields(value, path, notes)
+def _mended_part(fields: Fields) -> list[Placed]:
     structured = fields.take("json")
     if structured is not None:
         fields.drop_rest()
-        return [_structured(structured)]
-    return [block if isinstance(block, INNER) else Unknown(kind="", raw=value) for block, _ in _mended(fields)]
+        return [(_structured(structured), fields.path)]
+    whole = Unknown(kind="", raw=Raw(fields.whole))
+    return [(block if isinstance(block, INNER) else whole, path) for block, path in _mended(fields)]
+
+
+_PARTS: Final = ContentReader[_Part](_Part, _placed_part, _mended_part)
+
+
+def _inner(fields: Fields, name: str) -> list[Block]:
+    return [block for block, _ in _PARTS.read(fields, name)]
 
 
 _SPECIAL: Final[dict[str, Taker]] = {
@@ -348,7 +351,7 @@ _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
     "image": block_reader(_Image, _image, _SPECIAL),
     "document": block_reader(_Document, _document, _SPECIAL),
     "toolUse": block_reader(_ToolUse, _use, _SPECIAL),
-    "toolResult": block_reader(_ToolResult, _result, _SPECIAL | {"content": _parts}),
+    "toolResult": block_reader(_ToolResult, _result, _SPECIAL | {"content": _inner}),
     "reasoningContent": block_reader(_Reasoning, _thought, _SPECIAL),
 }
 _mend_typed: Final = typed_reader(READERS)
