@@ -103,3 +103,33 @@ def test_a_message_is_decoded_few_times_however_many_blocks_it_has(source, key, 
         for at in {0, len(each[key]) // 2, len(each[key]) - 1}
     ]
     assert not key or most(with_odd_blocks, source) <= 5
+
+
+def converse_result(times):
+    result = {"toolUseId": "t", "content": [{"text": SAID}] * times + [{"text": SAID, "odd": 1}]}
+    return {"role": "user", "content": [{"toolResult": result}]}
+
+
+def chat_calls(times):
+    odd = CALL | {"id": "v", "function": CALL["function"] | {"odd": 1}}
+    return {"role": "assistant", "content": None, "tool_calls": [CALL] * times + [odd]}
+
+
+def gemini_calls(times):
+    return {"role": "model", "parts": [{"functionCall": FUNCTION}] * times + [{"functionCall": FUNCTION | {"odd": 1}}]}
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "path"),
+    [
+        ("bedrock-converse", converse_result, "messages.0.content.0.toolResult.content.3.odd"),
+        ("openai-chat", chat_calls, "messages.0.tool_calls.3.function.odd"),
+        ("gemini", gemini_calls, "contents.0.parts.3.functionCall.odd"),
+    ],
+)
+def test_one_unknown_member_deep_within_is_left_out_in_as_few_decodes_however_much_stands_beside_it(
+    source, message, path
+):
+    assert most([message(18)], source) == most([message(3)], source) <= 6
+    _, fixes = read_message(msgspec.json.encode(message(3)), index=0)
+    assert [(fix.code, fix.path) for fix in fixes] == [("field_dropped", path)]

@@ -266,7 +266,7 @@ STRICT: Final = StrictReader(
     _Message,
     _turn_of,
     lambda message: type(message.content) is tuple and bool(message.content),
-    meant=("message_id", "type"),
+    meant=("message_id", "type", *BLOCK_KEYS),
 )
 
 

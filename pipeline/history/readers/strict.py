@@ -43,8 +43,8 @@ ROLES: Final[dict[str, Role]] = {
 
 _T = TypeVar("_T")
 
-# Where msgspec says that a member is not declared: the lists on the way to its object.
-_LISTS: Final = re.compile(r"\.(\w+)\[(\d+)\]")
+# The way on which msgspec says that a member is not declared: members, and an index in each that is a list.
+_STEPS: Final = re.compile(r"\.(\w+)(?:\[(\d+)\])?")
 _UNDECLARED: Final = "Object contains unknown field"
 
 # The usual keys beside ``messages``, in the order in which they then stand in a body.
@@ -150,8 +150,8 @@ class StrictReader(Generic[_T]):
         reason = misfit.reason if is_tried else _UNDECLARED
         for _ in range(MISFITS):
             odd: list[tuple[Fields, Iterable[str]]] = []
-            lists = _LISTS.findall(reason) if reason.startswith(_UNDECLARED) else None
-            kept = None if lists is None else self._kept(fields, self._declared, lists, odd)
+            steps = _STEPS.findall(reason.partition(" - at ")[2]) if reason.startswith(_UNDECLARED) else None
+            kept = None if steps is None else self._kept(fields, self._declared, steps, odd)
             if kept is None or (is_tried and not odd):
                 break
             is_tried = True
@@ -169,7 +169,7 @@ class StrictReader(Generic[_T]):
         self,
         fields: Fields,
         declared: Declared,
-        lists: Sequence[tuple[str, str]],
+        steps: Sequence[tuple[str, str]],
         odd: list[tuple[Fields, Iterable[str]]],
     ) -> dict[str, Raw] | None:
         """What of an object is declared; None where more of it has a meaning.
@@ -177,7 +177,7 @@ class StrictReader(Generic[_T]):
         Args:
             fields: the object.
             declared: the members of each kind of it.
-            lists: the way to the place to look at: names of lists, and an index in each.
+            steps: the way to the place to look at: names of members, and an index in each that is a list.
             odd: where objects with other members are added, with what is declared of them.
         """
         members = members_of(fields.peek("type"), declared)
@@ -189,18 +189,27 @@ class StrictReader(Generic[_T]):
             return None
         if others:
             kept = {name: value for name, value in kept.items() if name in members and not starts_with(value, b"n")}
-        for name, at in lists[:1]:
-            of_blocks = members.get(name)
-            blocks: list[dict[str, Raw] | None] = []
-            for i, block in enumerate(fields.objects(name)):
-                if block is None or of_blocks is None:
-                    return None
-                each = Fields(fields.whole, f"{fields.at(name)}.{i}", fields.notes, members=block)
-                blocks.append(self._kept(each, of_blocks, lists[1:] if i == int(at) else (), odd))
-            if None in blocks or not blocks:
-                # The list stands in an object within this one, of which nothing is said here.
+        for name, at in steps[:1]:
+            inner, value = members.get(name), fields.peek(name)
+            if inner is None or value is None or name in self._kept_whole:
                 return None
-            kept[name] = Raw(msgspec.json.encode(blocks))
+            if not starts_with(value, b"[" if at else b"{"):
+                return None
+            if not at:
+                whole = self._kept(Fields(value, fields.at(name), fields.notes), inner, steps[1:], odd)
+                if whole is None:
+                    return None
+                kept[name] = Raw(msgspec.json.encode(whole))
+                continue
+            objects: list[dict[str, Raw] | None] = []
+            for i, each in enumerate(fields.objects(name)):
+                if each is None:
+                    return None
+                item = Fields(fields.whole, f"{fields.at(name)}.{i}", fields.notes, members=each)
+                objects.append(self._kept(item, inner, steps[1:] if i == int(at) else (), odd))
+            if None in objects:
+                return None
+            kept[name] = Raw(msgspec.json.encode(objects))
         if others:
             odd.append((fields, members))
         return kept

@@ -33,7 +33,7 @@ Inner: TypeAlias = Text | Image | Document | Unknown
 INNER: Final = (Text, Image, Document, Unknown)
 
 Declared: TypeAlias = dict[bytes, dict[str, Any]]
-"""The members of the structs of a union, by their tags as JSON: None, or what is declared of the structs in a list."""
+"""The members of the structs of a union, by their tags as JSON: None, or what is declared of the structs within."""
 
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=Struct)
@@ -281,7 +281,7 @@ def placed_turn(
     own: Own | UnsetType = UNSET,
     ids_made: bool = False,
 ) -> Turn:
-    blocks, paths = zip(*placed, strict=True) if placed else ((), None)
+    blocks, paths = zip(*placed, strict=True) if placed else ((), ())
     return Turn(role=role, blocks=blocks, index=index, id=turn_id, paths=paths, root=root, own=own, ids_made=ids_made)
 
 
@@ -303,7 +303,7 @@ def declared_in(kind: Any) -> Declared:  # noqa: ANN401  a type, or a union of t
     for each in _kinds_of(kind):
         if isinstance(each, type) and issubclass(each, Struct):
             tag = each.__struct_config__.tag
-            members = {field.encode_name: _declared_in_list(field.type) for field in structs.fields(each)}
+            members = {field.encode_name: _declared_within(field.type) for field in structs.fields(each)}
             if tag is not None:
                 members["type"] = None
             found[b"" if tag is None else msgspec.json.encode(tag)] = members
@@ -315,9 +315,9 @@ def members_of(kind: Raw | None, declared: Declared) -> dict[str, Any] | None:
     return declared.get(b"" if kind is None else bytes(kind)) or declared.get(b"")
 
 
-def _declared_in_list(kind: Any) -> Declared | None:  # noqa: ANN401  a type, or a union of types
-    lists = (get_args(each)[0] for each in _kinds_of(kind) if get_origin(each) in (tuple, list))
-    return next(map(declared_in, lists), None)
+def _declared_within(kind: Any) -> Declared | None:  # noqa: ANN401  a type, or a union of types
+    items = (get_args(each)[0] for each in _kinds_of(kind) if get_origin(each) in (tuple, list))
+    return declared_in(next(items, kind)) or None
 
 
 def _kinds_of(kind: Any) -> Sequence[Any]:  # noqa: ANN401  a type, or a union of types
