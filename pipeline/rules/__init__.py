@@ -21,7 +21,7 @@ from pipeline.rules import (
     gemini,
     openai_chat,
     openai_responses,
-    prompts,
+    prompt,
     vllm,
 )
 from pipeline.rules.base import Catalogue, KnowsBetas, Rule, RuleSet, Severity, Violation
@@ -37,9 +37,9 @@ _EVERY: tuple[tuple[RuleSet[Any], Catalogue], ...] = (
     (openai_responses.OpenAIResponses(), openai_responses.CATALOGUE),
     (vllm.Vllm(), vllm.CATALOGUE),
     (claude_cli.ClaudeCli(), claude_cli.CATALOGUE),
-    (prompts.CopilotCli(), prompts.COPILOT),
-    (prompts.CodexCli(), prompts.CODEX),
-    (prompts.GeminiCli(), prompts.GEMINI),
+    (prompt.CopilotCli(), prompt.COPILOT),
+    (prompt.CodexCli(), prompt.CODEX),
+    (prompt.GeminiCli(), prompt.GEMINI),
     (cascade.Cascade(), cascade.CATALOGUE),
 )
 RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}
