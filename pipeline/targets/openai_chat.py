@@ -1,21 +1,234 @@
-"""OpenAI's Chat Completions API, and the hosts that speak it strictly (DeepSeek, Kimi, Groq, Mistral's own).
+"""Requests for OpenAI's Chat Completions API, and the chat that every server of its shape takes, message by message.
 
-Readable reasoning is kept where it came through this API and the model is not one of OpenAI's own, which write none.
+A turn of the repaired history becomes one or several messages: an assistant's turn one with its calls; a user's turn a
+tool message for each result, then one user message with media out of the results and what the user said. The system
+prompt is the first message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from pipeline.history.pieces import Piece
-from pipeline.model import Structure
-from pipeline.targets._openai.chat import ChatDialect
-from pipeline.targets._openai.families import Template, chat_model
+import msgspec
+from msgspec import UNSET, Struct
+
+from pipeline.history.pieces import Book, Message, Piece
+from pipeline.model import Structure, Text, Thinking, ToolResult, ToolUse
+from pipeline.targets._openai.families import Chat, Template, chat_model
 from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
-from pipeline.targets._openai.parts import ChatParts
-from pipeline.targets._openai.speech import Voice
-from pipeline.targets.base import Setting, shortened
+from pipeline.targets._openai.parts import ChatParts, call, custom_call, encode
+from pipeline.targets._openai.speech import (
+    OpenAIDialect,
+    OpenAIFitting,
+    Said,
+    Voice,
+    content_of,
+    own_members,
+    result_content,
+    said_by_user,
+    system_message,
+    system_messages,
+)
+from pipeline.targets.base import STUB, Encoded, Row, Setting, row, shortened, stub_for
+from pipeline.targets.fitting import in_common_words, system_rows
+from pipeline.targets.head import WrittenHead, prompt_as_text
+
+# What the assistant says between results and the user where the template wants it to.
+ANSWERED: Final = "Understood."
+
+
+class Waiting(Struct, frozen=True, array_like=True):
+    """A call whose result comes with the next turn; it is written with that if it has not been already."""
+
+    id: str
+    name: str = ""
+    arguments: str = ""
+
+
+class ChatProgress(Struct, frozen=True, array_like=True):
+    """How many messages have been written, and the calls of the last one, if it may show only one at a time."""
+
+    count: int = 0
+    waiting: list[Waiting] = []
+
+
+class ChatDialect(OpenAIDialect):
+    state = ChatProgress()
+
+    def __init__(
+        self,
+        voice: Voice,
+        head: WrittenHead,
+        setting: Setting,
+        system: Sequence[Piece],
+        *,
+        model: Chat,
+        template: Template,
+    ) -> None:
+        self.head = head.data
+        self.fixes = head.fixes
+        self.prefix = head.before("messages")
+        self._voice = voice
+        self._model = model
+        self._template = template
+        prompt = prompt_as_text(setting.system, voice.target, self.fixes)
+        # A template with one system message has no place for whose each was.
+        owners = frozenset() if template.one_system else voice.owners
+        system = system_rows(system, voice.target, self.fixes, owners)
+        self.system = system_messages(prompt, system, voice, joined=template.one_system, takes=model.system)
+
+    def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
+        book = Book(self._voice.target, self._voice.observed)
+        message = in_common_words(message, book)
+        rows: list[Row] = []
+        first = [] if state.count else self.system
+        count = state.count + len(first)
+        if message.role == "system":
+            written, waiting = [self._system_row(message, count, rows)], list[Waiting]()
+        elif message.role == "assistant":
+            written, waiting = self._assistant(message, count, book, rows, final=final)
+        else:
+            written, waiting = self._user(message, state, count, book, rows), []
+        data = b",".join(map(encode, [*first, *written]))
+        after = ChatProgress(count + len(written), waiting)
+        return Encoded(data=data, state=after, rows=rows, fixes=book.fixes, gone=book.gone)
+
+    def _assistant(
+        self, message: Message, count: int, book: Book, rows: list[Row], *, final: bool
+    ) -> tuple[list[Any], list[Waiting]]:
+        pieces = OpenAIFitting(book=book, voice=self._voice, speaks=True).fit_message(message.pieces)
+        calls: list[dict[str, Any]] = []
+        texts: list[Text] = []
+        refusals: list[str] = []
+        thoughts: list[str] = []
+        for piece in pieces:
+            match piece.block:
+                case ToolUse() as use:
+                    calls.append(_call(use))
+                case Thinking(thinking=thought):
+                    thoughts.append(thought)
+                case Text() as text if text.refusal:
+                    refusals.append(text.text)
+                case Text() as text:
+                    texts.append(text)
+        if not (calls or texts or refusals):
+            pieces.append(stub_for(message, book))
+            texts.append(Text(text=STUB))
+        waiting: list[Waiting] = []
+        if self._template.single_call and len(calls) > 1:
+            pieces = _serialised(pieces, book)
+            waiting = [
+                Waiting(call["id"], call["function"]["name"] if at else "", call["function"]["arguments"] if at else "")
+                for at, call in enumerate(calls)
+            ]
+            calls = calls[:1]
+        place = f"messages.{count}"
+        rows += _assistant_rows(pieces, place, count if waiting else None, texts=len(texts))
+        written: dict[str, Any] = {"role": "assistant", "content": None}
+        for piece in message.pieces:
+            if piece.own is not UNSET and piece.own.provider in self._voice.owners:
+                written |= piece.own.members
+        if texts:
+            written["content"] = content_of(texts, self._voice.parts)
+        if refusals:
+            written["refusal"] = "\n".join(refusals)
+        reasoning = "\n".join(thoughts)
+        if reasoning or (calls and self._model.echo):
+            written["reasoning_content"] = reasoning
+        if calls:
+            written["tool_calls"] = calls
+        if final and self._template.prefix:
+            written["prefix"] = True
+        elif "prefix" in written and not self._template.prefix:
+            del written["prefix"]
+            book.note_fix("field_dropped", f"{message.pieces[0].message}.prefix", "prefix")
+        return [written], waiting
+
+    def _system_row(self, message: Message, count: int, rows: list[Row]) -> dict[str, Any]:
+        written = system_message(message.pieces, self._voice, self._model.system)
+        place = f"messages.{count}.content"
+        many = isinstance(written["content"], list)
+        rows += [row(piece, f"{place}.{at}" if many else place) for at, piece in enumerate(message.pieces)]
+        return written
+
+    def _user(self, message: Message, state: ChatProgress, count: int, book: Book, rows: list[Row]) -> list[Any]:
+        pieces = OpenAIFitting(book=book, voice=self._voice, speaks=False).fit_message(message.pieces)
+        pieces = pieces or [stub_for(message, book)]
+        results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
+        said = said_by_user([piece for piece in pieces if not isinstance(piece.block, ToolResult)], self._voice)
+        written = _in_turn(state.waiting, [_answer(piece, self._voice) for piece in results])
+        places = [at for at, each in enumerate(written, count) if each["role"] == "tool"]
+        rows += [row(piece, f"messages.{at}.content") for piece, at in zip(results, places, strict=True)]
+        if written and said and self._template.answer_first:
+            place = f"messages.{count + len(written)}.content"
+            book.note_fix("assistant_inserted", place)
+            written.append({"role": "assistant", "content": ANSWERED})
+            rows.append(("", "synthesised", "assistant_inserted", place))
+        for each in said:
+            assert isinstance(each, Said)  # noqa: S101  a chat has no items
+            rows += each.rows(f"messages.{count + len(written)}.content")
+            written.append({"role": "user", "content": each.content, **each.beside})
+        return written
+
+
+def _call(use: ToolUse) -> dict[str, Any]:
+    is_custom = use.own is not UNSET and use.own.kind == "custom"
+    return (custom_call if is_custom else call)(use.id, use.name, use.input) | own_members(use.own)
+
+
+def _answer(piece: Piece, voice: Voice) -> dict[str, Any]:
+    result = piece.block
+    assert isinstance(result, ToolResult)  # noqa: S101  the caller looked
+    content = result_content(result, voice.parts)
+    return {"role": "tool", "tool_call_id": result.tool_use_id, "content": content, **own_members(piece.own)}
+
+
+def _serialised(pieces: Sequence[Piece], book: Book) -> list[Piece]:
+    """The pieces, of whose calls all but the first follow in messages of their own."""
+    calls = [at for at, piece in enumerate(pieces) if isinstance(piece.block, ToolUse)]
+    return [book.change("calls_serialised", piece) if at in calls[1:] else piece for at, piece in enumerate(pieces)]
+
+
+def _assistant_rows(pieces: Sequence[Piece], place: str, alone: int | None, *, texts: int) -> list[Row]:
+    """The rows of an assistant's message; with ``alone``, its number, each call but the first has a later one."""
+    rows: list[Row] = []
+    said = called = 0
+    for piece in pieces:
+        match piece.block:
+            case ToolUse():
+                at = f"{place}.tool_calls.{called}"
+                if alone is not None and called:
+                    # The results stand between: call, result, call, result.
+                    at = f"messages.{alone + 2 * called}.tool_calls.0"
+                called += 1
+            case Thinking():
+                at = f"{place}.reasoning_content"
+            case Text(refusal=True):
+                at = f"{place}.refusal"
+            case _:
+                at = f"{place}.content.{said}" if texts > 1 else f"{place}.content"
+                said += 1
+        rows.append(row(piece, at))
+    return rows
+
+
+def _in_turn(waiting: Sequence[Waiting], answers: list[dict[str, Any]]) -> list[Any]:
+    """The tool messages; where a message has one call at a time, each behind its own call."""
+    if not waiting:
+        return answers
+    by_id = {answer["tool_call_id"]: answer for answer in answers}
+    written: list[Any] = []
+    for one in waiting:
+        if one.name:
+            again = call(one.id, one.name, msgspec.Raw(one.arguments.encode()))
+            written.append({"role": "assistant", "content": None, "tool_calls": [again]})
+        if (answer := by_id.pop(one.id, None)) is not None:
+            written.append(answer)
+    return [*written, *by_id.values()]
+
+
+# The API itself, and the hosts that speak it strictly (DeepSeek, Kimi, Groq, Mistral's own).
 
 NAME: Final = "openai-chat"
 _OWN: Final = frozenset({NAME})
@@ -23,6 +236,8 @@ _SPEECH: Final = frozenset({"input_audio"})
 
 
 class OpenAIChat:
+    """Keeps readable reasoning that came through this API, where the model is not one of OpenAI's, which write none."""
+
     name = NAME
     text = False
     # The API itself takes an assistant's message at the end: what refuses it is the policy.

@@ -13,12 +13,12 @@ from msgspec import structs
 
 from pipeline.history.pieces import Piece
 from pipeline.model import Role, Structure
-from pipeline.targets._openai.chat import ChatDialect
 from pipeline.targets._openai.families import chat_model, template
 from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
 from pipeline.targets._openai.parts import ServedParts
 from pipeline.targets._openai.speech import Voice
 from pipeline.targets.base import Setting, nine, shortened
+from pipeline.targets.openai_chat import ChatDialect
 
 NAME: Final = "vllm"
 _SERVED: Final = PARAMETERS | {

@@ -22,7 +22,7 @@ MODULE = textwrap.dedent(
     import msgspec
     from pipeline.registry import register
     from pipeline.rules.base import Catalogue
-    from pipeline.targets._openai.chat import ChatDialect
+    from pipeline.targets.openai_chat import ChatDialect
     from pipeline.targets._openai.families import Template, chat_model
     from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
     from pipeline.targets._openai.parts import ChatParts
