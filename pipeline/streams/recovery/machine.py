@@ -309,6 +309,5 @@ class Machine:
             return None
         counts[kind] += event.count
         at = block.length
-        block.parts.append(content)
-        block.length = at + len(content)
+        block.append(content)
         return ItemDelta(item_id=block.item_id, delta_type=kind, content=content, at=at)

@@ -15,6 +15,8 @@ from topics.items import Doubt, Usage
 
 # What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
 _NO_CONTENT = "(no content)"
+# Code points up to which pieces of a text are kept as they came.
+_LONG_PART = 1024
 # Kinds whose items tell all there is of them; an item of any other kind ends with its block's whole JSON.
 PLAIN = TEXTS | {"tool_use", "redacted_thinking"}
 
@@ -85,8 +87,15 @@ class Block(Struct, kw_only=True):
         return True
 
     def append(self, content: str) -> None:
-        self.parts.append(content)
-        self.length += len(content)
+        parts, before = self.parts, self.length
+        parts.append(content)
+        self.length = before + len(content)
+        # All parts are saved with every batch, and what takes the time there is how many they are.
+        if before // _LONG_PART < self.length // _LONG_PART:
+            first = len(parts) - 1
+            while first and len(parts[first - 1]) < _LONG_PART:
+                first -= 1
+            parts[first:] = ["".join(parts[first:])]
 
     def note_whole_text(self, text: str) -> None:
         """Take the whole text from the block's stop, where something of it was lost."""
