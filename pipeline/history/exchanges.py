@@ -313,9 +313,9 @@ def stands_alone(piece: Piece, structure: Structure) -> bool:
     Reasoning may not unless the target takes it so; in what only another provider has, nobody says anything to it, nor
     does a breakpoint.
     """
-    if is_reasoning(piece):
-        return structure.reasoning_alone
-    return not (is_foreign(piece.block, structure.own) or is_breakpoint(piece.block))
+    if isinstance(piece.block, Unknown) and not is_reasoning(piece):
+        return not (is_foreign(piece.block, structure.own) or is_breakpoint(piece.block))
+    return structure.reasoning_alone or not is_reasoning(piece)
 
 
 def leave_out(pieces: Sequence[Piece], book: Book) -> None:
