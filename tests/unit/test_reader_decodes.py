@@ -127,9 +127,7 @@ def gemini_calls(times):
         ("gemini", gemini_calls, "contents.0.parts.3.functionCall.odd"),
     ],
 )
-def test_one_unknown_member_deep_within_is_left_out_in_as_few_decodes_however_much_stands_beside_it(
-    source, message, path
-):
+def test_an_unknown_member_deep_within_takes_no_more_decodes_for_what_stands_beside_it(source, message, path):
     assert most([message(18)], source) == most([message(3)], source) <= 6
     _, fixes = read_message(msgspec.json.encode(message(3)), index=0)
     assert [(fix.code, fix.path) for fix in fixes] == [("field_dropped", path)]

@@ -191,9 +191,12 @@ class StrictReader(Generic[_T]):
             kept = {name: value for name, value in kept.items() if name in members and not starts_with(value, b"n")}
         for name, at in steps[:1]:
             inner, value = members.get(name), fields.peek(name)
-            if inner is None or value is None or name in self._kept_whole:
-                return None
-            if not starts_with(value, b"[" if at else b"{"):
+            if (
+                inner is None
+                or value is None
+                or name in self._kept_whole
+                or not starts_with(value, b"[" if at else b"{")
+            ):
                 return None
             if not at:
                 whole = self._kept(Fields(value, fields.at(name), fields.notes), inner, steps[1:], odd)
