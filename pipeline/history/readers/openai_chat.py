@@ -211,6 +211,8 @@ STRICT: Final = StrictReader(
     _turn_of,
     _is_telling,
     meant=("type", "object", "message_id", "closed", "cache_control", "args", "input", "arguments"),
+    # An older call has its name and arguments without a function around them, and so is never healthy.
+    kept_whole=("function_call",),
 )
 
 

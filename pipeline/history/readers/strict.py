@@ -85,7 +85,7 @@ class StrictReader(Generic[_T]):
         is_telling: whether a message can be of no other shape.
         is_sound: whether the free-form JSON in a block can stay as it is; None where ``turn_of`` has looked at that.
         meant: members that are not declared and yet have a meaning for the tolerant reader.
-        kept_whole: members of a block that is kept with everything that stands beside them.
+        kept_whole: members of which nothing is left out here, nor of what stands beside them.
     """
 
     def __init__(
