@@ -8,6 +8,7 @@ import pytest
 from pipeline.errors import InputError, UnknownTargetError
 from pipeline.streams import Recovery, recover
 from pipeline.streams.framing import ends
+from pipeline.streams.recovery.message import Block
 from topics.items import ItemCompleted, ItemDelta, ItemStarted, SessionInit
 from topics.reducer import reduce
 
@@ -206,6 +207,24 @@ def test_a_snapshot_is_small_however_long_the_session():
         sizes.append(len(recovery.snapshot()))
     assert max(sizes[10:]) < sizes[10] + 50
     assert sizes[-1] < 3000
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kept"),
+    [
+        (["ab"] * 3000, [1024] * 5 + [2] * 440),
+        (["é" * 600] * 4, [1200, 1200]),
+        (["x" * 5000, "y"] * 2, [5000, 5001, 1]),
+        (["x" * 1023, "y"], [1024]),
+        (["x" * 1023], [1023]),
+    ],
+)
+def test_a_long_text_is_kept_in_few_parts(pieces, kept):
+    block = Block(item_id="a", kind="text")
+    for piece in pieces:
+        block.append(piece)
+    assert [len(part) for part in block.parts] == kept
+    assert (block.text(), block.length) == ("".join(pieces), sum(kept))
 
 
 def test_a_snapshot_of_something_else_is_refused():
