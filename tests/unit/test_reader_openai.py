@@ -124,9 +124,22 @@ def test_calls_without_ids_pair_by_the_tools_name():
     assert ollama.blocks == result.blocks
 
 
-def test_a_row_that_lists_the_call_it_answers():
-    turn, fixes = one({"role": "tool", "tool_call_ids": ["A"], "content": "r"})
-    assert (turn.blocks, fixes) == ((ToolResult(tool_use_id="A", content="r"),), [])
+@pytest.mark.parametrize(
+    ("beside", "dropped"),
+    [
+        ({"tool_call_ids": ["A"]}, []),
+        ({"tool_call_id": "A", "tool_name": "f"}, []),
+        ({"tool_call_id": "A", "tool_call_ids": ["A"]}, ["tool_call_ids"]),
+        ({"tool_call_id": "A", "tool_call_ids": ["B"]}, ["tool_call_ids"]),
+        ({"tool_call_id": "A", "name": "f", "tool_name": "g"}, ["tool_name"]),
+        ({"tool_call_id": "A", "name": 42}, ["name"]),
+        ({"role": "system", "tool_call_id": "A"}, []),
+    ],
+)
+def test_a_row_answers_one_call_and_what_says_so_twice_goes_with_a_fix(beside, dropped):
+    turn, fixes = one({"role": "tool", "content": "r", **beside})
+    assert turn.blocks == (ToolResult(tool_use_id="A", content="r"),)
+    assert fixes == [("field_dropped", f"messages.0.{key}") for key in dropped]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fal
 
     Attributes:
         function_call: the one call of the time before there were several.
-        tool_call_ids: the one call that a row answers, as SWE-agent lists it.
+        tool_call_ids: the one call that a row answers, as SWE-agent lists it, in place of ``tool_call_id``.
         tool_name: as Ollama has the name for a tool's row.
     """
 
@@ -68,10 +68,10 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=Fal
     reasoning: str | None = None
     content: str | tuple[ChatPart, ...] | None = None
     refusal: str | None = None
-    name: str | None = None
     tool_name: str | None = None
-    tool_call_id: str | None = None
+    name: str | None = None
     tool_call_ids: tuple[str, ...] | None = None
+    tool_call_id: str | None = None
     is_error: bool | UnsetType = UNSET
     annotations: Raw | UnsetType = UNSET
     audio: Raw | UnsetType = UNSET
@@ -175,7 +175,8 @@ def _result_turn(row: _Row, index: int) -> Turn | None:
     content = row.content if type(row.content) is str else UNSET if row.content is None else inner_of(row.content)
     call_id = row.tool_call_id or (row.tool_call_ids or _NO_IDS)[0]
     is_alone = row.tool_calls is None and row.function_call is None and not _says_more(row)
-    if not call_id or not is_alone or content is None:
+    says_twice = (row.tool_call_id and row.tool_call_ids is not None) or (row.name and row.tool_name is not None)
+    if not call_id or not is_alone or says_twice or content is None:
         return None
     return _answer(row, call_id, content, f"messages.{index}", index)
 
@@ -275,8 +276,17 @@ def _function_call(fields: Fields, name: str) -> Placed | None:
     return None if call is None else _mended_call(call)[0]
 
 
+def _is_said(fields: Fields, key: str) -> bool:
+    value = fields.peek(key)
+    return value is not None and bytes(value) != b'""'
+
+
+def _tool_name(fields: Fields, name: str) -> str | None:
+    return None if _is_said(fields, "name") else fields.take_string(name)
+
+
 def _answered_ids(fields: Fields, name: str) -> list[str] | None:
-    ids = fields.take(name)
+    ids = None if _is_said(fields, "tool_call_id") else fields.take(name)
     return None if ids is None else [as_string(item, fields.at(name)) for item in as_list(ids, fields.at(name))]
 
 
@@ -310,6 +320,7 @@ _ROW: Final[dict[str, Taker]] = {
     "name": _string,
     "tool_calls": _CALLS.read,
     "function_call": _function_call,
+    "tool_name": _tool_name,
     "tool_call_ids": _answered_ids,
     "reasoning_content": _string,
     "reasoning": _string,
