@@ -129,6 +129,7 @@ def test_calls_without_ids_pair_by_the_tools_name():
     [
         ({"tool_call_ids": ["A"]}, []),
         ({"tool_call_id": "A", "tool_name": "f"}, []),
+        ({"tool_call_ids": ["A", "B"]}, ["tool_call_ids.1"]),
         ({"tool_call_id": "A", "tool_call_ids": ["A"]}, ["tool_call_ids"]),
         ({"tool_call_id": "A", "tool_call_ids": ["B"]}, ["tool_call_ids"]),
         ({"tool_call_id": "A", "name": "f", "tool_name": "g"}, ["tool_name"]),

@@ -175,10 +175,15 @@ def _result_turn(row: _Row, index: int) -> Turn | None:
     content = row.content if type(row.content) is str else UNSET if row.content is None else inner_of(row.content)
     call_id = row.tool_call_id or (row.tool_call_ids or _NO_IDS)[0]
     is_alone = row.tool_calls is None and row.function_call is None and not _says_more(row)
-    says_twice = (row.tool_call_id and row.tool_call_ids is not None) or (row.name and row.tool_name is not None)
-    if not call_id or not is_alone or says_twice or content is None:
+    if not call_id or not is_alone or not _names_each_once(row) or content is None:
         return None
     return _answer(row, call_id, content, f"messages.{index}", index)
+
+
+def _names_each_once(row: _Row) -> bool:
+    """Whether a result's row names one call, once, and its tool at most once."""
+    ids = row.tool_call_ids
+    return (ids is None or (len(ids) == 1 and not row.tool_call_id)) and not (row.name and row.tool_name is not None)
 
 
 def _answer(row: _Row, call_id: str, content: Any, place: str, index: int) -> Turn:  # noqa: ANN401  a result's
@@ -287,7 +292,11 @@ def _tool_name(fields: Fields, name: str) -> str | None:
 
 def _answered_ids(fields: Fields, name: str) -> list[str] | None:
     ids = None if _is_said(fields, "tool_call_id") else fields.take(name)
-    return None if ids is None else [as_string(item, fields.at(name)) for item in as_list(ids, fields.at(name))]
+    if ids is None:
+        return None
+    items = as_list(ids, fields.at(name))
+    fields.notes.drop_members({str(at): item for at, item in enumerate(items) if at > 0}, fields.at(name))
+    return [as_string(item, fields.at(name)) for item in items]
 
 
 def _arguments(fields: Fields, name: str) -> Raw:
