@@ -29,7 +29,7 @@ from pipeline.rules.base import Rule
 from pipeline.stages.base import Output
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.limits import Limits
-from pipeline.targets._openai import chat
+from pipeline.targets import openai_chat
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics import headers as names
 from topics.items import (
@@ -392,14 +392,14 @@ def test_a_policy_that_is_changed_shows_in_the_sessions_that_it_touches_and_only
 
 
 def test_a_target_that_writes_otherwise_shows_in_its_own_requests(monkeypatch):
-    write = chat._call
+    write = openai_chat._call
 
     def compactly(use):
         made = write(use)
         function = made["function"] | {"arguments": made["function"]["arguments"].replace(" ", "")}
         return made | {"function": function}
 
-    monkeypatch.setattr(chat, "_call", compactly)
+    monkeypatch.setattr(openai_chat, "_call", compactly)
     path = "messages.1.tool_calls.0.function.arguments"
     (found,) = compared(OUTPUTS, processed(LOG, answers("Hello world", "Once more"))).changes
     assert (found.label, found.place, found.path) == (
