@@ -27,6 +27,7 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     IllegalSaslStateError,
     KafkaError,
+    KafkaTimeoutError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
@@ -260,6 +261,11 @@ REFUSALS = (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
+
+
+def may_pass(error: KafkaError | OSError | TimeoutError) -> bool:
+    """Whether the same client may succeed later. A general error of the client means that a task of its own died."""
+    return bool(isinstance(error, OSError | TimeoutError) or error.retriable or isinstance(error, KafkaTimeoutError))
 
 
 def refusal(error: BaseException, right: str = "a right") -> str:

@@ -11,9 +11,8 @@ thread, the worker's life. Replaced are, each through a method that Faust lets s
 - ``Producer._settings_auth``, for our way to the cluster;
 - ``Consumer.verify_all_partitions_active``: it reports partitions whose streams see no events, and ours never do.
 
-Faust's commit loop commits what streams acknowledged; no stream sees these records, so it commits nothing. The group's
-offsets are committed here, for everybody who asks how far it is and for nobody who works (``OffsetCommits``).
-`selfcheck` holds what each of these looked like in the pinned releases.
+Faust's commit loop commits nothing, as no stream acknowledges anything. The group's offsets are committed here, for who
+asks how far it is (``OffsetCommits``). `selfcheck` holds what all these looked like in the pinned releases.
 """
 
 # ruff: noqa: SLF001 - this module is where the engine meets the private parts of Faust and aiokafka
@@ -31,7 +30,6 @@ from aiokafka.errors import (
     ConsumerStoppedError,
     IllegalStateError,
     KafkaError,
-    KafkaTimeoutError,
     RebalanceInProgressError,
 )
 from faust.transport.drivers import aiokafka as driver
@@ -42,7 +40,7 @@ from pipeline.engine.interface import beyond_end
 from pipeline.engine.partition import Partition, Phase
 from pipeline.engine.runtime import Runtime, log
 from pipeline.engine.writer import OffsetCommits, writer_for
-from pipeline.kafka import REFUSALS
+from pipeline.kafka import REFUSALS, may_pass
 
 if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import Fetcher
@@ -73,6 +71,10 @@ class SpanThread(driver.AIOKafkaConsumerThread):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._poked = asyncio.Event()
+        # Whether no rebalance is under way. A commit that is sent while this member joins is answered behind that, as
+        # one of the generation before: the client forgets its membership and joins anew, and so do all others, whose
+        # commits meet the same. A group was seen to rebalance every second, for good.
+        self.in_group = asyncio.Event()
 
     def poke(self) -> None:
         """End the poll under way; called from the main thread when the set of wanted partitions grew."""
@@ -83,7 +85,8 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         return await self.call_thread(self._fetch_spans, wanted, seconds)  # type: ignore[no-any-return] # mode has no types here
 
     async def commit_positions(self, positions: Mapping[TP, int]) -> None:
-        """Commit the group's offsets. What the broker refuses, in a rebalance say, is left to the next commit."""
+        """Commit the group's offsets, after a rebalance that is under way. What is refused is left to the next."""
+        await self.in_group.wait()
         try:
             await self.call_thread(self._commit_positions, positions)
         except RuntimeError as error:  # the thread has ended, and its loop is closed
@@ -103,6 +106,8 @@ class SpanThread(driver.AIOKafkaConsumerThread):
 
         Returns None where that is not known: no answer yet, or a rebalance is under way.
         """
+        if not self.in_group.is_set():
+            return None
         return await self.call_thread(self._commit_as_owner, tp, position)  # type: ignore[no-any-return] # as above
 
     async def _commit_as_owner(self, tp: TP, position: int) -> bool | None:
@@ -137,10 +142,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             log.info("the group's offsets were not committed: %s", type(error).__name__)
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:  # noqa: ARG002  Faust gives it
-        """Make the client: read_committed where it matters, Faust's co-partitioning and sticky assignor always.
-
-        ``transport`` is Faust's to give; the addresses in it are those of the runtime.
-        """
+        """Make the client: read_committed where it matters, Faust's co-partitioning and sticky assignor always."""
         runtime = _runtime_of(self.app)
         tuning = runtime.tuning
         self._assignor = self.app.assignor
@@ -223,7 +225,7 @@ class SpanConsumer(driver.Consumer):
         self.actors: dict[TP, Partition] = {}
         self._runtime = _runtime_of(self.app)
         self._generation = -1
-        self._joined = self._told_ready = False
+        self._told_ready = False
         self._beyond_since: dict[TP, float] = {}
         self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand)
 
@@ -233,7 +235,8 @@ class SpanConsumer(driver.Consumer):
     @property
     def settled(self) -> bool:
         """Whether the worker is in the group, no rebalance is under way, and every actor is open."""
-        return self._joined and self.flow_active and all(actor.phase is Phase.WORKING for actor in self.actors.values())
+        is_in = self._thread.in_group.is_set() and self.flow_active
+        return is_in and all(actor.phase is Phase.WORKING for actor in self.actors.values())
 
     async def how_far(self, tps: Collection[TP]) -> Mapping[TP, int]:
         """Return the group's offsets of partitions; those of this worker are committed first, markers included."""
@@ -244,9 +247,10 @@ class SpanConsumer(driver.Consumer):
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Hold every actor: which partitions stay here is only known once they are assigned again."""
-        if self._joined:
+        if self._thread.in_group.is_set():
             log.info("rebalancing; %d partitions finish their batches", len(self.actors))
-        self._joined = self._told_ready = False
+        self._thread.in_group.clear()
+        self._told_ready = False
         patience = self._runtime.tuning.rebalance_seconds * 0.7
         await asyncio.gather(*(actor.hold(patience) for actor in self.actors.values()))
         await super().on_partitions_revoked(revoked)
@@ -280,7 +284,7 @@ class SpanConsumer(driver.Consumer):
                 )
         self._count_partitions()
         await super().on_partitions_assigned(assigned, generation_id)
-        self._joined = True
+        self._thread.in_group.set()
 
     async def on_stop(self) -> None:
         await super().on_stop()
@@ -317,7 +321,7 @@ class SpanConsumer(driver.Consumer):
                     await self._align()
                     self._hand_over(await self._thread.spans(self._wanted(), _POLL_SECONDS))
                 except (KafkaError, OSError, TimeoutError) as error:
-                    if not _may_pass(error):
+                    if not may_pass(error):
                         raise
                     log.warning("the inputs could not be read: %s", type(error).__name__)
                     await asyncio.sleep(_POLL_SECONDS)
@@ -381,11 +385,6 @@ class SpanConsumer(driver.Consumer):
 
     async def verify_all_partitions_active(self) -> None:
         """Do nothing: the watchdog looks at positions, which mean something here."""
-
-
-def _may_pass(error: KafkaError | OSError | TimeoutError) -> bool:
-    """Whether the same client may succeed later. A general error of the client means that a task of its own died."""
-    return bool(isinstance(error, OSError | TimeoutError) or error.retriable or isinstance(error, KafkaTimeoutError))
 
 
 class IdleProducer(driver.Producer):

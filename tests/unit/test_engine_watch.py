@@ -12,6 +12,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 from faust.transport.consumer import Fetcher
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
 from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.engine import watchdog
@@ -21,6 +23,7 @@ from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
 from pipeline.engine.partition import Phase
 from pipeline.engine.runtime import Runtime
+from pipeline.engine.transport import SpanThread
 from pipeline.engine.writer import Batch, side_by_side
 from pipeline.kafka import KafkaSettings
 from pipeline.settings import StateSettings
@@ -246,14 +249,46 @@ async def test_side_by_side_raises_the_bare_error_and_cancels_the_rest():
     assert cancelled.is_set()
 
 
-async def test_a_worker_that_stops_during_a_rebalance_does_not_count_as_crashed(tmp_path):
+@pytest.fixture
+def app(tmp_path):
+    """An app whose client's thread has not been started."""
     runtime = Runtime(SimpleNamespace(**{**vars(CONFIG), "bootstrap_servers": "nobody:1"}), {}, NoMetrics(), Tuning())
     runtime.state_dir = tmp_path
-    app = make_app(runtime)
+    made = make_app(runtime)
+    yield made
+    made.consumer._thread.thread_loop.close()
+
+
+async def test_a_worker_that_stops_during_a_rebalance_does_not_count_as_crashed(app):
     app.rebalancing = True
     fetcher = Fetcher(app)
     await fetcher.start()
     await asyncio.sleep(0)  # it waits for the rebalance to end
     await fetcher.stop()
-    app.consumer._thread.thread_loop.close()
     assert fetcher.crash_reason is None
+
+
+async def test_nothing_is_committed_while_the_group_rebalances(app, monkeypatch):
+    async def by_faust(*_arguments):
+        pass
+
+    async def call(_thread, method, *arguments):
+        called.append((method.__name__, *arguments))
+        return True
+
+    called, place = [], TP("in.v1", 0)
+    for name in ("on_partitions_revoked", "on_partitions_assigned"):
+        monkeypatch.setattr(driver.Consumer, name, by_faust)
+    monkeypatch.setattr(SpanThread, "call_thread", call)
+    consumer = app.consumer
+    for generation in (1, 2):
+        called.clear()
+        await consumer.on_partitions_revoked(set())
+        committing = asyncio.create_task(consumer._thread.commit_positions({place: 5}))
+        assert await consumer._thread.is_ours(place, 5) is None
+        await asyncio.sleep(0)
+        assert called == []
+        await consumer.on_partitions_assigned(set(), generation)
+        await committing
+        assert await consumer._thread.is_ours(place, 5) is True
+        assert called == [("_commit_positions", {place: 5}), ("_commit_as_owner", place, 5)]
