@@ -28,6 +28,7 @@ from pipeline.viewer.viewing import (
     cursor_of,
     last_seen,
     send_messages,
+    subscribe,
 )
 
 # Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
@@ -45,18 +46,8 @@ _ENTRIES: Final = 40
 
 
 def setup(app: web.Application) -> None:
-    viewer = app[VIEWER]
-    timelines = app[TIMELINES] = Timelines(viewer.templates.get_template("_timeline.html"))
-
-    async def start(_app: web.Application) -> None:
-        viewer.follower.subscribers.add(timelines.take_entries)
-
-    async def stop(_app: web.Application) -> None:
-        viewer.follower.subscribers.discard(timelines.take_entries)
-        timelines.stop()
-
-    app.on_startup.append(start)
-    app.on_shutdown.append(stop)
+    timelines = app[TIMELINES] = Timelines(app[VIEWER].templates.get_template("_timeline.html"))
+    subscribe(app, timelines.take_entries, timelines.stop)
 
 
 async def _timeline(request: web.Request) -> web.Response:
@@ -130,16 +121,23 @@ class Timelines:
                 found[entry.session].append(entry)
         for session, of_session in found.items():
             told = [entry for entry in of_session if entry.kind in VIEWS[""]]
-            is_forgotten = any(entry.kind == FORGOTTEN for entry in of_session)
-            messages = [(entry, self.message(entry)) for entry in told[:AT_ONCE]]
+            if any(entry.kind == FORGOTTEN for entry in of_session):
+                self._end(session, "The session was forgotten.")
+            elif len(told) > AT_ONCE:
+                self._end(session, "Much came at once: reload the page.")
+            else:
+                self._show(session, told)
+
+    def _show(self, session: str, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            message = self.message(entry)
             for viewing, shows in self._viewings[session].items():
-                if is_forgotten:
-                    viewing.end("The session was forgotten.")
-                elif len(told) > AT_ONCE:
-                    viewing.end("Much came at once: reload the page.")
-                for entry, message in messages:
-                    if shows.has(entry):
-                        viewing.offer(message)
+                if shows.has(entry):
+                    viewing.offer(message)
+
+    def _end(self, session: str, words: str) -> None:
+        for viewing in self._viewings[session]:
+            viewing.end(words)
 
     def message(self, entry: Entry) -> Message:
         html = self._rows.render(row={"name": entry.session}, entries=[entry], before="", after="")
@@ -160,9 +158,8 @@ class Timelines:
 
     def stop(self) -> None:
         """Let everybody go; browsers come back to the next viewer, and go on there."""
-        for viewings in self._viewings.values():
-            for viewing in viewings:
-                viewing.end("")
+        for session in self._viewings:
+            self._end(session, "")
 
 
 TIMELINES: web.AppKey[Timelines] = web.AppKey("timelines", Timelines)

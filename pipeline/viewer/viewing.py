@@ -14,10 +14,12 @@ from aiohttp import web
 from msgspec import Struct
 
 from pipeline.errors import InputError
+from pipeline.viewer.index.follow import Subscriber
+from pipeline.viewer.pages import VIEWER
 
 # Records of one session that are sent one by one; where more come at once, loading the page again is quicker.
 AT_ONCE: Final = 1000
-# Browsers that may look at once, at streams and at timelines; each holds a connection and what waits for it.
+# Browsers that may look at streams at once, and as many at timelines; each holds a connection and what waits for it.
 MOST_VIEWINGS: Final = 200
 # Messages that wait for one browser at most, and their bytes.
 _WAITING, _WAITING_BYTES = 1000, 2 * 1024 * 1024
@@ -78,6 +80,21 @@ class Viewing:
         self._news.clear()
         found, self._waiting, self._bytes = self._waiting, [], 0
         return found
+
+
+def subscribe(app: web.Application, take_entries: Subscriber, stop: Callable[[], None]) -> None:
+    """Let pages hear of new entries from an application's start to its end, where they are told to ``stop``."""
+    subscribers = app[VIEWER].follower.subscribers
+
+    async def on_start(_app: web.Application) -> None:
+        subscribers.add(take_entries)
+
+    async def on_end(_app: web.Application) -> None:
+        subscribers.discard(take_entries)
+        stop()
+
+    app.on_startup.append(on_start)
+    app.on_shutdown.append(on_end)
 
 
 def cursor_of(position: Position) -> str:

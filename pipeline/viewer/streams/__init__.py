@@ -28,6 +28,7 @@ from pipeline.viewer.viewing import (
     last_seen,
     position_in,
     send_messages,
+    subscribe,
 )
 from topics import SESSION_ITEMS
 
@@ -43,16 +44,7 @@ def setup(app: web.Application) -> None:
     """Give an application what its open pages share, from its start to its end."""
     viewer = app[VIEWER]
     live = app[LIVE] = Live(_Records(viewer).load, _Records(viewer).between, Drawing(viewer.templates).change)
-
-    async def start(_app: web.Application) -> None:
-        viewer.follower.subscribers.add(live.take_entries)
-
-    async def stop(_app: web.Application) -> None:
-        viewer.follower.subscribers.discard(live.take_entries)
-        live.stop()
-
-    app.on_startup.append(start)
-    app.on_shutdown.append(stop)
+    subscribe(app, live.take_entries, live.stop)
 
 
 class _Part(Struct, frozen=True):
