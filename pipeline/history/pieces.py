@@ -108,11 +108,13 @@ def is_breakpoint(block: Block) -> bool:
 
 def is_foreign(block: Block, provider: str) -> bool:
     """Whether a block is what only a provider other than this one has: who issued it, or whose type it is."""
-    if not isinstance(block, Unknown):
-        return False
-    if block.issuer is not UNSET:
-        return block.issuer.provider != provider
-    return provider != ANTHROPIC and is_listed(ANTHROPIC, block.kind)
+    if isinstance(block, Unknown) and block.issuer is UNSET:
+        return provider != ANTHROPIC and is_listed(ANTHROPIC, block.kind)
+    return _is_from_another(block, provider)
+
+
+def _is_from_another(block: Block, provider: str) -> bool:
+    return isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != provider
 
 
 def code_for_unknown(block: Block, target: str = "") -> str:
@@ -122,8 +124,7 @@ def code_for_unknown(block: Block, target: str = "") -> str:
     """
     if is_breakpoint(block):
         return "cache_point_dropped"
-    issued = isinstance(block, Unknown) and block.issuer is not UNSET and block.issuer.provider != target
-    return "native_dropped" if issued else "unknown_dropped"
+    return "native_dropped" if _is_from_another(block, target) else "unknown_dropped"
 
 
 def is_whole(path: str) -> bool:

@@ -173,11 +173,16 @@ def _use(call: _Call, call_input: Raw) -> ToolUse:
 
 def _result_turn(row: _Row, index: int) -> Turn | None:
     content = row.content if type(row.content) is str else UNSET if row.content is None else inner_of(row.content)
-    call_id = row.tool_call_id or (row.tool_call_ids or _NO_IDS)[0]
+    call_id = _call_answered(row)
     is_alone = row.tool_calls is None and row.function_call is None and not _says_more(row)
     if not call_id or not is_alone or not _names_each_once(row) or content is None:
         return None
     return _answer(row, call_id, content, f"messages.{index}", index)
+
+
+def _call_answered(row: _Row) -> str:
+    """The id of the call that a result's row names, ``""`` where it names none."""
+    return row.tool_call_id or (row.tool_call_ids or _NO_IDS)[0]
 
 
 def _names_each_once(row: _Row) -> bool:
@@ -237,7 +242,7 @@ def mended_turn(fields: Fields, index: int) -> Turn:
 
 def _mended_result(fields: Fields, index: int) -> Turn:
     row = _read_result(fields)
-    named = row.tool_call_id or (row.tool_call_ids or _NO_IDS)[0]
+    named = _call_answered(row)
     call_id, called = named, row.name or row.tool_name
     if row.tool_call_id is None and not named and called:
         call_id = made_id(called)
