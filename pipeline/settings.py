@@ -11,7 +11,7 @@ from pipeline.model import Policy
 from pipeline.objects import ObjectSettings
 from pipeline.stages.limits import Limits
 from pipeline.text.redaction import MARKER, SOURCE_ROOTS
-from topics.declarations import DEFAULT_PARTITIONS
+from topics import DEFAULT_PARTITIONS
 
 _MIB = 1024 * 1024
 

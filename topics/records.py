@@ -1,4 +1,4 @@
-"""Records of the contract's JSON topics, as frozen structs.
+"""Records of the contract: those of JSON topics as frozen structs, and which kinds each topic holds.
 
 Fields that a struct does not name are ignored, so that a producer may be newer than the worker; inside a major version
 there are only optional additions. Messages, tools and parameters stay raw JSON: readers decide what they are, and a
@@ -7,12 +7,22 @@ block of a type that nobody knows yet is carried, never dropped.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    HISTORY_FIXES,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    SESSION_ITEMS,
+    headers,
+)
 from topics.headers import Count, Status
+from topics.items import AnyItem
 
 # Raw JSON has no shape of its own in a schema, so each use says what is accepted.
 _Message: TypeAlias = Annotated[
@@ -274,3 +284,96 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     observed: Annotated[
         bool, Meta(description="True where a policy only observes the mend, and it was not made for this request.")
     ] = False
+
+
+class RecordKind(Struct, frozen=True, kw_only=True):
+    """One kind of record of a topic.
+
+    ``payload`` is the struct that its JSON value decodes to, None where the value is bytes of somebody else's
+    (``null`` says that there is no value at all); ``headers`` the struct of its headers, if it has any.
+    """
+
+    name: str
+    topic: str
+    summary: str
+    payload: Any = None
+    null: bool = False
+    headers: type[Struct] | None = None
+
+
+def summary_of(struct: type[Struct]) -> str:
+    """The first line of a struct's docstring."""
+    return (struct.__doc__ or "").partition("\n")[0]
+
+
+def _of_union(topic: str, union: object, headers: type[Struct]) -> tuple[RecordKind, ...]:
+    return tuple(
+        RecordKind(name=struct.__name__, topic=topic, summary=summary_of(struct), payload=struct, headers=headers)
+        for struct in get_args(union)
+    )
+
+
+RECORD_KINDS: tuple[RecordKind, ...] = (
+    *_of_union(AGENT_TURNS, TurnRecord, headers.TurnHeaders),
+    RecordKind(
+        name="ProviderEvents",
+        topic=PROVIDER_EVENTS,
+        summary="The provider's bytes as received, whole events separated by newlines unless `framing` says otherwise.",
+        headers=headers.EventHeaders,
+    ),
+    RecordKind(
+        name="EndOfRun",
+        topic=PROVIDER_EVENTS,
+        summary="The run is over; what it left open is completed as incomplete.",
+        null=True,
+        headers=headers.EndOfRunHeaders,
+    ),
+    RecordKind(
+        name="SessionPolicy",
+        topic=PROVIDER_EVENTS,
+        summary="Written by the worker itself: what the stream side acts on of a session's policy.",
+        null=True,
+        headers=headers.PolicyHeaders,
+    ),
+    RecordKind(
+        name="SessionEnd",
+        topic=PROVIDER_EVENTS,
+        summary="Written by the worker itself: the session's log closed it, and the stream side forgets it.",
+        null=True,
+        headers=headers.ClosedHeaders,
+    ),
+    RecordKind(
+        name="SessionForgetting",
+        topic=PROVIDER_EVENTS,
+        summary="Written by the worker itself: the session is to be forgotten, and the stream side forgets it.",
+        null=True,
+        headers=headers.ForgottenHeaders,
+    ),
+    RecordKind(
+        name="SessionExpiry",
+        topic=PROVIDER_EVENTS,
+        summary="Written by the worker itself: the session was silent for too long, and the stream side forgets it.",
+        null=True,
+        headers=headers.ExpiredHeaders,
+    ),
+    RecordKind(
+        name="Request",
+        topic=PROVIDER_REQUESTS,
+        summary="A request body, byte for byte what is to be sent.",
+        headers=headers.RequestHeaders,
+    ),
+    *_of_union(SESSION_ITEMS, AnyItem, headers.ItemHeaders),
+    RecordKind(
+        name="FixRecord",
+        topic=HISTORY_FIXES,
+        summary=summary_of(FixRecord),
+        payload=FixRecord,
+        headers=headers.FixHeaders,
+    ),
+    RecordKind(
+        name="DeadLetter",
+        topic=DEAD_LETTERS,
+        summary="A record as it came, key, value and headers, with the error's headers added.",
+        headers=headers.DeadLetterHeaders,
+    ),
+)

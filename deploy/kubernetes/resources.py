@@ -15,8 +15,7 @@ from typing import Any
 
 import yaml
 
-from topics.plan import Wanted, wanted
-from topics.rights import kafka_user, roles
+from topics.cluster import Wanted, kafka_user, roles, wanted
 
 HERE = Path(__file__).parent
 RULES = ("alerts.yml", "recording.yml")

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from pipeline.errors import BrokerError, InputError
 from pipeline.kafka import Cluster, connection, explained
-from topics.plan import Difference, Found, Wanted, altered, by_topic
+from topics.cluster import Difference, Found, Wanted, altered, by_topic
 
 # Kafka's codes for a group with members and for one that is not there; the client knows neither.
 _NON_EMPTY_GROUP, _NO_SUCH_GROUP = 68, 69

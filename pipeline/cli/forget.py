@@ -30,13 +30,13 @@ from topics import (
     EVENTS_STATE,
     PROVIDER_EVENTS,
     PROVIDER_REQUESTS,
+    REPLAYS,
     TOPICS,
     TURNS_STATE,
     qualified,
 )
 from topics import headers as names
-from topics.declarations import REPLAYS
-from topics.plan import Found
+from topics.cluster import Found
 from topics.records import SessionForgotten
 
 _LOOK_AGAIN_SECONDS = 0.2

@@ -17,10 +17,8 @@ from pipeline.cli.config import broker_options, configured, setting_option, wait
 from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
 from pipeline.errors import InputError
 from pipeline.settings import Config
-from topics import compat, generate, qualified
-from topics.declarations import topics_of
-from topics.plan import Wanted, wanted
-from topics.rights import kafka_acls, kafka_user, roles
+from topics import documents, qualified, topics_of
+from topics.cluster import Wanted, kafka_acls, kafka_user, roles, wanted
 
 _LAYOUT = (
     setting_option("source_prefix"),
@@ -132,7 +130,7 @@ def acls_command(form: str, cluster: str, **options: Any) -> None:  # noqa: ANN4
 @_WRITE
 def schemas_command(directory: Path | None) -> None:
     """Print the JSON Schemas of values and headers, one a line, or write them as files."""
-    files = generate.schema_files()
+    files = documents.schema_files()
     if directory is None:
         for text in files.values():
             write_json(msgspec.Raw(msgspec.json.format(text, indent=-1)))
@@ -146,7 +144,7 @@ def asyncapi_command(directory: Path | None) -> None:
     """Print the AsyncAPI document, or write it as a file."""
     files = _asyncapi()
     if directory is None:
-        write_bytes(files[generate.ASYNCAPI_FILE])
+        write_bytes(files[documents.ASYNCAPI_FILE])
     else:
         _write(directory, files)
 
@@ -160,7 +158,7 @@ def compat_command(old: Path) -> None:
     """
     try:
         before = msgspec.json.decode(old.read_bytes(), type=dict[str, Any])
-        found = compat.breaches(before, msgspec.json.decode(_asyncapi()[generate.ASYNCAPI_FILE]))
+        found = documents.breaches(before, msgspec.json.decode(_asyncapi()[documents.ASYNCAPI_FILE]))
     except (msgspec.DecodeError, KeyError) as error:
         fail(InputError("not_asyncapi", f"{old} is not an AsyncAPI document of Reknit: {error}"))
     for breach in found:
@@ -170,7 +168,7 @@ def compat_command(old: Path) -> None:
 
 
 def _asyncapi() -> dict[str, bytes]:
-    return generate.asyncapi_file((resources.files("topics") / "examples.jsonl").read_bytes())
+    return documents.asyncapi_file((resources.files("topics") / "examples.jsonl").read_bytes())
 
 
 def _on_cluster(

@@ -24,8 +24,7 @@ from pipeline.session.arguments import policy_from
 from pipeline.settings import Config
 from pipeline.stages.defaults import Defaults, refuse_chained
 from pipeline.text.redaction import Redactor
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS
-from topics.declarations import topics_of
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, topics_of
 
 if TYPE_CHECKING:
     from pipeline.engine import Progress, Scope, StageFactory, Tuning

@@ -30,7 +30,7 @@ from pipeline.errors import InputError
 from pipeline.kafka import explained
 from pipeline.settings import Config
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
-from topics.plan import wanted
+from topics.cluster import wanted
 
 PARTITIONS = 3
 # The worker takes about ten seconds to start on a laptop, the fleet less than that.

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.engine.interface import StartupError
-from topics.declarations import DELETIONS_KEPT_MS
+from topics import DELETIONS_KEPT_MS
 
 if TYPE_CHECKING:
     from rocksdict import CompactOptions, Rdict, WriteBatch

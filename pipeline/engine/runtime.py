@@ -14,7 +14,7 @@ from pipeline.engine.interface import EngineError, NotAuthorizedError, Scope, St
 from pipeline.errors import ReknitError
 from pipeline.kafka import REFUSALS, Cluster, connection, refusal
 from pipeline.objects import Objects
-from topics.declarations import RECORDED_PREFIX
+from topics import RECORDED_PREFIX
 
 if TYPE_CHECKING:
     from pipeline.engine.interface import EngineConfig, Metrics, StageFactory, Tuning

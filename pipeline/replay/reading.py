@@ -21,8 +21,7 @@ from pipeline.replay.sides import Coverage, Side, behind, is_of_worker
 from pipeline.replay.spool import Fetch, Spool
 from pipeline.settings import Config
 from pipeline.stages.base import Record
-from topics import AGENT_TURNS, PROVIDER_EVENTS, qualified
-from topics.declarations import RECORDED_PREFIX
+from topics import AGENT_TURNS, PROVIDER_EVENTS, RECORDED_PREFIX, qualified
 
 RECORDED = RECORDED_PREFIX + AGENT_TURNS
 Progress = Callable[[int, int], None]

@@ -14,9 +14,8 @@ from pipeline.errors import InputError
 from pipeline.objects import open_objects
 from pipeline.replay.plan import Plan, digest_of
 from pipeline.settings import Config
-from topics import qualified
-from topics.declarations import REPLAY_PLAN, REPLAYS, TOPICS_BESIDE
-from topics.plan import wanted
+from topics import REPLAY_PLAN, REPLAYS, TOPICS_BESIDE, qualified
+from topics.cluster import wanted
 
 
 def prefix_of(live: str, replay: str) -> str:

@@ -22,9 +22,18 @@ from pipeline.stages.base import POSITION, read_position
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.endings import KINDS, Endings
 from pipeline.stages.turn_state import TurnStates, session_of
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE, qualified
+from topics import (
+    AGENT_TURNS,
+    DAY_MS,
+    DEAD_LETTERS,
+    MARKER_DAYS,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    SESSION_ITEMS,
+    TURNS_STATE,
+    qualified,
+)
 from topics import headers as names
-from topics.declarations import DAY_MS, MARKER_DAYS
 from topics.records import TURN_RECORDS, SessionForgotten
 
 Progress = Callable[[int, int], None]

@@ -15,7 +15,7 @@ from pipeline.session.arguments import with_mends
 from pipeline.stages.limits import Limits
 from pipeline.streams.cascade.speech import Speech
 from pipeline.text.redaction import MARKER, SOURCE_ROOTS
-from topics.declarations import DAY_MS, MARKER_DAYS
+from topics import DAY_MS, MARKER_DAYS
 from topics.records import PolicyChange, SessionOpened
 
 # Parameters by which a request goes on from what a provider keeps.

@@ -26,8 +26,16 @@ from pipeline.replay.folder import read_partition
 from pipeline.stages import stages
 from pipeline.stages.base import Output, Record
 from pipeline.stages.defaults import Defaults
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
-from topics.declarations import RECORDED_PREFIX
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    HISTORY_FIXES,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    RECORDED_PREFIX,
+    SESSION_ITEMS,
+    TOPICS,
+)
 from topics.headers import DATAREF, find_dataref
 from topics.items import AnyItem, ItemDelta
 from topics.reducer import reduce

@@ -19,7 +19,7 @@ from pipeline.config import load_config
 from pipeline.demo.children import Worker
 from pipeline.demo.clients import count_records, feed, fleet
 from pipeline.fixes import FIXES
-from topics.plan import wanted
+from topics.cluster import wanted
 
 pytestmark = pytest.mark.broker
 

@@ -25,8 +25,7 @@ from pipeline.replay.folder import plan_of, read_partition, unfinished
 from pipeline.replay.plan import Plan
 from pipeline.settings import Config
 from pipeline.viewer.compare import compare_replay
-from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TOPICS
-from topics.declarations import REPLAY_PLAN
+from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, REPLAY_PLAN, SESSION_ITEMS, TOPICS
 
 pytestmark = pytest.mark.broker
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.settings import StateSettings
-from topics.declarations import DAY_MS, DEFAULT_PARTITIONS, TOPICS
+from topics import DAY_MS, DEFAULT_PARTITIONS, TOPICS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy" / "capacity.py"

@@ -27,9 +27,16 @@ from pipeline.replay.reading import fetching
 from pipeline.replay.sides import Coverage, Side, is_of_worker
 from pipeline.replay.spool import Both, Spool
 from pipeline.stages.base import Output, Record
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    HISTORY_FIXES,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    RECORDED_PREFIX,
+    SESSION_ITEMS,
+)
 from topics import headers as names
-from topics.declarations import RECORDED_PREFIX
 
 ENDS = {AGENT_TURNS: [1000, 1000], PROVIDER_EVENTS: [1000, 1000]}
 PLAN = Plan(id="r", version="1", created=0, source_prefix="", partitions=2, starts={}, ends=ENDS)

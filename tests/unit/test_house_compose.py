@@ -224,7 +224,7 @@ def test_the_brokers_settings_can_be_used_on_this_machine(tmp_path):
 
 
 def test_the_broker_takes_what_the_topics_hold(compose):
-    from topics.declarations import LARGEST_STATE
+    from topics import LARGEST_STATE
 
     assert int(compose["services"]["kafka"]["environment"]["KAFKA_SOCKET_REQUEST_MAX_BYTES"]) > LARGEST_STATE
 

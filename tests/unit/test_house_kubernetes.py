@@ -12,7 +12,7 @@ import yaml
 
 from pipeline.cli import main
 from pipeline.config import load_config
-from topics.rights import roles
+from topics.cluster import roles
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "deploy" / "kubernetes"

@@ -17,8 +17,8 @@ import pipeline.cli.admin
 import topics
 from pipeline.cli.admin import apply, compare
 from pipeline.cli.topics import topics as command
-from topics import TOPICS, generate
-from topics.plan import Difference, Found, Wanted
+from topics import TOPICS, documents
+from topics.cluster import Difference, Found, Wanted
 
 EXAMPLES = (Path(topics.__file__).parent / "examples.jsonl").read_bytes()
 
@@ -127,11 +127,11 @@ def test_a_wrong_option_is_named():
 def test_schemas_are_printed_one_a_line():
     code, rows, _ = reknit("schemas")
     assert code == 0
-    assert rows == [json.loads(text) for text in generate.schema_files().values()]
+    assert rows == [json.loads(text) for text in documents.schema_files().values()]
 
 
 def test_files_are_written_where_asked(tmp_path):
-    for name, files in (("schemas", generate.schema_files()), ("asyncapi", generate.asyncapi_file(EXAMPLES))):
+    for name, files in (("schemas", documents.schema_files()), ("asyncapi", documents.asyncapi_file(EXAMPLES))):
         result = CliRunner().invoke(command, [name, "--write", str(tmp_path)])
         assert (result.exit_code, result.stdout) == (0, "")
         assert {path: (tmp_path / path).read_bytes() for path in files} == files
@@ -139,7 +139,7 @@ def test_files_are_written_where_asked(tmp_path):
 
 def test_the_asyncapi_document_is_printed_whole():
     result = CliRunner().invoke(command, ["asyncapi"])
-    assert result.stdout_bytes == generate.asyncapi_file(EXAMPLES)[generate.ASYNCAPI_FILE]
+    assert result.stdout_bytes == documents.asyncapi_file(EXAMPLES)[documents.ASYNCAPI_FILE]
 
 
 def test_users_of_strimzi_have_the_rights_that_kafkas_own_lines_give():

@@ -9,20 +9,20 @@ from click.testing import CliRunner
 
 import topics
 from pipeline.cli import main
-from topics import compat, generate
+from topics import documents
 
 EXAMPLES = (Path(topics.__file__).parent / "examples.jsonl").read_bytes()
 RELEASED = sorted((Path(__file__).parents[1] / "vectors" / "released").glob("asyncapi-*.json"))
-NOW = json.loads(generate.asyncapi_file(EXAMPLES)[generate.ASYNCAPI_FILE])
+NOW = json.loads(documents.asyncapi_file(EXAMPLES)[documents.ASYNCAPI_FILE])
 
 
 @pytest.mark.parametrize("released", RELEASED, ids=lambda path: path.stem)
 def test_programs_written_for_a_release_go_on_working(released):
-    assert compat.breaches(json.loads(released.read_text(encoding="utf-8")), NOW) == []
+    assert documents.breaches(json.loads(released.read_text(encoding="utf-8")), NOW) == []
 
 
 def test_a_contract_keeps_itself():
-    assert compat.breaches(NOW, NOW) == []
+    assert documents.breaches(NOW, NOW) == []
 
 
 def schema(document, name):
@@ -88,13 +88,13 @@ def other_bytes(document):
 def test_what_breaks_programs_is_found(change, breach):
     changed = copy.deepcopy(NOW)
     change(changed)
-    assert compat.breaches(NOW, changed) == [breach]
+    assert documents.breaches(NOW, changed) == [breach]
 
 
 def test_values_that_are_refused_now_are_found():
     changed = copy.deepcopy(NOW)
     narrower_values(changed)
-    (breach,) = compat.breaches(NOW, changed)
+    (breach,) = documents.breaches(NOW, changed)
     assert "policy" in breach
     assert "tail" in breach
 
@@ -112,7 +112,7 @@ def test_values_that_are_refused_now_are_found():
 def test_what_is_only_added_breaks_nothing(grow):
     changed = copy.deepcopy(NOW)
     grow(changed)
-    assert compat.breaches(NOW, changed) == []
+    assert documents.breaches(NOW, changed) == []
 
 
 def test_the_command_ends_with_4_where_something_breaks(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
 import topics
-from topics import generate
-from topics.generate import MESSAGES
+from topics import documents
+from topics.records import RECORD_KINDS
 
 ROOT = Path(topics.__file__).parent
 EXAMPLES = (ROOT / "examples.jsonl").read_bytes()
@@ -23,26 +23,26 @@ def validator():
 
 @pytest.fixture
 def document():
-    return json.loads(generate.asyncapi_file(EXAMPLES)[generate.ASYNCAPI_FILE])
+    return json.loads(documents.asyncapi_file(EXAMPLES)[documents.ASYNCAPI_FILE])
 
 
 def test_committed_files_are_what_the_records_give():
-    files = {**generate.schema_files(), **generate.asyncapi_file(EXAMPLES)}
-    committed = {f"schemas/{path.name}" for path in (ROOT / "schemas").iterdir()} | {generate.ASYNCAPI_FILE}
+    files = {**documents.schema_files(), **documents.asyncapi_file(EXAMPLES)}
+    committed = {f"schemas/{path.name}" for path in (ROOT / "schemas").iterdir()} | {documents.ASYNCAPI_FILE}
     assert committed == set(files), "run `make schemas`"
     stale = [name for name, text in files.items() if (ROOT / name).read_bytes() != text]
     assert stale == [], "run `make schemas`"
 
 
 def test_every_schema_is_a_json_schema():
-    for name, text in generate.schema_files().items():
+    for name, text in documents.schema_files().items():
         schema = json.loads(text)
         Draft202012Validator.check_schema(schema)
         assert name == f"schemas/{schema['title']}.json"
 
 
 def test_every_public_topic_has_its_schemas():
-    assert set(generate.schema_files()) == {
+    assert set(documents.schema_files()) == {
         "schemas/agent.turns.v1.json",
         "schemas/agent.turns.v1.headers.json",
         "schemas/provider.events.v1.headers.json",
@@ -89,7 +89,7 @@ def test_every_reference_of_the_document_leads_somewhere(document):
                 yield from references(inner)
 
     found = set(references(document))
-    assert len(found) > len(MESSAGES)
+    assert len(found) > len(RECORD_KINDS)
     for reference in found:
         place = document
         for name in reference.removeprefix("#/").split("/"):
@@ -99,7 +99,7 @@ def test_every_reference_of_the_document_leads_somewhere(document):
 
 def test_every_kind_of_record_is_in_exactly_one_channel(document):
     listed = [name for channel in document["channels"].values() for name in channel["messages"]]
-    assert sorted(listed) == sorted(message.name for message in MESSAGES)
+    assert sorted(listed) == sorted(message.name for message in RECORD_KINDS)
 
 
 def test_the_internal_topics_are_not_published(document):

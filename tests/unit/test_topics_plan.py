@@ -3,7 +3,7 @@
 import pytest
 
 from topics import TOPICS
-from topics.plan import Difference, Found, Wanted, altered, by_topic, differences, wanted
+from topics.cluster import Difference, Found, Wanted, altered, by_topic, differences, wanted
 
 WANTED = Wanted("t", 3, 1, {"cleanup.policy": "delete", "retention.ms": "1000"})
 

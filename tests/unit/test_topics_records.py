@@ -9,13 +9,12 @@ from jsonschema import Draft202012Validator
 
 import topics
 from pipeline.model import Policy
-from topics import generate, headers
-from topics.generate import MESSAGES
-from topics.records import TURN_RECORDS, PolicyChange, SessionOpened, StreamPolicy, TurnAppended
+from topics import documents, headers
+from topics.records import RECORD_KINDS, TURN_RECORDS, PolicyChange, SessionOpened, StreamPolicy, TurnAppended
 
 GOLDEN = Path(__file__).parents[1] / "vectors" / "records_v1.jsonl"
 ROWS = [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
-BY_NAME = {message.name: message for message in MESSAGES}
+BY_NAME = {message.name: message for message in RECORD_KINDS}
 
 
 def pairs(row):
@@ -37,7 +36,7 @@ def test_what_v1_wrote_decodes(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["message"])
 def test_what_v1_wrote_is_valid_by_the_published_schema(row):
-    files = generate.schema_files()
+    files = documents.schema_files()
     message = BY_NAME[row["message"]]
     if message.payload is not None:
         schema = json.loads(files[f"schemas/{row['topic']}.json"])
@@ -108,7 +107,7 @@ def test_what_the_stream_side_is_told_has_the_policys_own_defaults():
 def test_header_names_are_those_of_the_structs():
     constants = {value for name, value in vars(headers).items() if name.isupper() and isinstance(value, str)}
     constants.remove(headers.ERROR_PREFIX)
-    structs = [message.headers for message in MESSAGES if message.headers is not None]
+    structs = [message.headers for message in RECORD_KINDS if message.headers is not None]
     assert constants == {name for struct in structs for name in struct.__struct_encode_fields__}
 
 

@@ -17,8 +17,7 @@ from pipeline.config import load_config
 from pipeline.viewer.index import follow, search, timeline
 from pipeline.viewer.index.follow import Follower
 from pipeline.viewer.index.store import Index, IndexFileError
-from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
-from topics.declarations import DAY_MS
+from topics import AGENT_TURNS, DAY_MS, PROVIDER_EVENTS, SESSION_ITEMS
 from topics.items import AnyItem, ItemCompleted, ItemRetracted, ItemStarted, TurnStop
 from topics.reducer import reduce
 

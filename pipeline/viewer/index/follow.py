@@ -24,7 +24,7 @@ from pipeline.settings import Config
 from pipeline.viewer.index.batch import DAY, HOUR, MINUTE, TEN_MINUTES
 from pipeline.viewer.index.entries import FOLLOWED, Entry, entry_of
 from pipeline.viewer.index.store import Index, IndexFileError
-from topics.declarations import DAY_MS, name_of
+from topics import DAY_MS, name_of
 
 _log = logging.getLogger(__name__)
 

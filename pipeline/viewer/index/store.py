@@ -26,8 +26,7 @@ from pipeline.errors import ReknitError
 from pipeline.viewer.index.batch import Batch
 from pipeline.viewer.index.entries import FORGOTTEN, LETTERS, Entry, place_number
 from pipeline.viewer.index.sums import recount
-from topics import SESSION_ITEMS
-from topics.declarations import DAY_MS, MARKER_DAYS
+from topics import DAY_MS, MARKER_DAYS, SESSION_ITEMS
 
 _VERSION = 1
 ITEMS: Final = place_number(SESSION_ITEMS, 0, 0)

@@ -19,7 +19,7 @@ from pipeline.settings import Config
 from pipeline.viewer.index.batch import unpack
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.store import Reader
-from topics.declarations import name_of
+from topics import name_of
 from topics.headers import Headers, find_dataref
 
 # How long a page waits for a record of a topic.

@@ -1,126 +1,22 @@
-"""Files made from the records: a JSON Schema for each topic's values and headers, and the AsyncAPI document.
+"""The contract as documents: a JSON Schema for each topic's values and headers, and an AsyncAPI document of all.
 
-They are committed beside this module, and a test fails when they are stale (``make schemas`` writes them).
+Both are made from the records and committed beside this module, and a test fails when they are stale (``make schemas``
+writes them). What of a newer document would break programs that were written for an older one is told here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from inspect import cleandoc
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct, json
+from msgspec import json
 
-from topics import headers
-from topics.declarations import (
-    AGENT_TURNS,
-    DEAD_LETTERS,
-    DEFAULT_PARTITIONS,
-    HISTORY_FIXES,
-    PROVIDER_EVENTS,
-    PROVIDER_REQUESTS,
-    SESSION_ITEMS,
-    TOPICS,
-    Topic,
-)
-from topics.items import AnyItem
-from topics.records import FixRecord, TurnRecord
+from topics import AGENT_TURNS, DEFAULT_PARTITIONS, PROVIDER_EVENTS, TOPICS, Topic, headers
+from topics.records import RECORD_KINDS, RecordKind
 
-# Which records each topic holds: what both are made from.
-
-
-class Message(Struct, frozen=True, kw_only=True):
-    """One kind of record of a topic.
-
-    ``payload`` is the struct that its JSON value decodes to, None where the value is bytes of somebody else's
-    (``null`` says that there is no value at all); ``headers`` the struct of its headers, if it has any.
-    """
-
-    name: str
-    topic: str
-    summary: str
-    payload: Any = None
-    null: bool = False
-    headers: type[Struct] | None = None
-
-
-def summary_of(struct: type[Struct]) -> str:
-    """The first line of a struct's docstring."""
-    return (struct.__doc__ or "").partition("\n")[0]
-
-
-def _of_union(topic: str, union: object, headers: type[Struct]) -> tuple[Message, ...]:
-    return tuple(
-        Message(name=struct.__name__, topic=topic, summary=summary_of(struct), payload=struct, headers=headers)
-        for struct in get_args(union)
-    )
-
-
-MESSAGES: tuple[Message, ...] = (
-    *_of_union(AGENT_TURNS, TurnRecord, headers.TurnHeaders),
-    Message(
-        name="ProviderEvents",
-        topic=PROVIDER_EVENTS,
-        summary="The provider's bytes as received, whole events separated by newlines unless `framing` says otherwise.",
-        headers=headers.EventHeaders,
-    ),
-    Message(
-        name="EndOfRun",
-        topic=PROVIDER_EVENTS,
-        summary="The run is over; what it left open is completed as incomplete.",
-        null=True,
-        headers=headers.EndOfRunHeaders,
-    ),
-    Message(
-        name="SessionPolicy",
-        topic=PROVIDER_EVENTS,
-        summary="Written by the worker itself: what the stream side acts on of a session's policy.",
-        null=True,
-        headers=headers.PolicyHeaders,
-    ),
-    Message(
-        name="SessionEnd",
-        topic=PROVIDER_EVENTS,
-        summary="Written by the worker itself: the session's log closed it, and the stream side forgets it.",
-        null=True,
-        headers=headers.ClosedHeaders,
-    ),
-    Message(
-        name="SessionForgetting",
-        topic=PROVIDER_EVENTS,
-        summary="Written by the worker itself: the session is to be forgotten, and the stream side forgets it.",
-        null=True,
-        headers=headers.ForgottenHeaders,
-    ),
-    Message(
-        name="SessionExpiry",
-        topic=PROVIDER_EVENTS,
-        summary="Written by the worker itself: the session was silent for too long, and the stream side forgets it.",
-        null=True,
-        headers=headers.ExpiredHeaders,
-    ),
-    Message(
-        name="Request",
-        topic=PROVIDER_REQUESTS,
-        summary="A request body, byte for byte what is to be sent.",
-        headers=headers.RequestHeaders,
-    ),
-    *_of_union(SESSION_ITEMS, AnyItem, headers.ItemHeaders),
-    Message(
-        name="FixRecord",
-        topic=HISTORY_FIXES,
-        summary=summary_of(FixRecord),
-        payload=FixRecord,
-        headers=headers.FixHeaders,
-    ),
-    Message(
-        name="DeadLetter",
-        topic=DEAD_LETTERS,
-        summary="A record as it came, key, value and headers, with the error's headers added.",
-        headers=headers.DeadLetterHeaders,
-    ),
-)
-
+Json: TypeAlias = dict[str, Any]
+Direction: TypeAlias = Literal["input", "output"]
 
 # The AsyncAPI 3.1 document, with Kafka bindings. Reknit is the application: it receives from the input topics and sends
 # to the others, and to the inputs what it decides for a session itself. The internal state topics are declared for
@@ -129,7 +25,7 @@ MESSAGES: tuple[Message, ...] = (
 VERSION = "1.1.0"  # of the contract: its major is the `v1` of the topic names
 BINDING = "0.5.0"
 
-# The topic settings that the channel binding knows and how it wants them; the others are in the declarations.
+# The topic settings that the channel binding knows and how it wants them; the others are only declared.
 _BOUND_SETTINGS: dict[str, Callable[[str], object]] = {
     "cleanup.policy": lambda text: text.split(","),
     "retention.ms": int,
@@ -137,7 +33,6 @@ _BOUND_SETTINGS: dict[str, Callable[[str], object]] = {
     "max.message.bytes": int,
 }
 
-Json: TypeAlias = dict[str, Any]
 
 # What the worker writes to its own inputs, marked by `origin`.
 _WRITTEN_TO_INPUTS = {
@@ -196,17 +91,21 @@ def _document(schemas: Json, examples: Mapping[str, Json]) -> Json:
         },
         "components": {
             "schemas": schemas,
-            "messages": {message.name: _message(message, examples[message.name]) for message in MESSAGES},
+            "messages": {message.name: _message(message, examples[message.name]) for message in RECORD_KINDS},
             "securitySchemes": _SECURITY,
         },
     }
+
+
+def _kinds_on(topic: Topic) -> list[RecordKind]:
+    return [kind for kind in RECORD_KINDS if kind.topic == topic.name]
 
 
 def _channel(topic: Topic) -> Json:
     return {
         "address": topic.name,
         "description": topic.summary,
-        "messages": {m.name: {"$ref": f"#/components/messages/{m.name}"} for m in MESSAGES if m.topic == topic.name},
+        "messages": {kind.name: {"$ref": f"#/components/messages/{kind.name}"} for kind in _kinds_on(topic)},
         "bindings": {
             "kafka": {
                 "topic": topic.name,
@@ -236,7 +135,7 @@ def _operation(topic: Topic) -> Json:
         "action": "receive" if topic.direction == "in" else "send",
         "channel": {"$ref": reference},
         "summary": topic.summary,
-        "messages": [{"$ref": f"{reference}/messages/{m.name}"} for m in MESSAGES if m.topic == topic.name],
+        "messages": [{"$ref": f"{reference}/messages/{kind.name}"} for kind in _kinds_on(topic)],
     }
 
 
@@ -250,7 +149,7 @@ def _own_operation(topic: str, messages: tuple[str, ...]) -> Json:
     }
 
 
-def _message(message: Message, example: Json) -> Json:
+def _message(message: RecordKind, example: Json) -> Json:
     topic = next(topic for topic in TOPICS if topic.name == message.topic)
     found: Json = {
         "name": message.name,
@@ -267,7 +166,7 @@ def _message(message: Message, example: Json) -> Json:
     return found
 
 
-def _payload(message: Message) -> Json:
+def _payload(message: RecordKind) -> Json:
     if message.payload is not None:
         return {"$ref": f"#/components/schemas/{message.payload.__name__}"}
     if message.null:
@@ -284,8 +183,8 @@ ASYNCAPI_FILE = "asyncapi.json"
 def schema_files() -> dict[str, bytes]:
     """Every schema file by its path, relative to this package: ``schemas/<topic>.json``, ``….headers.json``."""
     found: dict[str, bytes] = {}
-    for topic in dict.fromkeys(message.topic for message in MESSAGES):
-        messages = [message for message in MESSAGES if message.topic == topic]
+    for topic in dict.fromkeys(message.topic for message in RECORD_KINDS):
+        messages = [message for message in RECORD_KINDS if message.topic == topic]
         for part, kinds in (
             ("", [message.payload for message in messages if message.payload is not None]),
             (".headers", [message.headers for message in messages if message.headers is not None]),
@@ -302,10 +201,10 @@ def asyncapi_file(examples: bytes) -> dict[str, bytes]:
         examples: a record of each kind, one a line (``examples.jsonl``): ``message``, the kind's name; ``payload``, and
             ``headers`` where it has some.
     """
-    types = [kind for message in MESSAGES for kind in _types(message)]
+    types = [kind for message in RECORD_KINDS for kind in _types(message)]
     _, components = json.schema_components(types, ref_template="#/components/schemas/{name}")
     schemas = _tidy(components)
-    for message in MESSAGES:
+    for message in RECORD_KINDS:
         if message.payload is not None and (told_by := message.payload.__struct_config__.tag_field):
             schemas[message.payload.__name__]["discriminator"] = told_by
     shown = {row.pop("message"): row for row in map(json.decode, examples.splitlines())}
@@ -317,7 +216,7 @@ def pretty(value: object) -> bytes:
     return json.format(json.encode(value), indent=2) + b"\n"
 
 
-def _types(message: Message) -> list[Any]:
+def _types(message: RecordKind) -> list[Any]:
     return [kind for kind in (message.payload, message.headers) if kind is not None]
 
 
@@ -346,3 +245,102 @@ def _tidy(schema: Any) -> Any:  # noqa: ANN401  JSON of any shape
 
 def _is_discriminator(key: str, value: object) -> bool:
     return key == "discriminator" and isinstance(value, dict) and "propertyName" in value
+
+
+# Two documents compared. Whoever writes an input must go on being understood, whoever reads an output must go on
+# finding what was promised: an input may only ask for less and an output only promise more. New kinds of records and
+# new optional fields are no breach.
+
+# Keywords that only allow less, the more of them there are.
+_CONSTRAINTS = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "pattern", "const", "format")
+
+
+def breaches(old: Json, new: Json) -> list[str]:
+    """What breaks programs of ``old`` under ``new``, a sentence each; nothing within a major version that is kept."""
+    comparison = _Comparison(old, new)
+    return [breach for name in old["channels"] for breach in comparison.channel(name)]
+
+
+class _Comparison:
+    def __init__(self, old: Json, new: Json) -> None:
+        self._old = old
+        self._new = new
+
+    def channel(self, name: str) -> Iterator[str]:
+        before, after = self._old["channels"][name], self._new["channels"].get(name)
+        if after is None or after["address"] != before["address"]:
+            yield f"{name}: the topic is gone"
+            return
+        received = f"receive.{name}" in self._old["operations"]
+        direction: Direction = "input" if received else "output"
+        for message, reference in before["messages"].items():
+            if message not in after["messages"]:
+                yield f"{name}: records {message} are gone"
+                continue
+            known = self._at(self._old, reference)
+            now = self._at(self._new, after["messages"][message])
+            if known["contentType"] != now["contentType"]:
+                yield f"{name}: {message} has another content type, {now['contentType']}"
+            for part in ("payload", "headers"):
+                # Headers that nobody knew of are passed over.
+                if part in known:
+                    yield from self._schemas(known[part], now.get(part, {}), f"{message}.{part}", direction, ())
+
+    @staticmethod
+    def _at(document: Json, holder: Json) -> Json:
+        """What stands at the end of a chain of references."""
+        while "$ref" in holder:
+            found: Any = document
+            for step in holder["$ref"].removeprefix("#/").split("/"):
+                found = found[step]
+            holder = found
+        return holder
+
+    def _schemas(
+        self, before: Json, after: Json, path: str, direction: Direction, within: tuple[str, ...]
+    ) -> Iterator[str]:
+        reference = before.get("$ref", "")
+        if reference in within:
+            return  # a schema that holds itself
+        within = (*within, reference) if reference else within
+        before, after = self._at(self._old, before), self._at(self._new, after)
+        # A reader of outputs must find no less than it knows, a writer of inputs must be asked for no more.
+        wide, narrow = (after, before) if direction == "input" else (before, after)
+        if not _kinds(narrow) <= _kinds(wide):
+            yield f"{path}: was {_named(before)}, is {_named(after)}"
+        for keyword in _CONSTRAINTS:
+            if keyword in wide and wide[keyword] != narrow.get(keyword):
+                yield f"{path}: {keyword} was {before.get(keyword)}, is {after.get(keyword)}"
+        if "enum" in before and "enum" in after and not {*narrow["enum"]} <= {*wide["enum"]}:
+            yield f"{path}: other values than before, {after['enum']}"
+        missing = {*wide.get("required", ())} - {*narrow.get("required", ())}
+        words = "is required now" if direction == "input" else "may be absent now"
+        for name in sorted(missing):
+            yield f"{path}.{name}: {words}"
+        for name, known in before.get("properties", {}).items():
+            now = after.get("properties", {}).get(name)
+            if now is None:
+                yield f"{path}.{name}: is gone"
+            else:
+                yield from self._schemas(known, now, f"{path}.{name}", direction, within)
+        if "items" in before and "items" in after:
+            yield from self._schemas(before["items"], after["items"], f"{path}[]", direction, within)
+        alternatives = after.get("anyOf", ())
+        for at, known in enumerate(before.get("anyOf", ())):
+            found = [list(self._schemas(known, each, f"{path}|{at}", direction, within)) for each in alternatives]
+            if [] not in found:
+                yield from min(found, key=len, default=[f"{path}|{at}: is gone"])
+
+
+def _kinds(schema: Json) -> set[str]:
+    """The JSON types that a schema allows; of one that says nothing of them, all that can be told."""
+    if "anyOf" in schema:
+        return set()  # compared one by one
+    kinds = schema.get("type")
+    if kinds is None:
+        return {"boolean", "object", "array", "number", "integer", "string", "null"}
+    return {kinds} if isinstance(kinds, str) else set(kinds)
+
+
+def _named(schema: Json) -> str:
+    return " or ".join(sorted(_kinds(schema)))
