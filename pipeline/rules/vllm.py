@@ -16,11 +16,10 @@ from msgspec.structs import astuple, replace
 from pipeline.rules._fold import Fold, Walk
 from pipeline.rules._json import Hole
 from pipeline.rules.base import Catalogue, Family, Rule, Severity, Violation
-from pipeline.rules.openai_chat import OpenAIChat
+from pipeline.rules.openai_chat import OpenAIChat, is_object
 from pipeline.rules.openai_chat import Turns as Chat
 from pipeline.rules.openai_chat import catalogue as openai
-from pipeline.rules.openai_chat.walk import is_object
-from pipeline.rules.openai_chat.wire import Call, FunctionCall, Message
+from pipeline.rules.openai_chat.catalogue import Call, FunctionCall, Message
 
 
 class Template(Family, frozen=True):

@@ -10,28 +10,10 @@ import msgspec
 from pipeline.rules._fold import Fold
 from pipeline.rules._json import Misfit, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.bedrock_converse import catalogue as rules
-from pipeline.rules.bedrock_converse.catalogue import CATALOGUE, family_of, member, rule
+from pipeline.rules.bedrock_converse.catalogue import CATALOGUE, Anything, Block, Message, family_of, member
 from pipeline.rules.bedrock_converse.walk import LEGAL_NAME, Turns, constraint
-from pipeline.rules.bedrock_converse.wire import Anything, Block, Message
 
 __all__ = ["CATALOGUE", "BedrockConverse"]
-
-# fmt: off
-# One paragraph a rule.
-NO_MODEL = rule(
-    "BED-26", "soft", "1 validation error detected: Value null at 'modelId' failed to satisfy constraint: Member must "
-    "not be null",
-    summary="Somebody names the model: the body, or the URL that the sender makes.",
-    repair="set the model", source="the service's own URL", by_sender=True)
-RANGE = rule("BED-34", "hard",
-    "1 validation error detected: Value '{value}' at '{at}' failed to satisfy constraint: Member must have value "
-    "{bound}",
-    summary="maxTokens is at least 1; temperature and topP lie between 0 and 1.",
-    repair="clamp it", source="the service's own model")
-EMPTY_STRING = rule("BED-35", "hard", rules.CONSTRAINT.message,
-    summary="No system text and no description of a tool is empty.",
-    repair="drop it", source="the service's own model")
-# fmt: on
 
 _PARAMETERS = frozenset(
     {
@@ -63,7 +45,7 @@ class BedrockConverse(Fold[Turns, Message]):
             prompt=bool(head.get("promptVariables")),
         )
         if not model:
-            walk.refuse(NO_MODEL, "modelId")
+            walk.refuse(rules.NO_MODEL, "modelId")
         for name in head:
             if name not in _PARAMETERS:
                 walk.refuse(rules.EXTRA, name)
@@ -121,9 +103,9 @@ def _judge_inference(config: object, walk: Turns) -> None:
         if isinstance(value, bool) or not isinstance(value, int if most is None else int | float):
             _refuse_type(walk, path, "number")
         elif value < least:
-            walk.refuse(RANGE, path, value=value, bound=f"greater than or equal to {least}")
+            walk.refuse(rules.RANGE, path, value=value, bound=f"greater than or equal to {least}")
         elif most is not None and value > most:
-            walk.refuse(RANGE, path, value=value, bound=f"less than or equal to {most}")
+            walk.refuse(rules.RANGE, path, value=value, bound=f"less than or equal to {most}")
 
 
 def _judge_system(system: object, walk: Turns) -> None:
@@ -143,7 +125,7 @@ def _judge_system(system: object, walk: Turns) -> None:
             _refuse_type(walk, f"{path}.text", "string")
         elif block.get("text") == "":
             inner = f"{path}.text"
-            walk.refuse(EMPTY_STRING, inner, at=member(inner), value="", constraint=constraint("", ""))
+            walk.refuse(rules.EMPTY_STRING, inner, at=member(inner), value="", constraint=constraint("", ""))
 
 
 def _judge_tools(config: object, walk: Turns) -> None:
@@ -155,7 +137,7 @@ def _judge_tools(config: object, walk: Turns) -> None:
     elif not isinstance(tools, list):
         _refuse_type(walk, path, "list")
     elif not tools:
-        walk.refuse(RANGE, path, value="[]", bound="of length greater than or equal to 1")
+        walk.refuse(rules.RANGE, path, value="[]", bound="of length greater than or equal to 1")
     else:
         for at, tool in enumerate(tools):
             _judge_tool(tool, f"{path}.{at}", walk)
@@ -184,7 +166,7 @@ def _judge_tool(tool: object, path: str, walk: Turns) -> None:
     if spec.get("description") == "":
         inner = f"{path}.description"
         words = constraint("", "")
-        walk.refuse(EMPTY_STRING, inner, at=member(inner), value="", constraint=words)
+        walk.refuse(rules.EMPTY_STRING, inner, at=member(inner), value="", constraint=words)
     if schema is None:
         walk.refuse(rules.MISSING, f"{path}.inputSchema", at=member(f"{path}.inputSchema"))
     elif not isinstance(schema, dict) or not isinstance(schema.get("json"), dict):

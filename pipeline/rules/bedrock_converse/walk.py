@@ -14,9 +14,9 @@ from pipeline.rules._fold import Walk
 from pipeline.rules._json import Hole
 from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.bedrock_converse import catalogue as rules
-from pipeline.rules.bedrock_converse.catalogue import Converse, member
-from pipeline.rules.bedrock_converse.wire import (
+from pipeline.rules.bedrock_converse.catalogue import (
     Block,
+    Converse,
     Document,
     InResult,
     Media,
@@ -24,6 +24,7 @@ from pipeline.rules.bedrock_converse.wire import (
     Reasoning,
     ToolResult,
     ToolUse,
+    member,
 )
 
 LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}").fullmatch

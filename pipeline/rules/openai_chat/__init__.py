@@ -1,23 +1,215 @@
-"""The rules of OpenAI's Chat Completions API: a request's parameters here, messages in ``walk``.
+"""The rules of OpenAI's Chat Completions API: the walk through the messages, and the parameters.
 
 Recorded look-alikes (Mistral, DeepSeek, Groq, Ollama) are laxer; the rules are those of api.openai.com.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
 
 import msgspec
+from msgspec import UNSET, field, structs
 
-from pipeline.rules._fold import Fold
-from pipeline.rules._openai import Misfits, kind, listing
+from pipeline.rules._fold import Fold, Walk
+from pipeline.rules._json import Hole
+from pipeline.rules._openai import Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from pipeline.rules.base import Rule, Severity
 from pipeline.rules.openai_chat import catalogue as rules
-from pipeline.rules.openai_chat.catalogue import CATALOGUE, family_of
-from pipeline.rules.openai_chat.walk import Turns, judge_name
-from pipeline.rules.openai_chat.wire import PARAMETERS, PARTS, ROLES, FunctionTool, Message
+from pipeline.rules.openai_chat.catalogue import (
+    CATALOGUE,
+    PARAMETERS,
+    PARTS,
+    ROLES,
+    UNKNOWN,
+    Audio,
+    Call,
+    ChatFamily,
+    File,
+    FunctionCall,
+    FunctionTool,
+    Image,
+    Message,
+    Text,
+    family_of,
+)
 
 __all__ = ["CATALOGUE", "OpenAIChat", "Turns"]
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Turns(Walk, kw_only=True, eq=False):
+    """Where calls and their tool messages stand.
+
+    Attributes:
+        thinking: the ``type`` of the parameter that DeepSeek and Kimi have, "" where it is absent.
+        calls: the ids that the last assistant message called, and that no other message closed since; empty where
+            there are none.
+        asked: the same ids as a set, since a turn may have very many.
+        asked_at: that message's index.
+        answered: those of ``calls`` that a tool message answered.
+        role: that of the message at hand.
+    """
+
+    family: ChatFamily = UNKNOWN
+    thinking: str = ""
+    calls: tuple[str, ...] = ()
+    asked: frozenset[str] = frozenset()
+    asked_at: int = 0
+    answered: set[str] = field(default_factory=set)
+    role: str = ""
+
+    def fork(self) -> Self:
+        return structs.replace(self, found=[], answered=set(self.answered))
+
+    def judge_item(self, message: Message) -> None:
+        content, role = message.content, message.role
+        self.role = role
+        # Tool messages must follow their calls directly, so any other message closes the turn.
+        if role == "tool":
+            self._result(message.tool_call_id)
+        elif self.calls:
+            self._close()
+        if role == "assistant":
+            if message.tool_calls is not None:
+                self._calls(message, message.tool_calls)
+        elif role in ("system", "developer"):
+            path = f"messages.{self.index}.role"
+            self.refuse(rules.SYSTEM, path, at=bracketed(path), role=role)
+        if content.__class__ is list:
+            self._parts(content)
+        elif content is None or content is UNSET:
+            self._no_content(message)
+
+    def _close(self) -> None:
+        """End the turn of the last calls: what no tool message answered is left open."""
+        if len(self.answered) != len(self.calls):
+            left = ", ".join(call for call in self.calls if call not in self.answered)
+            self.refuse(rules.UNANSWERED, f"messages.{self.asked_at}", ids=left)
+        self.calls, self.asked, self.answered = (), frozenset(), set()
+
+    def _result(self, call: str | None) -> None:
+        path = f"messages.{self.index}"
+        if call is None:
+            self.refuse(rules.MISSING, f"{path}.tool_call_id", at=f"{bracketed(path)}.tool_call_id")
+        elif not self.calls:
+            self.refuse(rules.ORPHAN, f"{path}.role")
+        elif call not in self.asked:
+            self.refuse(rules.STRANGER, f"{path}.tool_call_id", id=call)
+        elif call in self.answered:
+            self.refuse(rules.SAME_ID, f"{path}.tool_call_id", id=call, index=self.index)
+        else:
+            self.answered.add(call)
+
+    def _calls(self, message: Message, calls: Sequence[Call | Hole]) -> None:
+        path = f"messages.{self.index}"
+        if not calls:
+            self.refuse(rules.NO_CALLS, f"{path}.tool_calls", at=f"{bracketed(path)}.tool_calls")
+            return
+        ids: dict[str, None] = {}
+        for at, call in enumerate(calls):
+            if isinstance(call, Hole):  # could not be read, and was reported
+                continue
+            if call.id in ids:
+                self.refuse(rules.SAME_ID, f"{path}.tool_calls.{at}.id", id=call.id, index=self.index)
+            ids[call.id] = None
+            self._call(call, f"{path}.tool_calls.{at}")
+        self.calls, self.asked, self.asked_at = tuple(ids), frozenset(ids), self.index
+        if self.family.echo and message.reasoning_content is UNSET:
+            self._no_reasoning(path)
+
+    def _call(self, call: Call, path: str) -> None:
+        if len(call.id) > rules.ID_LENGTH:
+            refuse_length(self, rules.ID_TOO_LONG, f"{path}.id", len(call.id), rules.ID_LENGTH)
+        if call.__class__ is FunctionCall:
+            judge_name(self, call.function.name, f"{path}.function.name")
+            if not is_object(call.function.arguments):
+                where = f"{path}.function.arguments"
+                self.refuse(rules.ARGUMENTS_JSON, where, at=bracketed(where))
+
+    def _no_reasoning(self, path: str) -> None:
+        """Judge a message with calls that has lost its reasoning, at a provider that wants it back."""
+        family, thinking = self.family, self.thinking
+        if thinking == "disabled":
+            return
+        severity: Severity = "hard" if thinking == "enabled" or family.thinks else "model"
+        self.found.append(rules.CATALOGUE.rules[family.echo].broken(path, severity, index=self.index))
+
+    def _no_content(self, message: Message) -> None:
+        if message.role == "assistant" and (
+            message.tool_calls
+            or message.function_call is not UNSET
+            or message.refusal is not UNSET
+            or message.audio is not UNSET
+        ):
+            return
+        if message.role != "function":
+            self.refuse(rules.NO_CONTENT, f"messages.{self.index}.content")
+
+    def _parts(self, parts: Sequence[Any]) -> None:
+        path = f"messages.{self.index}.content"
+        if not parts and self.role != "assistant":
+            self.refuse(rules.NO_PARTS, path, at=bracketed(path))
+        for at, part in enumerate(parts):
+            if part.__class__ is not Text:
+                judge = _PARTS.get(part.__class__)
+                if judge is not None:
+                    judge(self, part, f"{path}.{at}")
+
+    def judge_end(self) -> None:
+        if self.calls:
+            self._close()
+        if not self.index:
+            self.refuse(rules.NO_MESSAGES, "messages")
+
+
+def _image(walk: Turns, part: Image, path: str) -> None:
+    if walk.role != "user":
+        message = f"messages[{walk.index}]"
+        walk.refuse(rules.IMAGE_ROLE, path, at=message, role=walk.role)
+    url = part.image_url if isinstance(part.image_url, str) else part.image_url.url
+    if unsupported_image(url):
+        walk.refuse(rules.IMAGE_TYPE, f"{path}.image_url")
+
+
+def _audio(walk: Turns, _part: Audio, path: str) -> None:
+    walk.refuse(rules.AUDIO, path, at=f"messages[{walk.index}]")
+
+
+def _file(walk: Turns, part: File, path: str) -> None:
+    data = part.file
+    if data.file_id is None and (data.file_data is None or data.filename is None):
+        where = f"{path}.file.file_id"
+        walk.refuse(rules.MISSING, where, at=bracketed(where))
+    elif data.data is not UNSET:
+        where = f"{path}.file.data"
+        walk.refuse(rules.UNKNOWN_FILE_DATA, where, at=bracketed(where))
+
+
+_PARTS: dict[type, Callable[[Turns, Any, str], None]] = {Image: _image, Audio: _audio, File: _file}
+
+
+def refuse_length(walk: Turns, rule: Rule, path: str, length: int, limit: int) -> None:
+    walk.refuse(rule, path, at=bracketed(path), limit=limit, length=length)
+
+
+def judge_name(walk: Turns, name: str, path: str) -> None:
+    if len(name) > rules.NAME_LENGTH:
+        refuse_length(walk, rules.NAME_TOO_LONG, path, len(name), rules.NAME_LENGTH)
+    # Most names are identifiers, which costs less to tell than the pattern.
+    elif not ((name.isidentifier() and name.isascii()) or legal_name(name)):
+        walk.refuse(rules.NAME, path, at=bracketed(path))
+
+
+def is_object(text: str) -> bool:
+    """Tell whether a call's arguments are the JSON text of an object."""
+    try:
+        _OBJECT.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
+
 
 _SUPPORTED = {
     "role": listing(ROLES),
