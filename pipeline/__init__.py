@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
-
-from pipeline._version import __version__
 
 if TYPE_CHECKING:
     from pipeline.rules import validate
     from pipeline.session import Session, normalize
     from pipeline.streams import recover
+
+# What requests, segments and dead letters carry: the version of the installed build, with its commit.
+try:
+    __version__ = version("reknit")
+except PackageNotFoundError:  # run from a folder that nobody installed
+    __version__ = "0+unknown"
 
 __all__ = ["Session", "__version__", "normalize", "recover", "validate"]
 

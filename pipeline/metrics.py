@@ -23,7 +23,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.fixes import FIXES, OBSERVABLE
 from pipeline.rules import RULES
 from pipeline.stages import WRITTEN

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.errors import expected_one_of
 
 # Command name -> (where it lives, the line that --help shows). The line stands here, since showing it must not import.

@@ -17,7 +17,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import UNSET, Raw, Struct
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.cli import Group
 from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
 from pipeline.cli.config import Since, broker_options, configured, wait_option

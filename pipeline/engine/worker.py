@@ -16,14 +16,14 @@ import faust
 import mode.loop
 import uvloop
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.engine import preflight, selfcheck
-from pipeline.engine.app import ReknitApp, make_app, patch_aiokafka
 from pipeline.engine.finish import Finish, Progress
 from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import NoMetrics, StartupError, Tuning
 from pipeline.engine.runtime import Runtime, log, where
 from pipeline.engine.transport import SpanConsumer
+from pipeline.engine.upstream import patch_aiokafka
 from pipeline.engine.watchdog import EXIT_FAILED, Deadman, Watchdog
 from pipeline.objects import Objects
 from topics import DEAD_LETTERS

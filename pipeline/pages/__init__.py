@@ -18,7 +18,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.text.invisible import code_point, split_invisible, visible
 
 # Code points of one text that a page shows, unless its template says otherwise.

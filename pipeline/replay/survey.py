@@ -13,7 +13,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import Struct
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.cli.broker import partitions_of, read_partitions, reader
 from pipeline.errors import InputError, InternalError
 from pipeline.replay.plan import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of, run_of

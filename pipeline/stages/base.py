@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.errors import ReknitError
 from topics import DEAD_LETTERS, LARGEST_OUTPUT
 from topics import headers as names

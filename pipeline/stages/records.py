@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.errors import InputError
 from pipeline.fixes import Fix
 from pipeline.history.readers.surrogates import Mask, find_mask

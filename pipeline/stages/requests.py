@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, structs
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.errors import ReknitError
 from pipeline.fixes import Fix, name_where_not_shared
 from pipeline.rules import RULES, Violation

@@ -13,8 +13,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 from msgspec import Struct
 
-from pipeline import pages
-from pipeline._version import __version__
+from pipeline import __version__, pages
 from pipeline.errors import InputError
 from pipeline.pages import shown
 from pipeline.settings import Config

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.cli.inspect import as_json
 from pipeline.stages.base import Record
 from pipeline.viewer.aligned import Aligned

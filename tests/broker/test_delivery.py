@@ -10,7 +10,7 @@ import toy_stage
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from pipeline._version import __version__
+from pipeline import __version__
 
 pytestmark = pytest.mark.broker
 

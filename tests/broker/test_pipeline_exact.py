@@ -16,7 +16,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline._version import __version__
+from pipeline import __version__
 from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics.items import AnyItem
 from topics.reducer import reduce

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from pipeline._version import __version__
+from pipeline import __version__
 from pipeline.engine.dead_letters import buried, output_size, size_letter, walk
 from pipeline.stages.base import Output, Record, Result, Stage, StoppedError
 from topics import DEAD_LETTERS

@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.engine import watchdog
 from pipeline.engine import writer as writers
-from pipeline.engine.app import make_app
 from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
 from pipeline.engine.partition import Phase
 from pipeline.engine.runtime import Runtime
 from pipeline.engine.transport import SpanThread
+from pipeline.engine.worker import make_app
 from pipeline.engine.writer import Batch, side_by_side
 from pipeline.kafka import KafkaSettings
 from pipeline.settings import StateSettings

@@ -10,6 +10,8 @@ from jsonschema import Draft7Validator, Draft202012Validator
 import topics
 from topics import documents
 from topics.records import RECORD_KINDS
+from topics import generate
+from topics.records import MESSAGES
 
 ROOT = Path(topics.__file__).parent
 EXAMPLES = (ROOT / "examples.jsonl").read_bytes()

@@ -18,7 +18,7 @@ from pathlib import Path
 from left_histories import turns
 from left_streams import events
 
-from pipeline._version import __version__
+from pipeline import __version__
 
 
 def main() -> None:
