@@ -1,6 +1,5 @@
 """The Faust worker: transport, transactions, state, and the process around them. The only place with I/O and await."""
 
-from pipeline.engine.finish import Progress
 from pipeline.engine.interface import (
     Delivery,
     EngineConfig,
@@ -13,6 +12,7 @@ from pipeline.engine.interface import (
     Tuning,
     UpstreamChangedError,
 )
+from pipeline.engine.services import Progress
 from pipeline.engine.worker import run_worker
 
 __all__ = [

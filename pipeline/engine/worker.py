@@ -18,13 +18,11 @@ import uvloop
 
 from pipeline import __version__
 from pipeline.engine import preflight, selfcheck
-from pipeline.engine.finish import Finish, Progress
-from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import NoMetrics, StartupError, Tuning
 from pipeline.engine.runtime import Runtime, log, where
+from pipeline.engine.services import EXIT_FAILED, Deadman, Finish, Health, Progress, Watchdog, listen
 from pipeline.engine.transport import SpanConsumer
 from pipeline.engine.upstream import patch_aiokafka
-from pipeline.engine.watchdog import EXIT_FAILED, Deadman, Watchdog
 from pipeline.objects import Objects
 from topics import DEAD_LETTERS
 

@@ -16,12 +16,12 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from prometheus_client import CollectorRegistry, Counter
 
-from pipeline.engine import watchdog
+from pipeline.engine import services
 from pipeline.engine import writer as writers
-from pipeline.engine.health import Health, listen
 from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
 from pipeline.engine.partition import Phase
 from pipeline.engine.runtime import Runtime
+from pipeline.engine.services import Health, listen
 from pipeline.engine.transport import SpanThread
 from pipeline.engine.worker import make_app
 from pipeline.engine.writer import Batch, side_by_side
@@ -52,7 +52,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(watchdog, "time", clock)
+    monkeypatch.setattr(services, "time", clock)
     monkeypatch.setattr(writers, "time", clock)
     return clock
 
@@ -66,8 +66,8 @@ class Ends:
 
     def __init__(self, clock, monkeypatch, end):
         self.clock, self.end, self.looks = clock, end, 0
-        monkeypatch.setattr(watchdog, "AIOKafkaConsumer", lambda **_: self)
-        monkeypatch.setattr(watchdog, "_LOOK_SECONDS", 0.001)
+        monkeypatch.setattr(services, "AIOKafkaConsumer", lambda **_: self)
+        monkeypatch.setattr(services, "_LOOK_SECONDS", 0.001)
 
     async def start(self):
         pass
@@ -89,8 +89,8 @@ async def watched(ends, actor_at, until):
     runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning(stall_seconds=60.0))
     stops = []
     place = TopicPartition("in.v1", 0)
-    dog = watchdog.Watchdog(
-        runtime, watchdog.Deadman(60.0), lambda: {place: actor_at(ends.looks)}, lambda: stops.append(runtime.failure)
+    dog = services.Watchdog(
+        runtime, services.Deadman(60.0), lambda: {place: actor_at(ends.looks)}, lambda: stops.append(runtime.failure)
     )
     await dog.start()
     try:
@@ -134,7 +134,7 @@ async def test_what_is_no_stall(clock, monkeypatch, actor_at, end):
     ],
 )
 def test_the_deadman_ends_the_process(lines, said):
-    script = f"import time\nfrom pipeline.engine.watchdog import Deadman\n{lines}\ntime.sleep(20)"
+    script = f"import time\nfrom pipeline.engine.services import Deadman\n{lines}\ntime.sleep(20)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=15, check=False)
     assert done.returncode == 75
     assert said in done.stderr
@@ -142,7 +142,7 @@ def test_the_deadman_ends_the_process(lines, said):
 
 def test_the_deadman_lets_go_when_it_is_disarmed():
     script = (
-        "import time\nfrom pipeline.engine.watchdog import Deadman\n"
+        "import time\nfrom pipeline.engine.services import Deadman\n"
         "d = Deadman(0.3)\nd.start()\nd.disarm()\ntime.sleep(1)\nraise SystemExit(3)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=15, check=False).returncode == 3
@@ -171,7 +171,7 @@ async def test_health_pages(monkeypatch):
         with pytest.raises(StartupError) as refused:
             listen("127.0.0.1", health.port)
         assert f"cannot listen on 127.0.0.1 port {health.port}: Address already in use" in refused.value.message
-        monkeypatch.setattr("pipeline.engine.health.DEFAULT_METRICS_PORT", health.port)
+        monkeypatch.setattr("pipeline.engine.services.DEFAULT_METRICS_PORT", health.port)
         with listen("127.0.0.1", health.port) as other:
             assert other.getsockname()[1] not in {0, health.port}, "nobody asked for the default port"
     finally:

@@ -11,7 +11,7 @@ import topics
 from topics import documents
 from topics.records import RECORD_KINDS
 from topics import generate
-from topics.records import MESSAGES
+from topics.generate import MESSAGES
 
 ROOT = Path(topics.__file__).parent
 EXAMPLES = (ROOT / "examples.jsonl").read_bytes()
