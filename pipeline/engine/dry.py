@@ -23,9 +23,9 @@ from pipeline.engine.interface import NoMetrics, Tuning
 from pipeline.engine.partition import Partition, Phase
 from pipeline.engine.restore import Restored
 from pipeline.engine.runtime import Runtime
-from pipeline.engine.upstream import patch_aiokafka
 from pipeline.engine.services import Progress
-from pipeline.engine.worker import LoopPolicy, tune_collector
+from pipeline.engine.upstream import LoopPolicy, patch_aiokafka
+from pipeline.engine.worker import tune_collector
 from pipeline.errors import ReknitError
 from pipeline.kafka import explained
 from pipeline.objects import Objects

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from aiokafka.client import AIOKafkaClient, CoordinationType
@@ -17,22 +16,10 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
     for_code,
 )
-from aiokafka.protocol.abstract import AbstractType
-from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.transaction import InitProducerIdRequest
-from aiokafka.protocol.types import (
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Schema,
-    TaggedFields,
-)
 
 from pipeline.engine.interface import NotAuthorizedError, StartupError
+from pipeline.engine.upstream import GroupRequest, TopicsRequest
 from pipeline.errors import BrokerDownError
 from pipeline.kafka import explained
 
@@ -45,108 +32,6 @@ _LOOK_AGAIN_SECONDS = 1.0
 
 # Operations as bits of what a broker says that a client may do (Kafka's AclOperation).
 _OPERATIONS = {"Read": 1 << 3, "Write": 1 << 4}
-
-
-class _Uuid(AbstractType[bytes]):  # type: ignore[misc] # aiokafka has no types here
-    """Sixteen bytes."""
-
-    @classmethod
-    def encode(cls, value: bytes) -> bytes:
-        return value
-
-    @classmethod
-    def decode(cls, data: BytesIO) -> bytes:
-        return data.read(16)
-
-
-_NOT_GIVEN = bytes(16)
-_TAGS = ("tags", TaggedFields)
-
-
-class _MetadataResponse(Response):  # type: ignore[misc] # as above
-    """Version 10, the first that says which topic has a name now; what the client may do with it is older (KIP-430)."""
-
-    API_KEY = 3
-    API_VERSION = 10
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(
-                ("node_id", Int32), ("host", CompactString()), ("port", Int32), ("rack", CompactString()), _TAGS
-            ),
-        ),
-        ("cluster_id", CompactString()),
-        ("controller_id", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error_code", Int16),
-                ("topic", CompactString()),
-                ("topic_id", _Uuid),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error_code", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", CompactArray(Int32)),
-                        ("isr", CompactArray(Int32)),
-                        ("offline_replicas", CompactArray(Int32)),
-                        _TAGS,
-                    ),
-                ),
-                ("operations", Int32),
-                _TAGS,
-            ),
-        ),
-        ("cluster_operations", Int32),
-        _TAGS,
-    )
-
-
-class _MetadataRequest(RequestStruct):  # type: ignore[misc] # as above
-    API_KEY = 3
-    API_VERSION = 10
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _MetadataResponse
-    SCHEMA = Schema(
-        ("topics", CompactArray(("topic_id", _Uuid), ("name", CompactString()), _TAGS)),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-        _TAGS,
-    )
-
-
-class _TopicsRequest(Request[MetadataRequest_v5 | _MetadataRequest]):  # type: ignore[misc] # as above
-    """Topics with what the client may do with them; from brokers that do not say that, the topics only."""
-
-    API_KEY = 3
-
-    def __init__(self, topics: list[str]) -> None:
-        self._topics = topics
-
-    def build(self, version: type[RequestStruct]) -> RequestStruct:
-        if version.API_VERSION < _MetadataRequest.API_VERSION:
-            return version(self._topics, *(False,))
-        return version([(_NOT_GIVEN, name, {}) for name in self._topics], *(False, False, True), {})
-
-
-class _GroupRequestStruct(DescribeGroupsRequest_v3):  # type: ignore[misc] # as above
-    RESPONSE_TYPE = DescribeGroupsResponse_v3  # the client's own reads the answer as one of version 2
-
-
-class _GroupRequest(Request[_GroupRequestStruct]):  # type: ignore[misc] # as above
-    API_KEY = 15
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-
-    def build(self, version: type[RequestStruct]) -> RequestStruct:
-        return version([self._group], *(True,))
 
 
 async def check(runtime: Runtime, read: Collection[str], written: Collection[str]) -> None:
@@ -238,7 +123,7 @@ def topic_ids(topics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 async def _topics(client: AIOKafkaClient, names: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
     """Return what the broker says of each topic. Asking must not create those that do not exist."""
     while True:
-        response = await client.send(client.get_random_node(), _TopicsRequest(sorted(names)))
+        response = await client.send(client.get_random_node(), TopicsRequest(sorted(names)))
         answer = response.to_object()
         described = {entry["topic"]: entry | {"cluster_id": answer["cluster_id"]} for entry in answer["topics"]}
         errors = [for_code(entry["error_code"]) for entry in described.values()]
@@ -270,7 +155,7 @@ async def _missing_beside(client: AIOKafkaClient, runtime: Runtime) -> list[str]
     missing = []
     try:
         node = await _coordinator(client, CoordinationType.GROUP, runtime.group)
-        answer = (await client.send(node, _GroupRequest(runtime.group))).to_object()["groups"][0]
+        answer = (await client.send(node, GroupRequest(runtime.group))).to_object()["groups"][0]
         if answer["error_code"] == GroupAuthorizationFailedError.errno or _lacks(answer, "Read"):
             missing.append(f"Read on group {runtime.group}")
     except GroupAuthorizationFailedError:

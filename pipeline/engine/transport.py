@@ -12,7 +12,7 @@ thread, the worker's life. Replaced are, each through a method that Faust lets s
 - ``Consumer.verify_all_partitions_active``: it reports partitions whose streams see no events, and ours never do.
 
 Faust's commit loop commits nothing, as no stream acknowledges anything. The group's offsets are committed here, for who
-asks how far it is (``OffsetCommits``). `selfcheck` holds what all these looked like in the pinned releases.
+asks how far it is (``OffsetCommits``). `upstream` holds what all these looked like in the pinned releases.
 """
 
 # ruff: noqa: SLF001 - this module is where the engine meets the private parts of Faust and aiokafka

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import faust
 import mode.loop
-import uvloop
+from faust.types import StreamT, TransportT
 
 from pipeline import __version__
-from pipeline.engine import preflight, selfcheck
+from pipeline.engine import preflight
 from pipeline.engine.interface import NoMetrics, StartupError, Tuning
 from pipeline.engine.runtime import Runtime, log, where
 from pipeline.engine.services import EXIT_FAILED, Deadman, Finish, Health, Progress, Watchdog, listen
-from pipeline.engine.transport import SpanConsumer
-from pipeline.engine.upstream import patch_aiokafka
+from pipeline.engine.transport import SpanConsumer, SpanTransport
+from pipeline.engine.upstream import LoopPolicy, patch_aiokafka, verify_upstream
 from pipeline.objects import Objects
 from topics import DEAD_LETTERS
 
@@ -44,26 +44,11 @@ def tune_collector() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-_TLS_GOODBYE_SECONDS = 0.2
+# Faust and its client build debug records for each message even where nobody sees them; our services log as theirs.
+_QUIET = ("faust", "aiokafka", "mode", __name__.rpartition(".")[0])
 
 # A worker that was fenced or got stuck may have a client that answers nobody any more: its partitions wait for its end.
 FAILED_STOP_SECONDS = 3.0
-
-
-class Loop(uvloop.Loop):
-    """uvloop, which waits half a minute for the other side's goodbye where a TLS connection closes; Kafka says none."""
-
-    async def create_connection(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as uvloop's own
-        if options.get("ssl"):
-            options.setdefault("ssl_shutdown_timeout", _TLS_GOODBYE_SECONDS)
-        return await super().create_connection(*args, **options)
-
-
-class LoopPolicy(uvloop.EventLoopPolicy):  # type: ignore[misc] # it has no types
-    """Makes these loops, for the threads of the clients too."""
-
-    def _loop_factory(self) -> Loop:
-        return Loop()
 
 
 def run_worker(
@@ -100,7 +85,7 @@ def run_worker(
         StartupError: the broker, its topics or the configuration do not allow a start.
         UpstreamChangedError: the installed Faust, aiokafka or mode are not the pinned ones.
     """
-    selfcheck.verify()
+    verify_upstream()
     patch_aiokafka()
     mode.loop.use("uvloop")
     asyncio.set_event_loop_policy(LoopPolicy())
@@ -159,6 +144,61 @@ def _end_process(status: int) -> NoReturn:
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)
+
+
+class ReknitApp(faust.App):
+    """A Faust app whose transport works in batches."""
+
+    runtime: Runtime
+
+    def _new_transport(self) -> TransportT:
+        return SpanTransport(self.conf.broker_consumer, self)
+
+
+def make_app(runtime: Runtime) -> ReknitApp:
+    """Return the app for a worker. Its id carries the prefix, so pipelines on one broker do not meet."""
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("faust.transport.drivers.aiokafka").addFilter(_no_topic_creation)
+    tuning = runtime.tuning
+    app = ReknitApp(
+        runtime.group,
+        broker=[f"kafka://{server.strip()}" for server in runtime.bootstrap.split(",")],
+        store="memory://",
+        datadir=str(runtime.state_dir / "faust"),
+        topic_partitions=runtime.partitions,
+        topic_allow_declare=False,  # `reknit topics apply` makes topics
+        topic_disable_leader=True,
+        table_standby_replicas=0,
+        stream_wait_empty=False,  # streams see nothing
+        stream_recovery_delay=0,
+        broker_session_timeout=tuning.session_seconds,
+        broker_heartbeat_interval=tuning.heartbeat_seconds,
+        broker_rebalance_timeout=tuning.rebalance_seconds,
+        broker_request_timeout=max(40.0, tuning.rebalance_seconds + 10.0),
+        consumer_auto_offset_reset="earliest",
+        web_enabled=False,  # `Health` serves what is worth serving
+        worker_redirect_stdouts=False,
+    )
+    app.runtime = runtime
+    for topic in runtime.stages:
+        _subscribe(app, runtime.source_prefix + topic)
+    return app
+
+
+def _subscribe(app: ReknitApp, topic: str) -> None:
+    source = app.topic(topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
+
+    async def never_called(stream: StreamT[Any]) -> None:
+        async for _ in stream:
+            raise AssertionError(f"a record of {topic} took Faust's own path")
+
+    app.agent(source, name=f"subscribe-{topic}")(never_called)
+
+
+def _no_topic_creation(record: logging.LogRecord) -> bool:
+    """Drop Faust's warning that it may not create topics: it is meant to not create them."""
+    return not record.getMessage().startswith("Topic creation disabled")
 
 
 class EngineWorker(faust.Worker):

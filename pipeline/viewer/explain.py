@@ -10,7 +10,8 @@ from aiohttp import web
 from markupsafe import Markup, escape
 
 from pipeline.errors import InputError
-from pipeline.explain import Told, explain, summaries, told
+from pipeline.explain import explain, summaries
+from pipeline.explain.telling import Told, told
 from pipeline.fixes import FIXES, severity_of
 from pipeline.rules import RULES
 from pipeline.text.invisible import visible

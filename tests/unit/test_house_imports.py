@@ -237,8 +237,8 @@ def test_circles_are_seen():
         ("def f():\n    import os.path", ["os.path: a way to the world"]),
         ("from pipeline import engine", ["pipeline: not for this package", "pipeline.engine: not for this package"]),
         (
-            "from ..engine import app",
-            ["pipeline.engine: not for this package", "pipeline.engine.app: not for this package"],
+            "from ..engine import worker",
+            ["pipeline.engine: not for this package", "pipeline.engine.worker: not for this package"],
         ),
         ("import prometheus_client", ["prometheus_client: msgspec is all that the core needs"]),
         ("async def f(): ...", ["line 1: the core does not wait"]),

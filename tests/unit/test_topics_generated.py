@@ -10,8 +10,6 @@ from jsonschema import Draft7Validator, Draft202012Validator
 import topics
 from topics import documents
 from topics.records import RECORD_KINDS
-from topics import generate
-from topics.generate import MESSAGES
 
 ROOT = Path(topics.__file__).parent
 EXAMPLES = (ROOT / "examples.jsonl").read_bytes()

@@ -5,7 +5,8 @@ import re
 import pytest
 from asking import asking, words
 
-from pipeline.explain import explain, summaries, told
+from pipeline.explain import explain, summaries
+from pipeline.explain.telling import told
 from pipeline.viewer.explain import linked
 
 CODES = [code for codes in summaries().values() for code in codes]

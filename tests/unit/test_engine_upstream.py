@@ -2,23 +2,23 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.engine import selfcheck
+from pipeline.engine import upstream
 from pipeline.engine.interface import UpstreamChangedError
 
 
 def test_what_is_installed_is_what_the_engine_was_written_against():
-    selfcheck.verify()
+    upstream.verify_upstream()
 
 
 def test_every_part_exists_and_the_table_is_not_empty():
-    assert len(selfcheck.PARTS) > 60
-    assert [part for part in selfcheck.PARTS if selfcheck.digest_of(part) is None] == []
+    assert len(upstream.PARTS) > 60
+    assert [part for part in upstream.PARTS if upstream.digest_of(part) is None] == []
 
 
 def test_every_method_that_the_transport_overrides_is_in_the_table():
     from pipeline.engine.transport import SpanConsumer, SpanThread
 
-    named = {part.split(":")[1].split(".")[-1] for part in selfcheck.PARTS}
+    named = {part.split(":")[1].split(".")[-1] for part in upstream.PARTS}
     for kind in (SpanConsumer, SpanThread):
         inherited = {name for base in kind.__mro__[1:] for name in vars(base)}
         overridden = {name for name, value in vars(kind).items() if callable(value) and name in inherited}
@@ -36,15 +36,15 @@ def test_every_method_that_the_transport_overrides_is_in_the_table():
     ],
 )
 def test_a_difference_is_an_error_that_names_it(monkeypatch, table, entry, said):
-    monkeypatch.setattr(selfcheck, table, {**getattr(selfcheck, table), **entry})
+    monkeypatch.setattr(upstream, table, {**getattr(upstream, table), **entry})
     with pytest.raises(UpstreamChangedError) as error:
-        selfcheck.verify()
+        upstream.verify_upstream()
     assert error.value.code == "upstream_changed"
     assert error.value.message.startswith(said)
     assert "pip install faust-streaming==" in error.value.message
 
 
 def test_the_table_can_be_printed(capsys):
-    assert selfcheck.main() == 0
+    assert upstream.main() == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == [f'    "{part}": "{digest}",' for part, digest in selfcheck.PARTS.items()]
+    assert printed == [f'    "{part}": "{digest}",' for part, digest in upstream.PARTS.items()]

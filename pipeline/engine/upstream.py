@@ -1,8 +1,8 @@
-"""Refuse to run on a Faust, aiokafka or mode other than the ones whose internals the engine replaces or uses.
+"""Where the engine goes into Faust, aiokafka and uvloop: what it adds to them, and a refusal to run on other releases.
 
 Versions are pinned, but an environment can hold anything. So the source text of every overridden or used private part
 is compared with the digest it had when it was read and tested. When a digest differs, read the new source, go through
-the tests in ``tests/broker``, and only then write the new table: ``python -m pipeline.engine.selfcheck`` prints it.
+the tests in ``tests/broker``, and only then write the new table: ``python -m pipeline.engine.upstream`` prints it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,180 @@ import importlib
 import importlib.metadata
 import inspect
 import sys
-from typing import Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+from aiokafka.consumer import fetcher
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.metadata import MetadataRequest_v5
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
 
 from pipeline.engine.interface import UpstreamChangedError
+from pipeline.stages.base import Record
+
+if TYPE_CHECKING:
+    from aiokafka import TopicPartition
+    from aiokafka.record._crecords import DefaultRecord
+
+
+class StageRecords(fetcher.PartitionRecords):  # type: ignore[misc] # aiokafka has no types here
+    """The records of one fetched partition.
+
+    aiokafka makes an object with eleven fields of each. A stage sees six of them; making it, and a second one from it,
+    was measured to be a tenth of a worker's time. So the one method that makes it is replaced, for the whole process: a
+    worker's other consumers read changelogs, and of those only key and value.
+    """
+
+    def _consumer_record(self, tp: TopicPartition, record: DefaultRecord) -> Record:
+        return Record(
+            partition=tp.partition,
+            offset=record.offset,
+            key=record.key,
+            value=record.value,
+            headers=tuple(record.headers),
+            timestamp=record.timestamp,
+        )
+
+
+def patch_aiokafka() -> None:
+    """Let every consumer of this process make ``Record`` objects."""
+    fetcher.PartitionRecords = StageRecords
+
+
+_TLS_GOODBYE_SECONDS = 0.2
+
+
+class Loop(uvloop.Loop):
+    """uvloop, which waits half a minute for the other side's goodbye where a TLS connection closes; Kafka says none."""
+
+    async def create_connection(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as uvloop's own
+        if options.get("ssl"):
+            options.setdefault("ssl_shutdown_timeout", _TLS_GOODBYE_SECONDS)
+        return await super().create_connection(*args, **options)
+
+
+class LoopPolicy(uvloop.EventLoopPolicy):  # type: ignore[misc] # it has no types
+    """Makes these loops, for the threads of the clients too."""
+
+    def _loop_factory(self) -> Loop:
+        return Loop()
+
+
+# Requests that aiokafka does not have.
+
+
+class _Uuid(AbstractType[bytes]):  # type: ignore[misc] # aiokafka has no types here
+    """Sixteen bytes."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        return data.read(16)
+
+
+_NOT_GIVEN = bytes(16)
+_TAGS = ("tags", TaggedFields)
+
+
+class _MetadataResponse(Response):  # type: ignore[misc] # as above
+    """Version 10, the first that says which topic has a name now; what the client may do with it is older (KIP-430)."""
+
+    API_KEY = 3
+    API_VERSION = 10
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32), ("host", CompactString()), ("port", Int32), ("rack", CompactString()), _TAGS
+            ),
+        ),
+        ("cluster_id", CompactString()),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("topic", CompactString()),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        _TAGS,
+                    ),
+                ),
+                ("operations", Int32),
+                _TAGS,
+            ),
+        ),
+        ("cluster_operations", Int32),
+        _TAGS,
+    )
+
+
+class _MetadataRequest(RequestStruct):  # type: ignore[misc] # as above
+    API_KEY = 3
+    API_VERSION = 10
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = _MetadataResponse
+    SCHEMA = Schema(
+        ("topics", CompactArray(("topic_id", _Uuid), ("name", CompactString()), _TAGS)),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        _TAGS,
+    )
+
+
+class TopicsRequest(Request[MetadataRequest_v5 | _MetadataRequest]):  # type: ignore[misc] # as above
+    """Topics with what the client may do with them; from brokers that do not say that, the topics only."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: list[str]) -> None:
+        self._topics = topics
+
+    def build(self, version: type[RequestStruct]) -> RequestStruct:
+        if version.API_VERSION < _MetadataRequest.API_VERSION:
+            return version(self._topics, *(False,))
+        return version([(_NOT_GIVEN, name, {}) for name in self._topics], *(False, False, True), {})
+
+
+class _GroupRequestStruct(DescribeGroupsRequest_v3):  # type: ignore[misc] # as above
+    RESPONSE_TYPE = DescribeGroupsResponse_v3  # the client's own reads the answer as one of version 2
+
+
+class GroupRequest(Request[_GroupRequestStruct]):  # type: ignore[misc] # as above
+    API_KEY = 15
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, version: type[RequestStruct]) -> RequestStruct:
+        return version([self._group], *(True,))
+
 
 VERSIONS = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0", "mode-streaming": "0.7.1"}
 
@@ -100,7 +271,7 @@ PARTS = {
 }
 
 
-def verify() -> None:
+def verify_upstream() -> None:
     """Compare versions and sources with what this engine was tested against.
 
     Raises:
