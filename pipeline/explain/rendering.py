@@ -12,8 +12,8 @@ from pipeline.explain.pages import REFUSALS, SHARES, FixPage, RulePage, explain,
 from pipeline.explain.telling import Said, told
 from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
+from pipeline.streams.recovery import MEANINGS, TABLE
 from pipeline.streams.recovery.inputs import Input
-from pipeline.streams.recovery.machine import MEANINGS, TABLE
 from pipeline.streams.recovery.memory import MessageState
 from pipeline.text.acts import ACTS, Act
 
@@ -85,7 +85,7 @@ _REFUSALS_INTRO = (
 )
 _STREAMS_INTRO = (
     "A source streams attempts at messages, and an attempt may be cut and replaced without a word. What an attempt is "
-    "worth when the next thing comes is one table for all sources (`pipeline/streams/recovery/machine.py`), from which "
+    "worth when the next thing comes is one table for all sources (`pipeline/streams/recovery/`), from which "
     "this page is made. What streamed stays unconfirmed until a complete message holds it; of an API, which repeats "
     "nothing, a block's stop and the message's stop reason confirm it. A program that tells nothing but whole blocks "
     "(`codex-cli`) confirms each by telling it, and keeps what an attempt said that was cut: nothing is withdrawn, and "

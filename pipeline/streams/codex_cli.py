@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams import fields as read
 from pipeline.streams.anthropic.wire import text_block
-from pipeline.streams.decoder import PayloadDecoder
+from pipeline.streams.decoder import PayloadDecoder, mark_of
 from pipeline.streams.events import (
     Aside,
     Event,
@@ -37,7 +37,6 @@ from pipeline.streams.events import (
 )
 from pipeline.streams.fields import Fields
 from pipeline.streams.framing.mending import check_strings
-from pipeline.streams.redelivery import mark_of
 from topics.items import SessionInit, TurnResult, Usage
 
 # Items that are calls: the call, and its result, in words that all sources share.

@@ -13,8 +13,8 @@ second time tolerantly (lone surrogates, bytes that are not UTF-8), takes an ``e
 neighbouring deltas of one block, so ``payload`` need not. What is remembered from event to event is one small msgspec
 struct, ``self.state``; its class is given to ``__init__``. The base saves, restores and, at the end of a run, renews
 it. ``[DONE]`` arrives at ``done``. A source whose bytes are not SSE or lines replaces ``split`` (bytes of whole events
-to payloads; ``sse.values`` is for arrays) and ``framing`` (where events end). What else holds for the source stands in
-its line in ``sources``, from which the class is known.
+to payloads; ``payloads.of_values`` is for arrays) and ``framing`` (where events end). What else holds for the source
+stands in its line in ``sources``, from which the class is known.
 
     class Chat(PayloadDecoder[ChatDecoderState]):
         def __init__(self) -> None:
@@ -53,13 +53,15 @@ An error in the stream is ``Failed(message, code)`` (see ``failure``): the attem
 is ``Aside``. Keep-alives are ``[]``. A decoder that has to change what was said (``cascade``, which also holds back
 what may become a call) tells each change by ``Rewritten``, behind the delta where it stands. A decoder drops
 redelivered events only where the source names or numbers its events (``sequence_number``); what has no id is never told
-apart by its content.
+apart by its content; ``SeenLines`` remembers which those were.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
+from zlib import crc32
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -67,8 +69,7 @@ from msgspec import UNSET, Struct
 from pipeline.streams import fields as read
 from pipeline.streams.events import BlockDelta, Event, Failed, unrecognized
 from pipeline.streams.fields import Fields
-from pipeline.streams.framing import sse
-from pipeline.streams.framing.ends import Framing, lines
+from pipeline.streams.framing import DONE, Framing, lines, payloads
 from pipeline.streams.framing.mending import MASK, Halves, make_sound, read_fields
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -85,7 +86,7 @@ class Decoder(Protocol):
 
     @property
     def framing(self) -> Framing:
-        """Where whole events end in the next piece of bytes; see ``pipeline.streams.framing.ends``."""
+        """Where whole events end in the next piece of bytes; see ``pipeline.streams.framing``."""
         ...
 
     def feed(self, data: bytes) -> list[Event]:
@@ -136,14 +137,14 @@ class PayloadDecoder(Generic[S]):
 
     def split(self, data: bytes) -> list[bytes]:
         """The payloads in bytes of whole events; a source with another format than SSE and lines replaces this."""
-        return sse.payloads(data)
+        return payloads.of_events(data)
 
     def split_each(self, records: Sequence[bytes]) -> list[bytes]:
         """The payloads of several such bytes, each of them split on its own; plain SSE can be split all at once.
 
         A source that reads an event's name, which plain SSE passes over, replaces this.
         """
-        plain = sse.payloads_of_each(records)
+        plain = payloads.of_records(records)
         return [payload for record in records for payload in self.split(record)] if plain is None else plain
 
     def payload(self, payload: bytes) -> list[Event]:
@@ -179,7 +180,7 @@ class PayloadDecoder(Generic[S]):
         try:
             events = self.payload(payload)
         except UNREADABLE:
-            events = self.done() if payload == sse.DONE else self._unreadable(payload)
+            events = self.done() if payload == DONE else self._unreadable(payload)
         return self._without_masks(events) if self.halves.waiting or self.halves.masked else events
 
     def _without_masks(self, events: list[Event]) -> list[Event]:
@@ -267,3 +268,88 @@ def _as_one(run: list[BlockDelta]) -> BlockDelta:
         return first
     content = "".join([delta.content for delta in run])
     return BlockDelta(first.index, first.kind, content, first.message_id, UNSET, sum([delta.count for delta in run]))
+
+
+# Redelivery: which lines were seen before. A line is a redelivery when its uuid and its content were both seen within
+# the last two messages of its run. A uuid alone proves nothing: two different lines of one fallback were seen to share
+# one (Claude CLI 2.0.37). What has no uuid is never told apart by its content, for a model may well say the same thing
+# twice.
+
+# An agent program that idles writes lines without end; beyond this many in one message the oldest are forgotten.
+MOST_LINES = 65_536
+
+
+class SavedLines(Struct, array_like=True):
+    """The window as state: message ids, and eight bytes a line."""
+
+    messages: list[str]
+    seen: bytes
+    before: bytes
+
+
+class Marks:
+    """The lines of one message: a set to look them up, and the same in the order they came, ready to be saved."""
+
+    __slots__ = ("known", "packed")
+
+    def __init__(self, packed: bytes = b"") -> None:
+        # Saved with every batch, so it only grows at its end and is never put together anew.
+        self.packed = array("Q", packed)
+        self.known = set(self.packed)
+
+    def add_mark(self, mark: int) -> None:
+        self.known.add(mark)
+        self.packed.append(mark)
+
+
+class SeenLines:
+    """The lines of the last two messages, each as 64 bits: checksums of its uuid and of its bytes."""
+
+    __slots__ = ("_before", "_messages", "_seen")
+
+    def __init__(self) -> None:
+        self._messages: list[str] = []
+        self._seen = Marks()
+        self._before = Marks()
+
+    def window(self) -> tuple[Marks, Marks]:
+        """The marks of the current message and of the one before, for a loop that looks them up itself.
+
+        They are the window's own until the next ``enter``. What is new is to be added to the first.
+        """
+        if len(self._seen.known) >= MOST_LINES:
+            self._before, self._seen = self._seen, Marks()
+        return self._seen, self._before
+
+    def is_known(self, uuid: str, line: bytes) -> bool:
+        """Whether the line came before; if not, it is known from now on."""
+        seen, before = self.window()
+        found = mark_of(uuid, line)
+        if found in seen.known or found in before.known:
+            return True
+        seen.add_mark(found)
+        return False
+
+    def enter(self, message_id: str | None, uuid: str | None, line: bytes) -> None:
+        """A line that says its message has come: if the message is a new one, the window moves on, to this line."""
+        message_id = message_id or ""
+        if message_id in self._messages:
+            return
+        self._messages = [*self._messages[-1:], message_id]
+        self._before, self._seen = self._seen, Marks()
+        if uuid:
+            self._seen.add_mark(mark_of(uuid, line))
+
+    def save(self) -> SavedLines:
+        return SavedLines(self._messages, self._seen.packed.tobytes(), self._before.packed.tobytes())
+
+    @classmethod
+    def load(cls, saved: SavedLines) -> SeenLines:
+        lines = cls()
+        lines._messages = saved.messages
+        lines._seen, lines._before = Marks(saved.seen), Marks(saved.before)
+        return lines
+
+
+def mark_of(uuid: str, line: bytes) -> int:
+    return crc32(uuid.encode()) << 32 | crc32(line)

@@ -26,7 +26,7 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.recovery.machine import Machine
+from pipeline.streams.recovery import Machine
 from pipeline.streams.recovery.memory import Ids, Memory
 from topics.items import ItemDelta, ItemRetracted, ItemStarted, Usage
 from topics.reducer import reduce

@@ -13,7 +13,7 @@ from pipeline.explain import place_of
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
-from pipeline.streams.recovery.machine import TABLE
+from pipeline.streams.recovery import TABLE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -23,7 +23,7 @@ from pipeline.streams.events import (
     WholeBlock,
     WholeMessage,
 )
-from pipeline.streams.recovery.machine import Machine
+from pipeline.streams.recovery import Machine
 from pipeline.streams.recovery.memory import Ids, Memory, MessageState
 from topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce

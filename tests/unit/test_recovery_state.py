@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from pipeline.errors import InputError, UnknownTargetError
-from pipeline.streams import Recovery, recover
-from pipeline.streams.framing import ends
+from pipeline.streams import Recovery, framing, recover
 from pipeline.streams.recovery.message import Block
 from topics.items import ItemCompleted, ItemDelta, ItemStarted, SessionInit
 from topics.reducer import reduce
@@ -179,7 +178,7 @@ def test_the_tail_is_state():
 
 
 def test_a_tail_without_end_is_given_up_and_the_next_line_read(monkeypatch):
-    monkeypatch.setattr(ends, "MOST_TAIL", 1000)
+    monkeypatch.setattr(framing, "MOST_TAIL", 1000)
     recovery = Recovery()
     items = feed(recovery, *[b"x" * 300] * 8, b"xxx\n" + answer("m1", "Hi") + b"\n", framing="bytes")
     assert [item.reason for item in reduce(items).unrecognized.values()] == ["event longer than 64 MiB"]

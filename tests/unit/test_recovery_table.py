@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis.strategies import lists, sampled_from
 
 from pipeline.errors import StreamError
-from pipeline.streams.recovery import asides, closing, complete_messages, streaming
+from pipeline.streams.recovery import MEANINGS, TABLE, asides, closing, complete_messages, streaming, transition
 from pipeline.streams.recovery.asides import ignore, show_aside
 from pipeline.streams.recovery.closing import end_run
 from pipeline.streams.recovery.complete_messages import replace_said_again, replace_unconfirmed
 from pipeline.streams.recovery.inputs import Input
-from pipeline.streams.recovery.machine import MEANINGS, TABLE, transition
 from pipeline.streams.recovery.memory import MessageState as State
 from pipeline.streams.recovery.streaming import (
     extend_block,

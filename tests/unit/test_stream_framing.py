@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.streams.framing import ends, eventstream, sse
-from pipeline.streams.framing.ends import Tail
+from pipeline.streams import framing
+from pipeline.streams.framing import Tail, payloads
 
 SSE = b'event: a\ndata: {"x":1}\n\ndata: {\ndata: "z":{}\ndata: }\n\n: ping\n\ndata: [DONE]\n\n'
 
@@ -58,11 +58,11 @@ def pieces(data, size, cut):
     ],
 )
 def test_payloads_of_server_sent_events(data, found):
-    assert sse.payloads(data) == found
+    assert payloads.of_events(data) == found
 
 
 def test_names_of_server_sent_events():
-    assert sse.named_payloads(b'event: a\ndata: {"x":1}\n\ndata: {"y":2}\n\n') == [
+    assert payloads.with_names(b'event: a\ndata: {"x":1}\n\ndata: {"y":2}\n\n') == [
         (b"a", b'{"x":1}'),
         (b"", b'{"y":2}'),
     ]
@@ -76,14 +76,14 @@ LINES += [b'data:{"c":3}', b"data: ", b": words", b"id: 7", b'{"d":4}', b"words"
 @given(st.lists(st.tuples(st.sampled_from(LINES), st.sampled_from([b"\n", b"\n", b"\n\n", b"\r\n", b"\r", b""]))))
 def test_plain_events_are_read_at_once_as_they_are_line_by_line(lines):
     data = b"".join(map(b"".join, lines))
-    assert sse.payloads(data) == [payload for _, payload in sse.named_payloads(data)]
+    assert payloads.of_events(data) == [payload for _, payload in payloads.with_names(data)]
 
 
 @pytest.mark.parametrize("name", [b"", b"event: a.b_c\n"])
 def test_plain_events_are_read_at_once_however_they_were_put_together(name):
     one = name + b'data: {"a":1}\n\n'
     for data in (one * 3, b"\n".join([one] * 3), b"\n" + one * 3, one * 2 + one.rstrip()):
-        assert sse.payloads(data) == [b'{"a":1}'] * 3
+        assert payloads.of_events(data) == [b'{"a":1}'] * 3
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_plain_events_are_read_at_once_however_they_were_put_together(name):
     ],
 )
 def test_payloads_of_arrays(data, found):
-    assert sse.values(data) == found
+    assert payloads.of_values(data) == found
 
 
 # -- records that end anywhere --------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ def test_payloads_of_arrays(data, found):
 
 @pytest.mark.parametrize("size", range(1, 40))
 def test_server_sent_events_cut_anywhere(size):
-    whole, left = pieces(SSE, size, ends.lines)
+    whole, left = pieces(SSE, size, framing.lines)
     assert b"".join(whole) + left == SSE
-    assert [payload for part in [*whole, left] for payload in sse.payloads(part)] == sse.payloads(SSE)
+    assert [payload for part in [*whole, left] for payload in payloads.of_events(part)] == payloads.of_events(SSE)
 
 
 CUT_ANYWHERE = {
@@ -134,16 +134,16 @@ CUT_ANYWHERE = {
     ids=CUT_ANYWHERE,
 )
 def test_layouts_cut_anywhere(data, found):
-    assert sse.payloads(data) == found
+    assert payloads.of_events(data) == found
     for size in range(1, len(data)):
-        whole, left = pieces(data, size, ends.lines)
-        assert [payload for part in [*whole, left] for payload in sse.payloads(part)] == found
+        whole, left = pieces(data, size, framing.lines)
+        assert [payload for part in [*whole, left] for payload in payloads.of_events(part)] == found
 
 
 @pytest.mark.parametrize("size", range(1, 30))
 def test_lines_cut_anywhere(size):
     data = b'{"a":1}\r\n{"b":2}\n\n{"c":3}'
-    whole, left = pieces(data, size, ends.lines)
+    whole, left = pieces(data, size, framing.lines)
     assert (b"".join(whole), left) == (data[:-7], b'{"c":3}')
     assert all(part.endswith(b"\n") for part in whole)
 
@@ -151,8 +151,12 @@ def test_lines_cut_anywhere(size):
 @pytest.mark.parametrize("size", range(1, 40))
 def test_arrays_cut_anywhere(size):
     data = b'[{"a":"x\\"}{\\\\"}\n,\r\n{"b":[1,{"c":2}]}\n]'
-    whole, left = pieces(data, size, ends.values)
-    assert [value for part in whole for value in sse.values(part)] == [b'{"a":"x\\"}{\\\\"}', b'{"b":[1,{"c":2}]}']
+    whole, left = pieces(data, size, framing.values)
+    found = [value for part in whole for value in payloads.of_values(part)]
+    assert found == [
+        b'{"a":"x\\"}{\\\\"}',
+        b'{"b":[1,{"c":2}]}',
+    ]
     assert left == b"\n]"
 
 
@@ -160,10 +164,10 @@ def test_arrays_cut_anywhere(size):
 def test_frames_cut_anywhere(size):
     frames = [event("a"), event("b", b'{"x":"' + b"y" * 50 + b'"}'), event("c")]
     data = b"\n".join(frames) + frames[0][:9]
-    whole, left = pieces(data, size, ends.frames)
+    whole, left = pieces(data, size, framing.frames)
     assert b"".join(whole) + left == data
     assert left == frames[0][:9]
-    assert [payload for part in whole for payload in eventstream.payloads(part)] == [
+    assert [payload for part in whole for payload in payloads.of_frames(part)] == [
         b'{"a":{}}',
         b'{"b":{"x":"' + b"y" * 50 + b'"}}',
         b'{"c":{}}',
@@ -171,13 +175,13 @@ def test_frames_cut_anywhere(size):
 
 
 def test_bytes_that_are_no_frames_go_on_at_once():
-    assert ends.frames(b"\x00\x00\x00\x01garbage", ends.Scan()) == (11, 11)
-    assert ends.frames(b'{"a":1}\n{"b', ends.Scan()) == (8, 8)
+    assert framing.frames(b"\x00\x00\x00\x01garbage", framing.Scan()) == (11, 11)
+    assert framing.frames(b'{"a":1}\n{"b', framing.Scan()) == (8, 8)
 
 
 def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch):
-    monkeypatch.setattr(ends, "MOST_TAIL", 20)
-    for cut, rest in ((ends.lines, b'xx"}\n{"b":2}\n'), (ends.values, b'xx"},{"b":2}')):
+    monkeypatch.setattr(framing, "MOST_TAIL", 20)
+    for cut, rest in ((framing.lines, b'xx"}\n{"b":2}\n'), (framing.values, b'xx"},{"b":2}')):
         tail = Tail()
         assert tail.push(b'{"a":"' + b"x" * 20, cut) == (b"", 1)
         assert tail.push(b"xxx", cut) == (b"", 0)
@@ -190,16 +194,16 @@ def test_an_event_that_is_too_long_is_passed_over_up_to_its_end(monkeypatch):
 
 def test_an_exception_in_the_stream_is_an_error():
     told = frame(b'{"message":"slow down"}', **{":message-type": "exception", ":exception-type": "throttlingException"})
-    assert eventstream.payloads(told) == [b'{"error":{"type":"throttlingException","message":"slow down"}}']
+    assert payloads.of_frames(told) == [b'{"error":{"type":"throttlingException","message":"slow down"}}']
     failed = frame(b"", **{":message-type": "error", ":error-code": "InternalError", ":error-message": "oops"})
-    assert eventstream.payloads(failed) == [b'{"error":{"type":"InternalError","message":"oops"}}']
+    assert payloads.of_frames(failed) == [b'{"error":{"type":"InternalError","message":"oops"}}']
     odd = frame(b"<html>", **{":message-type": "exception", ":exception-type": "x"})
-    assert eventstream.payloads(odd) == [b'{"error":{"type":"x","message":"<html>"}}']
+    assert payloads.of_frames(odd) == [b'{"error":{"type":"x","message":"<html>"}}']
 
 
 def test_the_events_of_an_invoke_body():
-    assert eventstream.payloads(event("chunk", b'{"bytes":"eyJhIjoxfQ==","p":"ab"}')) == [b'{"a":1}']
-    assert eventstream.payloads(event("chunk", b'{"bytes":"*"}')) == [b'{"bytes":"*"}']
+    assert payloads.of_frames(event("chunk", b'{"bytes":"eyJhIjoxfQ==","p":"ab"}')) == [b'{"a":1}']
+    assert payloads.of_frames(event("chunk", b'{"bytes":"*"}')) == [b'{"bytes":"*"}']
 
 
 def test_headers_of_every_type_are_read_past():
@@ -209,15 +213,15 @@ def test_headers_of_every_type_are_read_past():
     head = others + named
     prelude = (16 + len(head) + 2).to_bytes(4, "big") + len(head).to_bytes(4, "big")
     message = prelude + crc32(prelude).to_bytes(4, "big") + head + b"{}"
-    assert eventstream.payloads(message + crc32(message).to_bytes(4, "big")) == [b'{"a":{}}']
+    assert payloads.of_frames(message + crc32(message).to_bytes(4, "big")) == [b'{"a":{}}']
 
 
 def test_a_frame_whose_checksum_is_wrong_is_passed_on_and_the_next_one_read():
     good = event("a")
     broken = bytearray(event("b", b'{"x":1}'))
     broken[-6] ^= 1
-    assert eventstream.payloads(bytes(broken) + good) == [bytes(broken), b'{"a":{}}']
+    assert payloads.of_frames(bytes(broken) + good) == [bytes(broken), b'{"a":{}}']
     prelude = bytearray(good)
     prelude[9] ^= 1
-    assert eventstream.payloads(good + bytes(prelude) + good) == [b'{"a":{}}', bytes(prelude) + good]
-    assert eventstream.payloads(good[:-3]) == [good[:-3]]
+    assert payloads.of_frames(good + bytes(prelude) + good) == [b'{"a":{}}', bytes(prelude) + good]
+    assert payloads.of_frames(good[:-3]) == [good[:-3]]

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from pipeline.streams import fields as read
+from pipeline.streams import framing
 from pipeline.streams.anthropic import wire
 from pipeline.streams.anthropic.wire import WORDS, whole_block
 from pipeline.streams.decoder import UNREADABLE, PayloadDecoder
@@ -30,7 +31,7 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.fields import Fields
-from pipeline.streams.framing import ends, eventstream, sse
+from pipeline.streams.framing import payloads
 from pipeline.streams.framing.mending import check_strings
 
 # Stop reasons for which the output ended before its end.
@@ -52,13 +53,13 @@ class AnthropicDecoderState(Struct, array_like=True):
 
 
 class Anthropic(PayloadDecoder[AnthropicDecoderState]):
-    framing = staticmethod(ends.frames)
+    framing = staticmethod(framing.frames)
 
     def __init__(self) -> None:
         super().__init__(AnthropicDecoderState)
 
     def split(self, data: bytes) -> list[bytes]:
-        return eventstream.payloads(data) if eventstream.is_binary(data) else sse.payloads(data)
+        return payloads.of_frames(data) if payloads.is_binary(data) else payloads.of_events(data)
 
     def read_all(self, payloads: Sequence[bytes]) -> list[Event]:
         """The events of several payloads; deltas, which are nearly all of them, in a path of their own."""
@@ -125,7 +126,7 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
         delta = read.members(fields, "delta")
         if kind == "content_block_delta" and index is not None and delta is not None:
             return _odd_delta(index, delta, fields["delta"], own=index in self.state.own)
-        inner = eventstream.chunk(fields.get("chunk") or msgspec.json.encode(fields))
+        inner = payloads.of_chunk(fields.get("chunk") or msgspec.json.encode(fields))
         if inner is not None and not kind:
             return self.feed(inner)
         return super().odd(fields)

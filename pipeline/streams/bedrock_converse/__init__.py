@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from pipeline.streams import fields as read
+from pipeline.streams import framing
 from pipeline.streams.bedrock_converse import wire
 from pipeline.streams.decoder import PayloadDecoder
 from pipeline.streams.events import (
@@ -34,7 +35,7 @@ from pipeline.streams.events import (
     WholeMessage,
 )
 from pipeline.streams.fields import Fields
-from pipeline.streams.framing import ends, eventstream, sse
+from pipeline.streams.framing import payloads
 from pipeline.streams.framing.mending import check_strings
 from topics.items import SessionSystem
 
@@ -79,18 +80,18 @@ class ConverseDecoderState(Struct, array_like=True):
 
 
 class BedrockConverse(PayloadDecoder[ConverseDecoderState]):
-    framing = staticmethod(ends.frames)
+    framing = staticmethod(framing.frames)
 
     def __init__(self) -> None:
         super().__init__(ConverseDecoderState)
 
     def split(self, data: bytes) -> list[bytes]:
         """The payloads of frames, SSE or lines, each under its event's name where that is given beside it."""
-        if eventstream.is_binary(data):
-            return eventstream.payloads(data)
+        if payloads.is_binary(data):
+            return payloads.of_frames(data)
         if b"event:" not in data:
-            return sse.payloads(data)
-        return [_named(name, payload) for name, payload in sse.named_payloads(data)]
+            return payloads.of_events(data)
+        return [_named(name, payload) for name, payload in payloads.with_names(data)]
 
     def split_each(self, records: Sequence[bytes]) -> list[bytes]:
         """The payloads of several such bytes; an event's name counts, so none of them are plain."""

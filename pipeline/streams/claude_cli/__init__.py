@@ -22,6 +22,7 @@ from pipeline.streams import fields as read
 from pipeline.streams.anthropic import wire
 from pipeline.streams.anthropic.wire import WORDS, Delta, joined_deltas
 from pipeline.streams.claude_cli.lines import line_events
+from pipeline.streams.decoder import SavedLines, SeenLines
 from pipeline.streams.events import (
     CALLS,
     BlockDelta,
@@ -35,9 +36,8 @@ from pipeline.streams.events import (
     unrecognized,
 )
 from pipeline.streams.fields import Fields, Index
-from pipeline.streams.framing.ends import whole_lines
+from pipeline.streams.framing import whole_lines
 from pipeline.streams.framing.mending import Halves, make_sound, read_fields, take_apart
-from pipeline.streams.redelivery import SavedLines, SeenLines
 
 # Lines that are events of the Messages API.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw, Struct
 
+from pipeline.streams import framing
 from pipeline.streams.decoder import PayloadDecoder
 from pipeline.streams.events import (
     Aside,
@@ -23,7 +24,7 @@ from pipeline.streams.events import (
     unrecognized,
 )
 from pipeline.streams.fields import bound, read_object
-from pipeline.streams.framing import ends, sse
+from pipeline.streams.framing import payloads
 from pipeline.streams.framing.mending import check_strings
 from pipeline.streams.gemini.candidates import CandidateWriter, Growing
 from pipeline.streams.gemini.wire import (
@@ -63,8 +64,8 @@ class GeminiDecoderState(Struct):
 
 class Gemini(PayloadDecoder[GeminiDecoderState]):
     # JSON values, wherever they end and however their array is laid out, or SSE.
-    framing = staticmethod(ends.values)
-    split = staticmethod(sse.values)
+    framing = staticmethod(framing.values)
+    split = staticmethod(payloads.of_values)
 
     def __init__(self) -> None:
         super().__init__(GeminiDecoderState)

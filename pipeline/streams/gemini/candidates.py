@@ -23,7 +23,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from pipeline.history.ids import made_id
-from pipeline.streams.blocks import Answer, BlockWriter
+from pipeline.streams.events import Answer, BlockWriter
 from pipeline.streams.fields import Fields, read_object
 from pipeline.streams.gemini.wire import Candidate, FunctionCall, Part, PartialArg, beside, finish_reason, is_annotated
 

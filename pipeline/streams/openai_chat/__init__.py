@@ -32,8 +32,8 @@ from pipeline.streams.events import (
     unrecognized,
 )
 from pipeline.streams.fields import Fields
+from pipeline.streams.framing import DONE
 from pipeline.streams.framing.mending import check_strings
-from pipeline.streams.framing.sse import DONE
 from pipeline.streams.openai_chat.calls import Blocks, Growing
 from pipeline.streams.openai_chat.choices import CUT, FAILED, ChoiceWriter, promoted
 from pipeline.streams.openai_chat.wire import (

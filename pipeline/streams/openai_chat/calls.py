@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.history.readers.inputs import derived_id
-from pipeline.streams.blocks import Answer, BlockWriter
+from pipeline.streams.events import Answer, BlockWriter
 from pipeline.streams.openai_chat.wire import Function, ToolCall
 
 # What opens and closes in JSON; a backslash takes what follows with it.

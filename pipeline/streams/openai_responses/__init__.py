@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from pipeline.streams import fields as read
-from pipeline.streams.decoder import PayloadDecoder, failure
+from pipeline.streams.decoder import PayloadDecoder, SavedLines, SeenLines, failure
 from pipeline.streams.events import (
     BlockDelta,
     BlockNoted,
@@ -35,7 +35,6 @@ from pipeline.streams.openai_responses import wire
 from pipeline.streams.openai_responses.items import is_over, read_item
 from pipeline.streams.openai_responses.pieces import ResponsesDecoderState
 from pipeline.streams.openai_responses.wire import place
-from pipeline.streams.redelivery import SavedLines, SeenLines
 
 _PIECES: Final = frozenset(get_args(wire.Piece))
 # What a response may begin with.

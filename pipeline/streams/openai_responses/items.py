@@ -15,8 +15,7 @@ from msgspec import UNSET, Raw, Struct
 from pipeline.history.readers.inputs import EMPTY_OBJECT, arguments_object, derived_id
 from pipeline.history.readers.openai_responses import ISSUER
 from pipeline.streams import fields as read
-from pipeline.streams.blocks import CANONICAL, own_block
-from pipeline.streams.events import BlockDelta, BlockStarted, Event, WholeBlock
+from pipeline.streams.events import CANONICAL, BlockDelta, BlockStarted, Event, WholeBlock, own_block
 from pipeline.streams.openai_responses.wire import MOST_PARTS, place
 
 # Parts of a message that are text.

@@ -1,336 +1,313 @@
-"""Recovery of one session: framing, decoder and machine together, and all three as one small state.
+"""Recovery: a machine that takes common events and gives items, by one flat table for all versions of all sources.
 
-What an attempt is worth when the next thing comes is in the table of ``machine``; ``streaming``, ``complete_messages``,
-``closing`` and ``asides`` carry it out on what ``memory`` holds; ``render`` makes items and turns for the log of it.
+A source streams **attempts** at messages. An attempt may be cut and replaced, with or without a word about it, so what
+was streamed stays unconfirmed until a complete message holds it. The table says what an attempt is worth when the next
+thing comes, and names the function that carries it out. It was measured, not designed: five versions of the Claude CLI
+against an API that drops, refuses and overloads.
+
+An API's own stream (``confirmed_by`` stop) goes through the same table. It repeats nothing, so its blocks are
+confirmed by their stops and the message's stop reason; an attempt that does not get that far is worth nothing once
+the next one starts; and what streams where no message is can only belong to one whose start was lost.
+
+A program that tells only whole blocks (``confirmed_by`` block) keeps all that an attempt has said when it asks again,
+so nothing is withdrawn, and what the next attempt says once more is marked.
+
+A complete message of another id, in place of an attempt that has not stopped, withdraws of what that attempt confirmed
+only what it says again: the source leaves the rest out for a while, but keeps it. Another run in the same pipe
+withdraws nothing at all.
+
+Two inputs never change anything: events of a message that is over (``LATE``: in some versions a replaced attempt still
+gets its stops), and what stands beside the messages (``ASIDE``). ``docs/streams.md`` is drawn from this table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
-import msgspec
-from msgspec import Struct
+from pipeline.errors import StreamError
+from pipeline.streams.events import BlockDelta, Event
+from pipeline.streams.recovery.asides import ignore, show_aside
+from pipeline.streams.recovery.closing import end_run, report_result, start_run, sum_up
+from pipeline.streams.recovery.complete_messages import (
+    confirm_blocks,
+    promote_next,
+    replace_said_again,
+    replace_unconfirmed,
+)
+from pipeline.streams.recovery.diagnosis import EXCERPT
+from pipeline.streams.recovery.inputs import Input, input_of, is_another
+from pipeline.streams.recovery.memory import Context, Memory, MessageState
+from pipeline.streams.recovery.streaming import (
+    abandon_blocks,
+    extend_block,
+    note_member,
+    open_block,
+    start_again,
+    start_next,
+    start_unseen,
+    stop_block,
+    stop_message,
+    take_late_stop_reason,
+    take_stop_reason,
+    take_stray,
+    take_usage,
+)
+from pipeline.streams.sources import Proof
+from topics.items import Item, ItemDelta
 
-from pipeline.errors import InputError
-from pipeline.fixes import Fix
-from pipeline.streams.cascade.speech import Speech
-from pipeline.streams.decoder import Decoder
-from pipeline.streams.events import Event, RunEnded, unrecognized
-from pipeline.streams.framing.ends import Tail
-from pipeline.streams.framing.mending import Halves
-from pipeline.streams.recovery.diagnosis import END_OF_INPUT, EXCERPT
-from pipeline.streams.recovery.machine import Machine
-from pipeline.streams.recovery.memory import Ids, Memory
-from pipeline.streams.recovery.render import FinishedTurn
-from pipeline.streams.recovery.transcript import Transcript
-from pipeline.streams.sources import RewritingDecoder, TranscribedDecoder, find_source
-from topics.items import AnyItem, Item
+# An action takes the events of the inputs that lead to it, and no others.
+Action: TypeAlias = Callable[[Context, Any], list[Item]]
 
-_items = msgspec.json.Decoder(list[AnyItem])
-# What taking back a snapshot that is not what was written can raise, at whatever depth it is noticed.
-_UNREADABLE = (msgspec.MsgspecError, AttributeError, LookupError, TypeError, ValueError, InputError)
+MEANINGS: Final[dict[MessageState, str]] = {
+    MessageState.IDLE: "There is no message yet in this run.",
+    MessageState.OPEN: "An attempt at a message streams. Only here does a block grow.",
+    MessageState.CUT: "The attempt was cut, with a false stop, without a stop reason, or by a retry. What is "
+    "unconfirmed waits: a later attempt withdraws it, the end of the run keeps it.",
+    MessageState.FINISHED: "The attempt has a stop reason, but not yet its stop. The connection can still be lost "
+    "here, and then some versions ask again.",
+    MessageState.ANSWERED: "It was finished by tool calls, and all of them have results, so it was accepted.",
+    MessageState.DONE: "It is finished and stopped. Complete messages of it may still come.",
+    MessageState.PROMOTED: "The message never streamed and is known from complete messages only.",
+    MessageState.CLOSED: "The run's result has come. What is on the screen stays.",
+}
+
+S, I = MessageState, Input  # noqa: E741  the table reads best with one letter each
+
+TABLE: dict[tuple[MessageState, Input], tuple[MessageState, Action]] = {
+    # Idle: block events cannot come, without a message they are late.
+    (S.IDLE, I.START): (S.OPEN, start_next),
+    (S.IDLE, I.UNSTARTED): (S.OPEN, start_unseen),
+    (S.IDLE, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.IDLE, I.RETRY): (S.IDLE, show_aside),
+    (S.IDLE, I.ASIDE): (S.IDLE, show_aside),
+    (S.IDLE, I.LATE): (S.IDLE, ignore),
+    (S.IDLE, I.RESULT): (S.IDLE, sum_up),
+    (S.IDLE, I.END): (S.IDLE, end_run),
+    # Open: the only state in which a block grows and can be confirmed afterwards.
+    (S.OPEN, I.START): (S.OPEN, start_again),
+    (S.OPEN, I.BLOCK_START): (S.OPEN, open_block),
+    (S.OPEN, I.BLOCK_DELTA): (S.OPEN, extend_block),
+    (S.OPEN, I.BLOCK_NOTE): (S.OPEN, note_member),
+    (S.OPEN, I.BLOCK_STOP): (S.OPEN, stop_block),
+    (S.OPEN, I.FINISH): (S.FINISHED, take_stop_reason),
+    (S.OPEN, I.FINISH_ANSWERED): (S.ANSWERED, take_stop_reason),
+    (S.OPEN, I.NO_FINISH): (S.CUT, ignore),
+    (S.OPEN, I.USAGE): (S.OPEN, take_usage),
+    (S.OPEN, I.STOP): (S.CUT, stop_message),
+    (S.OPEN, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.OPEN, I.OWN): (S.OPEN, confirm_blocks),
+    # No stop was seen, so the source forgot the attempt for now; what was confirmed stays in its transcript.
+    (S.OPEN, I.FOREIGN): (S.PROMOTED, replace_said_again),
+    (S.OPEN, I.RETRY): (S.CUT, show_aside),
+    (S.OPEN, I.ASIDE): (S.OPEN, show_aside),
+    (S.OPEN, I.LATE): (S.OPEN, ignore),
+    (S.OPEN, I.RESULT): (S.CLOSED, sum_up),
+    (S.OPEN, I.RESULT_BEFORE): (S.OPEN, report_result),
+    (S.OPEN, I.END): (S.IDLE, end_run),
+    (S.OPEN, I.NEXT_RUN): (S.IDLE, start_run),
+    # Cut: what was confirmed stays, whatever comes.
+    (S.CUT, I.START): (S.OPEN, start_again),
+    (S.CUT, I.UNSTARTED): (S.CUT, take_stray),
+    (S.CUT, I.BLOCK_START): (S.CUT, take_stray),
+    (S.CUT, I.BLOCK_DELTA): (S.CUT, take_stray),
+    (S.CUT, I.BLOCK_NOTE): (S.CUT, take_stray),
+    (S.CUT, I.BLOCK_STOP): (S.CUT, take_stray),
+    (S.CUT, I.FINISH): (S.CUT, ignore),
+    (S.CUT, I.FINISH_ANSWERED): (S.CUT, ignore),
+    (S.CUT, I.FINISH_STOPPED): (S.DONE, take_late_stop_reason),
+    (S.CUT, I.NO_FINISH): (S.CUT, ignore),
+    (S.CUT, I.USAGE): (S.CUT, take_usage),
+    (S.CUT, I.STOP): (S.CUT, stop_message),
+    (S.CUT, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.CUT, I.OWN): (S.CUT, confirm_blocks),
+    (S.CUT, I.FOREIGN): (S.PROMOTED, replace_unconfirmed),
+    (S.CUT, I.RETRY): (S.CUT, show_aside),
+    (S.CUT, I.ANSWER): (S.CUT, show_aside),
+    (S.CUT, I.ASIDE): (S.CUT, show_aside),
+    (S.CUT, I.LATE): (S.CUT, ignore),
+    (S.CUT, I.RESULT): (S.CLOSED, sum_up),
+    (S.CUT, I.RESULT_BEFORE): (S.CUT, report_result),
+    (S.CUT, I.END): (S.IDLE, end_run),
+    (S.CUT, I.NEXT_RUN): (S.IDLE, start_run),
+    # Finished: a new attempt means that it was accepted, another complete message that it was not.
+    (S.FINISHED, I.START): (S.OPEN, start_next),
+    (S.FINISHED, I.BLOCK_START): (S.FINISHED, take_stray),
+    (S.FINISHED, I.BLOCK_DELTA): (S.FINISHED, take_stray),
+    (S.FINISHED, I.BLOCK_NOTE): (S.FINISHED, take_stray),
+    (S.FINISHED, I.BLOCK_STOP): (S.FINISHED, take_stray),
+    (S.FINISHED, I.FINISH): (S.FINISHED, take_stop_reason),
+    (S.FINISHED, I.FINISH_ANSWERED): (S.ANSWERED, take_stop_reason),
+    (S.FINISHED, I.NO_FINISH): (S.FINISHED, ignore),
+    (S.FINISHED, I.USAGE): (S.FINISHED, take_usage),
+    (S.FINISHED, I.STOP): (S.DONE, stop_message),
+    (S.FINISHED, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.FINISHED, I.OWN): (S.FINISHED, confirm_blocks),
+    (S.FINISHED, I.FOREIGN): (S.PROMOTED, replace_said_again),
+    (S.FINISHED, I.RETRY): (S.CUT, show_aside),
+    (S.FINISHED, I.ANSWER): (S.ANSWERED, show_aside),
+    (S.FINISHED, I.ASIDE): (S.FINISHED, show_aside),
+    (S.FINISHED, I.LATE): (S.FINISHED, ignore),
+    (S.FINISHED, I.RESULT): (S.CLOSED, sum_up),
+    (S.FINISHED, I.RESULT_BEFORE): (S.FINISHED, report_result),
+    (S.FINISHED, I.END): (S.IDLE, end_run),
+    (S.FINISHED, I.NEXT_RUN): (S.IDLE, start_run),
+    # Answered: the tools ran, so nothing replaces it any more; a retry is the next message's.
+    (S.ANSWERED, I.START): (S.OPEN, start_next),
+    (S.ANSWERED, I.BLOCK_START): (S.ANSWERED, take_stray),
+    (S.ANSWERED, I.BLOCK_DELTA): (S.ANSWERED, take_stray),
+    (S.ANSWERED, I.BLOCK_NOTE): (S.ANSWERED, take_stray),
+    (S.ANSWERED, I.BLOCK_STOP): (S.ANSWERED, take_stray),
+    (S.ANSWERED, I.FINISH): (S.ANSWERED, ignore),
+    (S.ANSWERED, I.FINISH_ANSWERED): (S.ANSWERED, ignore),
+    (S.ANSWERED, I.NO_FINISH): (S.ANSWERED, ignore),
+    (S.ANSWERED, I.USAGE): (S.ANSWERED, take_usage),
+    (S.ANSWERED, I.STOP): (S.DONE, stop_message),
+    (S.ANSWERED, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.ANSWERED, I.OWN): (S.ANSWERED, confirm_blocks),
+    (S.ANSWERED, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.ANSWERED, I.RETRY): (S.ANSWERED, show_aside),
+    (S.ANSWERED, I.ANSWER): (S.ANSWERED, show_aside),
+    (S.ANSWERED, I.ASIDE): (S.ANSWERED, show_aside),
+    (S.ANSWERED, I.LATE): (S.ANSWERED, ignore),
+    (S.ANSWERED, I.RESULT): (S.CLOSED, sum_up),
+    (S.ANSWERED, I.RESULT_BEFORE): (S.ANSWERED, report_result),
+    (S.ANSWERED, I.END): (S.IDLE, end_run),
+    (S.ANSWERED, I.NEXT_RUN): (S.IDLE, start_run),
+    # Done: complete messages of it may still come, nothing replaces it.
+    (S.DONE, I.START): (S.OPEN, start_next),
+    (S.DONE, I.UNSTARTED): (S.OPEN, start_unseen),
+    (S.DONE, I.BLOCK_START): (S.DONE, take_stray),
+    (S.DONE, I.BLOCK_DELTA): (S.DONE, take_stray),
+    (S.DONE, I.BLOCK_NOTE): (S.DONE, take_stray),
+    (S.DONE, I.BLOCK_STOP): (S.DONE, take_stray),
+    (S.DONE, I.FINISH): (S.DONE, ignore),
+    (S.DONE, I.FINISH_ANSWERED): (S.DONE, ignore),
+    (S.DONE, I.NO_FINISH): (S.DONE, ignore),
+    (S.DONE, I.USAGE): (S.DONE, take_usage),
+    (S.DONE, I.STOP): (S.DONE, ignore),
+    (S.DONE, I.ABANDON): (S.CUT, abandon_blocks),
+    (S.DONE, I.OWN): (S.DONE, confirm_blocks),
+    (S.DONE, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.DONE, I.RETRY): (S.DONE, show_aside),
+    (S.DONE, I.ANSWER): (S.DONE, show_aside),
+    (S.DONE, I.ASIDE): (S.DONE, show_aside),
+    (S.DONE, I.LATE): (S.DONE, ignore),
+    (S.DONE, I.RESULT): (S.CLOSED, sum_up),
+    (S.DONE, I.RESULT_BEFORE): (S.DONE, report_result),
+    (S.DONE, I.END): (S.IDLE, end_run),
+    (S.DONE, I.NEXT_RUN): (S.IDLE, start_run),
+    # Promoted: no attempt, so block events and stops are another message's, and late.
+    (S.PROMOTED, I.START): (S.OPEN, start_next),
+    (S.PROMOTED, I.UNSTARTED): (S.OPEN, start_unseen),
+    (S.PROMOTED, I.OWN): (S.PROMOTED, confirm_blocks),
+    (S.PROMOTED, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.PROMOTED, I.RETRY): (S.PROMOTED, show_aside),
+    (S.PROMOTED, I.ASIDE): (S.PROMOTED, show_aside),
+    (S.PROMOTED, I.LATE): (S.PROMOTED, ignore),
+    (S.PROMOTED, I.RESULT): (S.CLOSED, sum_up),
+    (S.PROMOTED, I.END): (S.IDLE, end_run),
+    # Closed: only a complete message can still add to what is there.
+    (S.CLOSED, I.START): (S.OPEN, start_next),
+    (S.CLOSED, I.UNSTARTED): (S.OPEN, start_unseen),
+    (S.CLOSED, I.OWN): (S.CLOSED, confirm_blocks),
+    (S.CLOSED, I.FOREIGN): (S.PROMOTED, promote_next),
+    (S.CLOSED, I.RETRY): (S.CLOSED, show_aside),
+    (S.CLOSED, I.ANSWER): (S.CLOSED, show_aside),
+    (S.CLOSED, I.ASIDE): (S.CLOSED, show_aside),
+    (S.CLOSED, I.LATE): (S.CLOSED, ignore),
+    (S.CLOSED, I.RESULT): (S.CLOSED, sum_up),
+    (S.CLOSED, I.END): (S.IDLE, end_run),
+}
 
 
-class _Saved(Struct, array_like=True):
-    source: str
-    run: str | None
-    fed: bool
-    records: bool
-    excerpt: int
-    tail: Tail
-    due: bytes
-    decoder: bytes
-    memory: Memory
-    halves: Halves | None = None
-    transcript: Transcript | None = None
+def transition(state: MessageState, given: Input) -> tuple[MessageState, Action]:
+    """The next state, and what to do on the way.
+
+    Raises:
+        StreamError: the input cannot come in this state; the decoder that made it is at fault or its source is.
+    """
+    found = TABLE.get((state, given))
+    if found is None:
+        raise StreamError("unexpected_event", f"{given.value!r} cannot come when the message is {state.value!r}")
+    return found
 
 
-class Recovery:
-    """One session's events to items, run after run.
+_OPEN: Final = MessageState.OPEN
+# A run's end counts in no run, and what begins one counts in the new one.
+_COUNT_FOR_THEMSELVES: Final = frozenset({end_run, start_run})
+
+
+class Machine:
+    """Recovery for one session.
 
     Args:
-        source: whose events they are, a key of ``SOURCES``.
-        records: whether finished turns and fixes are kept for ``take_finished`` and ``take_fixes``; who asks for them
-            takes them after each feed.
-        excerpt: how much of each end of its text the diagnosis of an unfinished run keeps, in code points.
-
-    Raises:
-        UnknownTargetError: there is no such source.
+        memory: what it knows so far.
+        confirmed_by: what proves a block (see ``sources``).
+        records: whether finished turns are made for the log.
+        issuer: the provider's name, for reasoning in the log; ``""`` where complete messages tell all there is.
+        excerpt: how much of each end of a run's text a diagnosis keeps, in code points.
+        transcribed: whether what a run shows is kept for a comparison with its program's transcript.
     """
 
-    def __init__(self, source: str = "claude-cli", *, records: bool = True, excerpt: int = EXCERPT) -> None:
-        self._source = find_source(source)
-        self._run: str | None = None
-        self._fed = False
-        self._records = records
-        self._excerpt = excerpt
-        self._tail = Tail()
-        self._due: list[Item] = []
-        self._speech = Speech()
-        self._decoder: Decoder = self._source.decoder()
-        self._machine = self._machine_with(Memory(Ids(self._source.prefix)))
-        self._transcript = Transcript() if self._source.transcript else None
-
-    @property
-    def source(self) -> str:
-        return self._source.name
-
-    @property
-    def run(self) -> str | None:
-        """The run that is going on, by the name it was fed under; None where it has none, or between runs."""
-        return self._run
-
-    @property
-    def running(self) -> bool:
-        """Whether something was fed since the last run ended, or is still due."""
-        return self._fed or bool(self._due) or bool(self._tail.size)
-
-    @property
-    def turns(self) -> int:
-        return self._machine.memory.ids.turns
-
-    def feed(
-        self, data: bytes, run: str | None = None, *, framing: Literal["events", "bytes"] = "events"
-    ) -> list[Item]:
-        """Take events as they came, one or several, separated by newlines; return their items.
-
-        Another ``run`` than before ends the former run; None goes on with it. With ``framing`` bytes the data may end
-        inside an event, which the next data go on with.
-
-        Raises:
-            StreamError: the source broke its own protocol. Damaged lines are items, not errors.
-        """
-        care = (run is not None and run != self._run) or framing == "bytes" or self._due or self._tail.size
-        if care or not self._fed:
-            return self._feed_with_care(data, run, framing)
-        events = self._decoder.feed(data)
-        # Nearly every record is one event.
-        return self._machine.apply(events[0]) if len(events) == 1 else self._apply_each(events)
-
-    def _feed_with_care(self, data: bytes, run: str | None, framing: str) -> list[Item]:
-        """Feed when it is not just the next events of the same run."""
-        items = self.end_former_run(run)
-        if self._transcript is not None and not self._fed:
-            items += self._begin_run(self._transcript, run)
-        self._run = self._run if run is None else run
-        self._fed = True
-        if framing == "bytes":
-            data, lost = self._tail.push(data, self._decoder.framing)
-            items += self._apply_each([unrecognized("event longer than 64 MiB")] * lost)
-        elif self._tail.size:
-            items += self._apply_each(self._decoder.feed(self._tail.flush()))
-        return items + self._apply_each(self._decoder.feed(data))
-
-    def feed_each(self, records: Sequence[bytes], run: str | None = None) -> list[Item]:
-        """Take records of one run, each of them whole events; their items add up to those of feeding one by one.
-
-        It costs a third of that. What a record means does not depend on the others, however damaged they are.
-
-        Raises:
-            StreamError: the source broke its own protocol. Damaged lines are items, not errors.
-        """
-        items = self.feed(records[0], run)
-        return items + self._apply_each(self._decoder.feed_each(records[1:])) if len(records) > 1 else items
-
-    def end_former_run(self, run: str | None) -> list[Item]:
-        """The last items of the run before ``run``, if that is another one; None goes on with it."""
-        items, self._due = self._due, []
-        if run is not None and self._fed and run != self._run:
-            items += self.end_run("next run")
-        return items
-
-    def end_run(self, reason: str = "end of run") -> list[Item]:
-        """Nothing more comes in this run: what is open stays, marked as incomplete for this reason."""
-        items, self._due = self._due, []
-        tail = self._tail.flush()
-        if tail:
-            items += self._apply_each(self._decoder.feed(tail))
-        self._note_run()
-        items += self._apply_each(self._decoder.end_run())
-        self._fed, self._run = False, None
-        items += self._apply_each([RunEnded(reason)])
-        memory = self._machine.memory
-        if self._transcript is not None:
-            items += self._compare(self._transcript)
-            self._transcript.over = True
-            self._transcript.released += memory.finished
-            memory.finished = []
-        return items
-
-    # The program's own transcript.
-
-    def expect_transcript(self) -> None:
-        """Let the run's turns wait until its transcript has ended, or the run."""
-        if self._transcript is not None:
-            self._transcript.expected = True
-
-    def feed_transcript(
-        self, data: bytes, run: str | None = None, *, framing: Literal["events", "bytes"] = "events"
-    ) -> list[Item]:
-        """Take lines of the transcript of this run, or of the one that ended last; see ``feed``.
-
-        Raises:
-            StreamError: the run before broke its source's protocol at its end.
-        """
-        transcript = self._transcript
-        if transcript is None:
-            return []
-        items = self.end_former_run(run)
-        is_late = transcript.over and bool(self._machine.memory.shown) and run in {None, transcript.run}
-        if not (self._fed or is_late):
-            items += self._begin_run(transcript, run)
-            self._run, self._fed = run, True
-        transcript.feed(data, framed=framing == "bytes")
-        return items
-
-    def end_transcript(self, run: str | None = None) -> list[Item]:
-        """Nothing more comes of the transcript: what it does not hold is withdrawn, once the stream has ended too."""
-        transcript = self._transcript
-        if transcript is None or run not in {None, transcript.run}:
-            return []
-        message = self._machine.memory.message
-        return self._compare(transcript) if message is None or message.over else []
-
-    def _begin_run(self, transcript: Transcript, run: str | None) -> list[Item]:
-        """Begin a run whose transcript is to come; that of the one before has ended by now."""
-        items = self._compare(transcript)
-        transcript.begin_run(run)
-        self._machine.memory.shown = []
-        return items
-
-    def _note_run(self) -> None:
-        if self._transcript is not None:
-            decoder = cast(TranscribedDecoder, self._decoder)
-            self._transcript.note_run(decoder.began, decoder.session)
-
-    def _compare(self, transcript: Transcript) -> list[Item]:
-        """Bring what is shown, and the turns that wait, to what the transcript holds, if anything came of it."""
-        transcript.flush()
-        if not transcript.read:
-            return []
-        self._note_run()
-        memory, waited = self._machine.memory, transcript.holds_turns()
-        items, turns = transcript.compare(memory.shown, memory.ids)
-        memory.shown = []
-        if waited and turns is not None and self._records:
-            memory.finished = turns
-        return items
-
-    def switch_source(self, source: str) -> None:
-        """Go on with another source's events; the running run ends, and its last items come with the next feed."""
-        following = find_source(source)
-        self._due = self.end_run("next source")
-        self._source, self._decoder = following, following.decoder()
-        self._transcript = Transcript() if following.transcript else None
-        self.speak(self._speech)
-        memory = self._machine.memory
-        memory.ids.prefix = following.prefix
-        self._machine = self._machine_with(memory)
-
-    def speak(self, speech: Speech) -> None:
-        """Tell what the words of a source that rewrites them are to become, from its next message on.
-
-        It is not in a snapshot.
-        """
-        self._speech = speech
-        if self._source.rewrites:
-            cast(RewritingDecoder, self._decoder).speech = speech
-
-    def take_fixes(self) -> list[Fix]:
-        """What was changed in a source's words since this was last asked: its name for target, item ids for paths."""
-        memory = self._machine.memory
-        fixes, memory.fixes = memory.fixes, []
-        return fixes
-
-    def take_finished(self) -> list[FinishedTurn]:
-        """The turns that were finished since this was last asked, without those that wait for a transcript."""
-        memory, released = self._machine.memory, []
-        if self._transcript is not None:
-            released, self._transcript.released = self._transcript.released, []
-            if self._transcript.holds_turns():
-                return released
-        turns, memory.finished = memory.finished, []
-        return [*released, *turns]
-
-    def snapshot(self) -> bytes:
-        """All that recovery needs to go on from here, with the finished turns that nobody took."""
-        saved = _Saved(
-            self._source.name,
-            self._run,
-            self._fed,
-            self._records,
-            self._excerpt,
-            self._tail,
-            msgspec.json.encode(self._due),
-            self._decoder.save(),
-            self._machine.memory,
-            self._decoder.halves if self._decoder.halves.are_open() else None,
-            self._transcript,
-        )
-        return msgspec.msgpack.encode(saved)
-
-    @classmethod
-    def restore(cls, data: bytes) -> Recovery:
-        """The recovery whose snapshot this is; it goes on with identical items.
-
-        Raises:
-            InputError: it is not a snapshot of this version.
-        """
-        try:
-            return cls._restored(msgspec.msgpack.decode(data, type=_Saved))
-        except _UNREADABLE as error:
-            raise InputError("bad_snapshot", f"this is not a snapshot of a recovery: {error}") from error
-
-    @classmethod
-    def _restored(cls, saved: _Saved) -> Recovery:
-        recovery = cls(saved.source, records=saved.records, excerpt=saved.excerpt)
-        recovery._run, recovery._fed, recovery._tail = saved.run, saved.fed, saved.tail
-        recovery._due = list(_items.decode(saved.due))
-        recovery._decoder.load(saved.decoder)
-        recovery._decoder.halves = saved.halves or Halves()
-        recovery._machine = recovery._machine_with(saved.memory)
-        if recovery._transcript is not None:
-            recovery._transcript = saved.transcript or recovery._transcript
-        return recovery
-
-    def _machine_with(self, memory: Memory) -> Machine:
-        source = self._source
-        return Machine(
-            memory,
-            source.confirmed_by,
-            records=self._records,
-            issuer=source.issuer,
-            excerpt=self._excerpt,
-            transcribed=bool(source.transcript),
+    def __init__(
+        self,
+        memory: Memory,
+        confirmed_by: Proof,
+        *,
+        records: bool,
+        issuer: str = "",
+        excerpt: int = EXCERPT,
+        transcribed: bool = False,
+    ) -> None:
+        self.memory = memory
+        self._complete_messages = confirmed_by != "stop"
+        self._context = Context(
+            memory=memory,
+            complete_messages=self._complete_messages,
+            whole_blocks=confirmed_by == "block",
+            records=records,
+            issuer=issuer,
+            excerpt=excerpt,
+            transcribed=transcribed,
         )
 
-    def _apply_each(self, events: list[Event]) -> list[Item]:
-        apply = self._machine.apply
-        if len(events) == 1:
-            return apply(events[0])
-        return [item for event in events for item in apply(event)]
+    def apply(self, event: Event) -> list[Item]:
+        """Take one event.
 
+        Raises:
+            StreamError: the event cannot come now.
+        """
+        memory = self.memory
+        if type(event) is BlockDelta and memory.state is _OPEN:
+            grown = self._grow_newest_block(event)
+            if grown is not None:
+                return [grown]
+        given = input_of(event, memory.message, complete_messages=self._complete_messages)
+        state, action = transition(memory.state, given)
+        if action not in _COUNT_FOR_THEMSELVES:
+            memory.trace.count_event(event)
+        items = action(self._context, event)
+        memory.state = state
+        return items
 
-def recover(
-    lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cli", *, transcript: bytes | str | None = None
-) -> Iterator[Item]:
-    """The items of one run.
+    def _grow_newest_block(self, event: BlockDelta) -> ItemDelta | None:
+        """More words of the newest block, as nearly every event is; None where it is anything else.
 
-    ``lines`` is the whole output, or its lines; each element is one or several whole events. Items come as soon as
-    their line is read. At the end of the lines what is still open is completed as incomplete; with the ``transcript``
-    that the program kept of the run, what is shown is then brought to what that holds.
-
-    Raises:
-        UnknownTargetError: there is no such source.
-    """
-    recovery = Recovery(source, records=False)
-    for line in [lines] if isinstance(lines, bytes | str) else lines:
-        yield from recovery.feed(_encoded(line))
-    if transcript is not None:
-        yield from recovery.feed_transcript(_encoded(transcript))
-    yield from recovery.end_run(END_OF_INPUT)
-
-
-def _encoded(line: bytes | str) -> bytes:
-    return line.encode("utf-8", "replace") if isinstance(line, str) else line
+        What the table has for (OPEN, BLOCK_DELTA), and nothing more than that: no look-up, and no kind of event that
+        the run has not had yet.
+        """
+        memory, kind, content = self.memory, event.kind, event.content
+        message, counts = memory.message, memory.trace.counts
+        if message is None or not message.blocks or kind not in counts:
+            return None
+        block = message.blocks[-1]
+        # What is of a kind of its own (``raw``) has no content.
+        if block.index != event.index or block.confirmed or block.unseen or not content or kind == "signature_delta":
+            return None
+        if self._complete_messages and is_another(event.message_id, message):
+            return None
+        counts[kind] += event.count
+        at = block.length
+        block.append(content)
+        return ItemDelta(item_id=block.item_id, delta_type=kind, content=content, at=at)

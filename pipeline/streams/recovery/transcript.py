@@ -23,7 +23,7 @@ from pipeline.history.readers.fields import Notes
 from pipeline.history.readers.gemini_chat import Chat, Message, turns_of
 from pipeline.model import Block, Text, ToolResult, ToolUse, Unknown
 from pipeline.streams.events import WholeBlock
-from pipeline.streams.framing.ends import Tail, whole_lines
+from pipeline.streams.framing import Tail, whole_lines
 from pipeline.streams.recovery.memory import Ids
 from pipeline.streams.recovery.message import ShownBlock, digest_of_text
 from pipeline.streams.recovery.render import FinishedTurn, finished_turn, whole_items
