@@ -3,8 +3,8 @@
 import hashlib
 import json
 
+from pipeline.diff import COMPARED_TOPICS, compare_session
 from pipeline.diff.outputs import Published
-from pipeline.diff.summary import COMPARED_TOPICS, compare_session
 from pipeline.stages.base import Output, Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage

@@ -13,11 +13,10 @@ from msgspec import structs
 from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.output import Exit, Progress, fail, say, write_json
-from pipeline.diff.summary import Compared, Summary, Tally
+from pipeline.diff import Compared, Summary, Tally
 from pipeline.errors import ReknitError
 from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics
-from pipeline.replay.sides import Coverage
-from pipeline.replay.spool import Spool
+from pipeline.replay.sides import Coverage, Spool
 from pipeline.text.invisible import visible
 
 # Sessions whose differences stand on a page, and of each so many; what is counted is counted in full.

@@ -22,9 +22,8 @@ from pipeline.cli.worker import configure_logs, run, scope_of, session_defaults
 from pipeline.engine.interface import StageFactory, Tuning
 from pipeline.errors import InputError, ReknitError, expected_one_of
 from pipeline.objects import open_objects
+from pipeline.replay import INPUTS, Place, Plan, PlannedStage, Selection, replays
 from pipeline.replay import folder as folders
-from pipeline.replay import replays, survey
-from pipeline.replay.plan import INPUTS, Place, Plan, PlannedStage, Selection
 from pipeline.settings import Config, StateSettings
 from pipeline.stages import stages
 from pipeline.stages.base import Stage
@@ -154,7 +153,7 @@ def _replay(config: Config, name: str, selection: Selection, rate: int | None) -
 async def _begun(config: Config, name: str, selection: Selection) -> Plan:
     found = await replays.plan_of(config, name)
     if found is None:
-        plan = await survey.settle(config, name, selection, int(time.time() * 1000), Progress())
+        plan = await replays.settle(config, name, selection, int(time.time() * 1000), Progress())
         found = await replays.begin(config, plan)
     elif selection not in {Selection(), found.selection}:
         raise InputError("replay_differs", f"replay {name!r} was begun for something else; give this one another --id")
@@ -171,7 +170,7 @@ def _dry_run(
             there = folders.plan_of(directory)
             asked = there.selection if selection == Selection() else selection
             return folders.begin(directory, structs.replace(there, source_prefix=config.prefix, selection=asked))
-        found = await survey.settle(config, name, selection, int(time.time() * 1000), Progress())
+        found = await replays.settle(config, name, selection, int(time.time() * 1000), Progress())
         return folders.begin(directory, found)
 
     plan = run_with_broker(config, settled)

@@ -1,1 +1,203 @@
-"""Work again through what a pipeline has read: which part of it, into which topics or files."""
+"""What a replay is to do, settled before it begins, and the stage that does no more than that.
+
+A replay works again through what a pipeline has read, into topics of its own (``replays``) or files (``folder``); what
+comes of it is compared with other outputs (``sides``, ``reading``). Its plan is a value: the same in every process that
+takes part, and kept with the outputs, so that who compares them knows what they cover. A range means outputs: which
+records they are made from. What comes before in the same session is processed all the same, from the session's first
+record, and what it leads to is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from pipeline.errors import ReknitError
+from pipeline.stages.base import Record, Result, Stage
+from pipeline.stages.endings import marker_digest
+from topics import AGENT_TURNS, PROVIDER_EVENTS
+from topics import headers as names
+
+# Each input, and in the order of its partitions.
+Offsets: TypeAlias = dict[str, list[int]]
+# From the first offset to the one behind the last.
+Stretch: TypeAlias = tuple[int, int]
+
+INPUTS = (AGENT_TURNS, PROVIDER_EVENTS)
+_PATTERN = frozenset("*?[")
+# Sessions of which it is known whether they are taken: a pattern costs more than a record.
+_REMEMBERED = 10_000
+
+
+class Place(Struct, frozen=True, order=True):
+    """Records of one partition of an input, the last included."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was asked for: outputs of these sessions, made from records of this time or of these places.
+
+    ``sessions`` are ids, or patterns with ``*``, ``?`` and ``[…]``. Times are those of records, in milliseconds since
+    the epoch; ``until`` is not included. ``dead_letters`` leaves only sessions that have one.
+    """
+
+    sessions: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+    offsets: tuple[Place, ...] = ()
+    dead_letters: bool = False
+
+    def has_range(self) -> bool:
+        return self.since is not None or self.until is not None or bool(self.offsets)
+
+    def names(self, session: str) -> bool:
+        """Whether it is one of the sessions that were asked for."""
+        return not self.sessions or any(
+            session == each or (not _PATTERN.isdisjoint(each) and fnmatchcase(session, each)) for each in self.sessions
+        )
+
+
+class Uncompared(Struct, frozen=True, order=True):
+    """A session of which a replay of an input (contract name) says nothing.
+
+    ``expired``: the input begins behind its first record. ``limited``: its tenant's limits refused records of it, which
+    depends on sessions that a replay may leave out.
+    """
+
+    session: str
+    topic: str
+    why: Literal["expired", "limited"]
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """A replay, as it was settled at its start.
+
+    Args:
+        id: its name.
+        version: of the build that settled it.
+        created: when, in milliseconds since the epoch.
+        source_prefix: that of the inputs.
+        partitions: how many each topic has.
+        starts: the first offset that each partition of the inputs had.
+        ends: the last stable offset that it had; nothing from there on is read.
+        selection: what was asked for.
+        ranges: from which records outputs are made, by input and partition; None: from all.
+        chosen: the sessions that are processed, each with the runs of events that have records in the range (None is
+            the run without a name); None: all sessions.
+        uncompared: sessions that are not processed, by input.
+        forgotten: digests of sessions that were forgotten; they are not processed either.
+    """
+
+    id: str
+    version: str
+    created: int
+    source_prefix: str
+    partitions: int
+    starts: Offsets
+    ends: Offsets
+    selection: Selection = Selection()
+    ranges: dict[str, list[list[Stretch]]] | None = None
+    chosen: dict[str, list[str | None]] | None = None
+    uncompared: list[Uncompared] = []
+    forgotten: list[str] = []
+
+    def covers(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether outputs that a record of an input leads to are outputs of the replay, if its session is."""
+        if self.ranges is None:
+            return offset < self.ends[topic][partition]
+        return any(first <= offset < behind for first, behind in self.ranges[topic][partition])
+
+    def covers_run(self, session: str, run: str | None) -> bool:
+        """Whether the items of a run are outputs of the replay, whole."""
+        runs = None if self.chosen is None else self.chosen.get(session, [])
+        return self.ranges is None or runs is None or None in runs or run in runs
+
+    def takes(self, session: str) -> bool:
+        """Whether a session is processed, where it is not among those that cannot be compared."""
+        return (
+            (self.chosen is None or session in self.chosen)
+            and self.selection.names(session)
+            and not self.forgets(session.encode())
+        )
+
+    def forgets(self, session: bytes) -> bool:
+        """Whether the session was forgotten when the replay began."""
+        return bool(self.forgotten) and digest_of(session) in self.forgotten
+
+    def takes_everything(self) -> bool:
+        return self.selection == Selection() and not (self.uncompared or self.forgotten)
+
+
+def digest_of(session: bytes) -> str:
+    """How a plan names a session that was forgotten."""
+    return marker_digest(session).hex()
+
+
+class PlannedStage:
+    """A stage that processes what a plan takes, and lets go of what leads to outputs beside its range."""
+
+    def __init__(self, stage: Stage, plan: Plan) -> None:
+        self.topic = stage.topic
+        self.state_topic = stage.state_topic
+        self.keep_in, self.use_format, self.restore = stage.keep_in, stage.use_format, stage.restore
+        self.committed, self.levels = stage.committed, stage.levels
+        self._stage = stage
+        self._plan = plan
+        self._skipped = {each.session for each in plan.uncompared if each.topic == stage.topic}
+        self._takes = lru_cache(_REMEMBERED)(self._takes_session)
+
+    def process(self, records: Sequence[Record]) -> Result:
+        result = Result()
+        for is_shown, some in groupby(filter(self._is_taken, records), self._is_shown):
+            _add(result, self._stage.process(list(some)), outputs=is_shown)
+        return result
+
+    def refuse(self, record: Record, error: ReknitError) -> Result:
+        result = Result()
+        _add(result, self._stage.refuse(record, error), outputs=self._is_shown(record))
+        return result
+
+    def _is_taken(self, record: Record) -> bool:
+        if not record.key:  # of no session, and a dead letter
+            return not self._plan.selection.sessions and self._plan.covers(self.topic, record.partition, record.offset)
+        return self._takes(record.key)
+
+    def _takes_session(self, key: bytes) -> bool:
+        session = key.decode("utf-8", "replace")
+        return session not in self._skipped and self._plan.takes(session)
+
+    def _is_shown(self, record: Record) -> bool:
+        if self._plan.covers(self.topic, record.partition, record.offset):
+            return True
+        if self.topic != PROVIDER_EVENTS or not record.key:
+            return False
+        # Without a name a record belongs to the run under way, whichever that is.
+        run = run_of(record.headers)
+        return run is None or self._plan.covers_run(record.key.decode("utf-8", "replace"), run)
+
+
+def run_of(headers: Sequence[tuple[str, bytes]]) -> str | None:
+    """The run that a record of events names."""
+    found = dict(headers).get(names.RUN)
+    return None if found is None else found.decode("utf-8", "replace")
+
+
+def _add(result: Result, made: Result, *, outputs: bool) -> None:
+    if outputs:
+        result.outputs += made.outputs
+        _count(result.tally, made.tally)
+    result.changes |= made.changes
+
+
+def _count(tally: dict[tuple[str, ...], float], more: Mapping[tuple[str, ...], float]) -> None:
+    for key, amount in more.items():
+        tally[key] = tally.get(key, 0) + amount

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from pipeline.errors import InputError
-from pipeline.replay.plan import Plan
+from pipeline.replay import Plan
 from pipeline.stages.base import Headers, Output, Record
 
 PLAN = "replay.json"

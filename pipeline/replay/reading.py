@@ -12,13 +12,12 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import structs
 
 from pipeline.cli.broker import every_place, read_partitions, reader
-from pipeline.diff.summary import COMPARED_TOPICS, Compared, Summary, compare_session
+from pipeline.diff import COMPARED_TOPICS, Compared, Summary, compare_session
 from pipeline.errors import InputError
 from pipeline.objects import open_objects
 from pipeline.replay.folder import plan_of, read_partition, unfinished
 from pipeline.replay.replays import plan_at
-from pipeline.replay.sides import Coverage, Side, behind, is_of_worker
-from pipeline.replay.spool import Fetch, Spool
+from pipeline.replay.sides import Coverage, Fetch, Side, Spool, behind, is_of_worker
 from pipeline.settings import Config
 from pipeline.stages.base import Record
 from topics import AGENT_TURNS, PROVIDER_EVENTS, RECORDED_PREFIX, qualified

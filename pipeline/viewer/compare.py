@@ -10,12 +10,11 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct
 
-from pipeline.diff.summary import Compared, Summary
+from pipeline.diff import Compared, Summary
 from pipeline.errors import InputError
 from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics
 from pipeline.replay.replays import every_plan, prefix_of
-from pipeline.replay.sides import Coverage
-from pipeline.replay.spool import Spool
+from pipeline.replay.sides import Coverage, Spool
 from pipeline.settings import Config
 from pipeline.viewer.bodies import Side, compared
 from pipeline.viewer.index import timeline

@@ -21,8 +21,8 @@ from chaos.trial import die_at
 from chaos.worker import BEFORE_STATE
 from test_docs import BLOCK, environment
 
+from pipeline.replay import Plan
 from pipeline.replay.folder import plan_of, read_partition, unfinished
-from pipeline.replay.plan import Plan
 from pipeline.settings import Config
 from pipeline.viewer.compare import compare_replay
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS, REPLAY_PLAN, SESSION_ITEMS, TOPICS

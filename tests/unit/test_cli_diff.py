@@ -19,13 +19,12 @@ from published import OPENED, answers, appended, processed, side, turns, with_he
 
 from pipeline.cli import main
 from pipeline.config import load_config
-from pipeline.diff.summary import compare_session
+from pipeline.diff import compare_session
 from pipeline.objects import open_objects
+from pipeline.replay import Plan, Uncompared, digest_of
 from pipeline.replay.folder import PartitionFiles, begin
-from pipeline.replay.plan import Plan, Uncompared, digest_of
 from pipeline.replay.reading import fetching
-from pipeline.replay.sides import Coverage, Side, is_of_worker
-from pipeline.replay.spool import Both, Spool
+from pipeline.replay.sides import Both, Coverage, Side, Spool, is_of_worker
 from pipeline.stages.base import Output, Record
 from topics import (
     AGENT_TURNS,

@@ -21,8 +21,7 @@ from published import (
     with_value,
 )
 
-from pipeline.diff import values
-from pipeline.diff.summary import COMPARED_TOPICS, LIMITED, Summary, compare_session
+from pipeline.diff import COMPARED_TOPICS, LIMITED, Summary, compare_session, values
 from pipeline.diff.values import ABSENT, aligned, differing, read_json, unified
 from pipeline.model import Policy
 from pipeline.rules.base import Rule

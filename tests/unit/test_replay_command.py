@@ -18,7 +18,7 @@ from pipeline.engine.interface import NoMetrics, Scope, Tuning
 from pipeline.engine.partition import Partition
 from pipeline.engine.runtime import Runtime
 from pipeline.kafka import KafkaSettings
-from pipeline.replay.plan import Plan
+from pipeline.replay import Plan
 from pipeline.settings import StateSettings
 from pipeline.stages.base import Output, Record, Result, Stage, dead_letter
 from topics import AGENT_TURNS, PROVIDER_EVENTS

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from pipeline.errors import InputError
+from pipeline.replay import Place, Plan, Selection, Uncompared
 from pipeline.replay.folder import PartitionFiles, begin, is_done, plan_of, read_partition, unfinished
-from pipeline.replay.plan import Place, Plan, Selection, Uncompared
 from pipeline.stages.base import Output, Record
 from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS
 

@@ -7,7 +7,7 @@ import pytest
 from build import user
 from msgspec import structs
 
-from pipeline.replay.plan import Plan, PlannedStage, Selection, Uncompared, digest_of
+from pipeline.replay import Plan, PlannedStage, Selection, Uncompared, digest_of
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage

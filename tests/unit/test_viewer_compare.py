@@ -13,7 +13,7 @@ from build import called, result, said, user
 from published import OPENED, appended
 from viewing import Topics, served
 
-from pipeline.diff.summary import COMPARED_TOPICS
+from pipeline.diff import COMPARED_TOPICS
 from pipeline.pages import shown
 from pipeline.replay.sides import Side as ReplaySide
 from pipeline.session import Session
