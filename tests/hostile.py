@@ -7,7 +7,7 @@ from pathlib import Path
 from browser import ELSEWHERE, HOSTILE
 from viewing import BEGAN_MS
 
-from pipeline.demo.clients import Input, fleet, inputs
+from pipeline.demo.recordings import Input, fleet, inputs
 from pipeline.stages.base import Record
 
 VECTORS = Path(__file__).parent / "vectors" / "records_v1.jsonl"

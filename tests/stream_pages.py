@@ -3,7 +3,7 @@
 import json
 from html.parser import HTMLParser
 
-from pipeline.demo.clients import Input, fleet, inputs
+from pipeline.demo.recordings import Input, fleet, inputs
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.viewer.index.entries import entry_of

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from pipeline.config import load_config
-from pipeline.demo.clients import Input, fleet, inputs
+from pipeline.demo.recordings import Input, fleet, inputs
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage

@@ -1,8 +1,8 @@
 """``reknit demo``: the whole pipeline on recorded sessions, and what it did for each of them.
 
-``clients`` holds the fleet and sends it, ``report`` says what came of a session from the records alone, ``run`` starts
-a broker and a worker and ties the two together. Nothing outside this package imports it, but for the table of commands,
-and the viewer, whose playground has the fleet's histories as examples.
+``recordings`` holds the fleet and says what came of each session, ``actors`` are the clients and the child processes,
+``run`` starts a broker and ties all together, ``show`` is what a person sees. Nothing outside this package imports it,
+but for the table of commands, and the viewer, whose playground has the fleet's histories as examples.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def demo_command(
     if open_browser and not viewer:
         raise click.UsageError("--open opens the viewer, which only --viewer starts.")
     # Imported here: brokers and clients cost a second, and `reknit demo --help` should not.
-    from pipeline.demo.children import ChildError
+    from pipeline.demo.actors import ChildError
     from pipeline.demo.run import Options, run
 
     options = Options(

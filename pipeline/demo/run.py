@@ -21,9 +21,8 @@ from pipeline.cli.admin import apply, connected
 from pipeline.cli.broker import unless_stopped
 from pipeline.cli.output import write_json
 from pipeline.config import load_config
-from pipeline.demo.children import ChildError, Viewer, Worker, free_port
-from pipeline.demo.clients import Watch, count_records, feed, fleet, watching
-from pipeline.demo.report import Gathered
+from pipeline.demo.actors import ChildError, Viewer, Watch, Worker, count_records, feed, free_port, watching
+from pipeline.demo.recordings import Gathered, fleet
 from pipeline.demo.show import Progress, counted, how_to_go_on, measured, stories, summary
 from pipeline.engine.embedded import EmbeddedBroker
 from pipeline.errors import InputError

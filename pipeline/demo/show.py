@@ -18,7 +18,7 @@ import click
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.demo.report import Piece, SessionReport
+from pipeline.demo.recordings import Piece, SessionReport
 from pipeline.fixes import FIXES, FixCode
 from pipeline.settings import Config
 

@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.inspect import BoolType
 
 from pipeline.config import described
-from pipeline.demo.clients import fleet
-from pipeline.demo.report import unmended
+from pipeline.demo.recordings import fleet, unmended
 from pipeline.diff.values import encodable
 from pipeline.errors import ReknitError
 from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample

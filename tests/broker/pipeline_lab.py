@@ -20,7 +20,7 @@ import harness
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
 
-from pipeline.demo.clients import Wait, fleet, inputs
+from pipeline.demo.recordings import Wait, fleet, inputs
 from pipeline.objects import Objects
 from pipeline.replay.folder import read_partition
 from pipeline.stages import stages

@@ -16,8 +16,8 @@ import yaml
 
 from pipeline.cli.admin import apply, connected
 from pipeline.config import load_config
-from pipeline.demo.children import Worker
-from pipeline.demo.clients import count_records, feed, fleet
+from pipeline.demo.actors import Worker, count_records, feed
+from pipeline.demo.recordings import fleet
 from pipeline.fixes import FIXES
 from topics.cluster import wanted
 

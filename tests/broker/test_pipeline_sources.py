@@ -10,7 +10,7 @@ import msgspec
 import pipeline_lab as lab
 import pytest
 
-from pipeline.demo.clients import Events, fleet
+from pipeline.demo.recordings import Events, fleet
 from pipeline.streams import SOURCES
 from topics import AGENT_TURNS, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics.items import AnyItem

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from browser import REQUIRED, browsing, needs_browser
 from build import answered, called, user
 
-from pipeline.demo.clients import Input, fleet, inputs
+from pipeline.demo.recordings import Input, fleet, inputs
 from topics import qualified
 
 pytestmark = [pytest.mark.embedded, needs_browser]

@@ -7,8 +7,7 @@ from importlib.resources import files
 import msgspec
 import pytest
 
-from pipeline.demo.clients import FILES, Events, Input, Turns, Wait, fleet, inputs
-from pipeline.demo.report import refusals
+from pipeline.demo.recordings import FILES, Events, Input, Turns, Wait, fleet, inputs, refusals
 from pipeline.rules import RULES
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics.records import TURN_RECORDS

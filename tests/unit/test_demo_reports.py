@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pipeline.demo.clients import Input, Wait, fleet, inputs
-from pipeline.demo.report import Gathered
+from pipeline.demo.recordings import Gathered, Input, Wait, fleet, inputs
 from pipeline.fixes import FIXES
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults

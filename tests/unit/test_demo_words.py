@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from pipeline.cli import main
 from pipeline.config import load_config
 from pipeline.demo import show
-from pipeline.demo.clients import fleet
-from pipeline.demo.report import Letter, Piece, Refusal, SessionReport
+from pipeline.demo.recordings import Letter, Piece, Refusal, SessionReport, fleet
 from pipeline.demo.run import alongside
 from pipeline.demo.show import measured, summary
 from pipeline.metrics import Metrics

@@ -1,8 +1,16 @@
-"""What came of a session, from the records that the pipeline published, and what the provider would have said without.
+"""The demo's fleet: recorded sessions, what their providers would have said to them, and what came of each.
 
-At least once means that a record may be there twice. Each one names its cause, so what was seen before adds nothing:
-requests by their id, fixes and dead letters by the source record, items by the rules of ``topics.items``. What the
-provider would have said is the judgement of its rules on the client's own request.
+The fleet is what each session's agent and provider sent, in order. ``fleet/histories.jsonl`` are broken histories as
+clients keep them, one or more for every way in which providers were seen to refuse one; ``source`` names where.
+``fleet/streams.jsonl`` are stream-json lines of real versions of the Claude CLI whose responses were cut, as recorded,
+with two things shortened: the lists of the ``init`` line, and the CLI's temporary paths. Lines that come from an issue
+say so. Others are what ``codex exec --json`` and the Gemini CLI put out where their connections were cut, the latter
+with what its transcript has of the run.
+
+What came of a session is told from the records alone that the pipeline published. At least once means that a record may
+be there twice. Each one names its cause, so what was seen before adds nothing: requests by their id, fixes and dead
+letters by the source record, items by the rules of ``topics.items``. What the provider would have said is the judgement
+of its rules on the client's own request.
 """
 
 from __future__ import annotations
@@ -10,20 +18,99 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from importlib.resources import files
+from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.demo.clients import Events, Input, Recording, Wait, inputs
 from pipeline.registry import target_named
 from pipeline.rules import Violation, validate
-from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
+from pipeline.streams.sources import find_source
+from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics import headers as names
 from topics.headers import Headers
 from topics.items import AnyItem, ItemRetracted
 from topics.records import RECORDED, FixRecord
 from topics.reducer import Entry, View
+
+FILES = ("histories.jsonl", "streams.jsonl")
+
+
+class Turns(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="to", tag=AGENT_TURNS):
+    """Records for the session's log; ``text`` is one that is not well-formed, as it came."""
+
+    records: tuple[Raw, ...] = ()
+    text: str = ""
+
+
+class Events(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="to", tag=PROVIDER_EVENTS):
+    """One run of a provider's stream, a line a record, why it ended, and what its program's transcript has of it."""
+
+    source: str
+    run: str
+    lines: tuple[str, ...]
+    exit: str
+    transcript: tuple[str, ...] = ()
+
+
+class Wait(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="to", tag="wait"):
+    """The client goes on once the worker has appended so many turns to the session's log."""
+
+    recorded: int
+
+
+Step: TypeAlias = Turns | Events | Wait
+
+
+class Recording(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One session. ``sent`` are the messages of its client's own request, where they are not those of its log."""
+
+    session: str
+    title: str
+    source: str
+    feed: tuple[Step, ...]
+    sent: Raw | UnsetType = UNSET
+
+
+class Input(Struct, frozen=True):
+    """One record to write; None for a value ends a run."""
+
+    topic: str
+    value: bytes | None
+    headers: Headers = ()
+
+
+def fleet() -> list[Recording]:
+    decoder = msgspec.json.Decoder(Recording)
+    folder = files("pipeline.demo").joinpath("fleet")
+    return [decoder.decode(line) for name in FILES for line in folder.joinpath(name).read_bytes().splitlines()]
+
+
+def inputs(recording: Recording) -> Iterator[Input | Wait]:
+    """A session's records, one by one, and where its client waits."""
+    for step in recording.feed:
+        match step:
+            case Wait():
+                yield step
+            case Turns():
+                yield from (Input(AGENT_TURNS, bytes(record)) for record in step.records)
+                if step.text:
+                    yield Input(AGENT_TURNS, step.text.encode())
+            case Events():
+                yield from _events(step)
+
+
+def _events(step: Events) -> Iterator[Input]:
+    run = (names.RUN, step.run.encode())
+    headers = ((names.SOURCE, step.source.encode()), run)
+    expected = ((names.TRANSCRIPT, b"expected"),) if step.transcript else ()
+    for line in step.lines:
+        yield Input(PROVIDER_EVENTS, line.encode(), (*headers, *expected))
+    for line in step.transcript:
+        yield Input(PROVIDER_EVENTS, line.encode(), ((names.SOURCE, find_source(step.source).transcript.encode()), run))
+    yield Input(PROVIDER_EVENTS, None, (*headers, (names.EXIT, step.exit.encode())))
+
 
 # The worker's default, which a session that names no target gets.
 _DEFAULT_TARGETS = ("anthropic",)
