@@ -1,22 +1,30 @@
-"""Two requests of a session side by side, the same turn for two targets, and what a replay made otherwise."""
+"""Two requests of a session side by side, the same turn for two targets, and what a replay made otherwise.
+
+Of two bodies what is the same folds away. Bodies in one form are aligned as JSON. Where two providers have each a form
+of their own, or a body is one text, a block stands beside the one that was made of the same block that came in.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Final, NamedTuple
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pipeline.diff import Compared, Summary
+from pipeline.diff.values import ABSENT, Json, aligned, apart, read_json, unified
 from pipeline.errors import InputError
 from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics
 from pipeline.replay.replays import every_plan, prefix_of
 from pipeline.replay.sides import Coverage, Spool
 from pipeline.settings import Config
-from pipeline.viewer.bodies import Side, compared
+from pipeline.targets import Setting
+from pipeline.viewer.aligned import LISTS, Aligned
+from pipeline.viewer.cells import Cell, Document, Mark, Row
 from pipeline.viewer.index import timeline
 from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.store import Reader
@@ -29,6 +37,10 @@ _CHOICES: Final = 60
 _CHANGES_SHOWN, _SESSIONS_SHOWN = 200, 200
 # So long a page may read the topics of a replay; `reknit diff` has all the time that it takes.
 SECONDS: Final = 60.0
+# Rows that are the same on both sides and stand around others; so many that nothing folds away; rows of one page.
+_AROUND, _FEW, _MOST_ROWS = 1, 100, 400
+# A text that differs is shown as a diff from so many characters on; shorter ones are read faster side by side.
+_LONG = 240
 
 
 async def _compare(request: web.Request) -> web.Response:
@@ -92,6 +104,222 @@ def _of_same_turn(reader: Reader, sides: Collection[Request]) -> list[list[Entry
         [each for each in timeline.led_to(reader, side.entry.cause) if each.kind == "request" and each != side.entry]
         for side in sides
     ]
+
+
+# Two bodies.
+
+
+class Side(Struct, frozen=True):
+    """A published body, and what it was made from."""
+
+    target: str
+    body: bytes
+    aligned: Aligned
+
+
+class Part(Struct, frozen=True):
+    """Rows of a comparison, behind so many that are the same on both sides."""
+
+    same: int
+    rows: list[Row]
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """What differs.
+
+    Attributes:
+        head: what stands beside the messages; None where it is the same.
+        parts: the blocks; ``same_after`` and ``more`` are how many follow that are the same, or that are too many.
+        fixes: those that only one of the sides stands on, the first side's first.
+        by_origin: whether blocks were paired by what they were made of.
+    """
+
+    head: Row | None
+    parts: list[Part]
+    same_after: int
+    more: int
+    fixes: tuple[list[Mark], list[Mark]]
+    by_origin: bool
+
+
+def compared(one: Side, other: Side) -> Comparison:
+    by_origin = (one.target != other.target or one.aligned.is_text) and one.aligned.exact and other.aligned.exact
+    around = _AROUND
+    if by_origin:
+        found = _Stretch(0, [*_by_origin(one, other)], 0)
+        # Two forms of few blocks are looked at whole.
+        around = _FEW if len(found.rows) <= _FEW else _AROUND
+    else:
+        found = _by_content(one, other)
+    parts, same_after, more = _folded(found, around)
+    if not by_origin:
+        parts = [structs.replace(part, rows=[_marked(row, one, other) for row in part.rows]) for part in parts]
+    marks = one.aligned.marks, other.aligned.marks
+    return Comparison(
+        head=_head(one, other),
+        parts=parts,
+        same_after=same_after,
+        more=more,
+        fixes=(_beyond(marks[0], marks[1]), _beyond(marks[1], marks[0])),
+        by_origin=by_origin,
+    )
+
+
+class _Stretch(NamedTuple):
+    """Rows, and how many blocks stand before and behind them that are the same on both sides."""
+
+    before: int
+    rows: list[Row]
+    behind: int
+
+
+def _by_content(one: Side, other: Side) -> _Stretch:
+    """Rows in the order of both: what is equal first, then what is of the same kind, then what is left in order.
+
+    Most of two long bodies is the same messages before or behind, of which nothing but their number is looked at.
+    """
+    sides = one, other
+    flats = [Aligned.by_position((), side.body, side.target, Setting(), ()) for side in sides]
+    documents = [Document(side.body) for side in sides]
+    items = [next(filter(None, map(document.items, LISTS)), []) for document in documents]
+    head, *ends = apart(*items)
+    stretches = [
+        (max(0, flat.row_of_message(head) - _AROUND), flat.row_of_message(end) + _AROUND)
+        for flat, end in zip(flats, ends, strict=True)
+    ]
+    blocks = [
+        _blocks(flat.rows(*stretch), document)
+        for flat, stretch, document in zip(flats, stretches, documents, strict=True)
+    ]
+    rows = []
+    for at, to in aligned(*([element for _, element in each] for each in blocks)):
+        left = None if at is None else blocks[0][at]
+        right = None if to is None else blocks[1][to]
+        rows.append(_row(left and left[0], right and right[0], left and left[1]["raw"], right and right[1]["raw"]))
+    return _Stretch(stretches[0][0], rows, max(0, len(flats[0]) - stretches[0][1]))
+
+
+def _blocks(rows: Sequence[Row], document: Document) -> list[tuple[Cell, dict[str, Json]]]:
+    """The cells of a body's rows, each with what says which block it is and what it holds."""
+    found = []
+    for row in rows:
+        cell = row.right
+        if cell is not None:
+            raw = document.find(cell.path)[0].decode("utf-8", "replace") if cell.path else cell.text
+            outline = {"type": cell.kind, "role": cell.role, "name": cell.name, "id": cell.tool_id}
+            found.append((cell, {**outline, "raw": raw}))
+    return found
+
+
+def _row(left: Cell | None, right: Cell | None, before: str | None, after: str | None) -> Row:
+    if left is None or right is None:
+        return Row(left=left, right=right, how="appeared" if left is None else "vanished")
+    if before == after:
+        return Row(left=left, right=right)
+    lines: Sequence[str] = ()
+    if left.text == right.text:
+        # What a cell does not show of a block, such as a cache breakpoint.
+        lines = unified(_json(before), _json(after))
+    elif max(len(left.text), len(right.text)) > _LONG or "\n" in left.text + right.text:
+        lines = unified(left.text, right.text)
+    return Row(left=left, right=right, how="changed", lines=lines)
+
+
+def _json(raw: str | None) -> Json:
+    try:
+        return ABSENT if raw is None else read_json(raw.encode())
+    except (ValueError, RecursionError):
+        return raw
+
+
+def _marked(row: Row, one: Side, other: Side) -> Row:
+    """A row that differs, with the fixes that stand at its blocks."""
+    if row.how == "same":
+        return row
+    cells = [
+        cell and structs.replace(cell, fixes=_marks_at(side.aligned, cell.path))
+        for cell, side in ((row.left, one), (row.right, other))
+    ]
+    return structs.replace(row, left=cells[0], right=cells[1])
+
+
+def _marks_at(made: Aligned, path: str) -> list[Mark]:
+    number = made.number_of(path) if path and made.exact else -1
+    return [mark for row in made.rows(number, number + 1) for mark in row.marks] if number >= 0 else []
+
+
+def _by_origin(one: Side, other: Side) -> Iterator[Row]:
+    before, after = _origins(one.aligned), _origins(other.aligned)
+    names = [origin for origin, _ in before], [origin for origin, _ in after]
+    for tag, at, at_end, to, to_end in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
+        if tag == "equal":
+            for (_, left), (_, right) in zip(before[at:at_end], after[to:to_end], strict=True):
+                row = _row(left, right, left.text, right.text)
+                # In two forms a text may be laid out otherwise, so nobody would read the lines.
+                yield row if one.target == other.target else structs.replace(row, lines=())
+            continue
+        yield from (Row(left=left, right=None, how="vanished") for _, left in before[at:at_end])
+        yield from (Row(left=None, right=right, how="appeared") for _, right in after[to:to_end])
+
+
+def _origins(made: Aligned) -> list[tuple[str, Cell]]:
+    """The cells of a body in its order, each with the path of the block it was made of; of an added one, of its fix."""
+    found = []
+    for row in made.rows(0, len(made)):
+        if row.right is not None:
+            added = f"+ {row.marks[0].code} {row.marks[0].tool_id}" if row.marks else "+"
+            origin = row.left.path if row.left is not None else row.right.to or added
+            found.append((origin, structs.replace(row.right, fixes=row.marks, note="", to="")))
+    return found
+
+
+def _head(one: Side, other: Side) -> Row | None:
+    left, right = one.aligned.head().right, other.aligned.head().right
+    if left is None or right is None:
+        return None if left is right else Row(left=left, right=right, how="changed", number=-1)
+    if left.text == right.text:
+        return None
+    lines = unified(left.text, right.text) if one.target == other.target else ()
+    return Row(left=left, right=right, how="changed", lines=lines, number=-1)
+
+
+def _folded(stretch: _Stretch, around: int) -> tuple[list[Part], int, int]:
+    """Rows in parts around what differs, how many the same ones at the end are, and how many rows are left out."""
+    rows = stretch.rows
+    keep = [around == _FEW] * len(rows)
+    for at, row in enumerate(rows):
+        if row.how != "same":
+            for near in range(max(0, at - around), min(len(rows), at + around + 1)):
+                keep[near] = True
+    parts: list[Part] = []
+    same, shown = stretch.before, 0
+    for at, row in enumerate(rows):
+        if not keep[at]:
+            same += 1
+        elif shown == _MOST_ROWS:
+            return parts, 0, sum(row.how != "same" for row in rows[at:])
+        else:
+            shown += 1
+            numbered = structs.replace(row, number=at)
+            if same or not parts:
+                parts.append(Part(same, [_begun(numbered)]))
+                same = 0
+            else:
+                parts[-1].rows.append(numbered)
+    return parts, same + stretch.behind, 0
+
+
+def _begun(row: Row) -> Row:
+    """The first row of a part, which says whose its blocks are."""
+    left = row.left and structs.replace(row.left, begins=True)
+    right = row.right and structs.replace(row.right, begins=True)
+    return structs.replace(row, left=left, right=right)
+
+
+def _beyond(marks: Sequence[Mark], others: Sequence[Mark]) -> list[Mark]:
+    """The fixes that the other side does not have, wherever it has added what nobody said."""
+    known = {(mark.code, mark.path, mark.tool_id) for mark in others}
+    return [mark for mark in marks if (mark.code, mark.path, mark.tool_id) not in known]
 
 
 # A replay.

@@ -1,32 +1,39 @@
-"""Any history, any target: what `reknit normalize` makes of it, as somebody types. Nothing pasted is kept or logged.
+"""What Reknit does, shown without a session: any history for any target, and what every fix and rule means.
 
-The address has what was chosen and never the text, so a link to a choice can be passed on.
+In the playground a history becomes what `reknit normalize` makes of it, as somebody types. Nothing pasted is kept or
+logged; the address has what was chosen and never the text, so a link to a choice can be passed on. Every fix and rule
+is explained by its example, as this version runs it; what other pages name leads there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from markupsafe import Markup, escape
 from msgspec import Struct
 from msgspec.inspect import BoolType
 
 from pipeline.config import described
 from pipeline.demo.recordings import fleet, unmended
 from pipeline.diff.values import encodable
-from pipeline.errors import ReknitError
-from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample
+from pipeline.errors import InputError, ReknitError
+from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample, explain, summaries
 from pipeline.explain.pages import written_out
-from pipeline.fixes import FIXES, OBSERVABLE
+from pipeline.explain.telling import Told, told
+from pipeline.fixes import FIXES, OBSERVABLE, severity_of
 from pipeline.history.readers import SHAPES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
 from pipeline.session.arguments import POLICY_OPTIONS
-from pipeline.viewer.helper import Helper
-from pipeline.viewer.outcome import Choice, Outcome, Wrong, outcome_of
+from pipeline.text.invisible import visible
+from pipeline.viewer.outcome import Choice, Helper, Outcome, Wrong, outcome_of
 from pipeline.viewer.pages import is_part, page, with_query
 
 # Text that a person can still look through; mending it takes two seconds at worst.
@@ -177,4 +184,73 @@ def _page(request: web.Request, choice: Choice, outcome: Outcome | None, *, text
     )
 
 
-routes = [web.get("/playground", _open), web.post("/playground", _try)]
+# What codes look like in a text; a word of everyday language that is also a code is left alone.
+_CODE = re.compile(r"\b(?:[a-z]+(?:_[a-z0-9]+)+|[A-Z]{2,}-\d+[a-z]?)\b")
+
+
+async def _all(request: web.Request) -> web.Response:
+    words = request.query.get("q", "").casefold().split()
+    groups = {
+        group: found
+        for group, codes in summaries().items()
+        if (found := {code: text for code, text in codes.items() if _has_all(words, f"{code} {text} {group}")})
+    }
+    return page(request, "explain.html", groups=groups, words=" ".join(words))
+
+
+def _has_all(words: list[str], text: str) -> bool:
+    folded = text.casefold()
+    return all(word in folded for word in words)
+
+
+async def _one(request: web.Request) -> web.Response:
+    try:
+        # Some examples take a third of a second, the first time.
+        said = await asyncio.to_thread(_told, request.match_info["code"])
+    except InputError as error:
+        return page(
+            request, "error.html", status=404, title="No such code", message=error.message, code=error.code, number=404
+        )
+    return page(
+        request,
+        "explain_code.html",
+        said=said,
+        severity=_severity(said.code),
+        group=next(group for group, codes in summaries().items() if said.code in codes),
+        linked=linked,
+        has_example=said.code in EXAMPLES,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _told(code: str) -> Told:
+    return told(explain(code))
+
+
+def _severity(code: str) -> str:
+    """How heavy a fix or a breach of a rule weighs, in one word."""
+    if code in RULES:
+        return RULES[code].severity
+    return severity_of(lossless=FIXES[code].lossless)
+
+
+def linked(text: str) -> Markup:
+    """A text of ours in which every code that it names is a link to its page."""
+    pieces: list[Markup] = []
+    behind = 0
+    for found in _CODE.finditer(text):
+        if found[0] in FIXES or found[0] in RULES:
+            pieces += [
+                escape(visible(text[behind : found.start()])),
+                Markup('<a href="/explain/{0}">{0}</a>').format(found[0]),
+            ]
+            behind = found.end()
+    return Markup().join([*pieces, escape(visible(text[behind:]))])
+
+
+routes = [
+    web.get("/playground", _open),
+    web.post("/playground", _try),
+    web.get("/explain", _all),
+    web.get("/explain/{code}", _one),
+]

@@ -20,7 +20,7 @@ from pipeline.session import Session
 from pipeline.targets import Setting
 from pipeline.viewer import compare
 from pipeline.viewer.aligned import Aligned
-from pipeline.viewer.bodies import Side, compared
+from pipeline.viewer.compare import Side, compared
 from topics import AGENT_TURNS, PROVIDER_REQUESTS
 
 BROKEN = (user("Run."), called("a"), user("Wait.", result("a")), said("Yes."), user("Go.", result("x")))

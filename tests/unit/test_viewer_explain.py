@@ -7,7 +7,7 @@ from asking import asking, words
 
 from pipeline.explain import explain, summaries
 from pipeline.explain.telling import told
-from pipeline.viewer.explain import linked
+from pipeline.viewer.playground import linked
 
 CODES = [code for codes in summaries().values() for code in codes]
 

@@ -19,8 +19,7 @@ from pipeline.explain import FIX_EXAMPLES
 from pipeline.fixes import FIXES
 from pipeline.rules import RULES
 from pipeline.session.arguments import policy_from
-from pipeline.viewer.helper import Helper
-from pipeline.viewer.outcome import Choice, outcome_of
+from pipeline.viewer.outcome import Choice, Helper, outcome_of
 from pipeline.viewer.playground import EXAMPLES, LARGEST, path_of
 
 LOST = EXAMPLES["lost-result"].text
