@@ -8,7 +8,9 @@ import click
 
 from pipeline.cli.output import fail, write_bytes, write_json
 from pipeline.errors import InputError
-from pipeline.explain import documents, explain, listing, plain, summaries
+from pipeline.explain import explain, summaries
+from pipeline.explain.documents import documents
+from pipeline.explain.telling import listing, plain
 
 
 @click.command("explain")

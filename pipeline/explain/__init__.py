@@ -1,42 +1,317 @@
-"""What a fix or a rule means, shown by running its example.
+"""What a fix or a rule means: what the catalogue says of its code, and its example as it was just run.
 
-``pages`` reads the examples, runs one and says what came of it. ``telling`` puts that into words, which ``rendering``
-sets for a terminal and for docs/, and the viewer for a browser. A page never claims what the installed version does not
-do: its before and after are made when it is asked for.
+``telling`` puts that into words, which it sets for a terminal, ``documents`` for docs/, and the viewer for a browser. A
+page never claims what the installed version does not do: its before and after are made when it is asked for.
+
+The examples are data, ``fixes.jsonl``, ``streams.jsonl`` and ``rules.jsonl`` beside this module, one a line: for each
+fix a history or a stream that needs it, for each rule a body that breaks it. Where a string has to be long,
+``{"repeat": TEXT, "times": N}`` stands for it.
 """
 
-from pipeline.explain.pages import (
-    FIX_EXAMPLES,
-    RULE_EXAMPLES,
-    STREAM_EXAMPLES,
-    FixExample,
-    FixPage,
-    RuleExample,
-    RulePage,
-    StreamExample,
-    explain,
-    retold,
-    summaries,
-)
-from pipeline.explain.rendering import documents, listing, place_of, plain
-from pipeline.explain.telling import Told, told
+from __future__ import annotations
 
-__all__ = [
-    "FIX_EXAMPLES",
-    "RULE_EXAMPLES",
-    "STREAM_EXAMPLES",
-    "FixExample",
-    "FixPage",
-    "RuleExample",
-    "RulePage",
-    "StreamExample",
-    "Told",
-    "documents",
-    "explain",
-    "listing",
-    "place_of",
-    "plain",
-    "retold",
-    "summaries",
-    "told",
-]
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Struct, structs
+
+from pipeline.errors import InputError
+from pipeline.fixes import FIXES, Fix, FixCode
+from pipeline.registry import TARGETS
+from pipeline.rules import RULES, Rule, Violation, validate
+from pipeline.session import normalize
+from pipeline.streams import Recovery
+from pipeline.streams.cascade.speech import Speech
+
+
+class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
+    """A history that needs the fix ``code`` when it goes to the target ``to``.
+
+    ``source`` is the history's shape (``from`` in the data) and ``policy`` what differs from the default policy. A
+    history that is a string is a transcript or JSON text as it is. ``also`` names the fixes that come with it.
+    """
+
+    code: str
+    history: Any
+    also: tuple[str, ...] = ()
+    to: str = "anthropic"
+    source: str = "auto"
+    policy: dict[str, Any] = {}
+
+
+class StreamExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
+    """Events of the source ``from`` that need the fix ``code``, in a session that speaks under the name ``model``."""
+
+    code: str
+    events: tuple[Any, ...]
+    also: tuple[str, ...] = ()
+    source: str = "cascade"
+    model: str = "claude-sonnet-4-5"
+
+
+class RuleExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request body that breaks the rule ``code``; a string is the body's exact text, written in ``encoding``.
+
+    ``also`` names the other rules that such a body cannot help but break.
+    """
+
+    code: str
+    body: Any
+    also: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+
+
+class _Repeat(Struct, forbid_unknown_fields=True):
+    repeat: str
+    times: int
+
+
+Row = TypeVar("Row", FixExample, StreamExample, RuleExample)
+
+
+def _load(name: str, kind: type[Row]) -> Mapping[str, Row]:
+    lines = files(__package__).joinpath(name).read_bytes().splitlines()
+    rows = [msgspec.json.decode(line, type=kind) for line in lines]
+    return MappingProxyType({row.code: row for row in rows})
+
+
+def written_out(value: Any) -> Any:  # noqa: ANN401  any JSON
+    if isinstance(value, list):
+        return [written_out(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"repeat", "times"}:
+        long = msgspec.convert(value, _Repeat)
+        return long.repeat * long.times
+    return {key: written_out(element) for key, element in value.items()}
+
+
+FIX_EXAMPLES = _load("fixes.jsonl", FixExample)
+STREAM_EXAMPLES = _load("streams.jsonl", StreamExample)
+RULE_EXAMPLES = _load("rules.jsonl", RuleExample)
+
+# A string longer than this is shown by its beginning and its length.
+MOST_SHOWN = 24
+LONGEST_SHOWN = 400
+_BEGINNING = 40
+
+Outcome: TypeAlias = Literal["mended", "unchanged", "still broken", "rejected", "unusable"]
+
+
+class Mended(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"source": "from"}):
+    """A fix's example, run.
+
+    ``request`` is the body, or the text itself for a target that takes text. ``broken`` names the rules that the
+    history would break if it were sent as it is, where it is in the target's own shape.
+    """
+
+    to: str
+    source: str = "auto"
+    policy: dict[str, Any] = {}
+    history: Any
+    broken: tuple[str, ...] = ()
+    request: Any
+    fixes: tuple[Fix, ...]
+
+
+class Retold(Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+    """A stream's example, run: the events, and the messages that the session's log gets of them."""
+
+    source: str
+    model: str
+    events: tuple[Any, ...]
+    messages: tuple[Any, ...]
+    fixes: tuple[Fix, ...]
+
+
+class Broken(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rule's example, judged; ``outcome`` is what ``normalize`` makes of the body, ``fixes`` what that takes.
+
+    There is no outcome where the body is no history that could be read again: the one line of a CLI.
+    """
+
+    body: Any
+    violation: Violation
+    also: tuple[str, ...] = ()
+    outcome: Outcome | Literal[""] = ""
+    fixes: tuple[str, ...] = ()
+
+
+class FixPage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="fix"):
+    code: str
+    summary: str
+    fate: str
+    lossless: bool
+    spared: str
+    always: str
+    error: str
+    source: str
+    example: Mended | Retold
+
+
+class RulePage(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rule"):
+    """What a rule means; one that a body alone cannot show to be broken has no example."""
+
+    code: str
+    target: str
+    summary: str
+    severity: str
+    families: tuple[str, ...]
+    message: str
+    repair: str
+    source: str
+    unchecked: str
+    example: Broken | None
+
+
+def explain(code: str) -> FixPage | RulePage:
+    """The page of a fix code or a rule id; neither case nor a leading zero makes a difference.
+
+    Raises:
+        InputError: there is no such code; the message names the nearest ones.
+    """
+    name = _known(code)
+    if name in FIXES:
+        example = _retell(STREAM_EXAMPLES[name]) if name in STREAM_EXAMPLES else _mend(FIX_EXAMPLES[name])
+        return _fix_page(FIXES[name], example)
+    return _rule_page(RULES[name], RULE_EXAMPLES.get(name))
+
+
+def summaries() -> Mapping[str, Mapping[str, str]]:
+    """Every code with its summary, in groups: fixes by whether they lose or add anything, rules by target."""
+    groups: dict[str, dict[str, str]] = {}
+    for fix in FIXES.values():
+        groups.setdefault(_group(fix), {})[fix.code] = fix.summary
+    for rule in RULES.values():
+        groups.setdefault(f"rules of {rule.target}", {})[rule.id] = rule.summary
+    return groups
+
+
+def _group(fix: FixCode) -> str:
+    if fix.fate == "synthesised":
+        return "fixes that add what nobody said"
+    return "fixes that lose nothing" if fix.lossless else "fixes that lose something"
+
+
+def _known(code: str) -> str:
+    names = {_key(name): name for name in (*FIXES, *RULES)}
+    wanted = _key(code)
+    if wanted in names:
+        return names[wanted]
+    near = [names[match] for match in get_close_matches(wanted, names, n=3, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "`reknit explain` lists all of them"
+    raise InputError("unknown_code", f"no fix and no rule is called {code!r}; {hint}")
+
+
+def _key(code: str) -> str:
+    """What two spellings of one code have in common: ``ant-7`` is ``ANT-07``."""
+    return code.strip().casefold().replace("-0", "-")
+
+
+def _fix_page(fix: FixCode, example: Mended | Retold) -> FixPage:
+    return FixPage(**structs.asdict(fix), example=example)
+
+
+def _mend(example: FixExample) -> Mended:
+    history = written_out(example.history)
+    given = history if isinstance(history, str) else msgspec.json.encode(history)
+    done = normalize(given, to=example.to, source=example.source, policy=example.policy)
+    return Mended(
+        to=example.to,
+        source=example.source,
+        policy=example.policy,
+        history=shortened(history),
+        broken=_broken(history, example),
+        request=_shown(done.body, text=TARGETS[example.to].text),
+        fixes=tuple(done.fixes),
+    )
+
+
+def _retell(example: StreamExample) -> Retold:
+    messages, fixes = retold(example.events, example.source, example.model)
+    return Retold(
+        source=example.source, model=example.model, events=example.events, messages=tuple(messages), fixes=tuple(fixes)
+    )
+
+
+def retold(events: Sequence[Any], source: str, model: str) -> tuple[list[Any], list[Fix]]:
+    """The messages that a session's log gets of a source's events, and the fixes of what was said in them."""
+    recovery = Recovery(source)
+    recovery.speak(Speech(model=model))
+    for event in events:
+        recovery.feed(msgspec.json.encode(event))
+    recovery.end_run()
+    return [msgspec.json.decode(turn.message) for turn in recovery.take_finished()], recovery.take_fixes()
+
+
+def _broken(history: Any, example: FixExample) -> tuple[str, ...]:  # noqa: ANN401  any JSON
+    if example.source != "auto" or TARGETS[example.to].text or isinstance(history, str):
+        return ()
+    body = history if isinstance(history, dict) else {"messages": history}
+    found = validate(body, target=example.to)
+    return tuple(dict.fromkeys(violation.rule for violation in found if violation.severity != "soft"))
+
+
+def _rule_page(rule: Rule, example: RuleExample | None) -> RulePage:
+    return RulePage(
+        code=rule.id,
+        target=rule.target,
+        summary=rule.summary,
+        severity=rule.severity,
+        families=rule.families,
+        message=rule.message,
+        repair=rule.repair,
+        source=rule.source,
+        unchecked=rule.unchecked,
+        example=_judge(rule, example) if example else None,
+    )
+
+
+def _judge(rule: Rule, example: RuleExample) -> Broken:
+    body = written_out(example.body)
+    data = body.encode(example.encoding) if isinstance(body, str) else msgspec.json.encode(body)
+    violation = next(found for found in validate(data, target=rule.target) if found.rule == rule.id)
+    outcome, fixes = _outcome(data, rule)
+    return Broken(
+        body=shortened(body),
+        violation=violation,
+        also=example.also,
+        outcome=outcome,
+        fixes=fixes,
+    )
+
+
+def _outcome(data: bytes, rule: Rule) -> tuple[Outcome | Literal[""], tuple[str, ...]]:
+    if rule.target not in TARGETS or TARGETS[rule.target].text:
+        return "", ()
+    try:
+        done = normalize(data, to=rule.target)
+    except InputError:
+        return "unusable", ()
+    fixes = tuple(dict.fromkeys(fix.code for fix in done.fixes))
+    if done.body is None:
+        return "rejected", fixes
+    if any(violation.rule == rule.id for violation in done.violations):
+        return "still broken", fixes
+    return "mended" if fixes else "unchanged", fixes
+
+
+def _shown(body: bytes | None, *, text: bool) -> Any:  # noqa: ANN401  any JSON
+    if body is None or text:
+        return body.decode() if body else None
+    return shortened(msgspec.json.decode(body))
+
+
+def shortened(value: Any) -> Any:  # noqa: ANN401  any JSON
+    if isinstance(value, str) and len(value) > LONGEST_SHOWN:
+        return f"{value[:_BEGINNING]}… ({len(value)} characters)"
+    if isinstance(value, list):
+        more = [f"… ({len(value)} elements)"] if len(value) > MOST_SHOWN else []
+        return [*(shortened(element) for element in value[:MOST_SHOWN]), *more]
+    if isinstance(value, dict):
+        return {key: shortened(element) for key, element in value.items()}
+    return value

@@ -1,12 +1,13 @@
 """What a page says, in its order: facts, then the example, each line with the lines that stand under it.
 
-A terminal, the Markdown in docs/ and the viewer write the same; only how a line is set differs.
+A terminal, the Markdown in docs/ and the viewer write the same; only how a line is set differs. The terminal's way is
+here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from itertools import groupby
 from textwrap import wrap
@@ -15,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from pipeline.explain.pages import Broken, FixPage, Mended, Retold, RulePage
+from pipeline.explain import Broken, FixPage, Mended, Retold, RulePage
 
 # What only one side of an example has.
 Mark: TypeAlias = Literal[" ", "-", "+"]
@@ -176,3 +177,25 @@ def _json(value: Any) -> str:  # noqa: ANN401  any JSON
 
 def _value(value: object) -> str:
     return value if isinstance(value, str) else _json(value)
+
+
+def plain(page: FixPage | RulePage) -> str:
+    """A page as text that ends in a newline."""
+    said = told(page)
+    parts = [f"{said.code}: {said.summary}"], written(said.facts), written(said.example)
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+def written(said: Iterable[Said]) -> Iterator[str]:
+    for each in said:
+        yield each.text
+        yield from (f"{line.mark} {line.text}" if line.text else "" for line in each.lines)
+
+
+def listing(groups: Mapping[str, Mapping[str, str]]) -> str:
+    width = max(len(code) for codes in groups.values() for code in codes)
+    blocks = (
+        "\n".join([f"{group}:", *(f"  {code:{width}}  {summary}" for code, summary in codes.items())])
+        for group, codes in groups.items()
+    )
+    return "\n\n".join(blocks) + "\n"

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError
-from pipeline.explain import FIX_EXAMPLES
-from pipeline.explain.pages import written_out
+from pipeline.explain import FIX_EXAMPLES, written_out
 from pipeline.fixes import FIXES
 from pipeline.rules import Violation
 from pipeline.session import Normalized

@@ -27,7 +27,7 @@ import pipeline
 from pipeline.cli.core import reported
 from pipeline.diff.values import encodable
 from pipeline.errors import InputError, InternalError, ReknitError
-from pipeline.explain.pages import shortened
+from pipeline.explain import shortened
 from pipeline.fixes import FIXES, Fix, severity_of
 from pipeline.history.readers import read
 from pipeline.registry import TARGETS

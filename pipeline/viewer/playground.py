@@ -24,8 +24,7 @@ from pipeline.config import described
 from pipeline.demo.recordings import fleet, unmended
 from pipeline.diff.values import encodable
 from pipeline.errors import InputError, ReknitError
-from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample, explain, summaries
-from pipeline.explain.pages import written_out
+from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, FixExample, RuleExample, explain, summaries, written_out
 from pipeline.explain.telling import Told, told
 from pipeline.fixes import FIXES, OBSERVABLE, severity_of
 from pipeline.history.readers import SHAPES

@@ -18,7 +18,7 @@ import click
 import msgspec
 from recorded import accepted
 
-from pipeline.explain.pages import SHARES, SHARES_FILE, Shares
+from pipeline.explain.documents import SHARES, SHARES_FILE, Shares
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.testing.equal import Difference, differences

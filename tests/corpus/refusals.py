@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from recorded import rows
 
-from pipeline.explain.pages import REFUSALS_FILE, Refused
+from pipeline.explain.documents import REFUSALS_FILE, Refused
 from pipeline.rules import Violation, validate
 
 # Whose verdicts are asked of which recordings. Hosts that imitate an API are judged by the rules that are theirs.

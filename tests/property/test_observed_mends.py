@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from strategies import SCALE, histories, perturbed_histories, policies
 
 from pipeline import normalize, validate
-from pipeline.explain import FIX_EXAMPLES
-from pipeline.explain.pages import written_out
+from pipeline.explain import FIX_EXAMPLES, written_out
 from pipeline.fixes import FIXES, OBSERVABLE
 from pipeline.registry import TARGETS
 from pipeline.session import Session

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.explain import all_pages, explain_command
 from pipeline.config import load_config
-from pipeline.explain import place_of
+from pipeline.explain.documents import place_of
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES

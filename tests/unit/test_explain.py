@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from pipeline.cli.explain import explain_command
 from pipeline.errors import InputError
-from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain, plain
+from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain
+from pipeline.explain.telling import plain
 from pipeline.fixes import FIXES
 from pipeline.rules import RULES
 from pipeline.session import normalize

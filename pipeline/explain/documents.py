@@ -1,15 +1,21 @@
-"""Pages as people read them: plain text in a terminal, and the Markdown that `make docs` writes into docs/.
+"""The Markdown that `make docs` writes into docs/ from the catalogues, their examples and recorded traffic.
 
-In Markdown a code is its heading, so that its anchor is the code itself: ``fixes.md#result_moved``,
-``rules/anthropic.md#ant-08``.
+A code is its heading, so that its anchor is the code itself: ``fixes.md#result_moved``, ``rules/anthropic.md#ant-08``.
+``shares.jsonl`` is what became of accepted requests when they were last measured over recorded traffic, and
+``refusals.jsonl`` what decided the refused ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
 
-from pipeline.explain.pages import REFUSALS, SHARES, FixPage, RulePage, explain, summaries
-from pipeline.explain.telling import Said, told
+import msgspec
+from msgspec import Struct
+
+from pipeline.explain import explain, summaries
+from pipeline.explain.telling import Said, told, written
 from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery import MEANINGS, TABLE
@@ -18,27 +24,44 @@ from pipeline.streams.recovery.memory import MessageState
 from pipeline.text.acts import ACTS, Act
 
 
-def plain(page: FixPage | RulePage) -> str:
-    """A page as text that ends in a newline."""
-    said = told(page)
-    parts = [f"{said.code}: {said.summary}"], _set(said.facts), _set(said.example)
-    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+class Shares(Struct, frozen=True, kw_only=True):
+    """The requests of one provider, sent back to it.
+
+    Attributes:
+        provider: whose traffic it is.
+        accepted: how many requests were recorded accepted.
+        mended: in how many of them something was mended without a loss.
+        codes: in how many each fix was made.
+        harmed: the ids of those in which something was lost, refused, or changed without a fix, each with the reason.
+    """
+
+    provider: str
+    accepted: int
+    mended: int
+    codes: dict[str, int]
+    harmed: dict[str, str]
 
 
-def _set(said: Iterable[Said]) -> Iterator[str]:
-    for each in said:
-        yield each.text
-        yield from (f"{line.mark} {line.text}" if line.text else "" for line in each.lines)
+SHARES_FILE: Final = Path(__file__).with_name("shares.jsonl")
+SHARES: Final = tuple(msgspec.json.decode(line, type=Shares) for line in SHARES_FILE.read_bytes().splitlines())
 
 
-def listing(groups: Mapping[str, Mapping[str, str]]) -> str:
-    width = max(len(code) for codes in groups.values() for code in codes)
-    blocks = (
-        "\n".join([f"{group}:", *(f"  {code:{width}}  {summary}" for code, summary in codes.items())])
-        for group, codes in groups.items()
-    )
-    return "\n\n".join(blocks) + "\n"
+class Refused(Struct, frozen=True):
+    """Recorded refusals of one class that one thing decided.
 
+    ``rule`` foresees them, with the severity in ``why``; where it is ``""``, ``why`` is the fact that no body shows.
+    ``requests`` are their ids.
+    """
+
+    provider: str
+    error_class: str
+    rule: str
+    why: str
+    requests: list[str]
+
+
+REFUSALS_FILE: Final = Path(__file__).with_name("refusals.jsonl")
+REFUSALS: Final = tuple(msgspec.json.decode(line, type=Refused) for line in REFUSALS_FILE.read_bytes().splitlines())
 
 _ACTS = "acts.md"
 _FIXES = "fixes.md"
@@ -234,7 +257,7 @@ def _section(code: str) -> Iterator[str]:
     yield ""
     yield from _facts(said.facts)
     yield ""
-    example = "\n".join(_set(said.example))
+    example = "\n".join(written(said.example))
     fence = "````" if "```" in example else "```"
     yield f"{fence}text"
     # A NUL has no place in a text file; its picture has.
