@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pipeline.demo.recordings import Input, fleet, inputs
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
-from pipeline.viewer.index.entries import entry_of
+from pipeline.viewer.index.records import entry_of
 from pipeline.viewer.pages import templates
 from pipeline.viewer.streams.screen import TEXT, Screen
 from topics import PROVIDER_EVENTS, SESSION_ITEMS

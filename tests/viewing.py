@@ -13,10 +13,9 @@ from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
 from pipeline.viewer.guard import Guard
-from pipeline.viewer.index.entries import entry_of
-from pipeline.viewer.index.follow import Behind
-from pipeline.viewer.index.store import Index
-from pipeline.viewer.index.values import Value, Values
+from pipeline.viewer.index import Index
+from pipeline.viewer.index.reading import Behind, Value, Values
+from pipeline.viewer.index.records import entry_of
 from pipeline.viewer.pages import Viewer, templates
 from pipeline.viewer.server import application, serving
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE

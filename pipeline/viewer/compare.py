@@ -25,9 +25,8 @@ from pipeline.settings import Config
 from pipeline.targets import Setting
 from pipeline.viewer.aligned import LISTS, Aligned
 from pipeline.viewer.cells import Cell, Document, Mark, Row
-from pipeline.viewer.index import timeline
+from pipeline.viewer.index import Reader, timeline
 from pipeline.viewer.index.entries import Entry
-from pipeline.viewer.index.store import Reader
 from pipeline.viewer.pages import VIEWER, page
 from pipeline.viewer.requests import Request, find_request
 

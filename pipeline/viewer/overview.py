@@ -21,9 +21,9 @@ from pipeline.errors import InputError
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
+from pipeline.viewer.index import Reader
 from pipeline.viewer.index.entries import FOLLOWED
 from pipeline.viewer.index.search import Count, Overview, Search, overview, sessions
-from pipeline.viewer.index.store import Reader
 from pipeline.viewer.pages import VIEWER, page, with_query
 
 _HOUR_MS = 3_600_000

@@ -18,11 +18,9 @@ from pipeline.errors import InputError
 from pipeline.pages import shown
 from pipeline.settings import Config
 from pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
-from pipeline.viewer.index import search
-from pipeline.viewer.index.follow import Follower
+from pipeline.viewer.index import Index, search
+from pipeline.viewer.index.reading import Follower, Values
 from pipeline.viewer.index.search import SessionRow
-from pipeline.viewer.index.store import Index
-from pipeline.viewer.index.values import Values
 
 _HERE = Path(__file__).parent
 # What browsers ask for, by name: all of it is inside the wheel.

@@ -21,8 +21,7 @@ from pipeline.objects import open_objects
 from pipeline.settings import Config
 from pipeline.viewer import compare, letters, overview, playground, sessions, streams, timelines
 from pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, local
-from pipeline.viewer.index.follow import Follower, open_index
-from pipeline.viewer.index.values import Values
+from pipeline.viewer.index.reading import Follower, Values, open_index
 from pipeline.viewer.pages import STATIC, VIEWER, Viewer, page, templates
 
 log = logging.getLogger("reknit.viewer")

@@ -17,8 +17,8 @@ from pipeline.viewer.aligned import Aligned
 from pipeline.viewer.cells import as_text
 from pipeline.viewer.index import timeline
 from pipeline.viewer.index.entries import Entry
+from pipeline.viewer.index.reading import Value
 from pipeline.viewer.index.timeline import BEGINNING
-from pipeline.viewer.index.values import Value
 from pipeline.viewer.pages import SESSION, VIEWER, Viewer, is_part, page, row_of, session_of, session_path
 from pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
 from pipeline.viewer.timelines import VIEWS

@@ -13,9 +13,8 @@ from aiohttp import web
 from jinja2 import Template
 from msgspec import Struct
 
-from pipeline.viewer.index import timeline
+from pipeline.viewer.index import Reader, timeline
 from pipeline.viewer.index.entries import FORGOTTEN, Entry
-from pipeline.viewer.index.store import Reader
 from pipeline.viewer.index.timeline import BEGINNING
 from pipeline.viewer.pages import SESSION, VIEWER, is_part, page, row_of, session_of
 from pipeline.viewer.viewing import (

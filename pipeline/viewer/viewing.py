@@ -14,7 +14,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from pipeline.errors import InputError
-from pipeline.viewer.index.follow import Subscriber
+from pipeline.viewer.index.reading import Subscriber
 from pipeline.viewer.pages import VIEWER
 
 # Records of one session that are sent one by one; where more come at once, loading the page again is quicker.

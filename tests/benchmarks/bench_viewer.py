@@ -38,7 +38,7 @@ from pipeline.config import load_config
 from pipeline.fixes import FIXES
 from pipeline.viewer.index import search, timeline
 from pipeline.viewer.index.entries import Entry
-from pipeline.viewer.index.follow import Follower, open_index
+from pipeline.viewer.index.reading import Follower, open_index
 from pipeline.viewer.index.search import Search
 from pipeline.viewer.pages import session_path, with_query
 from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS, TURNS_STATE

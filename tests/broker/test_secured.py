@@ -23,7 +23,7 @@ from chaos.cluster import kafka_broker
 
 from pipeline.config import load_config
 from pipeline.kafka import KafkaSettings, connection
-from pipeline.viewer.index.follow import Follower, open_index
+from pipeline.viewer.index.reading import Follower, open_index
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS, REPLAY_PLAN
 from topics.cluster import roles
 

@@ -24,9 +24,10 @@ from viewing import Topics, contents
 
 from pipeline.config import load_config
 from pipeline.engine.embedded import EmbeddedBroker
-from pipeline.viewer.index.entries import FOLLOWED, entry_of
-from pipeline.viewer.index.follow import Follower, open_index
-from pipeline.viewer.index.store import Index, IndexFileError
+from pipeline.viewer.index import Index, IndexFileError
+from pipeline.viewer.index.entries import FOLLOWED
+from pipeline.viewer.index.reading import Follower, open_index
+from pipeline.viewer.index.records import entry_of
 from topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS, TURNS_STATE
 
 pytestmark = pytest.mark.broker

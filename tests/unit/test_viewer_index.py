@@ -14,9 +14,8 @@ from published import OPENED, answers, appended
 from viewing import Topics, contents, index_of
 
 from pipeline.config import load_config
-from pipeline.viewer.index import follow, search, timeline
-from pipeline.viewer.index.follow import Follower
-from pipeline.viewer.index.store import Index, IndexFileError
+from pipeline.viewer.index import Index, IndexFileError, reading, search, timeline
+from pipeline.viewer.index.reading import Follower
 from topics import AGENT_TURNS, DAY_MS, PROVIDER_EVENTS, SESSION_ITEMS
 from topics.items import AnyItem, ItemCompleted, ItemRetracted, ItemStarted, TurnStop
 from topics.reducer import reduce
@@ -269,8 +268,8 @@ class ToldTooEarly:
 
 async def test_an_end_that_is_told_too_early_is_not_that_of_another_topic(index, monkeypatch):
     place = TopicPartition(AGENT_TURNS, 0)
-    monkeypatch.setattr(follow, "ANSWER_SECONDS", 0.01)
-    monkeypatch.setattr(follow, "every_place", AsyncMock(return_value={AGENT_TURNS: [place]}))
+    monkeypatch.setattr(reading, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(reading, "every_place", AsyncMock(return_value={AGENT_TURNS: [place]}))
     follower, position = Follower(load_config(env={}), index), index.positions[AGENT_TURNS, 0]
     consumer = ToldTooEarly(holds=position)
     assert await follower._look(consumer, {}) == {place: AGENT_TURNS}

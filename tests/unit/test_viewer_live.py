@@ -11,7 +11,7 @@ from stream_pages import START, TEMPLATES, Rows, delta, entries, html_of, record
 
 from pipeline.stages.base import Record
 from pipeline.viewer import viewing as module
-from pipeline.viewer.index.entries import entry_of
+from pipeline.viewer.index.records import entry_of
 from pipeline.viewer.streams import Drawing
 from pipeline.viewer.streams.live import Live, position_of
 from pipeline.viewer.streams.screen import Screen

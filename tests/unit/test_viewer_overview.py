@@ -13,9 +13,9 @@ from multidict import MultiDict
 from viewing import BEGAN_MS, Still, filled, served
 
 from pipeline.viewer import overview
-from pipeline.viewer.index.follow import Behind
+from pipeline.viewer.index.entries import TOLD_OF_ITEMS
+from pipeline.viewer.index.reading import Behind
 from pipeline.viewer.index.search import Count, Overview, Search
-from pipeline.viewer.index.sums import TOLD_OF_ITEMS
 from pipeline.viewer.overview import STREAMED, chips, meaning, stamp, summed
 from topics import AGENT_TURNS, SESSION_ITEMS
 

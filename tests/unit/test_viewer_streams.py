@@ -14,7 +14,7 @@ from pipeline.config import load_config
 from pipeline.stages.base import Record
 from pipeline.viewer import streams, viewing
 from pipeline.viewer.guard import Guard
-from pipeline.viewer.index.entries import entry_of
+from pipeline.viewer.index.records import entry_of
 from pipeline.viewer.pages import Viewer, session_path, templates
 from pipeline.viewer.server import application, serving
 from topics import SESSION_ITEMS

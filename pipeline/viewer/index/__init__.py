@@ -1,1 +1,357 @@
-"""The index of the topics: what it keeps of a record, its file, who fills it, and what pages ask of it."""
+"""The index: one SQLite file that holds of the topics what pages and searches need.
+
+One process writes it, batch by batch: entries, what they add up to, and how far each partition was read stand in one
+transaction, so that after a ``kill -9`` the next one goes on where the last whole batch ended. Threads read beside it.
+
+Records lie under their place as one number: so a repeated one is the same row, and what a topic no longer holds is a
+stretch of rows. The words lie in an FTS5 table with a text of its own: SQLite before 3.43 can delete from one without
+(``contentless_delete``) only by the old words, and an external one would keep them as well. Its rows are numbered as
+they are written, so that the newest matches are read first and reading stops once a page is full.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any, Final, Self
+
+from pipeline.errors import ReknitError
+from pipeline.viewer.index.batch import Batch
+from pipeline.viewer.index.entries import FORGOTTEN, LETTERS, Entry, place_number, recount
+from topics import DAY_MS, MARKER_DAYS, SESSION_ITEMS
+
+_VERSION = 1
+ITEMS: Final = place_number(SESSION_ITEMS, 0, 0)
+
+_TABLES = """
+    CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE positions (
+        topic TEXT, partition INTEGER, next INTEGER NOT NULL, first INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (topic, partition)
+    ) WITHOUT ROWID;
+    CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL,
+        turns INTEGER NOT NULL DEFAULT 0, requests INTEGER NOT NULL DEFAULT 0, fixes INTEGER NOT NULL DEFAULT 0,
+        lossy INTEGER NOT NULL DEFAULT 0, letters INTEGER NOT NULL DEFAULT 0, rejections INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE INDEX sessions_latest ON sessions (last_ms, id);
+    CREATE INDEX sessions_first ON sessions (first_ms);
+    CREATE TABLE entries (
+        place INTEGER PRIMARY KEY, session INTEGER NOT NULL, number INTEGER, time_ms INTEGER NOT NULL,
+        kind TEXT NOT NULL, role TEXT, turn INTEGER, target TEXT, code TEXT, severity TEXT, producer TEXT,
+        request_id TEXT, run TEXT, item_id TEXT, origin TEXT, cause TEXT, summary TEXT, size INTEGER NOT NULL,
+        headers BLOB, packed INTEGER, value BLOB
+    );
+    CREATE INDEX entries_timeline ON entries (session, time_ms, kind);
+    CREATE INDEX entries_item ON entries (session, item_id) WHERE item_id <> '';
+    CREATE INDEX entries_request ON entries (request_id) WHERE kind = 'request';
+    CREATE INDEX entries_cause ON entries (cause) WHERE cause <> '';
+    CREATE TABLE deltas (
+        session INTEGER, item_id TEXT, place INTEGER, time_ms INTEGER NOT NULL, run TEXT, value BLOB NOT NULL,
+        PRIMARY KEY (session, item_id, place)
+    ) WITHOUT ROWID;
+    CREATE TABLE runs (
+        session INTEGER, run TEXT, first INTEGER NOT NULL, last INTEGER NOT NULL, first_ms INTEGER NOT NULL,
+        last_ms INTEGER NOT NULL, records INTEGER NOT NULL, PRIMARY KEY (session, run)
+    ) WITHOUT ROWID;
+    CREATE TABLE facets (kind TEXT, value TEXT, session INTEGER, PRIMARY KEY (kind, value, session)) WITHOUT ROWID;
+    CREATE INDEX facets_of ON facets (session);
+    CREATE TABLE counters (
+        unit INTEGER, since_ms INTEGER, kind TEXT, code TEXT, target TEXT, severity TEXT, count INTEGER NOT NULL,
+        PRIMARY KEY (unit, since_ms, kind, code, target, severity)
+    ) WITHOUT ROWID;
+    CREATE TABLE forgotten (digest BLOB PRIMARY KEY, time_ms INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE VIRTUAL TABLE words USING fts5 (
+        place UNINDEXED, owner, text, tokenize = "unicode61 remove_diacritics 2"
+    );
+    INSERT INTO words (words, rank) VALUES ('hashsize', 33554432);
+"""
+_MORE = f"""
+    CREATE INDEX entries_letter ON entries (time_ms) WHERE kind IN {LETTERS};
+    CREATE INDEX entries_items ON entries (session) WHERE place >= {ITEMS};
+    PRAGMA user_version = {_VERSION};
+"""
+# A forgotten session's file pages are overwritten. Losing the machine's power may cost the last batches, which are read
+# again, as their positions go with them.
+_SETTINGS = """
+    PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON; PRAGMA temp_store = MEMORY;
+    PRAGMA cache_size = -131072; PRAGMA wal_autocheckpoint = 8192; PRAGMA journal_size_limit = 67108864;
+"""
+# Of what was forgotten, so many pages are written over at once; a merge with nothing to do changes one row.
+_PAGES, _IDLE_MERGE = 500, 2
+_READING = "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 1073741824;"
+
+
+class IndexFileError(ReknitError):
+    """The index cannot be used: ``index_in_use``, ``index_foreign``, ``index_version``, ``index_damaged``."""
+
+    fault = "caller"
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+            words = f"{path} cannot be used: {error}"
+        else:
+            words = f"{path} is damaged, or no index ({error}). Start once with --rebuild to fill it from the topics."
+        raise IndexFileError("index_damaged", words) from error
+
+
+class Reader:
+    """Reads the index from any thread, each with a connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._own = threading.local()
+
+    def rows(self, sql: str, *given: object) -> list[Any]:
+        with _readable(self._path):
+            return self._connection().execute(sql, given).fetchall()
+
+    def each(self, sql: str, *given: object) -> Iterator[Any]:
+        """The rows one by one: whoever stops early has read no more."""
+        with _readable(self._path):
+            yield from self._connection().execute(sql, given)
+
+    def _connection(self) -> sqlite3.Connection:
+        found: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if found is None:
+            found = self._own.connection = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+            found.executescript(_READING)
+        return found
+
+
+class Index:
+    """The writer's side; ``reader`` is everybody else's. Calls may come from any thread, one at a time works."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: IO[bytes]) -> None:
+        self.path = path
+        self.reader = Reader(path)
+        self._connection = connection
+        self._lock_file = lock
+        self._busy = threading.Lock()
+        rows = connection.execute("SELECT topic, partition, next FROM positions")
+        self._next = {(topic, partition): after for topic, partition, after in rows}
+        (self._number,) = connection.execute("SELECT coalesce(max(rowid), 0) FROM words").fetchone()
+        self._forgotten = dict(connection.execute("SELECT digest, time_ms FROM forgotten"))
+        # What was forgotten may still stand in files: "" for no, else how far writing over it is.
+        self._erase = dict(connection.execute("SELECT name, value FROM about")).get("erase", "")
+
+    @classmethod
+    def open(cls, path: Path, *, cluster: str, prefix: str, rebuild: bool = False) -> Self:
+        """Open the index of a pipeline, or make it.
+
+        Args:
+            path: the file; only its owner may read it.
+            cluster: the id of the Kafka cluster.
+            prefix: the pipeline's.
+            rebuild: throw away what is there, to be filled from the topics.
+
+        Raises:
+            IndexFileError: another process writes it, it is another pipeline's or another version's, or damaged.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+        try:
+            if rebuild:
+                for end in ("", "-wal", "-shm"):
+                    Path(f"{path}{end}").unlink(missing_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            path.chmod(0o600)
+            with _readable(path):
+                connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                connection.executescript(_SETTINGS)
+                _bind(connection, path, {"cluster": cluster, "prefix": prefix})
+                return cls(path, connection, lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    def close(self) -> None:
+        with self._busy:
+            self._connection.close()
+            self._lock_file.close()
+
+    @property
+    def positions(self) -> dict[tuple[str, int], int]:
+        """The offset to read next, by topic and partition."""
+        return dict(self._next)
+
+    def write(self, entries: Iterable[Entry], positions: Mapping[tuple[str, int], int]) -> list[Entry]:
+        """Write entries, and that everything before these positions was read, or nothing of it.
+
+        Entries of a partition come in its order. Those that were written before are passed over, and so are those of
+        sessions that were forgotten.
+
+        Returns:
+            The entries that are new, of sessions that were forgotten only that they were.
+        """
+        with self._busy, self._transaction() as connection:
+            ahead = dict(self._next)
+            fresh = []
+            for entry in entries:
+                where = entry.topic, entry.partition
+                if entry.offset >= ahead.get(where, 0):
+                    ahead[where] = entry.offset + 1
+                    fresh.append(entry)
+            for where, after in positions.items():
+                ahead[where] = max(after, ahead.get(where, 0))
+            number = self._number
+            ends = [at for at, entry in enumerate(fresh) if entry.kind == FORGOTTEN]
+            # What stands before it is written first, as if it had come alone: it counts for what it has become.
+            for begin, end in pairwise([0, *ends, len(fresh)]):
+                part = fresh[begin:end]
+                if part and part[0].kind == FORGOTTEN:
+                    self._forget(connection, part[0].session, part[0].time_ms)
+                gone = [entry for entry in part if self._is_forgotten(entry)] if self._forgotten else []
+                batch = Batch(connection, number)
+                batch.write([entry for entry in part if not self._is_forgotten(entry)] if gone else part, gone)
+                number = batch.number
+            changed = [(*where, after) for where, after in ahead.items() if self._next.get(where) != after]
+            connection.executemany(
+                "INSERT INTO positions (topic, partition, next) VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET next = excluded.next",
+                changed,
+            )
+        self._next, self._number = ahead, number
+        if not self._forgotten:
+            return fresh
+        return [entry for entry in fresh if entry.kind == FORGOTTEN or not self._is_forgotten(entry)]
+
+    def _is_forgotten(self, entry: Entry) -> bool:
+        since = self._forgotten.get(_digest(entry.session))
+        # As long as the workers know it they take nothing more of the session; behind that it may begin anew.
+        return since is not None and entry.time_ms <= since + MARKER_DAYS * DAY_MS
+
+    def forget(self, session: str, time_ms: int) -> None:
+        """Remove all that there is of a session, and what may still be read of it from before or soon after."""
+        with self._busy, self._transaction() as connection:
+            self._forget(connection, session, time_ms)
+
+    def _forget(self, connection: sqlite3.Connection, session: str, time_ms: int) -> None:
+        digest = _digest(session)
+        self._forgotten[digest] = time_ms
+        connection.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", (digest, time_ms))
+        found = connection.execute("SELECT id FROM sessions WHERE name = ?", (session,)).fetchone()
+        if found is not None:
+            numbers = "SELECT number FROM entries WHERE session = ? AND number IS NOT NULL"
+            connection.execute(f"DELETE FROM words WHERE rowid IN ({numbers})", found)  # noqa: S608  constant text
+            for table in ("entries", "deltas", "runs", "facets"):
+                connection.execute(f"DELETE FROM {table} WHERE session = ?", found)  # noqa: S608  constant text
+            connection.execute("DELETE FROM sessions WHERE id = ?", found)
+            self._erase = self._to_erase(connection, "all")
+
+    @staticmethod
+    def _to_erase(connection: sqlite3.Connection, what: str) -> str:
+        connection.execute("INSERT OR REPLACE INTO about VALUES ('erase', ?)", (what,))
+        return what
+
+    def erase(self) -> bool:
+        """Write over some of what was forgotten; whether some is left.
+
+        A deleted text's words stand in the files of FTS5 until they are merged, which takes as long as the index is
+        large, and a deleted row in the log of writes until that is emptied, for which no reader may be in it.
+        """
+        if not self._erase:
+            return False
+        with self._busy, _readable(self.path):
+            before = self._connection.total_changes
+            # Negative, and first: everything becomes one segment, as `optimize` has it, but so many pages at a time.
+            pages = -_PAGES if self._erase == "all" else _PAGES
+            self._connection.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (pages,))
+            merged = self._connection.total_changes - before < _IDLE_MERGE
+            self._erase = self._to_erase(self._connection, "rest")
+            if merged:
+                busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._erase = "rest" if busy else self._to_erase(self._connection, "")
+        return bool(self._erase)
+
+    def drop_before(self, topic: str, partition: int, offset: int, most: int = 5000) -> bool:
+        """Remove what a partition no longer holds, so many records at a time; whether some are left."""
+        first, behind = place_number(topic, partition, 0), place_number(topic, partition, offset)
+        within = (first, behind)
+        with self._busy, self._transaction() as connection:
+            gone = connection.execute(
+                "SELECT place, number, session FROM entries WHERE place >= ? AND place < ? LIMIT ?", (*within, most)
+            ).fetchall()
+            connection.executemany("DELETE FROM words WHERE rowid = ?", [(number,) for _, number, _ in gone if number])
+            connection.executemany("DELETE FROM entries WHERE place = ?", [(place,) for place, _, _ in gone])
+            touched = {session for _, _, session in gone}
+            for table, last in (("deltas", "place"), ("runs", "last")):
+                touched |= {
+                    session
+                    for (session,) in connection.execute(
+                        f"DELETE FROM {table} WHERE {last} >= ? AND {last} < ? RETURNING session",  # noqa: S608  constant
+                        within,
+                    ).fetchall()
+                }
+            recount(connection, touched)
+            connection.execute(
+                "INSERT INTO positions VALUES (?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET first = excluded.first, next = max(next, excluded.next)",
+                (topic, partition, offset, offset),
+            )
+        self._next[topic, partition] = max(offset, self._next.get((topic, partition), 0))
+        return len(gone) == most
+
+    def drop_counters(self, unit: int, before_ms: int) -> None:
+        """Remove the counters of a unit (its milliseconds) that end before a time."""
+        with self._busy, self._transaction() as connection:
+            connection.execute("DELETE FROM counters WHERE unit = ? AND since_ms < ?", (unit, before_ms - unit))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with _readable(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+
+def _digest(session: str) -> bytes:
+    return sha256(session.encode()).digest()
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The open lock file beside an index; the kernel lets go of it with the process, however that ends."""
+    lock = os.fdopen(os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600), "rb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise IndexFileError("index_in_use", f"{path} is written by another viewer; give this one its own") from error
+    return lock
+
+
+def _bind(connection: sqlite3.Connection, path: Path, about: Mapping[str, str]) -> None:
+    """Make the tables of a new file; refuse one that was filled from elsewhere."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        connection.executescript(f"BEGIN; {_TABLES} {_MORE} COMMIT;")
+        connection.executemany("INSERT INTO about VALUES (?, ?)", about.items())
+        return
+    if version != _VERSION:
+        raise IndexFileError(
+            "index_version", f"{path} has format {version}, this build {_VERSION}. Start once with --rebuild."
+        )
+    found = dict(connection.execute("SELECT name, value FROM about"))
+    for name, value in about.items():
+        if found.get(name) != value:
+            raise IndexFileError(
+                "index_foreign",
+                f"{path} was filled from the {name} {found.get(name)!r}, not {value!r}. Name another file, or start "
+                "once with --rebuild.",
+            )

@@ -6,9 +6,8 @@ import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
-import cramjam
 import msgspec
 from msgspec import UNSET, Struct, structs
 
@@ -18,24 +17,24 @@ from pipeline.viewer.index.entries import (
     DELTA,
     EVENTS,
     LETTERS,
+    NUMBERS,
     PARKED,
+    PARKED_FACET,
     RETRACTED,
+    TOLD_OF_ITEMS,
     UNPARKED,
+    WORDS,
     Entry,
+    Sum,
+    delta_entry,
     line,
-    record_at,
+    pack,
 )
-from pipeline.viewer.index.sums import NUMBERS, PARKED_FACET, TOLD_OF_ITEMS, Sum
-from pipeline.viewer.index.words import WORDS
 from topics import SESSION_ITEMS
 from topics.items import ItemDelta
 
 # Milliseconds that a counter covers: a day, a week and a quarter are each told by about a hundred of one kind.
 MINUTE, TEN_MINUTES, HOUR, DAY = UNITS = (60_000, 600_000, 3_600_000, 86_400_000)
-
-# Up to here a value stands in the index as it is, up to the next it is compressed; and if it then has at most the first
-# number of bytes, it stands there too. Others are read from their topic.
-_PLAIN, _KEPT, _TRIED = 1024, 16 * 1024, 256 * 1024
 
 _COUNTED: Final = frozenset({"fix", "request", "turn", "turn/diagnosis", *LETTERS})
 # What an item counts as until a later record of it ends it otherwise, or withdraws it.
@@ -53,25 +52,6 @@ _decode_delta = msgspec.json.Decoder(ItemDelta).decode
 _encode = msgspec.json.encode
 _columns = attrgetter(*COLUMNS)
 _encode_headers = msgspec.msgpack.encode
-
-
-class Packed(NamedTuple):
-    packed: int
-    value: bytes | None
-
-
-def pack(value: bytes | None, *, always: bool = False) -> Packed:
-    """A value as it stands in the index; None where it is left to its topic."""
-    if value is None or (len(value) <= _PLAIN):
-        return Packed(0, value)
-    if len(value) > _TRIED and not always:
-        return Packed(0, None)
-    found = bytes(cramjam.zstd.compress(value, level=1))
-    return Packed(1, found if always or len(found) <= _KEPT else None)
-
-
-def unpack(packed: int, value: bytes | None) -> bytes | None:
-    return bytes(cramjam.zstd.decompress(value)) if packed and value is not None else value
 
 
 class _Run:
@@ -327,25 +307,3 @@ class Batch:
         fewer = [(count, *key) for key, count in self._counters.items() if count < 0]
         self._connection.executemany(f"UPDATE counters SET count = count + ? {key_is}", fewer)  # noqa: S608  constant
         self._connection.executemany(f"DELETE FROM counters {key_is} AND count <= 0", [key for _, *key in fewer])  # noqa: S608  constant
-
-
-def delta_entry(session: str, item_id: str, row: tuple[int, int, str, int, bytes | None]) -> Entry:
-    """A record of an item's text, which has a row of its own only as long as the item is not completed.
-
-    ``row`` has its place, time, run and value, which is packed or not.
-    """
-    place, time_ms, run, packed, kept = row
-    topic, partition, offset = record_at(place)
-    value = unpack(packed, kept) or b""
-    return Entry(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        time_ms=time_ms,
-        session=session,
-        kind=DELTA,
-        run=run,
-        item_id=item_id,
-        size=len(value),
-        value=value,
-    )

@@ -1,21 +1,14 @@
-"""What the index keeps of one record: whose it is, what kind, and the words that a search finds it by. Pure.
-
-Every record makes an entry, whatever it holds: one that cannot be read has the kind ``unreadable``.
-"""
+"""What the index keeps of a record, where it lies, and what the records of a session add up to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
-import msgspec
-from msgspec import UNSET, Raw, Struct
+import cramjam
+from msgspec import Struct
 
-from pipeline.fixes import severity_of
-from pipeline.rules import RULES
-from pipeline.stages.base import Record
-from pipeline.viewer.index.words import WORDS, text_of
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -25,37 +18,13 @@ from topics import (
     SESSION_ITEMS,
     TURNS_STATE,
 )
-from topics import headers as names
-from topics.headers import DeadLetterHeaders, Headers, RequestHeaders
-from topics.items import (
-    AgentError,
-    AgentUnrecognized,
-    AnyItem,
-    Item,
-    ItemCompleted,
-    ItemDelta,
-    ItemResult,
-    ItemRetracted,
-    ItemStarted,
-    ProcessStderr,
-    SessionSummary,
-    TurnDelta,
-    TurnDiagnosis,
-    TurnResult,
-    TurnStop,
-)
-from topics.records import (
-    TURN_RECORDS,
-    FixRecord,
-    HistoryRestored,
-    HistoryRewound,
-    ProviderAnswered,
-    SessionOpened,
-    TurnAppended,
-)
+from topics.headers import Headers
 
 # Code points of a record that a list shows.
 SUMMARY = 300
+# Code points of a record that a search looks at. What is behind them is found by no word: an index of everything would
+# be as large as the topics.
+WORDS = 8000
 
 DELTA, COMPLETED, RETRACTED = "item/delta", "item/completed", "item/retracted"
 EVENTS, FORGOTTEN = "events", "forgotten"
@@ -124,262 +93,21 @@ COLUMNS: Final = (
 )
 
 
-class _Told(NamedTuple):
-    """What a kind of record says of itself; the rest of an entry is the same for all."""
-
-    kind: str
-    fields: Mapping[str, Any] = MappingProxyType({})
-    words: str = ""
-    summary: str = ""
-
-
-_Read = Callable[[int, bytes, bytes | None, dict[str, bytes]], _Told]
-
-
-def entry_of(topic: str, record: Record) -> Entry:
-    """The entry of a record; ``topic`` is the contract's name."""
-    key, value, headers = record.key, record.value, dict(record.headers)
-    try:
-        told = _READ[topic](record.partition, key or b"", value, headers)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        told = _Told("unreadable", {"code": "unreadable"}, summary=str(error))
-    kind, fields, words, summary = told
-    for name in _NAMES:
-        if len(fields.get(name, "")) > _LONGEST_NAME:
-            fields = {**fields, name: fields[name][:_LONGEST_NAME]}
-    session = key or b""
-    if topic == TURNS_STATE:
-        session, value = session[1:], None
-    return Entry(
-        topic=topic,
-        partition=record.partition,
-        offset=record.offset,
-        time_ms=record.timestamp,
-        session=session.decode("utf-8", "replace"),
-        kind=kind,
-        producer=headers.get(names.PRODUCER, b"").decode("utf-8", "replace")[:_LONGEST_NAME],
-        words=words,
-        summary=line(summary or words),
-        size=0 if value is None else len(value),
-        headers=tuple(record.headers),
-        value=value,
-        **fields,
-    )
-
-
-# Names that others chose stand in lists and in what sessions are found by.
-_LONGEST_NAME = 200
-_NAMES = ("code", "role", "target")
-
-
 def line(text: str) -> str:
     """The beginning of a text as one line."""
     return " ".join(text[: SUMMARY * 2].split())[:SUMMARY]
 
 
-class _Role(Struct):
-    """Whose message it is, in any shape that says it so."""
-
-    role: str = ""
-    type: str = ""
-
-
-_decode_role = msgspec.json.Decoder(_Role, strict=False).decode
-_KINDS: Final = {
-    "session.opened": "opened",
-    "turn.appended": "turn",
-    "history.restored": "restored",
-    "history.rewound": "rewound",
-    "request.wanted": "wanted",
-    "session.closed": "closed",
-    "session.released": "released",
-    "session.forgotten": FORGOTTEN,
-    "provider.answered": "answered",
-}
-
-
-def _turn(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
-    if value is None:
-        return _Told("large" if names.DATAREF in headers else "unreadable")
-    record = TURN_RECORDS.decode(value)
-    kind = _KINDS[str(record.__struct_config__.tag)]
-    origin = getattr(record, "origin", UNSET)
-    fields: dict[str, Any] = {"origin": "" if origin is UNSET else origin}
-    match record:
-        case TurnAppended(message=message):
-            try:
-                said = _decode_role(message)
-                fields["role"] = said.role or said.type
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                pass
-            return _Told(kind, fields, text_of(message))
-        case HistoryRestored(messages=messages):
-            return _Told(kind, fields | {"turn": _length(messages)}, text_of(messages))
-        case HistoryRewound(to=to):
-            return _Told(kind, fields, summary=f"to {to}")
-        case ProviderAnswered(request_id=request_id, status=status, body=body):
-            fields |= {"request_id": request_id, "code": str(status)}
-            return _Told(kind, fields, body[:WORDS])
-        case SessionOpened(model=model):
-            return _Told(kind, fields, text_of(value), summary=str(model or ""))
-    return _Told(kind, fields)
-
-
-_decode_list = msgspec.json.Decoder(list[Raw]).decode
-
-
-def _length(messages: Raw) -> int:
-    try:
-        return len(_decode_list(messages))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return 0
-
-
-def _event(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
-    fields = {
-        field: headers[name].decode("utf-8", "replace")
-        for field, name in (("run", names.RUN), ("request_id", names.REQUEST_ID), ("target", names.SOURCE))
-        if name in headers
-    }
-    if names.EXIT in headers:
-        return _Told("exit", fields, headers[names.EXIT].decode("utf-8", "replace"))
-    for name in (names.POLICY, names.CLOSED, names.FORGOTTEN, names.EXPIRED):
-        if value is None and name in headers:
-            return _Told("told", fields | {"role": name}, summary=headers[name].decode("utf-8", "replace"))
-    status = headers.get(names.STATUS, b"").decode("utf-8", "replace")
-    if status and value is not None:
-        return _Told("answer", fields | {"code": status}, text_of(value))
-    return _Told(EVENTS, fields)
-
-
-def _request(_: int, _key: bytes, _value: bytes | None, headers: dict[str, bytes]) -> _Told:
-    found = names.decode(headers.items(), RequestHeaders)
-    fields = {
-        "target": found.target,
-        "turn": found.turn,
-        "request_id": found.request_id,
-        "cause": found.cause or "",
-        "origin": found.reason or "",
-    }
-    return _Told("request", fields, f"{found.request_id} {found.model or ''}", summary=found.model or found.target)
-
-
-_decode_fix = msgspec.json.Decoder(FixRecord).decode
-
-
-def _fix(partition: int, _key: bytes, value: bytes | None, _headers: dict[str, bytes]) -> _Told:
-    fix = _decode_fix(value or b"")
-    fields = {
-        "code": fix.code,
-        "severity": severity_of(lossless=fix.lossless, observed=fix.observed),
-        "target": fix.source or fix.target,
-        "turn": fix.turn,
-        "request_id": fix.request_id,
-        "item_id": fix.path if fix.source else "",
-        "cause": f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{partition}/{fix.offset}",
-    }
-    words = f"{fix.code} {fix.path} {fix.detail} {fix.id}"
-    return _Told("fix", fields, words[:WORDS], summary=f"{fix.path} {fix.detail}")
-
-
-_REFUSED = "refused_"
-
-
-def _letter(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
-    why = names.decode(headers.items(), DeadLetterHeaders)
-    rule, message = why.rule or "", why.message or ""
-    fields = {
-        "code": why.code,
-        "cause": f"{why.topic}/{why.partition}/{why.offset}",
-        "target": why.target or "",
-    }
-    if why.letter:
-        return _Told("note", fields | {"cause": f"{DEAD_LETTERS}/{why.letter}"}, summary=why.code)
-    kind = "letter"
-    if why.code == "rejected" or why.code.startswith(_REFUSED):
-        kind = "rejection" if why.code == "rejected" else "refused"
-        known = RULES[rule].target if rule in RULES else message.partition(":")[0]
-        fields |= {"code": rule or why.code, "target": why.target or known}
-    content = "" if value is None else text_of(value)
-    return _Told(kind, fields, f"{why.code} {rule} {message}\n{content}"[:WORDS], summary=message or why.code)
-
-
-_decode_item = msgspec.json.Decoder(AnyItem).decode
-
-
-def _item(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
-    item = _decode_item(value or b"")
-    fields: dict[str, Any] = {"item_id": getattr(item, "item_id", "")}
-    if names.RUN in headers:
-        fields["run"] = headers[names.RUN].decode("utf-8", "replace")
-    if names.REQUEST_ID in headers:
-        fields["request_id"] = headers[names.REQUEST_ID].decode("utf-8", "replace")
-    kind = item.__struct_config__.tag
-    told = _ITEMS.get(type(item))
-    if told is None:
-        return _Told(str(kind), fields, summary=str(kind))
-    code, role, words = told(item)
-    return _Told(str(kind), fields | {"code": code, "role": role}, words[:WORDS])
-
-
-def _raw(*given: object) -> str:
-    return "\n".join(text_of(part) for part in given if isinstance(part, Raw))
-
-
-def _started(item: ItemStarted) -> tuple[str, str, str]:
-    code = "promoted" if item.origin == "promoted" else "doubtful" if item.doubtful else ""
-    return code, item.item_type, f"{item.name} {item.text}".strip()
-
-
-def _completed(item: ItemCompleted) -> tuple[str, str, str]:
-    code = "incomplete" if item.incomplete else "doubtful" if item.doubtful else ""
-    partial = item.partial_input or ""
-    return code, "", "\n".join(part for part in (item.text or "", partial, _raw(item.input, item.raw)) if part)
-
-
-def _result(item: TurnResult) -> tuple[str, str, str]:
-    return "unseen" if item.unseen else "error" if item.is_error else "", item.subtype, item.result or ""
-
-
-# Of each type of item: its code, its role, its words.
-_ITEMS: Final[dict[type[Item], Callable[[Any], tuple[str, str, str]]]] = {
-    ItemStarted: _started,
-    ItemDelta: lambda _: ("", "", ""),
-    ItemCompleted: _completed,
-    ItemRetracted: lambda item: ("retracted", item.reason, ""),
-    ItemResult: lambda item: ("error" if item.is_error else "", "", _raw(item.content)),
-    TurnDelta: lambda item: ("", item.model or "", ""),
-    TurnStop: lambda item: ("cut" if item.incomplete else "", item.stop_reason or "", ""),
-    TurnResult: _result,
-    TurnDiagnosis: lambda item: (item.cause, "", f"{item.reason} {item.error} {item.head} {item.tail}"),
-    AgentError: lambda item: (item.code, "", item.message),
-    AgentUnrecognized: lambda item: ("", item.reason, item.text or _raw(item.event)),
-    SessionSummary: lambda item: ("", "", item.summary),
-    ProcessStderr: lambda item: ("", "", item.text),
-}
-
-
-# The changelog's key of what a session is parked for; a key without a value says that it no longer is.
-_PARKED_KEY = b"p"
-
-
-def _state(_: int, key: bytes, value: bytes | None, _headers: dict[str, bytes]) -> _Told:
-    if key[:1] != _PARKED_KEY:
-        return _Told("")
-    return _Told(UNPARKED if value is None else PARKED)
-
-
-_READ: Final[dict[str, _Read]] = {
-    AGENT_TURNS: _turn,
-    PROVIDER_EVENTS: _event,
-    HISTORY_FIXES: _fix,
-    PROVIDER_REQUESTS: _request,
-    DEAD_LETTERS: _letter,
-    TURNS_STATE: _state,
-    SESSION_ITEMS: _item,
-}
 # What one record leads to comes behind it in the same millisecond, in this order.
-FOLLOWED: Final = tuple(_READ)
+FOLLOWED: Final = (
+    AGENT_TURNS,
+    PROVIDER_EVENTS,
+    HISTORY_FIXES,
+    PROVIDER_REQUESTS,
+    DEAD_LETTERS,
+    TURNS_STATE,
+    SESSION_ITEMS,
+)
 
 # A record's place as one number: the topic's rank, then partition and offset.
 _OFFSET_BITS, _PARTITION_BITS = 43, 16
@@ -394,3 +122,147 @@ def record_at(number: int) -> tuple[str, int, int]:
     """Topic, partition and offset of a place."""
     partition = number >> _OFFSET_BITS & (1 << _PARTITION_BITS) - 1
     return FOLLOWED[(number >> _OFFSET_BITS + _PARTITION_BITS) - 1], partition, number & (1 << _OFFSET_BITS) - 1
+
+
+# Up to here a value stands in the index as it is, up to the next it is compressed; and if it then has at most the first
+# number of bytes, it stands there too. Others are read from their topic.
+_PLAIN, _KEPT, _TRIED = 1024, 16 * 1024, 256 * 1024
+
+
+class Packed(NamedTuple):
+    packed: int
+    value: bytes | None
+
+
+def pack(value: bytes | None, *, always: bool = False) -> Packed:
+    """A value as it stands in the index; None where it is left to its topic."""
+    if value is None or (len(value) <= _PLAIN):
+        return Packed(0, value)
+    if len(value) > _TRIED and not always:
+        return Packed(0, None)
+    found = bytes(cramjam.zstd.compress(value, level=1))
+    return Packed(1, found if always or len(found) <= _KEPT else None)
+
+
+def unpack(packed: int, value: bytes | None) -> bytes | None:
+    return bytes(cramjam.zstd.decompress(value)) if packed and value is not None else value
+
+
+def delta_entry(session: str, item_id: str, row: tuple[int, int, str, int, bytes | None]) -> Entry:
+    """A record of an item's text, which has a row of its own only as long as the item is not completed.
+
+    ``row`` has its place, time, run and value, which is packed or not.
+    """
+    place, time_ms, run, packed, kept = row
+    topic, partition, offset = record_at(place)
+    value = unpack(packed, kept) or b""
+    return Entry(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        time_ms=time_ms,
+        session=session,
+        kind=DELTA,
+        run=run,
+        item_id=item_id,
+        size=len(value),
+        value=value,
+    )
+
+
+# What is counted beside fixes, letters and requests: items that are not as their stream delivered them.
+TOLD_OF_ITEMS: Final = frozenset({"promoted", "retracted", "incomplete", "doubtful", "unseen"})
+# Kinds whose codes and targets sessions are found by.
+_FOUND_BY: Final = frozenset({"fix", "request", "turn/diagnosis", "answered", "answer", "unreadable", *LETTERS})
+
+# What a session's row counts, and what a record of a kind adds to it.
+NUMBERS: Final = ("turns", "requests", "fixes", "lossy", "letters", "rejections")
+_ADDS: Final[dict[tuple[str, str], tuple[int, ...]]] = {
+    ("turn", ""): (1, 0, 0, 0, 0, 0),
+    ("request", ""): (0, 1, 0, 0, 0, 0),
+    ("fix", "lossy"): (0, 0, 1, 1, 0, 0),
+    ("fix", "lossless"): (0, 0, 1, 0, 0, 0),
+    ("fix", "observed"): (0, 0, 0, 0, 0, 0),
+    ("letter", ""): (0, 0, 0, 0, 1, 0),
+    ("refused", ""): (0, 0, 0, 0, 1, 0),
+    ("rejection", ""): (0, 0, 0, 0, 0, 1),
+}
+_NOTHING: Final = (0, 0, 0, 0, 0, 0)
+# A restored history is so many turns as it has messages.
+_RESTORED: Final = "restored"
+PARKED_FACET: Final = ("is", "parked")
+
+
+def facets_of(kind: str, code: str, target: str, severity: str, producer: str) -> Iterator[tuple[str, str]]:
+    """What sessions are found by, of one entry."""
+    if producer:
+        yield "producer", producer
+    if kind not in _FOUND_BY:
+        if code in TOLD_OF_ITEMS:
+            yield "code", code
+        return
+    if code:
+        yield "code", code
+    if target:
+        yield "target", target
+    if severity:
+        yield "severity", severity
+    if kind in LETTERS:
+        yield "is", "rejected" if kind == "rejection" else "letter"
+
+
+class Sum:
+    """What a batch adds to one session."""
+
+    __slots__ = ("facets", "first_ms", "last_ms", "name", "numbers", "parked")
+
+    def __init__(self, name: str, time_ms: int) -> None:
+        self.name = name
+        self.first_ms = self.last_ms = time_ms
+        self.numbers = [0] * len(NUMBERS)
+        self.facets: set[tuple[str, str]] = set()
+        self.parked: bool | None = None
+
+    def include(self, entry: Entry) -> None:
+        kind = entry.kind
+        if (kind, entry.severity) in _ADDS:
+            for at, added in enumerate(_ADDS[kind, entry.severity]):
+                self.numbers[at] += added
+        elif kind == _RESTORED:
+            self.numbers[0] += entry.turn
+        self.facets.update(facets_of(kind, entry.code, entry.target, entry.severity, entry.producer))
+
+
+def recount(connection: sqlite3.Connection, sessions: Iterable[int]) -> None:
+    """Say of sessions anew what their records add up to, once some are gone; one without any is gone as well."""
+    for session in sessions:
+        rows = connection.execute(
+            "SELECT kind, code, target, severity, producer, count(*), sum(turn), min(time_ms) FROM entries "
+            "WHERE session = ? GROUP BY kind, code, target, severity, producer",
+            (session,),
+        ).fetchall()
+        (left,) = connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM runs WHERE session = ?1) OR "
+            "EXISTS (SELECT 1 FROM facets WHERE session = ?1 AND kind = 'is' AND value = 'parked')",
+            (session,),
+        ).fetchone()
+        if not rows and not left:
+            connection.execute("DELETE FROM facets WHERE session = ?", (session,))
+            connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
+            continue
+        total, facets = [0] * len(NUMBERS), set[tuple[str, str]]()
+        for kind, code, target, severity, producer, count, turns, _ in rows:
+            for at, added in enumerate(_ADDS.get((kind, severity), _NOTHING)):
+                total[at] += added * count
+            total[0] += turns if kind == _RESTORED else 0
+            facets.update(facets_of(kind, code, target, severity, producer))
+        connection.execute(
+            "DELETE FROM facets WHERE session = ? AND NOT (kind = 'is' AND value = 'parked')", (session,)
+        )
+        connection.executemany("INSERT INTO facets VALUES (?, ?, ?)", [(*facet, session) for facet in facets])
+        named = ", ".join(f"{name} = ?" for name in NUMBERS)
+        first_ms = min((row[-1] for row in rows), default=None)
+        connection.execute(
+            f"UPDATE sessions SET first_ms = coalesce(?, first_ms), {named} WHERE id = ?",  # noqa: S608  constant text
+            (first_ms, *total, session),
+        )

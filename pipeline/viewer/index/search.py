@@ -18,9 +18,9 @@ from multidict import MultiMapping
 
 from pipeline.cli.config import moment
 from pipeline.errors import InputError
+from pipeline.viewer.index import Reader
 from pipeline.viewer.index.batch import UNITS
-from pipeline.viewer.index.store import Reader
-from pipeline.viewer.index.sums import TOLD_OF_ITEMS
+from pipeline.viewer.index.entries import TOLD_OF_ITEMS
 
 
 class Search(Struct, frozen=True, kw_only=True):

@@ -8,10 +8,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from pipeline.errors import InputError
-from pipeline.viewer.index.batch import delta_entry
-from pipeline.viewer.index.entries import COLUMNS, DELTA, LETTERS, Entry, place_number, record_at
+from pipeline.viewer.index import ITEMS, Reader
+from pipeline.viewer.index.entries import COLUMNS, DELTA, LETTERS, Entry, delta_entry, place_number, record_at
 from pipeline.viewer.index.search import Page, read_cursor
-from pipeline.viewer.index.store import ITEMS, Reader
 from topics import AGENT_TURNS
 
 _SELECT: Final = f"SELECT place, s.name, {', '.join(f'e.{name}' for name in COLUMNS)} FROM entries AS e"  # noqa: S608  constant

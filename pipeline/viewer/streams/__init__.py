@@ -11,9 +11,8 @@ from jinja2 import Environment
 from msgspec import Struct, structs
 
 from pipeline.pages import shown
-from pipeline.viewer.index import timeline
+from pipeline.viewer.index import Reader, timeline
 from pipeline.viewer.index.entries import Entry
-from pipeline.viewer.index.store import Reader
 from pipeline.viewer.pages import SESSION, VIEWER, Viewer, page, row_of, session_of, session_path
 from pipeline.viewer.streams.live import Live, position_of
 from pipeline.viewer.streams.rows import StreamRow

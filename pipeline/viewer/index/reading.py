@@ -1,7 +1,8 @@
-"""Follows the topics: reads every partition from where the index ends, and writes what comes, batch by batch.
+"""Reads the topics: follows them for the index, and fetches what a record holds when a page shows it.
 
-It is a plain consumer without a group: nobody's offsets move, and a worker does not notice it. What the topics no
-longer hold leaves the index as well.
+Every partition is read from where the index ends, and what comes is written batch by batch. What the topics no longer
+hold leaves the index as well. Small values stand in the index; others are read where they lie. Both consumers are plain
+ones without a group: nobody's offsets move, and a worker does not notice them.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from msgspec import Struct
 
 from pipeline.cli.admin import connected
 from pipeline.cli.broker import ANSWER_SECONDS, POLL_MS, every_place, reader
-from pipeline.errors import BrokerDownError
+from pipeline.errors import BrokerDownError, InputError
+from pipeline.kafka import connection
+from pipeline.objects import Objects
 from pipeline.settings import Config
+from pipeline.viewer.index import Index, IndexFileError, Reader
 from pipeline.viewer.index.batch import DAY, HOUR, MINUTE, TEN_MINUTES
-from pipeline.viewer.index.entries import FOLLOWED, Entry, entry_of
-from pipeline.viewer.index.store import Index, IndexFileError
+from pipeline.viewer.index.entries import FOLLOWED, Entry, unpack
+from pipeline.viewer.index.records import entry_of
 from topics import DAY_MS, name_of
+from topics.headers import Headers, find_dataref
 
 _log = logging.getLogger(__name__)
 
@@ -225,3 +232,123 @@ async def _served_end(consumer: AIOKafkaConsumer, place: TopicPartition, positio
 async def _ended(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         await task
+
+
+# How long a page waits for a record of a topic.
+_PATIENCE_SECONDS = 5.0
+# One record is wanted; a broker sends its batch whole, however large that is.
+_FETCH_BYTES = 64 * 1024
+
+
+class Value(Struct, frozen=True):
+    """A record's value and headers. ``lost`` says why there is no value although the record had one.
+
+    ``expired`` (the topic no longer holds it), ``unreachable`` (no broker, or no object store, answers),
+    ``no_object_store`` (none is configured), or the code of the object store's error, such as ``object_missing``.
+    """
+
+    value: bytes | None
+    headers: Headers = ()
+    lost: str = ""
+
+
+class Values:
+    """Reads values; its one consumer is made when the first is wanted from a topic."""
+
+    def __init__(self, config: Config, reader: Reader, objects: Objects | None) -> None:
+        self._config = config
+        self._reader = reader
+        self._objects = objects
+        self._consumer: AIOKafkaConsumer | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def headers(self, entries: Sequence[Entry]) -> list[Headers]:
+        """The headers of entries alone, which stand in the index whatever their values."""
+        kept = await asyncio.to_thread(self._kept, [entry.number for entry in entries])
+        return [kept[entry.number].headers if entry.number in kept else () for entry in entries]
+
+    async def read(self, entry: Entry) -> Value:
+        return (await self.read_many([entry]))[0]
+
+    async def read_many(self, entries: Sequence[Entry]) -> list[Value]:
+        """The values of entries, in their order; those that stand in the index in one query."""
+        asked = [entry.number for entry in entries if entry.value is None]
+        kept = await asyncio.to_thread(self._kept, asked) if asked else {}
+        return [await self._one(entry, kept.get(entry.number)) for entry in entries]
+
+    def _kept(self, places: list[int]) -> dict[int, Value]:
+        rows = self._reader.rows(
+            "SELECT place, headers, packed, value FROM entries WHERE place IN (SELECT value FROM json_each(?))",
+            msgspec.json.encode(places).decode(),
+        )
+        return {
+            place: Value(unpack(packed, value), _decode_headers(headers) if headers else ())
+            for place, headers, packed, value in rows
+        }
+
+    async def _one(self, entry: Entry, kept: Value | None) -> Value:
+        if entry.value is not None:
+            return Value(entry.value, entry.headers)
+        headers = kept.headers if kept is not None else entry.headers
+        if kept is not None and kept.value is not None:
+            return kept
+        if entry.size:
+            return await self._of_topic(entry, headers)
+        dataref = find_dataref(headers)
+        if dataref is None:
+            return Value(None, headers)
+        if self._objects is None:
+            return Value(None, headers, "no_object_store")
+        try:
+            return Value(await self._objects.get(entry.session.encode(), dataref), headers)
+        except InputError as error:
+            return Value(None, headers, error.code)
+        except ConnectionError:
+            return Value(None, headers, "unreachable")
+
+    async def _of_topic(self, entry: Entry, headers: Headers) -> Value:
+        name = name_of(entry.topic, self._config.prefix, self._config.source_prefix)
+        place = TopicPartition(name, entry.partition)
+        try:
+            async with self._one_at_a_time, asyncio.timeout(_PATIENCE_SECONDS):
+                record = await self._record(place, entry.offset)
+        except OffsetOutOfRangeError:
+            return Value(None, headers, "expired")
+        except (KafkaError, TimeoutError):
+            return Value(None, headers, "unreachable")
+        if record is None:
+            return Value(None, headers, "expired")
+        return Value(record.value, tuple(record.headers))
+
+    async def _record(self, place: TopicPartition, offset: int) -> Any:  # noqa: ANN401  aiokafka has no types here
+        consumer = self._consumer
+        if consumer is None:
+            consumer = AIOKafkaConsumer(
+                **connection(self._config),
+                # What is in the index was committed; a reader of all does not wait for what is open behind it.
+                isolation_level="read_uncommitted",
+                auto_offset_reset="none",
+                enable_auto_commit=False,
+                max_partition_fetch_bytes=_FETCH_BYTES,
+            )
+            try:
+                await consumer.start()
+            except BaseException:
+                with contextlib.suppress(KafkaError):
+                    await consumer.stop()
+                raise
+            self._consumer = consumer
+        consumer.assign([place])
+        consumer.seek(place, offset)
+        record = await consumer.getone(place)
+        return record if record.offset == offset else None
+
+
+_decode_headers = msgspec.msgpack.Decoder(Headers).decode

@@ -1,0 +1,355 @@
+"""What is read of one record: whose it is, what kind, and the words that a search finds it by. Pure.
+
+Every record makes an entry, whatever it holds: one that cannot be read has the kind ``unreadable``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from pipeline.fixes import severity_of
+from pipeline.rules import RULES
+from pipeline.stages.base import Record
+from pipeline.viewer.index.entries import EVENTS, FORGOTTEN, PARKED, UNPARKED, WORDS, Entry, line
+from topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    HISTORY_FIXES,
+    PROVIDER_EVENTS,
+    PROVIDER_REQUESTS,
+    SESSION_ITEMS,
+    TURNS_STATE,
+)
+from topics import headers as names
+from topics.headers import DeadLetterHeaders, RequestHeaders
+from topics.items import (
+    AgentError,
+    AgentUnrecognized,
+    AnyItem,
+    Item,
+    ItemCompleted,
+    ItemDelta,
+    ItemResult,
+    ItemRetracted,
+    ItemStarted,
+    ProcessStderr,
+    SessionSummary,
+    TurnDelta,
+    TurnDiagnosis,
+    TurnResult,
+    TurnStop,
+)
+from topics.records import (
+    TURN_RECORDS,
+    FixRecord,
+    HistoryRestored,
+    HistoryRewound,
+    ProviderAnswered,
+    SessionOpened,
+    TurnAppended,
+)
+
+
+class _Told(NamedTuple):
+    """What a kind of record says of itself; the rest of an entry is the same for all."""
+
+    kind: str
+    fields: Mapping[str, Any] = MappingProxyType({})
+    words: str = ""
+    summary: str = ""
+
+
+_Read = Callable[[int, bytes, bytes | None, dict[str, bytes]], _Told]
+
+
+def entry_of(topic: str, record: Record) -> Entry:
+    """The entry of a record; ``topic`` is the contract's name."""
+    key, value, headers = record.key, record.value, dict(record.headers)
+    try:
+        told = _READ[topic](record.partition, key or b"", value, headers)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        told = _Told("unreadable", {"code": "unreadable"}, summary=str(error))
+    kind, fields, words, summary = told
+    for name in _NAMES:
+        if len(fields.get(name, "")) > _LONGEST_NAME:
+            fields = {**fields, name: fields[name][:_LONGEST_NAME]}
+    session = key or b""
+    if topic == TURNS_STATE:
+        session, value = session[1:], None
+    return Entry(
+        topic=topic,
+        partition=record.partition,
+        offset=record.offset,
+        time_ms=record.timestamp,
+        session=session.decode("utf-8", "replace"),
+        kind=kind,
+        producer=headers.get(names.PRODUCER, b"").decode("utf-8", "replace")[:_LONGEST_NAME],
+        words=words,
+        summary=line(summary or words),
+        size=0 if value is None else len(value),
+        headers=tuple(record.headers),
+        value=value,
+        **fields,
+    )
+
+
+# Names that others chose stand in lists and in what sessions are found by.
+_LONGEST_NAME = 200
+_NAMES = ("code", "role", "target")
+
+
+class _Role(Struct):
+    """Whose message it is, in any shape that says it so."""
+
+    role: str = ""
+    type: str = ""
+
+
+_decode_role = msgspec.json.Decoder(_Role, strict=False).decode
+_KINDS: Final = {
+    "session.opened": "opened",
+    "turn.appended": "turn",
+    "history.restored": "restored",
+    "history.rewound": "rewound",
+    "request.wanted": "wanted",
+    "session.closed": "closed",
+    "session.released": "released",
+    "session.forgotten": FORGOTTEN,
+    "provider.answered": "answered",
+}
+
+
+def _turn(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    if value is None:
+        return _Told("large" if names.DATAREF in headers else "unreadable")
+    record = TURN_RECORDS.decode(value)
+    kind = _KINDS[str(record.__struct_config__.tag)]
+    origin = getattr(record, "origin", UNSET)
+    fields: dict[str, Any] = {"origin": "" if origin is UNSET else origin}
+    match record:
+        case TurnAppended(message=message):
+            try:
+                said = _decode_role(message)
+                fields["role"] = said.role or said.type
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                pass
+            return _Told(kind, fields, text_of(message))
+        case HistoryRestored(messages=messages):
+            return _Told(kind, fields | {"turn": _length(messages)}, text_of(messages))
+        case HistoryRewound(to=to):
+            return _Told(kind, fields, summary=f"to {to}")
+        case ProviderAnswered(request_id=request_id, status=status, body=body):
+            fields |= {"request_id": request_id, "code": str(status)}
+            return _Told(kind, fields, body[:WORDS])
+        case SessionOpened(model=model):
+            return _Told(kind, fields, text_of(value), summary=str(model or ""))
+    return _Told(kind, fields)
+
+
+_decode_list = msgspec.json.Decoder(list[Raw]).decode
+
+
+def _length(messages: Raw) -> int:
+    try:
+        return len(_decode_list(messages))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0
+
+
+def _event(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    fields = {
+        field: headers[name].decode("utf-8", "replace")
+        for field, name in (("run", names.RUN), ("request_id", names.REQUEST_ID), ("target", names.SOURCE))
+        if name in headers
+    }
+    if names.EXIT in headers:
+        return _Told("exit", fields, headers[names.EXIT].decode("utf-8", "replace"))
+    for name in (names.POLICY, names.CLOSED, names.FORGOTTEN, names.EXPIRED):
+        if value is None and name in headers:
+            return _Told("told", fields | {"role": name}, summary=headers[name].decode("utf-8", "replace"))
+    status = headers.get(names.STATUS, b"").decode("utf-8", "replace")
+    if status and value is not None:
+        return _Told("answer", fields | {"code": status}, text_of(value))
+    return _Told(EVENTS, fields)
+
+
+def _request(_: int, _key: bytes, _value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    found = names.decode(headers.items(), RequestHeaders)
+    fields = {
+        "target": found.target,
+        "turn": found.turn,
+        "request_id": found.request_id,
+        "cause": found.cause or "",
+        "origin": found.reason or "",
+    }
+    return _Told("request", fields, f"{found.request_id} {found.model or ''}", summary=found.model or found.target)
+
+
+_decode_fix = msgspec.json.Decoder(FixRecord).decode
+
+
+def _fix(partition: int, _key: bytes, value: bytes | None, _headers: dict[str, bytes]) -> _Told:
+    fix = _decode_fix(value or b"")
+    fields = {
+        "code": fix.code,
+        "severity": severity_of(lossless=fix.lossless, observed=fix.observed),
+        "target": fix.source or fix.target,
+        "turn": fix.turn,
+        "request_id": fix.request_id,
+        "item_id": fix.path if fix.source else "",
+        "cause": f"{PROVIDER_EVENTS if fix.source else AGENT_TURNS}/{partition}/{fix.offset}",
+    }
+    words = f"{fix.code} {fix.path} {fix.detail} {fix.id}"
+    return _Told("fix", fields, words[:WORDS], summary=f"{fix.path} {fix.detail}")
+
+
+_REFUSED = "refused_"
+
+
+def _letter(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    why = names.decode(headers.items(), DeadLetterHeaders)
+    rule, message = why.rule or "", why.message or ""
+    fields = {
+        "code": why.code,
+        "cause": f"{why.topic}/{why.partition}/{why.offset}",
+        "target": why.target or "",
+    }
+    if why.letter:
+        return _Told("note", fields | {"cause": f"{DEAD_LETTERS}/{why.letter}"}, summary=why.code)
+    kind = "letter"
+    if why.code == "rejected" or why.code.startswith(_REFUSED):
+        kind = "rejection" if why.code == "rejected" else "refused"
+        known = RULES[rule].target if rule in RULES else message.partition(":")[0]
+        fields |= {"code": rule or why.code, "target": why.target or known}
+    content = "" if value is None else text_of(value)
+    return _Told(kind, fields, f"{why.code} {rule} {message}\n{content}"[:WORDS], summary=message or why.code)
+
+
+_decode_item = msgspec.json.Decoder(AnyItem).decode
+
+
+def _item(_: int, _key: bytes, value: bytes | None, headers: dict[str, bytes]) -> _Told:
+    item = _decode_item(value or b"")
+    fields: dict[str, Any] = {"item_id": getattr(item, "item_id", "")}
+    if names.RUN in headers:
+        fields["run"] = headers[names.RUN].decode("utf-8", "replace")
+    if names.REQUEST_ID in headers:
+        fields["request_id"] = headers[names.REQUEST_ID].decode("utf-8", "replace")
+    kind = item.__struct_config__.tag
+    told = _ITEMS.get(type(item))
+    if told is None:
+        return _Told(str(kind), fields, summary=str(kind))
+    code, role, words = told(item)
+    return _Told(str(kind), fields | {"code": code, "role": role}, words[:WORDS])
+
+
+def _raw(*given: object) -> str:
+    return "\n".join(text_of(part) for part in given if isinstance(part, Raw))
+
+
+def _started(item: ItemStarted) -> tuple[str, str, str]:
+    code = "promoted" if item.origin == "promoted" else "doubtful" if item.doubtful else ""
+    return code, item.item_type, f"{item.name} {item.text}".strip()
+
+
+def _completed(item: ItemCompleted) -> tuple[str, str, str]:
+    code = "incomplete" if item.incomplete else "doubtful" if item.doubtful else ""
+    partial = item.partial_input or ""
+    return code, "", "\n".join(part for part in (item.text or "", partial, _raw(item.input, item.raw)) if part)
+
+
+def _result(item: TurnResult) -> tuple[str, str, str]:
+    return "unseen" if item.unseen else "error" if item.is_error else "", item.subtype, item.result or ""
+
+
+# Of each type of item: its code, its role, its words.
+_ITEMS: Final[dict[type[Item], Callable[[Any], tuple[str, str, str]]]] = {
+    ItemStarted: _started,
+    ItemDelta: lambda _: ("", "", ""),
+    ItemCompleted: _completed,
+    ItemRetracted: lambda item: ("retracted", item.reason, ""),
+    ItemResult: lambda item: ("error" if item.is_error else "", "", _raw(item.content)),
+    TurnDelta: lambda item: ("", item.model or "", ""),
+    TurnStop: lambda item: ("cut" if item.incomplete else "", item.stop_reason or "", ""),
+    TurnResult: _result,
+    TurnDiagnosis: lambda item: (item.cause, "", f"{item.reason} {item.error} {item.head} {item.tail}"),
+    AgentError: lambda item: (item.code, "", item.message),
+    AgentUnrecognized: lambda item: ("", item.reason, item.text or _raw(item.event)),
+    SessionSummary: lambda item: ("", "", item.summary),
+    ProcessStderr: lambda item: ("", "", item.text),
+}
+
+
+# The changelog's key of what a session is parked for; a key without a value says that it no longer is.
+_PARKED_KEY = b"p"
+
+
+def _state(_: int, key: bytes, value: bytes | None, _headers: dict[str, bytes]) -> _Told:
+    if key[:1] != _PARKED_KEY:
+        return _Told("")
+    return _Told(UNPARKED if value is None else PARKED)
+
+
+_READ: Final[dict[str, _Read]] = {
+    AGENT_TURNS: _turn,
+    PROVIDER_EVENTS: _event,
+    HISTORY_FIXES: _fix,
+    PROVIDER_REQUESTS: _request,
+    DEAD_LETTERS: _letter,
+    TURNS_STATE: _state,
+    SESSION_ITEMS: _item,
+}
+
+
+# The words of a message, whatever shape it has.
+
+# Members of a message that nobody reads: what a machine gave them, and pictures.
+_MUTE_NAMES = """
+    type role id data signature encrypted_content thought_signature thoughtSignature media_type mimeType mime_type
+    format cache_control tool_use_id tool_call_id toolUseId call_id status detail issuer index
+"""
+_MUTE: Final = frozenset(_MUTE_NAMES.split())
+_decode = msgspec.json.Decoder().decode
+_MOST_LEAVES = 2000
+
+
+def text_of(raw: bytes | Raw, limit: int = WORDS) -> str:
+    """The words of JSON, in whatever shape a message has: its texts in order, without what nobody reads."""
+    try:
+        found = _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        found = _tolerantly(bytes(raw))
+    texts, size = [], 0
+    for text in _texts(found):
+        texts.append(text)
+        size += len(text)
+        if size >= limit or len(texts) >= _MOST_LEAVES:
+            break
+    return "\n".join(texts)[:limit]
+
+
+def _tolerantly(raw: bytes) -> object:
+    try:
+        return json.loads(json.dumps(json.loads(raw), ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return raw.decode("utf-8", "replace")
+
+
+def _texts(found: object) -> Iterator[str]:
+    # A stack and not recursion: foreign JSON may be nested as deeply as its sender likes.
+    rest = [found]
+    while rest:
+        match rest.pop():
+            case str(text):
+                if text.strip():
+                    yield text
+            case list(parts):
+                rest += reversed(parts)
+            case dict(members):
+                rest += [part for name, part in reversed(members.items()) if name not in _MUTE]
