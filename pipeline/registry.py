@@ -17,16 +17,15 @@ from pipeline.errors import InputError, UnknownTargetError, expected_one_of
 from pipeline.rules import CATALOGUES, RULE_SETS, RULES, Rule, RuleSet
 from pipeline.rules.base import Family
 from pipeline.rules.equalities import ANTHROPIC, CHAT, CONVERSE, GEMINI, RESPONSES, Equality
+from pipeline.targets import Writer
 from pipeline.targets.anthropic import Anthropic
-from pipeline.targets.base import Writer
 from pipeline.targets.bedrock_converse import BedrockConverse
 from pipeline.targets.cascade import Cascade
 from pipeline.targets.claude_cli import ClaudeCli
 from pipeline.targets.gemini import Gemini
-from pipeline.targets.openai_chat import OpenAIChat
+from pipeline.targets.openai_chat import OpenAIChat, Vllm
 from pipeline.targets.openai_responses import OpenAIResponses
 from pipeline.targets.prompt import CodexCli, CopilotCli, GeminiCli
-from pipeline.targets.vllm import Vllm
 
 
 class Target(Struct, frozen=True):

@@ -1,6 +1,343 @@
-"""Sessions: histories under repair with all that requests need of them, and one history made into one request."""
+"""A session: one history under repair, and the requests it makes for its targets; or a whole history at once.
 
+Appending a turn costs the turn. Settled messages are encoded once for each target and kept as bytes; a request encodes
+the open end, judges it from the state at the settled boundary, and joins the body only when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from pipeline.errors import InputError, InternalError, UnknownTargetError
+from pipeline.fixes import Fix
+from pipeline.history.readers import read, read_message
+from pipeline.model import Policy, Role, Turn
+from pipeline.registry import Target, target_named
+from pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from pipeline.session.request import Normalized
-from pipeline.session.session import Session, normalize
+from pipeline.session.state import LogEntry, decode_whole_log, encode_whole_log
+from pipeline.session.working import WorkingHistory
+from pipeline.targets import Setting
 
-__all__ = ["Normalized", "Session", "normalize"]
+__all__ = ["GivenHistory", "GivenMessage", "Normalized", "Session", "normalize"]
+
+GivenMessage: TypeAlias = dict[str, Any] | bytes | str | Turn
+GivenHistory: TypeAlias = bytes | str | list[Any] | dict[str, Any]
+
+
+class Session:
+    """What the worker keeps for each session.
+
+    ``targets`` are names of the registry; ``policy`` is a ``Policy``, a mapping of its fields (text such as ``"true"``
+    is understood) or None. ``system``, ``tools``, ``model`` and ``params`` stand beside the messages in every request.
+
+    Raises:
+        UnknownTargetError: a target that does not exist.
+        PolicyError: a policy that does not.
+        InputError: a system prompt, a tool or parameters that are none.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str] = ("anthropic",),
+        policy: GivenPolicy = None,
+        *,
+        system: GivenSystem = None,
+        tools: GivenTools = (),
+        model: str | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        setting = setting_from(system, tools, model, params)
+        self._begin(WorkingHistory(_named(targets), policy_from(policy), setting))
+
+    def _begin(self, work: WorkingHistory) -> None:
+        self._at_work = work
+        # What was configured since, and by target why the prefix is new.
+        self._configured: tuple[WorkingHistory, dict[str, str]] | None = None
+        self._last_role: Role | None = None
+
+    @property
+    def _work(self) -> WorkingHistory:
+        """The history at work, mended for what was configured last.
+
+        That takes as long as the history is, so it is done when the history is next used, however often a session is
+        configured before.
+        """
+        if self._configured is not None:
+            (new, reasons), old = self._configured, self._at_work
+            self._work = new.again(old.archive.entries(), old.count, reasons)
+        return self._at_work
+
+    @_work.setter
+    def _work(self, work: WorkingHistory) -> None:
+        self._at_work, self._configured = work, None
+
+    @property
+    def _given(self) -> WorkingHistory:
+        """What has the targets, the policy and the setting in force."""
+        return self._at_work if self._configured is None else self._configured[0]
+
+    @property
+    def count(self) -> int:
+        """How many messages came in."""
+        return self._at_work.count
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the targets."""
+        return self._given.names
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._given.policy
+
+    @property
+    def model(self) -> str | None:
+        """The model that requests name."""
+        return self._given.setting.model
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The names of the tools, in their order."""
+        return tuple(tool.name for tool in self._given.setting.tools)
+
+    @property
+    def last_role(self) -> Role | None:
+        """Whose turn was appended last to this object."""
+        return self._last_role
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the conversation waits for the model.
+
+        The last turn is the user's, and every call has a real result or user text follows the open call.
+        """
+        return self._work.waiting
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a call of the last exchange has no real result: what follows it was said over it."""
+        return self._work.interrupted
+
+    def append(self, message: GivenMessage, source: str = "auto") -> list[Fix]:
+        """Take the next message, in any shape that the readers know; the fixes that are now certain.
+
+        Fixes of single targets, and those of the open end that a later turn may still undo, are in the requests.
+
+        Raises:
+            InputError: the message cannot be used; the session is as it was.
+        """
+        work = self._work
+        turns, fixes = _read_message(message, work.count, source)
+        work.count += 1
+        work.note_fixes(fixes)
+        self._last_role = turns[-1].role if turns else self._last_role
+        return [*fixes, *work.take_turns(turns)]
+
+    def request(self, target: str | None = None) -> Normalized:
+        """The request as it stands, for one of the session's targets; by default its first.
+
+        Raises:
+            UnknownTargetError: not one of the session's targets.
+        """
+        names = self.targets
+        name = names[0] if target is None else target
+        if name not in names:
+            raise UnknownTargetError("unknown_target", f"the session has {', '.join(names)}, not {name!r}")
+        return self._work.request(name)
+
+    # What makes a session start anew.
+
+    def configure(
+        self,
+        *,
+        targets: Sequence[str] | UnsetType = UNSET,
+        policy: GivenPolicy | UnsetType = UNSET,
+        system: GivenSystem | UnsetType = UNSET,
+        tools: GivenTools | UnsetType = UNSET,
+        model: str | UnsetType | None = UNSET,
+        params: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> bool:
+        """Change what is given, keep the rest; whether anything is different now.
+
+        The history is repaired and encoded anew, and the next request of each target says why its prefix is new.
+        """
+        old = self._given
+        given = old.setting
+        setting = setting_from(
+            given.system if system is UNSET else system,
+            given.tools if tools is UNSET else tools,
+            given.model if model is UNSET else model,
+            given.params if params is UNSET else params,
+        )
+        new = WorkingHistory(
+            old.targets if targets is UNSET else _named(targets),
+            old.policy if policy is UNSET else policy_from(policy),
+            setting,
+            self._at_work.archive,
+        )
+        same = (new.policy, new.setting) == (old.policy, old.setting)
+        if same and new.targets == old.targets:
+            return False
+        # A target that was there before goes on as it was; what it has not yet said about its prefix it still says.
+        kept = self._resets() if same else {}
+        self._configured = new, {target.name: kept.get(target.name, "configured") for target in new.targets}
+        return True
+
+    def _resets(self) -> dict[str, str]:
+        if self._configured is not None:
+            return self._configured[1]
+        return {name: part.reset for name, part in self._at_work.parts.items()}
+
+    def replace(self, messages: Sequence[GivenMessage] | bytes, source: str = "auto") -> list[Fix]:
+        """Put another history in the place of what there was; the fixes that are certain.
+
+        Raises:
+            InputError: a message that cannot be used; the session is as it was.
+        """
+        entries: list[LogEntry] = []
+        if isinstance(messages, bytes) or not any(isinstance(message, Turn) for message in messages):
+            found = read(messages if isinstance(messages, bytes) else _listed(messages), source)
+            entries = [list(found.fixes), *found.conversation.turns]
+            count = max((turn.index for turn in found.conversation.turns), default=-1) + 1
+        else:
+            count = len(messages)
+            for index, message in enumerate(messages):
+                turns, fixes = _read_message(message, index, source)
+                entries += [fixes, *turns]
+        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"))
+        return self._work.fixes
+
+    def rewind(self, to: str | int) -> None:
+        """Go back: to the first ``to`` messages, or to the last message of the id ``to``, which stays.
+
+        Raises:
+            InputError: no such message.
+        """
+        count, least = (to, 0) if isinstance(to, int) else (self._work.archive.last_named(to) + 1, 1)
+        if not least <= count <= self.count:
+            raise InputError("unknown_message", f"no message {to!r} to go back to; the history has {self.count}")
+        self._work = self._work.back(count, dict.fromkeys(self.targets, "rewound"))
+
+    # The log, as another session takes it up.
+
+    @property
+    def setting(self) -> Setting:
+        """What stands beside the messages in every request."""
+        return self._given.setting
+
+    @property
+    def turns(self) -> list[Turn]:
+        """What was read of the messages, oldest first."""
+        return [entry for entry in self._work.archive.entries() if isinstance(entry, Turn)]
+
+    def log(self) -> bytes:
+        """The log as JSON: what was read of each message, and the fixes that reading took."""
+        return encode_whole_log(self.count, list(self._work.archive.entries()))
+
+    def replace_by_log(self, log: bytes) -> list[Fix]:
+        """Put the history of a log in the place of what there was; the fixes that are certain.
+
+        Raises:
+            InputError: it is no log; the session is as it was.
+        """
+        count, entries = decode_whole_log(log)
+        self._work = self._given.again(entries, count, dict.fromkeys(self.targets, "replaced"))
+        return self._work.fixes
+
+    # State.
+
+    def take_segments(self, *, flush: bool = False) -> list[tuple[int, bytes]]:
+        """Newly settled segments as ``(number, record)``, each handed out once; write them before the head.
+
+        What is too little for a segment waits in the head, unless ``flush`` asks for it.
+        """
+        return self._work.take_segments(flush=flush)
+
+    @property
+    def segments(self) -> list[int]:
+        """The numbers of the segments that the head stands on; all others may be deleted."""
+        return [number for number, _ in self._work.archive.segments]
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._work.archive.segments)
+
+    def has_segment(self, number: int) -> bool:
+        return self._work.archive.has_segment(number)
+
+    def head(self) -> bytes:
+        """The rest of the state as a record; with the segments it makes the session again."""
+        return self._work.head()
+
+    @classmethod
+    def load(cls, head: bytes, segments: Iterable[bytes]) -> Session:
+        """A session from its records; it goes on exactly as the one that was saved. Other segments are ignored.
+
+        Raises:
+            InternalError: the head cannot be read, or a segment is missing, or is not what was written.
+        """
+        try:
+            work = WorkingHistory.load(head, segments)
+        except _UNREADABLE as error:
+            raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
+        # A history that is made only to be thrown away would take a quarter of the time.
+        session = cls.__new__(cls)
+        session._begin(work)  # noqa: SLF001  as __init__ does
+        return session
+
+
+# What decoding a record that is not what was written can raise, at whatever depth it is noticed.
+_UNREADABLE = (msgspec.MsgspecError, ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError,
+               TypeError, ValueError)  # fmt: skip
+
+
+def normalize(
+    history: GivenHistory,
+    to: str = "anthropic",
+    source: str = "auto",
+    policy: GivenPolicy = None,
+    *,
+    model: str | None = None,
+) -> Normalized:
+    """Mend a history into a request that the target ``to`` accepts.
+
+    ``history`` is a list of messages, a document with ``messages`` and, beside them, ``system``, ``tools``, ``model``
+    and ``params``, or the JSON of either, or a transcript; ``source`` names its shape where it is not to be guessed,
+    ``model`` the one that the request is for in place of the document's.
+
+    Raises:
+        InputError: the input cannot be used.
+        UnknownTargetError: no such target or shape.
+        PolicyError: no such policy.
+    """
+    target, mended_by = target_named(to), policy_from(policy)
+    found = read(history, source)
+    given = found.conversation
+    setting = Setting(system=given.system, tools=given.tools, model=model or given.model, params=given.params)
+    work = WorkingHistory((target,), mended_by, setting)
+    work.note_fixes(found.fixes)
+    work.begin_history(given.turns, found.stretches)
+    return work.request(to)
+
+
+def _named(targets: Sequence[str]) -> tuple[Target, ...]:
+    names = [targets] if isinstance(targets, str) else list(dict.fromkeys(targets))
+    if not names:
+        raise UnknownTargetError("unknown_target", "a session has at least one target")
+    return tuple(target_named(name) for name in names)
+
+
+def _read_message(message: GivenMessage, index: int, source: str) -> tuple[list[Turn], list[Fix]]:
+    if isinstance(message, Turn):
+        return [msgspec.structs.replace(message, index=index)], []
+    return read_message(message, index=index, source=source)
+
+
+def _listed(messages: Sequence[GivenMessage]) -> list[Any]:
+    return [msgspec.json.decode(message) if isinstance(message, (bytes, str)) else message for message in messages]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.model import Block, Turn, Unknown
-from pipeline.session.session import Session
+from pipeline.session import Session
 from topics.records import HistoryRestored, PolicyChange, SessionOpened
 
 

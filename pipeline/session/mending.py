@@ -19,8 +19,7 @@ from pipeline.model import Policy, Structure, Turn
 from pipeline.registry import Target
 from pipeline.session.settled import SettledPart, SettledSlice, Shared, Size
 from pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
-from pipeline.targets import Setting
-from pipeline.targets.base import HealthyTurns, images_of, structure_of
+from pipeline.targets import HealthyTurns, Setting, images_of, structure_of
 
 _Fact = TypeVar("_Fact")
 

@@ -23,8 +23,7 @@ from pipeline.model import Turn
 from pipeline.registry import Target
 from pipeline.rules import RULES, Violation
 from pipeline.session.settled import Mark, SettledPart, Shared, expanded
-from pipeline.targets import Ending
-from pipeline.targets.base import Row
+from pipeline.targets import Ending, Row
 
 
 class Body:

@@ -19,8 +19,7 @@ from pipeline.model import Turn
 from pipeline.registry import Target
 from pipeline.rules import RuleSet, Violation
 from pipeline.rules.base import WholeBody
-from pipeline.targets import Ending, Setting
-from pipeline.targets.base import HealthyTurns, Row, first_given, healthy_encoder
+from pipeline.targets import Ending, HealthyTurns, Row, Setting, first_given, healthy_encoder
 
 # So many bytes of settled chunks may be judged anew with each request; that is less than a second step costs.
 _LITTLE = 4096

@@ -1,5 +1,294 @@
-"""How requests are written, one module or package a provider; ``pipeline.registry`` joins each with its rules."""
+"""How requests are written: what a writer is, and beside it one module or package a provider.
 
-from pipeline.targets.base import Dialect, Encoded, Ending, Setting, Writer
+A writer is prepared for one session's setting and is a ``Dialect`` then. It encodes one message at a time: what is
+settled is encoded once and kept, the open end anew for each request. A body is
+``prefix + separator.join(settled chunks + the ending's parts) + suffix``.
 
-__all__ = ["Dialect", "Encoded", "Ending", "Setting", "Writer"]
+Names of tools and ids of calls are written in a target's alphabet and its length: the same one gives the same result,
+and two names never give one. That two ids never do is seen to before they come here: the structure repair gives no id
+to a call that a target of the session would write like another's (``pipeline.history.ids.IdTable``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, structs
+
+from pipeline.fixes import Fix
+from pipeline.history.pieces import Book, LedgerEntry, Message, Piece
+from pipeline.model import STRICT, Block, Issuer, Role, Structure, Text, Tool, Turn, Unknown
+
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9_-]+")
+_NAME_DIGEST: Final = 10
+
+
+def legal_name(name: str, longest: int) -> str:
+    """``name`` where it is of ``[a-zA-Z0-9_-]`` and short enough, else one made from it and a digest."""
+    if len(name) <= longest and _LEGAL.fullmatch(name):
+        return name
+    stem = _ILLEGAL.sub("_", name)[: longest - _NAME_DIGEST - 1]
+    return f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:_NAME_DIGEST]}"
+
+
+# `Expected a string with maximum length 40` (OAI-03).
+LONGEST_ID: Final = 40
+_ID_DIGEST: Final = 12
+
+# `must be a-z, A-Z, 0-9, with a length of 9` (VLM-06).
+NINE: Final = 9
+_ALPHANUMERIC: Final = string.digits + string.ascii_letters
+
+
+def shortened(call_id: str) -> str:
+    if len(call_id) <= LONGEST_ID:
+        return call_id
+    return f"{call_id[: LONGEST_ID - _ID_DIGEST - 1]}-{hashlib.sha256(call_id.encode()).hexdigest()[:_ID_DIGEST]}"
+
+
+def nine(call_id: str) -> str:
+    if len(call_id) == NINE and call_id.isalnum() and call_id.isascii():
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode()).digest()[:16])
+    digits = []
+    for _ in range(NINE):
+        number, digit = divmod(number, len(_ALPHANUMERIC))
+        digits.append(_ALPHANUMERIC[digit])
+    return "".join(digits)
+
+
+Row: TypeAlias = tuple[str, ...]
+"""Where an output block comes from: input path, fate, code; then, where a turn is written as several messages or as
+items, the block's place in the body (``messages.4.tool_calls.0``, ``input.7``, ``contents.3.parts.1``)."""
+
+
+def row(piece: Piece, place: str = "") -> Row:
+    """Where a piece that was written comes from, and its ``place`` where it is not its number in its message."""
+    known = piece.path, piece.fate, piece.code
+    return (*known, place) if place else known
+
+
+def first_given(rows: Sequence[Row], message: Message) -> tuple[str, str]:
+    """The place in the input of the first block of a written message that has one, and the id of its call, if any."""
+    path = next((path for path, *_ in rows if path), "")
+    return path, next((piece.tool_id for piece in message.pieces if piece.path == path), "")
+
+
+# What holds the place of a turn that a target can show nothing of.
+STUB: Final = "[Nothing of this turn can be shown to this model.]"
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What stands beside the messages: system prompt, tools, model and the other parameters of a request.
+
+    ``observed`` are the codes of the mends that are not made (``mend.CODE=observe``).
+    """
+
+    system: str | Raw | None = None
+    tools: tuple[Tool, ...] = ()
+    model: str | None = None
+    params: dict[str, Raw] = {}
+    observed: frozenset[str] = frozenset()
+
+
+def is_issued_by(block: Block, providers: Collection[str], model: str | None) -> bool:
+    """Whether one of the ``providers`` wrote a block, and, as far as is known, this model.
+
+    A model and its alias (``claude-sonnet-4-5``, ``claude-sonnet-4-5-20250929``) are the same.
+    """
+    issuer = UNSET if isinstance(block, Unknown) else block.issuer
+    if not isinstance(issuer, Issuer) or issuer.provider not in providers:
+        return False
+    return not issuer.model or not model or issuer.model.startswith(model) or model.startswith(issuer.model)
+
+
+def without_trailing_space(pieces: list[Piece], book: Book) -> list[Piece]:
+    """The pieces of a prefill, which must not end in whitespace once everything is gone that cannot stay behind it."""
+    last = pieces[-1].block if pieces else None
+    if not isinstance(last, Text) or last.text == last.text.rstrip():
+        return pieces
+    trimmed = structs.replace(last, text=last.text.rstrip())
+    return [*pieces[:-1], book.change("prefill_trimmed", pieces[-1], trimmed)]
+
+
+def stub_for(message: Message, book: Book) -> Piece:
+    """What stands for a message of which a target can show nothing, with its fix."""
+    book.note_fix("turn_stubbed", message.pieces[0].path)
+    return Piece(Text(text=STUB), -1, "", fate="synthesised", code="turn_stubbed")
+
+
+class Encoded(Struct, frozen=True, kw_only=True, gc=False):
+    """One message in the target's bytes.
+
+    ``data`` has no cache breakpoints; ``marked`` is the same with them, ``marks`` their number. ``state`` is what the
+    target carries on to the next message. ``rows`` has one entry for each output block.
+    """
+
+    data: bytes
+    state: Any = None
+    rows: Sequence[Row] = ()
+    fixes: Sequence[Fix] = ()
+    gone: Sequence[LedgerEntry] = ()
+    marked: bytes = b""
+    marks: int = 0
+
+
+class Ending(Struct, frozen=True, kw_only=True, gc=False):
+    """The open end of a request.
+
+    ``prefix`` replaces the dialect's own where the body takes another shape; nothing of such a body is a prefix of
+    the next. ``last`` is the place of the last message in the body, where a turn may be written as several; without
+    it, the last turn's place counts. ``head`` replaces the dialect's own for the rules, where it depends on the
+    messages, and ``reset`` is the fix that changed it for this one request.
+    """
+
+    parts: Sequence[Encoded]
+    suffix: bytes
+    prefix: bytes | None = None
+    last: int | None = None
+    head: bytes | None = None
+    reset: str = ""
+
+
+class Dialect(Protocol):
+    """A target, prepared for one setting. ``head`` is the request without its messages, as a JSON object."""
+
+    head: bytes
+    prefix: bytes
+    separator: bytes
+    marks_left: int
+    fixes: list[Fix]
+    state: Any
+
+    def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
+        """Write a message for good. A message that this target shows nothing of has empty ``data``."""
+
+    def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401  the target's own
+        """Write the open messages, the last ones of a request that has ``settled`` messages before them.
+
+        ``final`` says that an assistant turn at the end stays the last one (a prefill).
+        """
+
+
+class ListDialect(ABC):
+    """A dialect whose messages are the items of a list, at the end of the body."""
+
+    separator = b","
+    marks_left = 0
+
+    @abstractmethod
+    def encode_message(self, message: Message, state: Any, *, final: bool) -> Encoded:  # noqa: ANN401  the target's own
+        """Write a message; one of the assistant's that is ``final`` is an answer which the model goes on with."""
+
+    def encode(self, message: Message, state: Any) -> Encoded:  # noqa: ANN401  the target's own
+        return self.encode_message(message, state, final=False)
+
+    def encode_open(
+        self,
+        messages: Sequence[Message],
+        state: Any,  # noqa: ANN401  the target's own
+        *,
+        final: bool,
+        write: Callable[..., Encoded] | None = None,
+    ) -> list[Encoded]:
+        """The open messages, each behind the one before it, as ``write`` does it, else like any other message."""
+        write = write or self.encode_message
+        parts: list[Encoded] = []
+        for at, message in enumerate(messages):
+            prefill = final and at == len(messages) - 1 and message.role == "assistant"
+            parts.append(write(message, state, final=prefill))
+            state = parts[-1].state
+        return parts
+
+    def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401, ARG002  the target's own; most bodies do not depend on it
+        return Ending(parts=self.encode_open(messages, state, final=final), suffix=b"]}")
+
+
+class HealthyTurns(Struct, frozen=True):
+    """The turns of a healthy stretch, each of which is one message.
+
+    ``names`` are the tools that they call; ``special`` are the places of those that hold more than plain text, calls,
+    and results of text.
+    """
+
+    turns: Sequence[Turn]
+    names: Collection[str]
+    special: Collection[int]
+
+
+EncodeHealthy: TypeAlias = Callable[[HealthyTurns, int, Any], tuple[Encoded, int] | None]
+"""Writes the messages of a stretch from a place on that are written just as they are, behind a state, and says where
+they end. The data are theirs joined by the separator; the rows are left out. None where already the first is not
+written as it is."""
+
+
+def healthy_encoder(dialect: Dialect) -> EncodeHealthy | None:
+    """How a dialect writes healthy messages in one go: its method ``encode_healthy``, if it has one."""
+    encode: EncodeHealthy | None = getattr(dialect, "encode_healthy", None)
+    return encode
+
+
+class Writer(Protocol):
+    """How requests for one target are written.
+
+    ``text`` targets take one text. ``tail_rule`` is the rule against a request that ends with the assistant;
+    ``tail_rules`` are those that only look at the end, which a restored history (tail=keep) does not have yet.
+    """
+
+    name: str
+    text: bool
+    tail_rule: str
+    tail_rules: frozenset[str]
+
+    def prepare(self, setting: Setting, system: Sequence[Piece]) -> Dialect:
+        """Get ready for a session; ``system`` are the texts of leading system messages."""
+
+
+def structure_of(writer: Writer, setting: Setting) -> Structure:
+    """What a history may be like for the model of a setting.
+
+    A writer that knows says it by a method ``structure``; where nothing is known, all of it is mended.
+    """
+    known: Callable[[Setting], Structure] | None = getattr(writer, "structure", None)
+    structure = STRICT if known is None else known(setting)
+    return without_mends(structure, setting.observed) if setting.observed else structure
+
+
+_SPEAKERS: Final[frozenset[Role]] = frozenset({"user", "assistant"})
+# What a history may be like where a mend is not made.
+_TAKEN_WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "turns_merged": {"neighbours": _SPEAKERS, "calls_apart": True},
+        "leading_dropped": {"assistant_first": True},
+        "tail_continued": {"assistant_last": "always"},
+        "blank_dropped": {"blank": _SPEAKERS},
+        "blank_in_result": {"blank_results": True},
+        "reasoning_alone": {"reasoning_alone": True},
+        "system_inlined": {"system_inside": True},
+    }
+)
+
+
+def without_mends(structure: Structure, observed: frozenset[str]) -> Structure:
+    """The structure of a history in which the ``observed`` mends are not made."""
+    facts = {name: fact for code in observed for name, fact in _TAKEN_WITHOUT.get(code, {}).items()}
+    return structs.replace(structure, observed=observed, **facts)
+
+
+def images_of(writers: Iterable[Writer], model: str | None) -> list[Callable[[str], str]]:
+    """How the writers write ids for a model, each way once.
+
+    A writer that makes ids of its own where it does not take them as they are says how by a method ``call_id``. The
+    structure repair keeps ids apart that it would write alike.
+    """
+    ways: Iterable[Callable[[str | None], Callable[[str], str]] | None] = (
+        getattr(writer, "call_id", None) for writer in writers
+    )
+    return list(dict.fromkeys(way(model) for way in ways if way is not None))

@@ -19,7 +19,7 @@ from msgspec import structs
 from pipeline.fixes import Fix
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, Unknown, on_the_wire
-from pipeline.targets.base import Encoded, Ending, Setting, row, stub_for
+from pipeline.targets import Encoded, Ending, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words, is_bare, system_rows, without_own_inside
 from pipeline.targets.media import has_source, with_source
 from pipeline.text.flatten import (

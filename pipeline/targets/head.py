@@ -20,7 +20,7 @@ from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Piece
 from pipeline.history.readers.head import DECLARED_SCHEMAS, SPELT, json_schema
 from pipeline.model import Tool
-from pipeline.targets.base import Setting
+from pipeline.targets import Setting
 from pipeline.targets.fitting import system_rows
 from pipeline.text.flatten import PromptText, prompt_texts
 

@@ -16,7 +16,7 @@ from msgspec import structs
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets.base import Encoded, Ending, Setting, row, stub_for
+from pipeline.targets import Encoded, Ending, Setting, row, stub_for
 from pipeline.targets.fitting import in_common_words, is_bare, system_rows, without_own_inside
 from pipeline.text.flatten import (
     BETWEEN,

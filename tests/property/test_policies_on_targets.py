@@ -13,8 +13,7 @@ from pipeline import normalize
 from pipeline.history.render import CONTINUE
 from pipeline.history.results import INTERRUPTED, ORPHAN_MARK
 from pipeline.registry import TARGETS
-from pipeline.targets import Setting
-from pipeline.targets.base import structure_of
+from pipeline.targets import Setting, structure_of
 
 NAMES = sorted(TARGETS)
 TEXTS = sorted(name for name, target in TARGETS.items() if target.text)

@@ -22,11 +22,10 @@ MODULE = textwrap.dedent(
     import msgspec
     from pipeline.registry import register
     from pipeline.rules.base import Catalogue
-    from pipeline.targets.openai_chat import ChatDialect
-    from pipeline.targets._openai.families import Template, chat_model
-    from pipeline.targets._openai.parameters import PARAMETERS, write_chat_head
+    from pipeline.targets.openai_chat import ChatDialect, Template
+    from pipeline.targets._openai import Voice
+    from pipeline.targets._openai.parameters import PARAMETERS, chat_model, write_chat_head
     from pipeline.targets._openai.parts import ChatParts
-    from pipeline.targets._openai.speech import Voice
 
     CATALOGUE = Catalogue("house")
     ROLE = CATALOGUE.rule(

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
-from pipeline.targets import Setting
-from pipeline.targets.base import nine, shortened, structure_of
+from pipeline.targets import Setting, nine, shortened, structure_of
 
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 # What each takes for an id; Anthropic's is the strictest alphabet, and 64 the shortest length among those who take it.

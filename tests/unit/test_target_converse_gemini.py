@@ -9,7 +9,7 @@ from build import result, said, text, user
 
 from pipeline import Session, normalize
 from pipeline.registry import TARGETS
-from pipeline.targets.gemini.parameters import function_name
+from pipeline.targets.gemini.blocks import function_name
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 LLAMA = "us.meta.llama3-3-70b-instruct-v1:0"

@@ -1,11 +1,13 @@
-"""A request without its messages in OpenAI's words: tools, and the other parameters.
+"""A request without its messages in OpenAI's words: tools, and the other parameters, as a model takes them.
 
 A parameter that another provider has under another name, with the same meaning, is translated; that is constant and
-makes no fix. What the API has no name for is left out, and recorded.
+makes no fix. What the API has no name for is left out, and recorded. What models want otherwise is written from reports
+and recorded refusals.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -13,9 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.model import Tool
-from pipeline.targets._openai.families import Chat
+from pipeline.targets import Setting, legal_name
 from pipeline.targets._openai.parts import encode
-from pipeline.targets.base import Setting, legal_name
 from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, sort_params
 
 # They stand elsewhere in the request, or say something of breakpoints, which these APIs set themselves.
@@ -112,6 +113,64 @@ def write_choice(value: Raw, named: Callable[[str], Any]) -> tuple[Any, bool | N
     if kind in {"tool", "function"} and isinstance(name, str):
         return named(tool_name(name)), parallel
     return _CHOICES.get(kind, choice) if isinstance(kind, str) else choice, parallel
+
+
+# Models of OpenAI's own, which never write readable reasoning, and those of them that reason: they take
+# max_completion_tokens only (recorded on gpt-5-mini and gpt-5-nano).
+_OPENAI: Final = re.compile(r"(^|/)(gpt-|chatgpt-|o\d(?![\w.])|computer-use-)")
+_OPEN_WEIGHTS: Final = re.compile(r"gpt-oss")
+_REASONING: Final = re.compile(r"(^|/)(o\d(?![\w.])|gpt-5(?!\w))")
+_NO_SYSTEM: Final = re.compile(r"(^|/)o1-(mini|preview)(?!\w)")
+# Makers whose models know the system, but no developer.
+_NO_DEVELOPER: Final = re.compile(
+    r"claude|command|deepseek|gemini|gemma|glm|grok|kimi|llama|minimax|ministral|mistral|mixtral|moonshot|nova|phi-|qwen"
+)
+# Models that want the reasoning of each turn with calls back, be it empty (DSK-01, KIM-01).
+_ECHOING: Final = re.compile(r"deepseek-(v3[.-]2|v4|reasoner)|kimi-k2(-thinking|[.-]\d(?!\d))")
+
+# Models with a parameter that says whether they think.
+_SWITCHED: Final = re.compile(r"deepseek|kimi|moonshot|glm")
+
+
+class Chat(Struct, frozen=True):
+    """What a model takes through a chat API.
+
+    Attributes:
+        reasoning: readable reasoning of earlier turns.
+        echo: turns with calls carry their reasoning always.
+        system: the roles that it knows for the system's messages.
+        limit: the name of the limit on tokens where it must be that one.
+        hears: speech.
+        switch: the parameter ``thinking``, which says whether the model thinks.
+        other_tools: tools that are no functions.
+    """
+
+    reasoning: bool = True
+    echo: bool = False
+    system: frozenset[str] = frozenset({"system", "developer"})
+    limit: str = ""
+    hears: bool = False
+    switch: bool = False
+    other_tools: bool = True
+
+
+def chat_model(model: str | None) -> Chat:
+    name = (model or "").lower()
+    own = _OPENAI.search(name) is not None and _OPEN_WEIGHTS.search(name) is None
+    return Chat(
+        reasoning=not own,
+        echo=_ECHOING.search(name) is not None,
+        system=_roles(name),
+        limit="max_completion_tokens" if own and _REASONING.search(name) else "",
+        hears="audio" in name,
+        switch=_SWITCHED.search(name) is not None,
+    )
+
+
+def _roles(name: str) -> frozenset[str]:
+    if _NO_SYSTEM.search(name):
+        return frozenset()
+    return frozenset({"system"} if _NO_DEVELOPER.search(name) else {"system", "developer"})
 
 
 PARAMETERS: Final = frozenset(

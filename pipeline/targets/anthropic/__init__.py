@@ -22,19 +22,7 @@ from pipeline.model import (
     Unknown,
     on_the_wire,
 )
-from pipeline.targets.anthropic.blocks import AnthropicFitting, as_it_is, stays
-from pipeline.targets.anthropic.fitness import (
-    PAUSING,
-    SYSTEM_BLOCKS,
-    left_open,
-    refuses_bare_loop,
-    takes_other_type,
-    unfit_reasoning,
-    untaken,
-    version_of,
-)
-from pipeline.targets.anthropic.parameters import tool_name, write_head
-from pipeline.targets.base import (
+from pipeline.targets import (
     Encoded,
     Ending,
     HealthyTurns,
@@ -45,6 +33,20 @@ from pipeline.targets.base import (
     stub_for,
     without_trailing_space,
 )
+from pipeline.targets.anthropic.blocks import (
+    PAUSING,
+    SYSTEM_BLOCKS,
+    AnthropicFitting,
+    as_it_is,
+    left_open,
+    refuses_bare_loop,
+    stays,
+    takes_other_type,
+    unfit_reasoning,
+    untaken,
+    version_of,
+)
+from pipeline.targets.anthropic.parameters import tool_name, write_head
 from pipeline.targets.fitting import in_common_words
 from pipeline.targets.head import before_list
 from pipeline.targets.marks import MOST_MARKS, newest_marks, unmarked

@@ -27,7 +27,7 @@ from pipeline.model import (
     Turn,
     Unknown,
 )
-from pipeline.targets.base import HealthyTurns, legal_name
+from pipeline.targets import HealthyTurns, legal_name
 from pipeline.targets.bedrock_converse.fitness import name_of, named, own_member, reasoning_stays
 from pipeline.targets.fitting import Fitting
 from pipeline.targets.marks import POINT, point_of, without_mark

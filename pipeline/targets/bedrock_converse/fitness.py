@@ -18,6 +18,8 @@ from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Block, Issuer, RedactedThinking, Thinking, Turn, Unknown
 from pipeline.targets.media import decodes
 
+NAME: Final = "bedrock-converse"
+
 
 class _Exact(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Takes no key that it does not name."""
@@ -215,7 +217,6 @@ def name_of(block: Unknown) -> str:
     return msgspec.json.decode(block.raw, type=_Holder).document.name
 
 
-NAME = "bedrock-converse"
 # Families that are known to sign no reasoning.
 _UNSIGNED = ("nova", "gpt-oss", "qwen", "kimi", "minimax")
 

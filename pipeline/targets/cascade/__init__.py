@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 from pipeline.fixes import Fix, make
 from pipeline.history.pieces import Book, Message, Piece
 from pipeline.model import Text, Tool
-from pipeline.targets.base import Encoded, Ending, Setting
+from pipeline.targets import Encoded, Ending, Setting
 from pipeline.targets.cascade.turns import passes_for_result, write_turn
 from pipeline.targets.head import CHOICES, COMMON, Declared, HeadShape, HeadWriter, before_list
 from pipeline.text.environment import WORKING_DIRECTORY, environment_facts, environment_lines, nearest_phrase

@@ -22,8 +22,8 @@ from pipeline.model import (
     ToolUse,
     Unknown,
 )
+from pipeline.targets import Row, row, stub_for
 from pipeline.targets._openai.parts import ServedParts, fitted_document
-from pipeline.targets.base import Row, row, stub_for
 from pipeline.targets.fitting import Fitting, in_common_words
 from pipeline.text.call_json import read_tagged
 from pipeline.text.flatten import IMAGE

@@ -21,13 +21,16 @@ from pipeline.history.ids import made_id
 from pipeline.history.pieces import Book, LedgerEntry, Message, Piece
 from pipeline.history.readers.gemini import SIGNATURE, UNSIGNED
 from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
-from pipeline.targets.base import is_issued_by
+from pipeline.targets import is_issued_by, legal_name
 from pipeline.targets.fitting import Fitting
-from pipeline.targets.gemini.parameters import NAME, function_name
 from pipeline.targets.media import decodes, fit_document, fit_image, inline
 
+NAME: Final = "gemini"
 PLACEHOLDER: Final = UNSIGNED.provider
 _VERSION: Final = re.compile(r"gemini-(?:[a-z]+-)*(\d+)")
+# Gemini's names start with a letter or an underscore (GEM-10); of its alphabet, what every provider takes is enough.
+_LEGAL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}").fullmatch
+_LONGEST: Final = 64
 
 
 class Signed(Struct, frozen=True):
@@ -212,6 +215,14 @@ _DOCUMENTS: Final = re.compile(r"text/[a-z0-9.+-]+|application/(pdf|json|xml|rtf
 # What a note is where there is none; citations are raw JSON.
 _NOTHING_SAID: Final = (None, Raw(b"null"))
 _MOST_INLINE: Final = 20 * 1024 * 1024  # bytes of a whole request with inline data
+
+
+def function_name(name: str) -> str:
+    """A function's name as the API takes it; two names never give one."""
+    if _LEGAL(name):
+        return name
+    # A digest is what keeps the new names apart; every one of them has it.
+    return f"_{legal_name(f' {name}', _LONGEST - 1)}".replace("__", "_", 1)
 
 
 class GeminiFitting(Fitting, kw_only=True, eq=False):

@@ -16,16 +16,8 @@ from msgspec import UNSET, Raw, Struct
 
 from pipeline.history.pieces import STRIPPED, Book, Message, Piece, is_blank
 from pipeline.model import RedactedThinking, Structure, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
-from pipeline.targets._openai.parameters import (
-    Function,
-    openai_params,
-    tool_name,
-    with_choice,
-    write_choice,
-    write_tools,
-)
-from pipeline.targets._openai.parts import encode
-from pipeline.targets._openai.speech import (
+from pipeline.targets import STUB, Encoded, Row, Setting, row, stub_for
+from pipeline.targets._openai import (
     OpenAIDialect,
     OpenAIFitting,
     Said,
@@ -36,7 +28,15 @@ from pipeline.targets._openai.speech import (
     system_message,
     system_messages,
 )
-from pipeline.targets.base import STUB, Encoded, Row, Setting, row, stub_for
+from pipeline.targets._openai.parameters import (
+    Function,
+    openai_params,
+    tool_name,
+    with_choice,
+    write_choice,
+    write_tools,
+)
+from pipeline.targets._openai.parts import encode
 from pipeline.targets.fitting import in_common_words, system_rows
 from pipeline.targets.head import HeadShape, HeadWriter, Params, WrittenHead, prompt_as_text
 from pipeline.targets.openai_responses.items import (

@@ -18,9 +18,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from pipeline.history.native import RESPONSES, answer_to, native_type
 from pipeline.history.pieces import Message, Piece, code_for_unknown
 from pipeline.model import Block, Own, RedactedThinking, Text, Thinking, ToolUse, Unknown
+from pipeline.targets import is_issued_by
+from pipeline.targets._openai import is_native_item, own_members
 from pipeline.targets._openai.parts import Parts, encode
-from pipeline.targets._openai.speech import is_native_item, own_members
-from pipeline.targets.base import is_issued_by
 
 
 class FunctionTool(Struct, frozen=True, tag_field="type", tag="function", omit_defaults=True):
