@@ -171,7 +171,7 @@ PREFIX_RESETS = ("configured", "replaced", "rewound", "thinking_disabled", "mend
 _TURN_TYPES = [str(kind.__struct_config__.tag) for kind in get_args(TurnRecord)]
 
 
-# Why a partition's store on disk was not used, as `pipeline.engine.disk.StoreError` says it.
+# Why a partition's store on disk was not used, as `pipeline.engine.stores.StoreError` says it.
 STORE_REASONS = ("damaged", "failed", "foreign", "locked", "old", "outside")
 
 

@@ -60,7 +60,7 @@ class TextSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a worker and the commands beside it need to know. Sizes are in bytes, times in the unit of their name.
 
-    The engine's bounds that depend on the place are here too (pipeline.engine.interface.Tuning has the same names and
+    The engine's bounds that depend on the place are here too (pipeline.engine.runtime.Tuning has the same names and
     defaults).
     """
 

@@ -19,7 +19,7 @@ from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import Since, broker_options, configured, setting_option, wait_option
 from pipeline.cli.output import Exit, Progress, fail, read_input, say, write_json
 from pipeline.cli.worker import configure_logs, run, scope_of, session_defaults
-from pipeline.engine.interface import StageFactory, Tuning
+from pipeline.engine.runtime import StageFactory, Tuning
 from pipeline.errors import InputError, ReknitError, expected_one_of
 from pipeline.objects import open_objects
 from pipeline.replay import INPUTS, Place, Plan, PlannedStage, Selection, replays

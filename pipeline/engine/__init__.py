@@ -1,6 +1,6 @@
 """The Faust worker: transport, transactions, state, and the process around them. The only place with I/O and await."""
 
-from pipeline.engine.interface import (
+from pipeline.engine.runtime import (
     Delivery,
     EngineConfig,
     EngineError,

@@ -18,12 +18,11 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from pipeline.engine.contiguity import Span
-from pipeline.engine.interface import NoMetrics, Tuning
+from pipeline.engine.batches import Span
 from pipeline.engine.partition import Partition, Phase
-from pipeline.engine.restore import Restored
-from pipeline.engine.runtime import Runtime
+from pipeline.engine.runtime import NoMetrics, Runtime, Tuning
 from pipeline.engine.services import Progress
+from pipeline.engine.state import Restored
 from pipeline.engine.upstream import LoopPolicy, patch_aiokafka
 from pipeline.engine.worker import tune_collector
 from pipeline.errors import ReknitError
@@ -32,7 +31,7 @@ from pipeline.objects import Objects
 from pipeline.stages.base import POSITION, Output, read_position
 
 if TYPE_CHECKING:
-    from pipeline.engine.interface import EngineConfig, Scope, StageFactory
+    from pipeline.engine.runtime import EngineConfig, Scope, StageFactory
     from pipeline.engine.writer import Batch
 
 # How long one look for records waits, and one for room.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, Self
 
-from pipeline.engine.interface import EmbeddedBrokerError, Tuning
+from pipeline.engine.runtime import EmbeddedBrokerError, Tuning
 
 TUNING = Tuning(session_seconds=10.0, heartbeat_seconds=2.0, rebalance_seconds=10.0, fetch_wait_seconds=0.05)
 

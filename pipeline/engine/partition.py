@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING
 from aiokafka.errors import KafkaError
 from msgspec import structs
 
-from pipeline.engine.contiguity import Backlog, Slices, Span
-from pipeline.engine.dead_letters import buried, log_letters, output_size, size_letter, walk
-from pipeline.engine.interface import EngineError, PartitionLostError
-from pipeline.engine.runtime import log, where
+from pipeline.engine.batches import Backlog, Slices, Span, buried, log_letters, output_size, size_letter, walk
+from pipeline.engine.runtime import EngineError, PartitionLostError, log, where
 from pipeline.engine.state import PartitionState
 from pipeline.engine.writer import Batch, Writer
 from pipeline.kafka import REFUSALS

@@ -18,7 +18,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from pipeline.engine.interface import NotAuthorizedError, StartupError
+from pipeline.engine.runtime import NotAuthorizedError, StartupError
 from pipeline.engine.upstream import GroupRequest, TopicsRequest
 from pipeline.errors import BrokerDownError
 from pipeline.kafka import explained

@@ -25,9 +25,8 @@ from faust.types import TP
 from mode import Service
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from pipeline.engine.interface import DEFAULT_METRICS_PORT, EngineError, StartupError
 from pipeline.engine.partition import Partition, Phase
-from pipeline.engine.runtime import Runtime, log
+from pipeline.engine.runtime import DEFAULT_METRICS_PORT, EngineError, Runtime, StartupError, log
 
 if TYPE_CHECKING:
     from pipeline.engine.transport import SpanConsumer

@@ -1,88 +1,30 @@
-"""What a partition keeps: its stage, the store of its sessions' records, and the changelog from which both are made.
-
-The store is on disk (``disk``), or in memory, compressed.
-"""
+"""What a partition keeps: its stage, the store of its sessions' records, and the changelog from which both are made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import cramjam
-import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from msgspec import Struct
 
-from pipeline.engine.disk import Belonging, DiskRecords, StoreError, discard
-from pipeline.engine.restore import restore
-from pipeline.engine.runtime import log
-from pipeline.stages.base import NO_SESSION, Live
+from pipeline.engine.runtime import EngineError, NotAuthorizedError, PartitionLostError, log, where
+from pipeline.engine.stores import Belonging, DiskRecords, PackedRecords, StoreError, discard
+from pipeline.kafka import REFUSALS, refusal
+from pipeline.stages.base import POSITION, STATE_FORMATS, Live, read_position
 
 if TYPE_CHECKING:
     from pipeline.engine.runtime import Runtime
     from pipeline.stages.base import Stage
 
-# Beside a session's bytes: two entries of a dictionary and two objects, as measured.
-_SESSION_BYTES = 350
 # Of a partition's memory for sessions, the part that records may take which are not compressed yet.
 _LOOSE = 1 / 8
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(dict[bytes, bytes]).decode
-
-
-class PackedRecords:
-    """A store in memory, for the records of sessions that are not at work.
-
-    What was put last is kept as it came, up to ``loose_bytes``; what lies there longest is then compressed, a session
-    at once, since a session's records repeat each other. A record that comes later stands beside its compressed session
-    until it is compressed with it.
-    """
-
-    def __init__(self, loose_bytes: int) -> None:
-        self._most_loose = loose_bytes
-        self._packed: dict[bytes, bytes] = {}
-        self._loose: dict[bytes, dict[bytes, bytes | None]] = {}
-        self._loose_bytes = self._packed_bytes = 0
-
-    @property
-    def sessions(self) -> int:
-        return len(self._packed) + len(self._loose.keys() - self._packed.keys())
-
-    @property
-    def size(self) -> int:
-        """Its bytes of memory, roughly."""
-        return self._loose_bytes + self._packed_bytes + _SESSION_BYTES * len(self._packed)
-
-    def put(self, session: bytes, key: bytes, value: bytes | None) -> None:
-        if session == NO_SESSION:
-            return  # the stage remembers it
-        loose = self._loose.get(session)
-        if loose is None:
-            loose = self._loose[session] = {}
-        if key in loose:
-            self._loose_bytes -= len(loose[key] or key)
-        loose[key] = value
-        self._loose_bytes += len(value or key)
-        if self._loose_bytes > self._most_loose:
-            self._pack_oldest()
-
-    def read(self, session: bytes) -> dict[bytes, bytes]:
-        packed = self._packed.get(session)
-        records: dict[bytes, bytes | None] = {} if packed is None else {**_unpack(cramjam.zstd.decompress(packed))}
-        records |= self._loose.get(session, {})
-        return {key: value for key, value in records.items() if value is not None}
-
-    def _pack_oldest(self) -> None:
-        """Compress what lies there longest, until half of the room is free."""
-        while self._loose and self._loose_bytes > self._most_loose // 2:
-            session = next(iter(self._loose))
-            records = self.read(session)
-            for key, value in self._loose.pop(session).items():
-                self._loose_bytes -= len(value or key)
-            self._packed_bytes -= len(self._packed.pop(session, b""))
-            if records:
-                packed = self._packed[session] = bytes(cramjam.zstd.compress(_pack(records)))
-                self._packed_bytes += len(packed)
+# A poll that only passes a marker returns nothing, so it must not wait long.
+_POLL_MS = 50
+_FETCH_BYTES = 8 << 20
 
 
 class PartitionState:
@@ -218,3 +160,107 @@ class PartitionState:
             "reknit_sessions_stored_bytes": self._store.size,
         }
         self._runtime.metrics.on_levels(*self._place, self.stage.levels() | held)
+
+
+class Restored(Struct, frozen=True):
+    """What a changelog held: the next source offset (None where nothing was ever committed), its format and size."""
+
+    position: int | None
+    state_format: int
+    records: int
+    seconds: float
+
+
+async def restore(
+    connection: Mapping[str, Any],
+    topic: str,
+    partition: int,
+    apply: Callable[[bytes, bytes | None], None],
+    *,
+    committed_only: bool,
+    patience: float = 30.0,
+    start: Callable[[int, int], int] = min,
+    on_progress: Callable[[int, int | None, int], None] | None = None,
+) -> Restored:
+    """Give every record of a changelog to ``apply``, oldest first; None as a value deletes the key.
+
+    It is read to its end, which is a position, not the last record: a log may end in transaction markers, and positions
+    pass them. The next source offset stands in it beside the state, written in the same transaction, so the two cannot
+    disagree.
+
+    ``start`` is asked where to begin, between the log's first offset and its end; ``on_progress`` is told, once the
+    records before an offset were given, of it, of the next source offset and of the format, as far as they were read.
+
+    Raises:
+        EngineError: ``state_unreadable`` (``apply`` raised: the state was written by something else), ``state_newer``
+            (it has a format that came later).
+        PartitionLostError: ``stuck`` (no progress for ``patience`` seconds).
+        NotAuthorizedError: the changelog must not be read.
+    """
+    changelog = TopicPartition(topic, partition)
+    reader = AIOKafkaConsumer(
+        **connection,
+        isolation_level="read_committed" if committed_only else "read_uncommitted",
+        # With "latest", the default, a consumer without a group goes to the end as soon as it is assigned, and
+        # seek_to_beginning() does not bring it back: recovery would read nothing.
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_partition_fetch_bytes=_FETCH_BYTES,
+    )
+    started = time.monotonic()
+    try:
+        await reader.start()
+        reader.assign([changelog])
+        end = (await reader.end_offsets([changelog]))[changelog]
+        reader.seek(changelog, start((await reader.beginning_offsets([changelog]))[changelog], end))
+        position, state_format, count = await _read_to(reader, changelog, end, apply, on_progress, patience=patience)
+    except REFUSALS as error:
+        raise NotAuthorizedError("not_authorized", refusal(type(error)(topic), "Read")) from error
+    finally:
+        await reader.stop()
+    return Restored(position, state_format, count, time.monotonic() - started)
+
+
+async def _read_to(
+    reader: AIOKafkaConsumer,
+    changelog: TopicPartition,
+    end: int,
+    apply: Callable[[bytes, bytes | None], None],
+    on_progress: Callable[[int, int | None, int], None] | None,
+    *,
+    patience: float,
+) -> tuple[int | None, int, int]:
+    source_position: int | None = None
+    state_format = 1
+    count, reached, moved_at = 0, -1, time.monotonic()
+    while (at := await asyncio.wait_for(reader.position(changelog), patience)) < end:
+        if at > reached:
+            reached, moved_at = at, time.monotonic()
+        elif time.monotonic() - moved_at > patience:
+            raise PartitionLostError(
+                "stuck", f"no progress in {changelog} at offset {at} of {end} for {patience:.0f} s"
+            )
+        records = (await reader.getmany(changelog, timeout_ms=_POLL_MS)).get(changelog, ())
+        count += len(records)
+        try:
+            for record in records:
+                if record.key == POSITION:
+                    source_position, state_format = read_position(record.value)
+                else:
+                    apply(record.key, record.value)
+        except Exception as error:
+            raise EngineError(
+                "state_unreadable",
+                f"{changelog} holds state that cannot be read, near offset {at} ({where(error)}). "
+                "Was it written by a newer version, or by something else?",
+            ) from error
+        if on_progress is not None:
+            on_progress(await reader.position(changelog), source_position, state_format)
+        await asyncio.sleep(0)  # other partitions work meanwhile
+    if state_format not in STATE_FORMATS:
+        raise EngineError(
+            "state_newer",
+            f"{changelog} holds state of format {state_format}, which a newer version of Reknit wrote; this one reads "
+            f"up to {STATE_FORMATS[-1]}. Run the newer version.",
+        )
+    return source_position, state_format, count

@@ -35,10 +35,9 @@ from aiokafka.errors import (
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from pipeline.engine.contiguity import Hole, Span
-from pipeline.engine.interface import beyond_end
+from pipeline.engine.batches import Hole, Span
 from pipeline.engine.partition import Partition, Phase
-from pipeline.engine.runtime import Runtime, log
+from pipeline.engine.runtime import Runtime, beyond_end, log
 from pipeline.engine.writer import OffsetCommits, writer_for
 from pipeline.kafka import REFUSALS, may_pass
 

@@ -31,7 +31,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from pipeline.engine.interface import UpstreamChangedError
+from pipeline.engine.runtime import UpstreamChangedError
 from pipeline.stages.base import Record
 
 if TYPE_CHECKING:

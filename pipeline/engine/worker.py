@@ -18,8 +18,7 @@ from faust.types import StreamT, TransportT
 
 from pipeline import __version__
 from pipeline.engine import preflight
-from pipeline.engine.interface import NoMetrics, StartupError, Tuning
-from pipeline.engine.runtime import Runtime, log, where
+from pipeline.engine.runtime import NoMetrics, Runtime, StartupError, Tuning, log, where
 from pipeline.engine.services import EXIT_FAILED, Deadman, Finish, Health, Progress, Watchdog, listen
 from pipeline.engine.transport import SpanConsumer, SpanTransport
 from pipeline.engine.upstream import LoopPolicy, patch_aiokafka, verify_upstream
@@ -27,7 +26,7 @@ from pipeline.objects import Objects
 from topics import DEAD_LETTERS
 
 if TYPE_CHECKING:
-    from pipeline.engine.interface import EngineConfig, Metrics, Scope, StageFactory
+    from pipeline.engine.runtime import EngineConfig, Metrics, Scope, StageFactory
 
 EXIT_CLEAN = 0
 # Only a person can change why it does not run.

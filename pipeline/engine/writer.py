@@ -20,8 +20,7 @@ from aiokafka.structs import RecordMetadata
 from faust.types import TP
 from msgspec import Struct, structs
 
-from pipeline.engine.interface import EngineError, NotAuthorizedError, PartitionLostError
-from pipeline.engine.runtime import log
+from pipeline.engine.runtime import EngineError, NotAuthorizedError, PartitionLostError, log
 from pipeline.kafka import REFUSALS, refusal
 from pipeline.objects import Objects
 from pipeline.stages.base import POSITION, STATE_FORMATS, Headers, Output, Stage, position_value

@@ -19,7 +19,7 @@ import measure  # noqa: E402 - beside this file
 import msgspec  # noqa: E402 - after the path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402 - after the path
 
-from pipeline.engine.restore import restore  # noqa: E402 - after the path
+from pipeline.engine.state import restore  # noqa: E402 - after the path
 from pipeline.stages.base import POSITION  # noqa: E402 - after the path
 from pipeline.stages.events import EventsStage  # noqa: E402 - after the path
 from pipeline.streams import Recovery  # noqa: E402 - after the path

@@ -26,8 +26,7 @@ import msgspec  # noqa: E402 - after the path
 import recorded  # noqa: E402 - beside this file
 from build import said, user  # noqa: E402 - tests
 
-from pipeline.engine.disk import Belonging, DiskRecords  # noqa: E402 - after the path
-from pipeline.engine.state import PackedRecords  # noqa: E402 - after the path
+from pipeline.engine.stores import Belonging, DiskRecords, PackedRecords  # noqa: E402 - after the path
 from pipeline.stages.base import Record  # noqa: E402 - after the path
 from pipeline.stages.defaults import Defaults  # noqa: E402 - after the path
 from pipeline.stages.events import EventsStage  # noqa: E402 - after the path

@@ -216,7 +216,7 @@ async def test_two_workers_with_one_port_and_what_they_serve(broker, prefix, mak
 
 
 async def test_two_hundred_thousand_state_records_are_read_back_and_nothing_aborted_is(broker, prefix, make):
-    from pipeline.engine.restore import restore
+    from pipeline.engine.state import restore
     from pipeline.stages.base import POSITION
 
     await make(prefix)

@@ -15,8 +15,8 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.engine.disk import Belonging, DiskRecords
 from pipeline.engine.preflight import _topics, topic_ids
+from pipeline.engine.stores import Belonging, DiskRecords
 from pipeline.stages import stages
 from pipeline.stages.base import NO_SESSION, POSITION, read_position
 from topics import AGENT_TURNS, PROVIDER_REQUESTS, TURNS_STATE

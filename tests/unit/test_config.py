@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw, structs
 
 from pipeline.config import ConfigError, load_config
-from pipeline.engine.interface import DEFAULT_METRICS_PORT, Tuning
+from pipeline.engine.runtime import DEFAULT_METRICS_PORT, Tuning
 from pipeline.model import Policy
 from pipeline.settings import Config
 

@@ -10,11 +10,9 @@ import pytest
 from build import said, user
 
 from pipeline.engine import state as module
-from pipeline.engine.disk import Belonging, DiskRecords, StoreError
-from pipeline.engine.interface import NoMetrics, Tuning
-from pipeline.engine.restore import Restored
-from pipeline.engine.runtime import Runtime
-from pipeline.engine.state import PartitionState
+from pipeline.engine.runtime import NoMetrics, Runtime, Tuning
+from pipeline.engine.state import PartitionState, Restored
+from pipeline.engine.stores import Belonging, DiskRecords, StoreError
 from pipeline.settings import Config, StateSettings
 from pipeline.stages.base import POSITION, Record, position_value, read_position
 from pipeline.stages.endings import KINDS

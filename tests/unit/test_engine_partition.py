@@ -13,11 +13,10 @@ from msgspec import structs
 
 from pipeline.engine import partition as module
 from pipeline.engine import state as state_module
-from pipeline.engine.contiguity import Hole, Span
-from pipeline.engine.interface import NoMetrics, PartitionLostError, Scope, StartupError, Tuning
+from pipeline.engine.batches import Hole, Span
 from pipeline.engine.partition import Partition, Phase
-from pipeline.engine.restore import Restored
-from pipeline.engine.runtime import Runtime
+from pipeline.engine.runtime import NoMetrics, PartitionLostError, Runtime, Scope, StartupError, Tuning
+from pipeline.engine.state import Restored
 from pipeline.kafka import KafkaSettings
 from pipeline.settings import StateSettings
 from pipeline.stages.base import Output, Record, Result, Stage, StoppedError, dead_letter

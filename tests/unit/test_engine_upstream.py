@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.engine import upstream
-from pipeline.engine.interface import UpstreamChangedError
+from pipeline.engine.runtime import UpstreamChangedError
 
 
 def test_what_is_installed_is_what_the_engine_was_written_against():

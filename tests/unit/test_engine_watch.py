@@ -18,9 +18,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from pipeline.engine import services
 from pipeline.engine import writer as writers
-from pipeline.engine.interface import EngineError, NoMetrics, StartupError, Tuning
 from pipeline.engine.partition import Phase
-from pipeline.engine.runtime import Runtime
+from pipeline.engine.runtime import EngineError, NoMetrics, Runtime, StartupError, Tuning
 from pipeline.engine.services import Health, listen
 from pipeline.engine.transport import SpanThread
 from pipeline.engine.worker import make_app

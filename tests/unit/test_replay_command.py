@@ -12,11 +12,10 @@ from msgspec import structs
 
 from pipeline.cli import main
 from pipeline.cli.replay import Bar
-from pipeline.engine.contiguity import Span
+from pipeline.engine.batches import Span
 from pipeline.engine.dry import _DryWriter
-from pipeline.engine.interface import NoMetrics, Scope, Tuning
 from pipeline.engine.partition import Partition
-from pipeline.engine.runtime import Runtime
+from pipeline.engine.runtime import NoMetrics, Runtime, Scope, Tuning
 from pipeline.kafka import KafkaSettings
 from pipeline.replay import Plan
 from pipeline.settings import StateSettings

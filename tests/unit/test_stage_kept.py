@@ -6,7 +6,7 @@ import random
 import pytest
 from build import answered, called, said, user
 
-from pipeline.engine.state import PackedRecords
+from pipeline.engine.stores import PackedRecords
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.heads import WrittenHead

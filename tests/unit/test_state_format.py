@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.engine import restore as module
-from pipeline.engine.interface import EngineError
+from pipeline.engine import state as module
+from pipeline.engine.runtime import EngineError
 from pipeline.stages.base import POSITION, position_value, read_position
 
 
