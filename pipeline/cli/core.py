@@ -28,7 +28,7 @@ from pipeline.session import Normalized
 from pipeline.session.arguments import POLICY_OPTIONS
 from pipeline.streams import Recovery
 from pipeline.streams.cascade.speech import Speech
-from pipeline.streams.recovery.diagnosis import END_OF_INPUT
+from pipeline.streams.recovery.beside import END_OF_INPUT
 from pipeline.streams.sources import SOURCES, find_source
 from topics.items import AgentUnrecognized
 

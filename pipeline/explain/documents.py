@@ -19,8 +19,7 @@ from pipeline.explain.telling import Said, told, written
 from pipeline.history.native import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery import MEANINGS, TABLE
-from pipeline.streams.recovery.inputs import Input
-from pipeline.streams.recovery.memory import MessageState
+from pipeline.streams.recovery.memory import Input, MessageState
 from pipeline.text.acts import ACTS, Act
 
 

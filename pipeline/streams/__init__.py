@@ -21,7 +21,7 @@ from pipeline.streams.events import Event, RunEnded, unrecognized
 from pipeline.streams.framing import Tail
 from pipeline.streams.framing.mending import Halves
 from pipeline.streams.recovery import Machine
-from pipeline.streams.recovery.diagnosis import END_OF_INPUT, EXCERPT
+from pipeline.streams.recovery.beside import END_OF_INPUT, EXCERPT
 from pipeline.streams.recovery.memory import Ids, Memory
 from pipeline.streams.recovery.render import FinishedTurn
 from pipeline.streams.recovery.transcript import Transcript

@@ -8,7 +8,7 @@ from streamed import only
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.streams import Recovery, recover
-from pipeline.streams.recovery.diagnosis import cause_of, is_loop
+from pipeline.streams.recovery.beside import cause_of, is_loop
 from topics.items import TurnDiagnosis
 from topics.reducer import reduce
 

@@ -7,14 +7,10 @@ from hypothesis import given
 from hypothesis.strategies import lists, sampled_from
 
 from pipeline.errors import StreamError
-from pipeline.streams.recovery import MEANINGS, TABLE, asides, closing, complete_messages, streaming, transition
-from pipeline.streams.recovery.asides import ignore, show_aside
-from pipeline.streams.recovery.closing import end_run
-from pipeline.streams.recovery.complete_messages import replace_said_again, replace_unconfirmed
-from pipeline.streams.recovery.inputs import Input
-from pipeline.streams.recovery.memory import MessageState as State
-from pipeline.streams.recovery.streaming import (
+from pipeline.streams.recovery import MEANINGS, TABLE, attempts, beside, transition
+from pipeline.streams.recovery.attempts import (
     extend_block,
+    ignore,
     note_member,
     open_block,
     start_again,
@@ -22,11 +18,14 @@ from pipeline.streams.recovery.streaming import (
     stop_block,
     take_stray,
 )
+from pipeline.streams.recovery.beside import end_run, replace_said_again, replace_unconfirmed, show_aside
+from pipeline.streams.recovery.memory import Input
+from pipeline.streams.recovery.memory import MessageState as State
 
 # Functions that take an event and give items, wherever they are written.
 ACTIONS = {
     action
-    for module in (asides, closing, complete_messages, streaming)
+    for module in (attempts, beside)
     for called, action in vars(module).items()
     if not called.startswith("_")
     and [name.strip("_") for name in getattr(action, "__annotations__", ())] == ["context", "event", "return"]

@@ -27,20 +27,10 @@ from typing import Any, Final, TypeAlias
 
 from pipeline.errors import StreamError
 from pipeline.streams.events import BlockDelta, Event
-from pipeline.streams.recovery.asides import ignore, show_aside
-from pipeline.streams.recovery.closing import end_run, report_result, start_run, sum_up
-from pipeline.streams.recovery.complete_messages import (
-    confirm_blocks,
-    promote_next,
-    replace_said_again,
-    replace_unconfirmed,
-)
-from pipeline.streams.recovery.diagnosis import EXCERPT
-from pipeline.streams.recovery.inputs import Input, input_of, is_another
-from pipeline.streams.recovery.memory import Context, Memory, MessageState
-from pipeline.streams.recovery.streaming import (
+from pipeline.streams.recovery.attempts import (
     abandon_blocks,
     extend_block,
+    ignore,
     note_member,
     open_block,
     start_again,
@@ -53,6 +43,19 @@ from pipeline.streams.recovery.streaming import (
     take_stray,
     take_usage,
 )
+from pipeline.streams.recovery.beside import (
+    EXCERPT,
+    confirm_blocks,
+    end_run,
+    promote_next,
+    replace_said_again,
+    replace_unconfirmed,
+    report_result,
+    show_aside,
+    start_run,
+    sum_up,
+)
+from pipeline.streams.recovery.memory import Context, Input, Memory, MessageState, input_of, is_another
 from pipeline.streams.sources import Proof
 from topics.items import Item, ItemDelta
 

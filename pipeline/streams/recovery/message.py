@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams.events import CALLS, TEXTS, BlockNoted, BlockStarted, UserMessage, WholeBlock
+from pipeline.streams.fields import in_order
 from topics.items import Doubt, Usage
 
 # What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
@@ -19,6 +20,14 @@ _NO_CONTENT = "(no content)"
 _LONG_PART = 1024
 # Kinds whose items tell all there is of them; an item of any other kind ends with its block's whole JSON.
 PLAIN = TEXTS | {"tool_use", "redacted_thinking"}
+
+
+class Rest(Struct, frozen=True):
+    """What a confirmed block was still missing on the screen."""
+
+    text: str | UnsetType = UNSET
+    input: Raw | UnsetType = UNSET
+    raw: Raw | UnsetType = UNSET
 
 
 class Block(Struct, kw_only=True):
@@ -85,6 +94,20 @@ class Block(Struct, kw_only=True):
         except (msgspec.DecodeError, RecursionError):
             return False
         return True
+
+    def confirm_with(self, whole: WholeBlock) -> Rest:
+        """Take the complete block's word; return what the stream did not deliver of it."""
+        streamed = self.text()
+        self.confirmed = True
+        # Of a confirmed block only the text is needed later, to compare a result with it.
+        self.parts = [whole.text] if whole.kind == "text" else []
+        if whole.kind in TEXTS:
+            # Some settings leave the thinking out of complete messages; then what was streamed is all there is.
+            missing = whole.kind == "thinking" and not whole.text
+            return Rest() if missing or whole.text == streamed else Rest(text=whole.text)
+        if whole.kind in CALLS:
+            return Rest(input=UNSET if _same_json(streamed, whole.input) else whole.input)
+        return Rest(raw=whole.raw)
 
     def append(self, content: str) -> None:
         parts, before = self.parts, self.length
@@ -169,6 +192,24 @@ class ShownBlock(Struct, array_like=True):
 
 def digest_of_text(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+
+
+def _same_json(streamed: str, whole: Raw | UnsetType) -> bool:
+    if whole is UNSET:
+        return True
+    try:
+        return bool(msgspec.json.decode(streamed) == msgspec.json.decode(whole))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def likeness(whole: WholeBlock) -> bytes:
+    """A digest of what a block says, the same whenever it is said again: a call's id is not in it."""
+    said = whole.raw if whole.opaque or whole.kind == "redacted_thinking" else whole.text.encode("utf-8", "replace")
+    if whole.kind in CALLS:
+        said = b"" if whole.input is UNSET else in_order(whole.input)
+    head = f"{whole.kind} {whole.name} ".encode("utf-8", "replace")
+    return hashlib.blake2b(head + bytes(said), digest_size=8).digest()
 
 
 class UserLine(Struct, array_like=True):

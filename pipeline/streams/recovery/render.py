@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams import fields as read
 from pipeline.streams.events import CALLS, REASONING, BlockStarted, UserMessage, WholeBlock, WholeMessage
-from pipeline.streams.recovery.message import PLAIN, Block, Message, UserLine
+from pipeline.streams.recovery.message import PLAIN, Block, Message, Rest, UserLine
 from topics.items import Doubt, Item, ItemCompleted, ItemRetracted, ItemStarted, Origin, TurnDelta, TurnStop
 
 
@@ -76,14 +76,6 @@ def whole_items(
         extras=whole.extras,
     )
     return [started, done]
-
-
-class Rest(Struct, frozen=True):
-    """What a confirmed block was still missing on the screen."""
-
-    text: str | UnsetType = UNSET
-    input: Raw | UnsetType = UNSET
-    raw: Raw | UnsetType = UNSET
 
 
 def confirmed(block: Block, whole: WholeBlock, rest: Rest) -> ItemCompleted:

@@ -1,4 +1,4 @@
-"""What streams of an attempt: its start, its blocks as they grow, its stop reason and its stop."""
+"""The life of an attempt: its start, its blocks as they grow, its stop reason and its stop, and how all of it ends."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from pipeline.streams.events import (
     BlockNoted,
     BlockStarted,
     BlockStopped,
+    Event,
     MessageDelta,
     MessageStarted,
     MessageStopped,
     UsageKnown,
 )
-from pipeline.streams.recovery.asides import ignore
-from pipeline.streams.recovery.closing import leave_message, stop_turn, withdraw_block, withdraw_blocks
-from pipeline.streams.recovery.memory import Context
-from pipeline.streams.recovery.message import Block, Message
-from pipeline.streams.recovery.render import confirmed_by_stop, streamed_start, uncover, uncover_growing, uncover_told
-from topics.items import Item, ItemDelta, TurnDelta
+from pipeline.streams.recovery.memory import Context, Shown
+from pipeline.streams.recovery.message import Block, Message, ShownBlock
+from pipeline.streams.recovery.render import (
+    confirmed_by_stop,
+    finished_turns,
+    left_incomplete,
+    retracted,
+    streamed_start,
+    turn_stop,
+    uncover,
+    uncover_growing,
+    uncover_told,
+)
+from topics.items import AgentUnrecognized, Item, ItemDelta, TurnDelta
 
 # The start.
 
@@ -151,6 +160,16 @@ def take_stray(context: Context, event: BlockStarted | BlockDelta | BlockNoted |
     return note_member(context, event) if isinstance(event, BlockNoted) else stop_block(context, event)
 
 
+def ignore(context: Context, event: Event) -> list[Item]:
+    """Nothing, except for what no complete message and no item would ever tell."""
+    raw = event.value if isinstance(event, BlockNoted) else UNSET
+    if isinstance(event, BlockDelta | BlockStarted):
+        raw = event.raw
+    if raw is UNSET:
+        return []
+    return [AgentUnrecognized(reason="unknown content outside a message", event=raw, seq=context.ids.next_number())]
+
+
 # The end.
 
 
@@ -207,4 +226,86 @@ def _confirm_stopped(context: Context, message: Message) -> list[Item]:
             told = block.settle_text()
             if not block.unseen:
                 items.append(confirmed_by_stop(block, told))
+    return items
+
+
+# How blocks end: withdrawn, or left incomplete.
+
+
+def withdraw_block(block: Block) -> list[Item]:
+    block.withdrawn = True
+    return [] if block.unseen else [retracted(block)]
+
+
+def withdraw_blocks(message: Message, *, everything: bool) -> list[Item]:
+    """Take blocks off the screen: all of them, or those that nothing has confirmed or that were abandoned."""
+    items: list[Item] = []
+    for block in message.surviving():
+        if everything or block.abandoned or not block.confirmed:
+            items += withdraw_block(block)
+    return items
+
+
+# The turn and the message.
+
+
+def stop_turn(context: Context, message: Message, *, proven: bool = False) -> list[Item]:
+    """The end of the turn, once; ``proven`` says that it is whole, whatever stops were lost."""
+    if message.stopped:
+        return []
+    message.stopped = True
+    incomplete = message.is_open() and not proven
+    return [turn_stop(message, incomplete=incomplete, told_by_stop=not context.complete_messages)]
+
+
+def leave_message(context: Context, reason: str, *, replaced: bool = False) -> list[Item]:
+    """Close the current message and remember what it shows; another one takes its place.
+
+    One that is ``replaced`` is not finished yet: what took its place may say its blocks again.
+    """
+    memory = context.memory
+    message = memory.message
+    if message is None:
+        return []
+    items = _end_blocks(context, message, reason) if replaced else close_message(context, message, reason)
+    memory.trace.add_text_of(message, context.excerpt)
+    memory.before = Shown.of(message) or memory.before
+    memory.message = None
+    return items
+
+
+def close_message(context: Context, message: Message, reason: str, *, succeeded: bool = False) -> list[Item]:
+    """Say how everything ends that is still open, and finish the turn for the log."""
+    items = _end_blocks(context, message, reason, succeeded=succeeded)
+    former, message.former = message.former, None
+    for over in (former, message):
+        if over is not None and context.records:
+            ids = context.ids
+            context.add_finished(finished_turns(over, ids.turns, ids.prefix, context.issuer))
+    return items
+
+
+def _end_blocks(context: Context, message: Message, reason: str, *, succeeded: bool = False) -> list[Item]:
+    """Say how everything ends that is still open. ``succeeded``: the run's result is a success."""
+    items: list[Item] = []
+    for block in message.surviving():
+        if block.confirmed or block.left:
+            continue
+        if context.complete_messages and block.is_blank():
+            items += withdraw_block(block)  # no complete message will ever hold it, and nobody misses it
+            continue
+        block.left = True
+        items += uncover_told(block)
+        if not block.unseen:
+            items.append(left_incomplete(block, block.settle_text(), message.failed or reason))
+    if not message.over and (message.blocks or message.reason is not None):
+        # What complete messages held in full is whole, whatever became of its stops.
+        proven = context.complete_messages and message.is_confirmed()
+        if proven and succeeded and message.reason is None:
+            message.stopped = False  # if it was stopped, it was called incomplete
+        items += stop_turn(context, message, proven=proven and (succeeded or message.is_answered_with(set())))
+    if context.transcribed and not message.over:
+        shown = [block for block in message.surviving() if block.kind in {"text", "tool_use"} and not block.is_blank()]
+        context.memory.shown += [ShownBlock.of(block) for block in shown]
+    message.over = True
     return items
