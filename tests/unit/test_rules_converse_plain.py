@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.rules import RULE_SETS, validate
-from pipeline.rules.bedrock_converse import walk as converse
-from pipeline.rules.bedrock_converse.walk import pass_plain
+from pipeline.rules import bedrock_converse as converse
+from pipeline.rules.bedrock_converse import pass_plain
 
 HEAD = {"modelId": "anthropic.claude-3-haiku", "toolConfig": {"tools": []}}
 texts = st.sampled_from(["a", "b c", "a", "", " "])
