@@ -17,11 +17,10 @@ from pipeline.rules import (
     anthropic,
     bedrock_converse,
     cascade,
-    claude_cli,
     gemini,
     openai_chat,
     openai_responses,
-    prompt,
+    programs,
     vllm,
 )
 from pipeline.rules.base import Catalogue, KnowsBetas, Rule, RuleSet, Severity, Violation
@@ -36,10 +35,10 @@ _EVERY: tuple[tuple[RuleSet[Any], Catalogue], ...] = (
     (openai_chat.OpenAIChat(), openai_chat.CATALOGUE),
     (openai_responses.OpenAIResponses(), openai_responses.CATALOGUE),
     (vllm.Vllm(), vllm.CATALOGUE),
-    (claude_cli.ClaudeCli(), claude_cli.CATALOGUE),
-    (prompt.CopilotCli(), prompt.COPILOT),
-    (prompt.CodexCli(), prompt.CODEX),
-    (prompt.GeminiCli(), prompt.GEMINI),
+    (programs.ClaudeCli(), programs.CLAUDE),
+    (programs.CopilotCli(), programs.COPILOT),
+    (programs.CodexCli(), programs.CODEX),
+    (programs.GeminiCli(), programs.GEMINI),
     (cascade.Cascade(), cascade.CATALOGUE),
 )
 RULE_SETS: dict[str, RuleSet[Any]] = {rules.target: rules for rules, _ in _EVERY}

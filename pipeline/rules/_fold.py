@@ -1,19 +1,20 @@
-"""The fold over one list in a request's body, and what it carries from one item to the next.
+"""The fold over one list in a request's body, how its text is read, and what it carries from one item to the next.
 
-A typed decode is the fast path. Only what it refuses is read as plain values, by the rule set's own tolerant reader.
+A typed decode is the fast path. Only what it refuses is read as plain values, by the rule set's own tolerant reader;
+what is wrong with text that is not JSON is said as a provider's front door does.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, StructMeta, field, structs
 
-from pipeline.rules import _json
-from pipeline.rules._json import BadJSON
 from pipeline.rules.base import Family, Rule, Violation
 
 _BODY = msgspec.json.Decoder(dict[str, Raw])
@@ -125,7 +126,7 @@ class Fold(ABC, Generic[W, Item]):
 
     def judge_head(self, head: bytes, model: str | None = None) -> tuple[W, list[Violation]]:
         """Judge a request without its items; positions assume that the list will be its last key."""
-        values, bad = _read_json(head)
+        values, bad = _read_bytes(head)
         if not isinstance(values, dict):
             return self._walk_of_no_object(bad, model)
         walk = self._walk_behind(values, model)
@@ -133,7 +134,7 @@ class Fold(ABC, Generic[W, Item]):
         text = head.decode()
         walk.chars, walk.size = len(text) - 1 + joint, len(head) + joint + 1
         if bad is not None:
-            self.refuse_half(walk, bad, text, _json.surrogate_path(values), 0)
+            self.refuse_half(walk, bad, text, surrogate_path(values), 0)
             walk.surrogate = True
         return walk, walk.found
 
@@ -155,7 +156,7 @@ class Fold(ABC, Generic[W, Item]):
         return walk, walk.found
 
     def _judge_slowly(self, walk: W, array: bytes) -> None:
-        values, bad = _read_json(array)
+        values, bad = _read_bytes(array)
         if not isinstance(values, list):
             walk.broken = True
             if not walk.surrogate:
@@ -167,7 +168,7 @@ class Fold(ABC, Generic[W, Item]):
         text = array[1:-1].decode()
         walk.judge_items(self.read_items(values, walk))
         if bad is not None and not walk.surrogate:
-            path = _json.surrogate_path({self.key: [None] * before + values})
+            path = surrogate_path({self.key: [None] * before + values})
             self.refuse_half(walk, BadJSON(bad.reason, bad.at - 1), text, path, walk.chars)
             walk.surrogate = True
         walk.chars += len(text) + 1
@@ -195,13 +196,13 @@ class Fold(ABC, Generic[W, Item]):
         return walk.found
 
     def _validate_slowly(self, body: bytes, model: str | None) -> list[Violation]:
-        values, bad = _read_json(body)
+        values, bad = _read_bytes(body)
         if not isinstance(values, dict):
             return self._walk_of_no_object(bad, model)[1]
         walk = self._walk_behind(values, model)
         walk.size = len(body)
         if bad is not None:
-            self.refuse_half(walk, bad, body.decode(), _json.surrogate_path(values), 0)
+            self.refuse_half(walk, bad, body.decode(), surrogate_path(values), 0)
         listed = values.get(self.key)
         if not isinstance(listed, list):
             self.judge_no_list(walk, values)
@@ -224,9 +225,92 @@ class Fold(ABC, Generic[W, Item]):
         return walk, walk.found
 
 
-def _read_json(data: bytes) -> tuple[object, BadJSON | None]:
+def _read_bytes(data: bytes) -> tuple[object, BadJSON | None]:
     try:
         text = data.decode()
     except UnicodeDecodeError:
         return None, BadJSON("str is not valid UTF-8: surrogates not allowed", 0)
-    return _json.read(text)
+    return read_json(text)
+
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+
+
+class BadJSON(Struct, frozen=True):
+    """Why a text is not valid JSON. ``at`` counts characters from 0; ``fatal`` means that it could not be read."""
+
+    reason: str
+    at: int
+    fatal: bool = True
+
+    def place(self, text: str = "", before: int = 0) -> str:
+        """Name the place as decoders do; ``before`` characters on the same line stand before ``text``."""
+        line = text.count("\n", 0, self.at) + 1
+        column = self.at - text.rfind("\n", 0, self.at) + (before if line == 1 else 0)
+        return f"{self.reason}: line {line} column {column} (char {self.at + before})"
+
+
+def read_json(text: str) -> tuple[object, BadJSON | None]:
+    """Read JSON as far as that is possible: lone surrogates are kept, and named as what is wrong with the text."""
+    if text.startswith("\ufeff"):
+        return None, BadJSON("unexpected UTF-8 BOM (decode using utf-8-sig)", 0)
+    try:
+        value: object = _decode(text)
+    except json.JSONDecodeError as error:
+        return None, BadJSON(error.msg[:1].lower() + error.msg[1:], error.pos)
+    except RecursionError:
+        return None, BadJSON("recursion limit reached", 0)
+    except ValueError as error:  # NaN, Infinity, an integer of more digits than Python converts
+        return None, BadJSON(str(error), 0)
+    return value, lone_surrogate(text)
+
+
+def lone_surrogate(text: str) -> BadJSON | None:
+    """Find the first escape that is half a surrogate pair; the words are those of the provider's decoder, orjson."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return None
+    high: re.Match[str] | None = None
+    for escape in _ESCAPE.finditer(text):
+        if high is not None and escape.start() != high.end():
+            return _half("no low surrogate in string", high)
+        unit = int(escape[1], 16) if escape[1] else 0
+        is_low = 0xDC00 <= unit <= 0xDFFF
+        if high is not None:
+            if not is_low:
+                reason = "invalid low surrogate in string" if escape[1] else "no low surrogate in string"
+                return _half(reason, high)
+            high = None
+        elif is_low:
+            return _half("invalid high surrogate in string", escape)
+        elif 0xD800 <= unit <= 0xDBFF:
+            high = escape
+    return _half("no low surrogate in string", high) if high is not None else None
+
+
+def surrogate_path(value: object, path: str = "") -> str:
+    """Name the first place in document order that holds half a surrogate pair, in dots; "" where there is none."""
+    left: list[tuple[str, object]] = [(path, value)]
+    while left:
+        at, item = left.pop()
+        if isinstance(item, str):
+            if not item.isascii() and any("\ud800" <= char <= "\udfff" for char in item):
+                return at
+        elif isinstance(item, dict):
+            keys = [(f"{at}.{key}".lstrip("."), key) for key in item]
+            values = [(f"{at}.{key}".lstrip("."), inner) for key, inner in item.items()]
+            left += [pair for both in zip(reversed(values), reversed(keys), strict=True) for pair in both]
+        elif isinstance(item, list):
+            left += [(f"{at}.{place}".lstrip("."), inner) for place, inner in reversed([*enumerate(item)])]
+    return ""
+
+
+def _half(reason: str, escape: re.Match[str]) -> BadJSON:
+    return BadJSON(reason, escape.start(), fatal=False)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"unexpected character, expected a JSON value ({name})")
+
+
+# ``json.loads`` would make a decoder each time that it is given a function.
+_decode = json.JSONDecoder(parse_constant=_refuse).decode

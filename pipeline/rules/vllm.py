@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from pipeline.rules._fold import Fold, Walk
-from pipeline.rules._json import Hole
+from pipeline.rules._misfits import Hole
 from pipeline.rules.base import Catalogue, Family, Rule, Severity, Violation
 from pipeline.rules.openai_chat import OpenAIChat, is_object
 from pipeline.rules.openai_chat import Turns as Chat

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from pipeline.rules._fold import Fold
-from pipeline.rules._json import BadJSON, Misfit, Report, Spot, fit, fit_with_items
+from pipeline.rules._fold import BadJSON, Fold
+from pipeline.rules._misfits import Misfit, Report, Spot, fit, fit_with_items
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.blocks import Messages, judge_blank
 from pipeline.rules.anthropic.catalogue import CATALOGUE, family_of, rule

@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from pipeline.rules._json import Hole
-from pipeline.rules._media import look
+from pipeline.rules._misfits import Hole, look
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.catalogue import rule
 from pipeline.rules.anthropic.turns import Turns

@@ -9,12 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from pipeline.rules._fold import Fold, Walk
-from pipeline.rules._json import Misfit, Report, Spot, fit_with_items, without_holes
+from pipeline.rules._misfits import Misfit, Spot
 from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.blocks import (
-    Anything,
-    Block,
     Message,
     ToolResult,
     ToolUse,

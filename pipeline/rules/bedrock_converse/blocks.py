@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
 from pipeline.rules._fold import Walk
-from pipeline.rules._json import Hole, Report, Spot, fit_with_items, without_holes
+from pipeline.rules._misfits import Hole, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.base import Rule
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.catalogue import member
@@ -121,6 +121,7 @@ _IMAGES: Final = ("png", "jpeg", "gif", "webp")
 
 
 def read_message(value: object, path: str, report: Report) -> Message | None:
+    """Read a message tolerantly; None where nothing can be made of it."""
     try:
         return msgspec.convert(value, Message)
     except (msgspec.ValidationError, UnicodeEncodeError):  # a lone surrogate

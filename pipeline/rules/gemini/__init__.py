@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from pipeline.rules._fold import Fold, Walk
-from pipeline.rules._json import Hole, Misfit, Report, Spot, fit_with_items, without_holes
+from pipeline.rules._misfits import Hole, Misfit, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.gemini import catalogue as rules
 from pipeline.rules.gemini.catalogue import (
     CATALOGUE,

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import UNSET, field, structs
 
 from pipeline.rules._fold import Fold, Walk
-from pipeline.rules._json import Hole
-from pipeline.rules._openai import Misfits, bracketed, kind, legal_name, listing, unsupported_image
+from pipeline.rules._misfits import Hole, Misfits, bracketed, kind, legal_name, listing, unsupported_image
 from pipeline.rules.base import Rule, Severity
 from pipeline.rules.openai_chat import catalogue as rules
 from pipeline.rules.openai_chat.catalogue import (
@@ -268,11 +267,8 @@ class OpenAIChat(Fold[Turns, Message]):
 
 def _misfits(walk: Turns) -> Misfits:
     return Misfits(
-        walk,
-        missing=rules.MISSING,
-        wrong_type=rules.SHAPE,
-        unsupported=rules.KIND,
-        extra=None,
+        walk=walk,
+        rules={"missing": rules.MISSING, "type": rules.SHAPE, "tag": rules.KIND},
         supported=_SUPPORTED,
         wanted=_WANTED,
         own={("role", "tag"): rules.ROLE, ("function.function.arguments", "type"): rules.ARGUMENTS},

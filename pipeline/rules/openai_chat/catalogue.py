@@ -13,8 +13,19 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.rules._openai import EMPTY_ARRAY, NOT_JSON, PATTERN, TOO_LONG
 from pipeline.rules.base import Catalogue, Family
+
+# Words of both of OpenAI's APIs.
+NOT_JSON = (
+    "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
+    "correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON. If you have trouble "
+    "figuring out how to fix this, please contact us through our help center at help.openai.com.)"
+)
+TOO_LONG = "Invalid '{at}': string too long. Expected a string with maximum length {limit}, but got a string with length {length} instead."  # noqa: E501 - the provider's text
+PATTERN = (
+    "Invalid '{at}': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
+)
+EMPTY_ARRAY = "Invalid '{at}': empty array. Expected an array with minimum length 1, but got an empty array instead."
 
 ID_LENGTH = 40
 NAME_LENGTH = 64

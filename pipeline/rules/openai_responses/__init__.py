@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from pipeline.rules._fold import Fold, Walk
-from pipeline.rules._json import Hole
-from pipeline.rules._openai import Misfits, bracketed, kind, legal_name, listing, media_type, unsupported_image
+from pipeline.rules._misfits import Hole, Misfits, bracketed, kind, legal_name, listing, media_type, unsupported_image
 from pipeline.rules.base import NONE_SEEN, Seen
 from pipeline.rules.openai_responses import catalogue as rules
 from pipeline.rules.openai_responses.catalogue import (
@@ -337,11 +336,8 @@ class OpenAIResponses(Fold[Items, Item]):
 
 def _misfits(walk: Items) -> Misfits:
     return Misfits(
-        walk,
-        missing=rules.MISSING,
-        wrong_type=rules.SHAPE,
-        unsupported=rules.PART,
-        extra=rules.EXTRA_KEY,
+        walk=walk,
+        rules={"missing": rules.MISSING, "type": rules.SHAPE, "tag": rules.PART, "extra": rules.EXTRA_KEY},
         supported=_SUPPORTED,
         wanted=_WANTED,
         own={("message.role", "tag"): rules.ROLE, ("[]", "tag"): rules.KIND},

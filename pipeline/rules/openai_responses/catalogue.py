@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias, Union
 
 from msgspec import UNSET, Raw, Struct, UnsetType, defstruct
 
-from pipeline.rules._openai import NOT_JSON, PATTERN, TOO_LONG
 from pipeline.rules.base import Catalogue
+from pipeline.rules.openai_chat.catalogue import NOT_JSON, PATTERN, TOO_LONG
 
 ID_LENGTH = 64
 NAME_LENGTH = 64
