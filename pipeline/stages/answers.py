@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from pipeline.errors import InputError, ReknitError
-from pipeline.rules.refusals import Doubt, Refusal, read_refusal
+from pipeline.rules import Doubt, Refusal, read_refusal
 from pipeline.stages.base import Output, Record, Result, dead_letter
 from topics import AGENT_TURNS
 from topics import headers as names

@@ -14,8 +14,7 @@ from msgspec import UNSET, structs
 from pipeline import __version__
 from pipeline.errors import ReknitError
 from pipeline.fixes import Fix, name_where_not_shared
-from pipeline.rules import RULES, Violation
-from pipeline.rules.refusals import Doubt
+from pipeline.rules import RULES, Doubt, Violation
 from pipeline.session import Normalized
 from pipeline.stages.answers import Sent
 from pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of

@@ -8,7 +8,7 @@ import pytest
 from build import said, user
 
 from pipeline.model import Policy
-from pipeline.rules.refusals import read_refusal
+from pipeline.rules import read_refusal
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
