@@ -29,7 +29,7 @@ class Own(Struct, frozen=True, omit_defaults=True, gc=False):
     """What a provider has beside the canonical form of a block or message, to be written again for that provider.
 
     ``members`` are as they were written. ``kind`` is the type of a call or result that only this provider has
-    (``pipeline.history.native``); for any other it is a function's.
+    (``pipeline.history.pieces``); for any other it is a function's.
     """
 
     provider: str
@@ -135,8 +135,8 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
 
     ``root`` is the name of the list that the message stands in. In OpenAI's ``input`` it is an item, of which several
     make one turn. ``ids_made`` says that the shape has calls without ids: those without have one that was made from the
-    tool's name (``pipeline.history.ids.made_id``) and belongs to the first such call that waits. ``synthetic`` marks a
-    user's turn that an agent program wrote itself. ``own`` is what the message has beside its content.
+    tool's name (``pipeline.history.calls.made_id``) and belongs to the first such call that waits. ``synthetic`` marks
+    a user's turn that an agent program wrote itself. ``own`` is what the message has beside its content.
     """
 
     role: Role

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from pipeline.explain import explain, summaries
 from pipeline.explain.telling import Said, told, written
-from pipeline.history.native import NATIVE_TYPES
+from pipeline.history.pieces import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery import MEANINGS, TABLE
 from pipeline.streams.recovery.memory import Input, MessageState

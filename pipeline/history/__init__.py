@@ -1,6 +1,379 @@
-"""Structure repair: one history in, the same history out as every provider wants it, each change recorded."""
+"""Structure repair: one history in, the same history out as every provider wants it, each change recorded.
 
-from pipeline.history.machine import History
-from pipeline.history.pieces import LedgerEntry, Message, Piece
+Theory of operation. The history is a list of exchanges. Only its end is open; what lies before has been settled, that
+is, handed out as finished messages, and is never touched again. A turn that comes in is cleaned by itself (``clean``),
+then its blocks go to the open exchanges: what an assistant says joins the last exchange or begins a new one, a result
+goes to its call, wherever that is among the open exchanges, anything else that a user says joins the last exchange's
+user turn. Neighbours of one role thereby merge, whatever was dropped between them; where they may stand side by side,
+the exchange remembers which turns begin a message. The machine finds; the ``Structure`` says what is mended.
 
-__all__ = ["History", "LedgerEntry", "Message", "Piece"]
+After each turn, everything before the earlier of these is settled: the last turn, which may still grow, and the first
+exchange with a call that has no real result yet, as long as it is among the last ``policy.open_exchanges``. A request
+renders the open exchanges as if nothing more came (``open_messages``), without changing them. A whole history is
+repaired by the same steps, so both ways give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from pipeline.fixes import Fix
+from pipeline.history.calls import (
+    NAMELESS,
+    Call,
+    IdTable,
+    IdWriter,
+    SettledCall,
+    is_placeholder,
+    made_id,
+    orphan_pieces,
+    same_content,
+)
+from pipeline.history.clean import clean, structure_under, system_pieces
+from pipeline.history.exchanges import Exchange, Start, call_of, continues, leave_out, stands_alone
+from pipeline.history.healthy import Stretch
+from pipeline.history.pieces import REFERENCE, Book, LedgerEntry, Message, Piece, is_blank, is_breakpoint, is_foreign
+from pipeline.history.render import (
+    OpenEnd,
+    Rendered,
+    assistant_messages,
+    place_of_result,
+    placeholders,
+    render_open,
+    user_messages,
+)
+from pipeline.model import STRICT, Block, Policy, Structure, ToolResult, ToolUse, Turn, Unknown
+
+# Past this many, the turns that have been settled are taken out of ``History.changed``.
+_MANY_CHANGED = 64
+
+
+class History:
+    """A history under repair. ``messages`` counts those that are settled; ``id_writers`` are for its ``IdTable``."""
+
+    def __init__(
+        self, policy: Policy | None = None, structure: Structure = STRICT, id_writers: Sequence[IdWriter] = ()
+    ) -> None:
+        self.policy = policy or Policy()
+        self.structure = structure_under(self.policy, structure)
+        self.ids = IdTable(id_writers, again=structure.ids_again)
+        self.exchanges: list[Exchange] = []
+        self.system: list[Piece] = []
+        self.messages = self.turns = self.number = 0
+        self.changed: set[int] = set()
+        self.user_spoke_last = False
+        # The ids of the last assistant turn's calls that were cut off: none of them is a call any more.
+        self.cut: set[str] = set()
+        self.referred = False  # to an item that stands with the provider, and may be a call
+        self._book = Book(observed=self.structure.observed)
+        self._settled: list[Message] = []
+        self._calls: list[SettledCall] = []
+
+    def append(self, turn: Turn) -> list[Fix]:
+        """Take the next turn; the fixes that are now certain."""
+        self.turns += 1
+        book, before = self._book, len(self._book.fixes)
+        if turn.role == "system":
+            self._system(turn)
+        else:
+            for role, pieces in clean(turn, self.policy, self.structure, book, self.changed):
+                if role == "assistant":
+                    self._assistant(turn, pieces)
+                else:
+                    self._user(turn, pieces)
+            if turn.role == "assistant":
+                self.user_spoke_last = False
+                self.cut = {block.id for block in turn.blocks if isinstance(block, ToolUse) and block.incomplete}
+        self._settle_exchanges()
+        return book.fixes[before:]
+
+    @property
+    def rests(self) -> bool:
+        """Whether an assistant's turn that comes next settles all that stands before it."""
+        return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed
+
+    def skip(self, stretch: Stretch) -> None:
+        """Go on behind a healthy stretch, as if its turns had come and settled one by one.
+
+        It opens the history or comes where the machine rests, and the table of ids admits its ids.
+        """
+        for exchange in self.exchanges:
+            self._emit(user_messages(exchange, self.changed, self._book))
+        self.turns += stretch.turns
+        self.messages += stretch.turns - len(stretch.rows)
+        self.ids.claim_answered(stretch.ids)
+        self.ids.begin_turn()
+        self._calls += [SettledCall(each, each, answered=True) for each in stretch.ids]
+        self.number += stretch.number + 1
+        # The assistant turn that comes next is this exchange's.
+        self.exchanges = [Exchange(number=self.number)]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the user's turn is the last, and each call has a real result or the user spoke over the open one."""
+        if not self.user_spoke_last or not self.exchanges:
+            return False
+        said = [piece for piece in self.exchanges[-1].user if not (piece.system or piece.fate == "moved")]
+        return not all(map(is_blank, said)) or all(exchange.answered for exchange in self.exchanges)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a call of the last exchange has no real result yet; one before it was settled by what came since."""
+        return bool(self.exchanges) and not self.exchanges[-1].answered
+
+    def open_messages(self, tail: str | None = None) -> Rendered:
+        """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""
+        drops = self.policy.missing_result == "drop"
+        end = OpenEnd(self.exchanges, self.changed, self.messages, drops, self.structure)
+        return render_open(end, tail or self.policy.tail)
+
+    def take_settled(self) -> tuple[list[Message], list[Fix], list[LedgerEntry], list[SettledCall]]:
+        """What has become certain since the last time: messages, fixes, ledger entries of blocks that went, calls."""
+        taken = self._settled, self._book.fixes, self._book.gone, self._calls
+        self._settled, self._book, self._calls = [], Book(observed=self.structure.observed), []
+        return taken
+
+    # What comes in.
+
+    def _system(self, turn: Turn) -> None:
+        leading = not self.exchanges
+        pieces = system_pieces(turn, self.structure, self._book, leading=leading)
+        if leading:
+            self.system += pieces
+        elif pieces:
+            self._take_said(turn, pieces, self._last_for_user())
+            self.user_spoke_last = False
+
+    def _assistant(self, turn: Turn, pieces: list[Piece]) -> None:
+        if not (self.exchanges or self.structure.assistant_first):
+            for piece in pieces:
+                self._book.drop("leading_dropped", piece)
+            return
+        if not self.exchanges or self.exchanges[-1].closed:
+            self.number += 1
+            self.exchanges.append(Exchange(number=self.number))
+            self.ids.begin_turn()
+        exchange = self.exchanges[-1]
+        held = len(exchange.assistant)
+        begins = held > 0 and not continues(exchange.assistant[-1], turn, pieces)
+        apart = begins and (exchange.stays_apart(pieces, turn, self.structure) or not self._book.makes("turns_merged"))
+        if held and not apart and self._book.makes("turns_merged"):
+            # An item that goes on with the last message joins it too, and text in it the messages with calls.
+            joined = [] if self.structure.flat else exchange.join_calls(pieces)
+            for place in [*joined, turn.place] if begins else joined:
+                self._book.note_fix("turns_merged", place)
+        for piece in pieces:
+            self._add_assistant_piece(exchange, piece, turn)
+        if not apart:
+            exchange.name_assistant(turn.id)
+        elif len(exchange.assistant) > held:  # no message begins with calls that only come again
+            exchange.assistant_starts.append(Start(turn.index, turn.id))
+
+    def _add_assistant_piece(self, exchange: Exchange, piece: Piece, turn: Turn) -> None:
+        call = piece.block
+        self.referred = self.referred or (isinstance(call, Unknown) and call.kind == REFERENCE)
+        if isinstance(call, ToolUse):
+            if exchange.has_asked(call, turn):
+                self._book.drop("call_repeated", piece)
+                self.changed.add(piece.turn)
+                return
+            # An id that is made tells a call from those of all turns.
+            made = turn.ids_made and call.id == made_id(call.name)
+            again = made and (call_of(self.exchanges, call.id, by_name=False) or self.ids.answered(call.id)) is not None
+            final = self.ids.claim(call.id, taken=again)
+            exchange.calls.append(Call(at=len(exchange.assistant), original=call.id))
+            if final != call.id:
+                piece = self._under_id(final, piece, structs.replace(call, id=final), made=made)
+        exchange.assistant.append(piece)
+
+    def _under_id(self, final: str, piece: Piece, block: Block, *, made: bool) -> Piece:
+        """A piece whose block has its final id now; where the input has none, one is ``made`` and none rewritten."""
+        if made:
+            return structs.replace(piece, block=block, came_as=piece.tool_id)
+        return self._book.change("id_rewritten", piece, block, detail=final)
+
+    def _user(self, turn: Turn, pieces: list[Piece]) -> None:
+        if isinstance(pieces[0].block, Unknown) and all(is_foreign(each.block, self.structure.own) for each in pieces):
+            # Nobody says anything here that the target could be sent.
+            for piece in pieces:
+                self._book.drop_unknown(piece)
+            self.user_spoke_last = True
+            return
+        said: list[Piece] = []
+        for piece in pieces:
+            if isinstance(piece.block, ToolResult):
+                if not self._result(turn, piece, piece.block, spoken=bool(said)):
+                    said += self._orphan(piece, piece.block)
+                    # The agent has answered it all the same, and waits for the model.
+                    self.user_spoke_last = self.user_spoke_last or piece.block.tool_use_id in self.cut
+            elif (
+                not said and is_breakpoint(piece.block) and self.exchanges and self.exchanges[-1].was_answered_by(turn)
+            ):
+                # It stays behind the result that it ends; more results may follow.
+                self.exchanges[-1].results.append(piece)
+            else:
+                said.append(piece)
+        if said:
+            self._take_said(turn, said, self._last_for_user())
+            self.user_spoke_last = True
+
+    def _last_for_user(self) -> Exchange:
+        """The exchange that the next user content belongs to."""
+        last = self.exchanges[-1] if self.exchanges else None
+        if last and last.assistant and not (last.closed or last.stays(self.structure)):
+            # It was not firm, so the exchange before it is still there, if there was one.
+            leave_out(self.exchanges.pop().assistant, self._book)
+        if not self.exchanges:
+            self.number += 1
+            self.exchanges.append(Exchange(number=self.number, user_number=self.number, sealed=True))
+        return self.exchanges[-1]
+
+    def _take_said(self, turn: Turn, pieces: list[Piece], exchange: Exchange) -> None:
+        if not exchange.user_number:
+            self.number += 1
+            exchange.user_number = self.number
+        if exchange.add_said(pieces, turn, self.structure):
+            self._book.note_fix("turns_merged", turn.place)
+
+    def _result(self, turn: Turn, piece: Piece, result: ToolResult, *, spoken: bool) -> bool:
+        """Give a result to its call; False where there is none that could take it."""
+        found = call_of(self.exchanges, result.tool_use_id, by_name=turn.ids_made)
+        if found is None:
+            return False
+        exchange, call = found
+        use = exchange.tool_use(call)
+        real = not is_placeholder(result, use.name, call.original)
+        if call.result >= 0:
+            earlier = exchange.results[call.result]
+            if real and earlier.came_as == NAMELESS != result.tool_use_id:
+                if not exchange.pass_on(call):
+                    self._book.drop("result_orphan", earlier)
+            elif call.real or not real:
+                same = "result_repeated" if same_content(piece, earlier) else "result_duplicate"
+                self._book.drop(same if real else "placeholder_dropped", piece)
+                return True
+            else:
+                self._give_way(earlier, call)
+        if exchange is not self.exchanges[-1] or exchange.user or spoken:
+            piece = self._book.change("result_moved", piece)
+        if use.id != result.tool_use_id:
+            made = turn.ids_made and result.tool_use_id in {made_id(use.name), NAMELESS}
+            piece = self._under_id(use.id, piece, structs.replace(result, tool_use_id=use.id), made=made)
+        exchange.add_result(call, piece, self.structure, real=real)
+        if exchange is self.exchanges[-1]:
+            exchange.name_user(turn.id)
+        self.user_spoke_last = True
+        return True
+
+    def _give_way(self, earlier: Piece, call: Call) -> None:
+        """Leave out a placeholder for a real result; one of our own stands in the first open user turn."""
+        if earlier.fate == "synthesised":
+            number, at = place_of_result(self.exchanges[0], call.result)
+            place = f"messages.{self.messages + number}.content.{at}"
+            self._book.note_fix("placeholder_dropped", place, tool_id=call.original)
+        else:
+            self._book.drop("placeholder_dropped", earlier)
+
+    def _orphan(self, piece: Piece, result: ToolResult) -> list[Piece]:
+        answered = self.ids.answered(result.tool_use_id)
+        if answered is None and self.structure.calls_elsewhere in {"always", "referred" if self.referred else ""}:
+            return [piece]
+        code = "result_duplicate" if answered else "result_orphan" if answered is None else "result_late"
+        code += "_text" if self.policy.orphan_result == "text" and not answered else ""
+        if not self._book.makes(code):
+            return [piece]
+        if code.endswith("_text"):
+            return orphan_pieces(piece, result, code, self._book)
+        self._book.drop(code, piece)
+        return []
+
+    def _settle_exchanges(self) -> None:
+        while self.exchanges:
+            first = self.exchanges[0]
+            if not first.sealed and not self._seal(first):
+                return
+            if len(self.exchanges) == 1:
+                return
+            second = self.exchanges[1]
+            if not self._firm(second):
+                if not (second.closed and self._expired(second)):
+                    return
+                if not self._give_up(second):
+                    continue
+            self._emit(user_messages(first, self.changed, self._book))
+            del self.exchanges[0]
+
+    def _firm(self, exchange: Exchange) -> bool:
+        goes = self.policy.missing_result == "drop" and self._book.makes("call_unanswered")
+        return exchange.firm(self.structure, unanswered_stay=self.structure.unanswered or not goes)
+
+    def _seal(self, exchange: Exchange) -> bool:
+        """Settle an exchange's assistant turn if it can be; its user turn may still grow."""
+        if not exchange.closed:
+            return False
+        if not exchange.answered:
+            if not self._expired(exchange):
+                return False
+            if not self._give_up(exchange):
+                return True
+        self._emit(assistant_messages(exchange, self.structure, self.changed, self._book))
+        for call in exchange.calls:
+            self._settle_call(exchange, call)
+        exchange.sealed = True
+        return True
+
+    def _expired(self, exchange: Exchange) -> bool:
+        # Results may come in messages of their own, so the last exchange waits until something else has been said.
+        return exchange.number <= self.number - max(self.policy.open_exchanges, 1)
+
+    def _give_up(self, exchange: Exchange) -> bool:
+        """Do without the results that never came; False if no assistant turn is left."""
+        missing = exchange.lacking(self.structure)
+        if missing and self.policy.missing_result == "drop":
+            return self._drop_calls(exchange, missing)
+        if missing:
+            # The assistant's own messages stand between what is settled and its results.
+            spare = Book(observed=self.structure.observed)
+            before = self.messages + len(assistant_messages(exchange, self.structure, set(self.changed), spare))
+            for at, call in enumerate(missing, len(exchange.results)):
+                call.result = at
+            exchange.results += placeholders(exchange, missing, before, self._book)
+        return True
+
+    def _drop_calls(self, exchange: Exchange, missing: list[Call]) -> bool:
+        for call in missing:
+            piece = exchange.assistant[call.at]
+            self._book.drop("call_unanswered", piece)
+            self.changed.add(piece.turn)
+            self._settle_call(exchange, call)
+        exchange.leave_out(missing)
+        if any(stands_alone(piece, self.structure) for piece in exchange.assistant):
+            return True
+        leave_out(exchange.assistant, self._book)
+        if exchange is self.exchanges[0]:
+            exchange.assistant, exchange.calls, exchange.sealed = [], [], True
+        else:
+            self._join_to_previous(exchange)
+        return False
+
+    def _join_to_previous(self, exchange: Exchange) -> None:
+        previous = self.exchanges[self.exchanges.index(exchange) - 1]
+        both = bool(previous.user and exchange.user)
+        apart = both and "user" in self.structure.neighbours
+        if both and not apart:
+            self._book.note_fix("turns_merged", exchange.user[0].message)
+        previous.join_user(exchange, apart=apart)
+        self.exchanges.remove(exchange)
+
+    def _settle_call(self, exchange: Exchange, call: Call) -> None:
+        settled = SettledCall(call.original, exchange.tool_use(call).id, call.real)
+        self._calls.append(settled)
+        self.ids.settle_call(settled)
+
+    def _emit(self, messages: list[Message]) -> None:
+        self._settled += messages
+        self.messages += len(messages)
+        if len(self.changed) > _MANY_CHANGED:
+            self.changed &= {piece.turn for exchange in self.exchanges for piece in exchange.assistant}

@@ -9,105 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-import msgspec
 from msgspec import Struct, structs
 
-from pipeline.history.ids import NAMELESS, made_id
-from pipeline.history.pieces import Book, Piece, is_breakpoint, is_foreign
+from pipeline.history.calls import NAMELESS, Asked, AskedIndex, Call, made_id
+from pipeline.history.pieces import Book, Piece, is_breakpoint, is_foreign, is_row
 from pipeline.model import Block, Issuer, RedactedThinking, Structure, Text, Thinking, ToolUse, Turn, Unknown
 
 # What is done about a call without a result.
 _ANSWERING = frozenset({"result_synthesised", "call_unanswered"})
-
-
-class Call(Struct, omit_defaults=True):
-    """A tool call: its place among the assistant's pieces, its id in the input, and its result's place, if any."""
-
-    at: int
-    original: str
-    result: int = -1
-    real: bool = False
-
-    def block(self, assistant: Sequence[Piece]) -> ToolUse:
-        """The call itself, among the pieces of the turn that made it; with the id that it has in the output."""
-        block = assistant[self.at].block
-        assert isinstance(block, ToolUse)  # noqa: S101  calls point at nothing else
-        return block
-
-
-class Asked(Struct, gc=False):
-    """The calls under one id, in order. A call that has its result never loses it again, so nobody looks back."""
-
-    calls: list[Call] = []
-    _waiting: int = 0
-    _unreal: int = 0
-    _compared: int = 0
-    _inputs: set[tuple[str, bytes]] = set()
-
-    @property
-    def waiting(self) -> Call | None:
-        """The first call without a result, else the first without a real one, if any."""
-        calls = self.calls
-        while self._waiting < len(calls) and calls[self._waiting].result >= 0:
-            self._waiting += 1
-        if self._waiting < len(calls):
-            return calls[self._waiting]
-        while self._unreal < len(calls) and calls[self._unreal].real:
-            self._unreal += 1
-        return calls[self._unreal] if self._unreal < len(calls) else None
-
-    def holds(self, assistant: Sequence[Piece], call: ToolUse) -> bool:
-        """Whether one of the calls, which the assistant's pieces have, asks for the same as this one."""
-        for other in self.calls[self._compared :]:
-            self._inputs.add(_asks_for(other.block(assistant)))
-        self._compared = len(self.calls)
-        return _asks_for(call) in self._inputs
-
-
-class AskedIndex(Struct, gc=False):
-    """The calls of an exchange by the id that they came under, and by the one that their tool's name makes.
-
-    A result that names nothing answers any of them, in order.
-    """
-
-    calls: list[Call]
-    _indexed: int = 0
-    _by_id: dict[str, Asked] = {}
-    _named: int = 0
-    _by_name: dict[str, Asked] = {}
-    _real: int = 0
-
-    def find(self, assistant: Sequence[Piece], original: str, *, by_name: bool) -> Asked | None:
-        """The calls under an id, else, ``by_name``, those of the tool that a made id names, if there are any."""
-        for call in self.calls[self._indexed :]:
-            self._by_id.setdefault(call.original, Asked()).calls.append(call)
-        self._indexed = len(self.calls)
-        return self._by_id.get(original) or (self._find_by_name(assistant, original) if by_name else None)
-
-    def _find_by_name(self, assistant: Sequence[Piece], original: str) -> Asked | None:
-        for call in self.calls[self._named :]:
-            self._by_name.setdefault(made_id(call.block(assistant).name), Asked()).calls.append(call)
-        self._named = len(self.calls)
-        if original == NAMELESS:
-            self._by_name.setdefault(original, Asked()).calls = self.calls
-        return self._by_name.get(original)
-
-    @property
-    def answered(self) -> bool:
-        """Whether every call has a real result."""
-        while self._real < len(self.calls) and self.calls[self._real].real:
-            self._real += 1
-        return self._real == len(self.calls)
-
-
-def _asks_for(call: ToolUse) -> tuple[str, bytes]:
-    """A call's name and its input, in one order of keys and one spelling of each value."""
-    data = bytes(call.input)
-    try:
-        return call.name, msgspec.json.encode(msgspec.json.decode(data), order="deterministic")
-    except msgspec.MsgspecError:
-        # A number that is out of range for us.
-        return call.name, data
 
 
 class Start(Struct, frozen=True, array_like=True):
@@ -150,6 +59,31 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             self.user_starts[-1] = Start(self.user_starts[-1].turn, identity)
         else:
             self.user_id = identity or self.user_id
+
+    def add_said(self, pieces: Sequence[Piece], turn: Turn, structure: Structure) -> bool:
+        """Add what the user says in a turn; whether it is joined with what the user said before."""
+        before, joined = self.user or self.results, False
+        if before and before[-1].turn != turn.index:
+            last, first = before[-1], pieces[0]
+            if _may_stand_behind(last, structure) or last.stays_system != first.stays_system:
+                self.user_starts.append(Start(turn.index))
+            else:
+                joined = bool(self.user) and not _is_unjoined(last, first, structure)
+        self.user += pieces
+        self.name_user(turn.id)
+        return joined
+
+    def add_result(self, call: Call, piece: Piece, structure: Structure, *, real: bool) -> None:
+        """Add a call's result, or put it in the place of the one that was not real."""
+        if call.result >= 0:
+            self.results[call.result] = piece
+        else:
+            call.result = len(self.results)
+            last = self.results[-1] if self.results else piece
+            if piece.fate != "moved" and last.turn != piece.turn and _may_stand_behind(last, structure):
+                self.user_starts.append(Start(piece.turn))
+            self.results.append(piece)
+        call.real = real
 
     def join_calls(self, said: Sequence[Piece]) -> list[str]:
         """Make one message of those with calls, where text is said that joins the last; where the others began.
@@ -280,6 +214,16 @@ class Exchange(Struct, omit_defaults=True, dict=True):
             at += 1
         self.__dict__["looked_at"] = at
         return at < len(self.assistant)
+
+
+def _may_stand_behind(last: Piece, structure: Structure) -> bool:
+    """Whether the user's next message may stay one of its own; a shape that writes each result as one means no turn."""
+    return "user" in structure.neighbours and not is_row(last)
+
+
+def _is_unjoined(last: Piece, piece: Piece, structure: Structure) -> bool:
+    """Whether nothing is joined where the user's pieces stand side by side: a row, or an item of a flat list."""
+    return is_row(last) or (structure.flat and (isinstance(last.block, Unknown) or isinstance(piece.block, Unknown)))
 
 
 def call_of(exchanges: Sequence[Exchange], original: str, *, by_name: bool) -> tuple[Exchange, Call] | None:

@@ -13,10 +13,9 @@ from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
+from pipeline.history.calls import LONGEST_ID, LONGEST_PLACEHOLDER, is_legal, is_placeholder
 from pipeline.history.clean import with_plain_data
-from pipeline.history.ids import LONGEST_ID, is_legal
 from pipeline.history.pieces import is_whole
-from pipeline.history.results import LONGEST_PLACEHOLDER, is_placeholder
 from pipeline.model import Block, Document, Image, Policy, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
 
 IsSound: TypeAlias = Callable[[Block], bool]

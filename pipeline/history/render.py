@@ -12,9 +12,9 @@ from typing import Final, Literal
 from msgspec import Struct, structs
 
 from pipeline.fixes import Fix
-from pipeline.history.exchanges import Call, Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
+from pipeline.history.calls import INTERRUPTED, Call
+from pipeline.history.exchanges import Exchange, Start, calls_last, is_paused_by, leave_out, stands_alone
 from pipeline.history.pieces import Book, LedgerEntry, Message, Piece, is_blank
-from pipeline.history.results import INTERRUPTED
 from pipeline.model import Role, Structure, Text, ToolResult
 
 _IS_SYSTEM: Final = attrgetter("system")
@@ -69,13 +69,17 @@ def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
     return number, at - start
 
 
-def result_for(exchange: Exchange, call: Call, place: str, book: Book) -> Piece:
-    """An error result for a call that has none; ``place`` is where it will stand in the output."""
-    use = exchange.tool_use(call)
-    called = exchange.assistant[call.at]
-    book.note_fix("result_synthesised", place, detail=f"{called.path}: {use.name}", tool_id=call.original)
-    block = ToolResult(tool_use_id=use.id, content=INTERRUPTED, is_error=True)
-    return Piece(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original)
+def placeholders(exchange: Exchange, calls: Sequence[Call], before: int, book: Book) -> list[Piece]:
+    """Error results for calls that have none, behind the others; ``before`` counts the messages before the user's."""
+    number, first = place_of_result(exchange, len(exchange.results))
+    made = []
+    for at, call in enumerate(calls, first):
+        use, called = exchange.tool_use(call), exchange.assistant[call.at]
+        place = f"messages.{before + number}.content.{at}"
+        book.note_fix("result_synthesised", place, detail=f"{called.path}: {use.name}", tool_id=call.original)
+        block = ToolResult(tool_use_id=use.id, content=INTERRUPTED, is_error=True)
+        made.append(Piece(block, called.turn, "", fate="synthesised", code="result_synthesised", came_as=call.original))
+    return made
 
 
 def render_open(end: OpenEnd, tail: str) -> Rendered:
@@ -113,10 +117,7 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
     results = list(exchange.results)
     lacking = [] if end.drops else exchange.lacking(end.structure)
     if lacking:
-        number, first = place_of_result(exchange, len(results))
-        for at, call in enumerate(lacking, first):
-            place = f"messages.{end.settled + len(messages) + number}.content.{at}"
-            results.append(result_for(exchange, call, place, book))
+        results += placeholders(exchange, lacking, end.settled + len(messages), book)
     if not (results or exchange.user):
         return
     said = _user(exchange, results, changed, book)

@@ -12,9 +12,9 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from pipeline.fixes import Fix
+from pipeline.history import History
+from pipeline.history.calls import IdWriter, SettledCall
 from pipeline.history.healthy import Stretch
-from pipeline.history.ids import IdWriter, SettledCall
-from pipeline.history.machine import History
 from pipeline.model import Policy, Structure, Turn
 from pipeline.registry import Target
 from pipeline.session.settled import SettledPart, SettledSlice, Shared, Size

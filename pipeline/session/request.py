@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from pipeline.fixes import FIXES, Fix, make
-from pipeline.history.machine import History
+from pipeline.history import History
 from pipeline.history.pieces import LedgerEntry
 from pipeline.history.render import Rendered
 from pipeline.model import Turn

@@ -17,9 +17,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.errors import InputError, InternalError
 from pipeline.fixes import Fix
+from pipeline.history import History
+from pipeline.history.calls import SettledCall
 from pipeline.history.exchanges import Exchange
-from pipeline.history.ids import SettledCall
-from pipeline.history.machine import History
 from pipeline.history.pieces import LedgerEntry, Piece
 from pipeline.model import Policy, Tool, Turn
 from pipeline.session.settled import SettledHead, SettledSlice

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pipeline.fixes import Fix, name_where_not_shared
+from pipeline.history import History
 from pipeline.history.healthy import Stretch
-from pipeline.history.machine import History
 from pipeline.model import Policy, Turn
 from pipeline.registry import Target, target_named
 from pipeline.session.mending import Lane, Mending, alike_lanes, ids_written, lanes_of, structure_for

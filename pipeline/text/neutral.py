@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct, structs
 
+from pipeline.history.calls import ORPHAN_MARK
 from pipeline.history.clean import SYSTEM_MARK
 from pipeline.history.pieces import Book, Piece
-from pipeline.history.results import ORPHAN_MARK
 from pipeline.model import Text, ToolResult, ToolUse
 from pipeline.text.jsontext import spaced
 

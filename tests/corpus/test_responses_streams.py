@@ -15,7 +15,7 @@ from stream_lab import fed
 from stream_lab import sse as event_bytes
 from streamed import only
 
-from pipeline.history.readers.inputs import derived_id
+from pipeline.history.calls import derived_id
 from topics.items import AgentUnrecognized, ItemCompleted, TurnDelta, TurnStop, Usage
 from topics.reducer import reduce
 

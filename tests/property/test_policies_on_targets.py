@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from strategies import SCALE, histories, policies
 
 from pipeline import normalize
+from pipeline.history.calls import INTERRUPTED, ORPHAN_MARK
 from pipeline.history.render import CONTINUE
-from pipeline.history.results import INTERRUPTED, ORPHAN_MARK
 from pipeline.registry import TARGETS
 from pipeline.targets import Setting, structure_of
 

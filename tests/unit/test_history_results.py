@@ -8,7 +8,7 @@ import pytest
 from build import call, image, png, result, said, text, thinking, user
 
 from pipeline import Session, normalize
-from pipeline.history.results import INTERRUPTED, PLACEHOLDERS, TEMPLATES
+from pipeline.history.calls import INTERRUPTED, PLACEHOLDERS, TEMPLATES
 
 
 def missing(call_id):

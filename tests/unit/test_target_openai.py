@@ -8,7 +8,7 @@ import pytest
 from build import call, result, said, text, user
 
 from pipeline import Session, normalize
-from pipeline.history.native import NATIVE_TYPES
+from pipeline.history.pieces import NATIVE_TYPES
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}

@@ -24,7 +24,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from openai.types.responses import response_output_message
 
 from pipeline import normalize, recover
-from pipeline.history.native import NATIVE_TYPES
+from pipeline.history.pieces import NATIVE_TYPES
 from pipeline.rules.anthropic.wire import BETA_BLOCKS, BETA_TOOLS, KINDS
 from topics.items import AgentUnrecognized
 

@@ -6,6 +6,326 @@ alone: whatever could be understood is taken, and each thing that had to change 
 
 from __future__ import annotations
 
-from pipeline.history.readers.reading import SHAPES, ReadResult, read, read_message, read_setting
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, cast, get_args
 
-__all__ = ["SHAPES", "ReadResult", "read", "read_message", "read_setting"]
+import msgspec
+from msgspec import Raw, Struct
+
+from pipeline.errors import InputError, UnknownTargetError, expected_one_of
+from pipeline.fixes import Fix
+from pipeline.history.healthy import Stretch, healthy_stretches
+from pipeline.history.readers import (
+    anthropic,
+    claude_code,
+    codex_rollout,
+    converse,
+    gemini_chat,
+    openai_chat,
+)
+from pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
+from pipeline.history.readers.head import DocumentHead, read_head
+from pipeline.history.readers.message import (
+    ROOTS,
+    STRICT,
+    healthy_message,
+    read_tolerantly,
+    shape_of_head,
+    shape_of_list,
+)
+from pipeline.history.readers.rawjson import (
+    compact,
+    deep_place,
+    is_utf8,
+    nesting_error,
+    starts_with,
+    to_bytes,
+    to_utf8,
+    wrong_type,
+)
+from pipeline.history.readers.strict import CANONICAL, Healthy, Misfit, Shape, StrictReader, decoded
+from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
+from pipeline.model import Conversation, Turn
+
+SHAPES: Final[tuple[str, ...]] = get_args(Shape)
+"""The shapes that ``source`` may name, besides ``auto``."""
+
+
+class ReadResult(Struct, frozen=True, kw_only=True):
+    """A history as it was read.
+
+    ``shape`` is the shape that was named or found; ``skipped`` counts, for transcripts only, the lines that are no
+    part of the conversation, by type. ``stretches`` are known to have nothing to mend.
+    """
+
+    conversation: Conversation
+    fixes: tuple[Fix, ...]
+    shape: str
+    skipped: dict[str, int] = {}
+    stretches: Sequence[Stretch] = ()
+
+
+_SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
+_ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
+_IN_MESSAGES: Final[list[StrictReader[Any]]] = [anthropic.STRICT, openai_chat.STRICT, converse.STRICT]
+# Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
+_LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
+_ANY: Final = msgspec.json.Decoder(Raw)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+def read(data: bytes | str | list[Any] | dict[str, Any], source: str = "auto") -> ReadResult:
+    """Read a whole history.
+
+    Args:
+        data: ``{"messages": [...], "system"?, "tools"?, "model"?, "params"?}``, a bare list of messages or a single
+            one, as JSON or as Python objects, or the lines of a transcript of Claude Code, Codex or the
+            Gemini CLI.
+        source: one of `SHAPES`, or ``auto``: then each message's shape is found by itself.
+
+    Raises:
+        InputError: the input is not JSON, nests deeper than 500, or something in it has no meaning as a history.
+        UnknownTargetError: no such source.
+    """
+    shape = _named(source)
+    text = to_bytes(data)
+    try:
+        return _read(text, shape)
+    except RecursionError:
+        raise nesting_error(deep_place(text, ROOTS.get(shape or "", "messages"))) from None
+
+
+def read_message(
+    data: bytes | str | dict[str, Any], *, index: int, source: str = "auto"
+) -> tuple[list[Turn], list[Fix]]:
+    """Read one message, which stands at ``index`` in its history: its turns (exactly one) and its fixes.
+
+    Raises:
+        InputError: as `read`.
+        UnknownTargetError: no such source.
+    """
+    shape = _named(source)
+    text = to_bytes(data, f"messages.{index}")
+    try:
+        if not _has_line_breaks(text):
+            healthy = healthy_message(text, index, shape)
+            if isinstance(healthy, Healthy):
+                return healthy.turns, []
+            if is_utf8(text) and (mended := _mended_message(text, index, shape, healthy)) is not None:
+                return mended
+        text, mask = _parsable(text)
+        notes = _notes(mask)
+        turn, _ = _read_one(text, index, shape, mask, notes)
+    except RecursionError:
+        raise nesting_error(f"messages.{index}") from None
+    return [turn], with_ids(notes.fixes, [turn])
+
+
+def read_setting(given: dict[str, Any]) -> DocumentHead:
+    """Read what stands beside messages, where there are none: any of the keys of a document, as Python objects.
+
+    Raises:
+        InputError: JSON has no form for it, it nests too deeply, or a value is of the wrong type.
+    """
+    try:
+        text = msgspec.json.encode(given)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError("wrong_type", f"not JSON: {error}") from None
+    try:
+        return _read_setting(text)
+    except RecursionError:
+        raise nesting_error(deep_place(text, "")) from None
+
+
+def _read_setting(text: bytes) -> DocumentHead:
+    """What was JSON already may have line breaks in it, and lone surrogates, as a document may."""
+    try:
+        keys = None if _has_line_breaks(text) else msgspec.json.decode(text, type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        keys = None
+    if keys is not None:
+        return read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, Notes())
+    text, mask = _parsable(text)
+    notes, keys = _notes(mask), as_object(text, "")
+    if mask is not None:
+        keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    return read_head(keys, notes)
+
+
+def _named(source: str) -> Shape | None:
+    if source == "auto":
+        return None
+    if source not in SHAPES:
+        raise UnknownTargetError("unknown_source", expected_one_of(["auto", *SHAPES], source))
+    return cast("Shape", source)
+
+
+def _has_line_breaks(text: bytes) -> bool:
+    return b"\n" in text or b"\r" in text
+
+
+def _parsable(text: bytes) -> tuple[bytes, Mask | None]:
+    """Text that is known to be JSON in UTF-8, on one line, with its lone surrogates masked."""
+    text = to_utf8(text)
+    try:
+        _ANY.decode(text)
+    except msgspec.DecodeError as error:
+        mask = find_mask(text)
+        if mask is None:
+            raise InputError("not_json", str(error)) from None
+        text = mask.hide(text)
+        try:
+            _ANY.decode(text)
+        except msgspec.DecodeError as other:
+            raise InputError("not_json", str(other)) from None
+        return compact(text), mask
+    return compact(text), None
+
+
+def _read(text: bytes, shape: Shape | None) -> ReadResult:
+    """Try the healthy document, then the transcript, then the document with something to mend."""
+    lines = _has_line_breaks(text)
+    if shape == "gemini-chat" or (shape is None and gemini_chat.is_chat(text)):
+        return _read_transcript(text, "gemini-chat", gemini_chat.read_lines)
+    if shape == "codex-rollout" or (shape is None and codex_rollout.is_rollout(text)):
+        return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
+    if shape == "claude-code" or (lines and shape is None and claude_code.is_transcript(text)):
+        return _read_transcript(text, "claude-code", claude_code.read_lines)
+    if not lines and (healthy := _read_healthy(text, shape)):
+        return healthy
+    parsable, mask = _parsable(text)
+    if lines and mask is None and (healthy := _read_healthy(parsable, shape)):
+        return healthy
+    return _read_document(parsable, shape, mask)
+
+
+def _read_healthy(text: bytes, shape: Shape | None) -> ReadResult | None:
+    """A document or list of which every message is healthy, or None."""
+    readers = [STRICT[shape]] if shape else _IN_MESSAGES
+    healthy: Healthy | None = None
+    listed: Shape | None = None
+    keys: dict[str, Raw] = {}
+    if not text.startswith(b"["):
+        if shape not in ROOTS:
+            healthy, keys = next(filter(None, (reader.read_document(text) for reader in readers)), (None, keys))
+        if healthy is None:
+            keys = decoded(_OBJECT, text) or {}
+            root = next((root for root in _ROOTS if root in keys), "")
+            if not root:
+                return None
+            text, listed = bytes(keys.pop(root)), _SHAPES_BY_ROOT.get(root)
+            readers = [STRICT[named]] if (named := shape or listed) else readers
+    if healthy is None:
+        healthy = next(filter(None, (reader.read_list(text) for reader in readers)), None)
+    if healthy is None:
+        return None
+    notes = Notes()
+    head = read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, notes)
+    found = shape_of_head(keys) if healthy.shape == CANONICAL else healthy.shape
+    return _result(healthy.turns, head, notes, shape or listed or found, stretches=healthy.stretches)
+
+
+def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:
+    """A document, a list or a single message, each message read by itself."""
+    notes = _notes(mask)
+    keys: dict[str, Raw] = {}
+    listed: Shape | None = None
+    if starts_with(text, b"["):
+        items = as_list(text, "")
+        first = as_object(items[0], "0") if shape is None and items and starts_with(items[0], b"{") else {}
+        if claude_code.is_transcript_line(first):
+            return _read_transcript(text, "claude-code", claude_code.read_lines)
+    elif starts_with(text, b"{"):
+        keys = as_object(text, "")
+        root = next((root for root in _ROOTS if root in keys), "")
+        if root:
+            items = _listed(keys.pop(root), root)
+            listed = _SHAPES_BY_ROOT.get(root)
+        elif shape is None and claude_code.is_transcript_line(keys):
+            return _read_transcript(text, "claude-code", claude_code.read_lines)
+        elif keys.keys().isdisjoint({"role", "content", "message", "parts", "type"}):
+            raise InputError("no_messages", "expected a list of messages, or a document with messages")
+        else:
+            items, keys = [Raw(text)], {}
+    else:
+        raise wrong_type("", "a list of messages, or a document with messages", text)
+    if mask is not None:
+        keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+    listed = shape or listed or shape_of_list(items)
+    turns: list[Turn] = []
+    found: Shape = CANONICAL
+    for index, item in enumerate(items):
+        turn, its_shape = _read_one(item, index, shape, mask, notes, listed=listed)
+        turns.append(turn)
+        found = its_shape if found == CANONICAL else found
+    head = read_head(keys, notes)
+    return _result(turns, head, notes, shape or listed or (found if found != CANONICAL else shape_of_head(keys)))
+
+
+def _listed(value: Raw, root: str) -> list[Raw]:
+    """The messages of a document; Responses' input may be a text, which is the user's."""
+    if root == "input" and starts_with(value, b'"'):
+        return [Raw(b'{"role":"user","content":%b}' % bytes(value))]
+    return as_list(value, root)
+
+
+def _read_one(
+    item: Raw | bytes, index: int, shape: Shape | None, mask: Mask | None, notes: Notes, *, listed: Shape | None = None
+) -> tuple[Turn, Shape]:
+    """One message: fast, or tolerantly. ``listed`` is the shape that others of its list have."""
+    masked = mask is not None and mask.is_in(bytes(item))
+    healthy = None if masked else healthy_message(item, index, shape or listed)
+    if isinstance(healthy, Healthy):
+        return healthy.turns[0], healthy.shape
+    turn, found = read_tolerantly(item, index, shape, notes, listed=listed, misfit=healthy)
+    return (unmask_turn(turn, mask, notes) if masked and mask else turn), found
+
+
+def _mended_message(
+    text: bytes, index: int, shape: Shape | None, misfit: Misfit
+) -> tuple[list[Turn], list[Fix]] | None:
+    """One message tolerantly; None where it is no JSON, be it for half a surrogate pair."""
+    notes = Notes()
+    try:
+        turn, _ = read_tolerantly(text, index, shape, notes, misfit=misfit)
+    except InputError as error:
+        if error.code != "not_json":
+            raise
+        return None
+    return [turn], with_ids(notes.fixes, [turn])
+
+
+def _notes(mask: Mask | None) -> Notes:
+    return Notes(None if mask is None else mask.reveal)
+
+
+def _read_transcript(text: bytes, shape: Shape, read_lines: _LinesReader) -> ReadResult:
+    text = to_utf8(text)
+    if text.startswith(b"["):
+        text = b"\n".join(bytes(item) for item in as_list(compact(text), ""))
+    mask = find_mask(text)
+    notes = _notes(mask)
+    turns, model, skipped = read_lines(mask.hide(text) if mask else text, notes)
+    if mask:
+        turns = [unmask_turn(turn, mask, notes) for turn in turns]
+    return _result(turns, DocumentHead(model=model), notes, shape, skipped=skipped)
+
+
+def _result(
+    turns: list[Turn],
+    head: DocumentHead,
+    notes: Notes,
+    shape: str,
+    *,
+    skipped: dict[str, int] | None = None,
+    stretches: Sequence[Stretch] | None = None,
+) -> ReadResult:
+    return ReadResult(
+        conversation=Conversation(
+            turns=tuple(turns), system=head.system, tools=head.tools, model=head.model, params=head.params
+        ),
+        fixes=tuple(with_ids(notes.fixes, turns)),
+        shape=shape,
+        skipped=skipped or {},
+        stretches=healthy_stretches(turns) if stretches is None else stretches,
+    )

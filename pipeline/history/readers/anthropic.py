@@ -9,8 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.errors import InputError
-from pipeline.history.readers.fields import Fields
-from pipeline.history.readers.inputs import read_input
+from pipeline.history.readers.fields import Fields, read_input
 from pipeline.history.readers.rawjson import starts_with
 from pipeline.history.readers.strict import CANONICAL, StrictReader, is_harmless
 from pipeline.history.readers.tolerant import ContentReader, Inner, Taker, placed_turn, reader_of, tag_of, typed_reader

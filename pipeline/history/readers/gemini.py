@@ -14,11 +14,20 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.history.ids import made_id
-from pipeline.history.native import as_json
+from pipeline.history.calls import made_id
+from pipeline.history.pieces import as_json
 from pipeline.history.readers.anthropic import is_flat
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_object, as_string, as_strings, unknown_role
-from pipeline.history.readers.inputs import EMPTY_OBJECT, read_input
+from pipeline.history.readers.fields import (
+    EMPTY_OBJECT,
+    Fields,
+    Notes,
+    as_list,
+    as_object,
+    as_string,
+    as_strings,
+    read_input,
+    unknown_role,
+)
 from pipeline.history.readers.rawjson import compact, starts_with
 from pipeline.history.readers.strict import StrictReader
 from pipeline.history.readers.tolerant import INNER, ContentReader, Inner, Placed, block_or_none, placed_turn, reader_of

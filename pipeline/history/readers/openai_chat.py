@@ -7,10 +7,18 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from pipeline.history.ids import NAMELESS, made_id
-from pipeline.history.native import CHAT, as_json
-from pipeline.history.readers.fields import Fields, Notes, as_list, as_string
-from pipeline.history.readers.inputs import EMPTY_OBJECT, arguments_of, derived_id, inputs_of, is_incomplete
+from pipeline.history.calls import NAMELESS, derived_id, made_id
+from pipeline.history.pieces import CHAT, as_json
+from pipeline.history.readers.fields import (
+    EMPTY_OBJECT,
+    Fields,
+    Notes,
+    arguments_of,
+    as_list,
+    as_string,
+    inputs_of,
+    is_incomplete,
+)
 from pipeline.history.readers.openai_parts import (
     CHAT_CONTENT,
     ISSUER,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.clean import url_source
-from pipeline.history.native import CHAT, RESPONSES, as_json
+from pipeline.history.pieces import CHAT, RESPONSES, as_json
 from pipeline.history.readers.anthropic import READERS, Typed, is_flat, is_sound
 from pipeline.history.readers.fields import Fields, Notes, as_list
 from pipeline.history.readers.rawjson import starts_with

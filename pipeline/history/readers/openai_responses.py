@@ -13,10 +13,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.errors import InputError
-from pipeline.history.native import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
+from pipeline.history.calls import derived_id
+from pipeline.history.pieces import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
 from pipeline.history.readers.anthropic import is_flat
-from pipeline.history.readers.fields import Fields, as_string
-from pipeline.history.readers.inputs import arguments_of, derived_id, inputs_of, is_incomplete
+from pipeline.history.readers.fields import Fields, arguments_of, as_string, inputs_of, is_incomplete
 from pipeline.history.readers.openai_parts import (
     RESPONSES_CONTENT,
     InputFile,

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.history.ids import made_id
+from pipeline.history.calls import made_id
 from pipeline.streams.events import Answer, BlockWriter
 from pipeline.streams.fields import Fields, read_object
 from pipeline.streams.gemini.wire import Candidate, FunctionCall, Part, PartialArg, beside, finish_reason, is_annotated

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from pipeline.history.readers.inputs import derived_id
+from pipeline.history.calls import derived_id
 from pipeline.streams.events import Answer, BlockWriter
 from pipeline.streams.openai_chat.wire import Function, ToolCall
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.history.readers.inputs import EMPTY_OBJECT, arguments_object, derived_id
+from pipeline.history.calls import derived_id
+from pipeline.history.readers.fields import EMPTY_OBJECT, arguments_object
 from pipeline.history.readers.openai_responses import ISSUER
 from pipeline.streams import fields as read
 from pipeline.streams.events import CANONICAL, BlockDelta, BlockStarted, Event, WholeBlock, own_block

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
+from pipeline.history.calls import INTERRUPTED
 from pipeline.history.clean import SYSTEM_MARK
-from pipeline.history.native import CHAT, RESPONSES
-from pipeline.history.pieces import Message, Piece
-from pipeline.history.results import INTERRUPTED
+from pipeline.history.pieces import CHAT, RESPONSES, Message, Piece
 from pipeline.model import (
     Block,
     Document,

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, structs
 
-from pipeline.history.ids import made_id
+from pipeline.history.calls import made_id
 from pipeline.history.pieces import Book, LedgerEntry, Message, Piece
 from pipeline.history.readers.gemini import SIGNATURE, UNSIGNED
 from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown

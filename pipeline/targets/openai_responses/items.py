@@ -15,8 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.history.native import RESPONSES, answer_to, native_type
-from pipeline.history.pieces import Message, Piece, code_for_unknown
+from pipeline.history.pieces import RESPONSES, Message, Piece, answer_to, code_for_unknown, native_type
 from pipeline.model import Block, Own, RedactedThinking, Text, Thinking, ToolUse, Unknown
 from pipeline.targets import is_issued_by
 from pipeline.targets._openai import is_native_item, own_members
