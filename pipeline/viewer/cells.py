@@ -175,7 +175,39 @@ def pretty(raw: bytes) -> str:
     try:
         return msgspec.json.format(raw, indent=2).decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return bytes(raw).decode("utf-8", "replace")
+        return plain(raw)
+
+
+# Longer JSON is shown as it came: laying it out is for reading, and nobody reads that much.
+_LAID_OUT = 64 * 1024
+
+
+def laid_out(raw: bytes) -> str:
+    """JSON over as many lines as it takes; what cannot be laid out stays as it came."""
+    return pretty(bytes(raw)) if len(raw) <= _LAID_OUT else plain(raw)
+
+
+def plain(raw: bytes) -> str:
+    return bytes(raw).decode("utf-8", "replace")
+
+
+def texts_of(content: bytes) -> list[str]:
+    """Content block by block: texts as they are, others as JSON."""
+    try:
+        blocks = msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
+        return [plain(content)]
+    return [_block_text(block) for block in (blocks if isinstance(blocks, list) else [blocks])]
+
+
+def _block_text(block: object) -> str:
+    match block:
+        case str():
+            return block
+        case {"type": "text", "text": str(text)}:
+            return text
+        case _:
+            return laid_out(msgspec.json.encode(block))
 
 
 # What values were taken apart into, by their path and whether elements or members were asked for.

@@ -67,7 +67,7 @@ def _pair(reader: Reader, name: str, one: str, other: str) -> Pair:
     choices = timeline.requests(reader, name, limit=_CHOICES).entries[::-1]
     last = timeline.request(reader, name, other) if other else next(iter(choices), None)
     if last is not None and not one:
-        earlier = timeline.requests(reader, name, last.target, f"{last.time_ms}-{last.number}", 1).entries
+        earlier = timeline.requests(reader, name, last.target, last.cursor, 1).entries
         one = earlier[0].request_id if earlier else ""
     return Pair(one, other or (last.request_id if last is not None else ""), choices)
 

@@ -1,4 +1,4 @@
-"""The pages that lead to sessions: what happened lately, in numbers, and the search.
+"""The pages that lead to sessions: what happened lately, in numbers, the search, and dead letters.
 
 Every number of the overview is the address of the sessions that it counts.
 """
@@ -17,14 +17,18 @@ from aiohttp import web
 from msgspec import Struct, structs
 
 from pipeline.cli.config import moment
+from pipeline.cli.dead_letters import Left, Wanted, act_on_letters
 from pipeline.errors import InputError
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
-from pipeline.viewer.index import Reader
-from pipeline.viewer.index.entries import FOLLOWED
+from pipeline.viewer.cells import as_text
+from pipeline.viewer.index import Reader, timeline
+from pipeline.viewer.index.entries import FOLLOWED, Entry
 from pipeline.viewer.index.search import Count, Overview, Search, overview, sessions
 from pipeline.viewer.pages import VIEWER, page, with_query
+from topics import DEAD_LETTERS
+from topics.headers import ERROR_PREFIX, as_texts
 
 _HOUR_MS = 3_600_000
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999
@@ -286,4 +290,65 @@ def chips(search: Search) -> list[tuple[str, str, str]]:
     return found
 
 
-routes = [web.get("/", _overview), web.get("/sessions", _sessions)]
+# Dead letters: the list, one with its reason and what it holds, and its retry where the viewer may write.
+
+_LETTERS_SHOWN: Final = 50
+_LETTER: Final = r"/letters/{partition:\d{1,9}}/{offset:\d{1,18}}"
+
+
+async def _letters(request: web.Request) -> web.Response:
+    reader, query = request.app[VIEWER].index.reader, request.query
+    code, session, after = (query.get(name, "").strip() for name in ("code", "session", "after"))
+    found = await asyncio.to_thread(timeline.letters, reader, code, session, after, _LETTERS_SHOWN)
+    done = await asyncio.to_thread(timeline.done_about, reader, found.rows)
+    return page(request, "letters.html", found=found, done=done, code=code, session=session, after=after)
+
+
+async def _find_letter(request: web.Request) -> tuple[Entry, str]:
+    """A letter, and what was done about it."""
+    reader = request.app[VIEWER].index.reader
+    place = f"{DEAD_LETTERS}/{request.match_info['partition']}/{request.match_info['offset']}"
+    entry = await asyncio.to_thread(timeline.entry_at, reader, place)
+    if entry is None or entry.kind == "note":
+        raise web.HTTPNotFound
+    done = await asyncio.to_thread(timeline.done_about, reader, [entry])
+    return entry, done.get(place, "")
+
+
+async def _letter(request: web.Request, *, retried: bool = False, left: Left | None = None) -> web.Response:
+    viewer = request.app[VIEWER]
+    entry, done = await _find_letter(request)
+    value = await viewer.values.read(entry)
+    headers = as_texts(value.headers)
+    return page(
+        request,
+        "letter.html",
+        entry=entry,
+        done=done,
+        retried=retried,
+        left=left,
+        why={name.removeprefix(ERROR_PREFIX): text for name, text in headers if name.startswith(ERROR_PREFIX)},
+        headers=[(name, text) for name, text in headers if not name.startswith(ERROR_PREFIX)],
+        value=value,
+        shown_value=None if value.value is None else as_text(value.value),
+    )
+
+
+async def _retry(request: web.Request) -> web.Response:
+    viewer = request.app[VIEWER]
+    if not viewer.allow_retry:
+        raise InputError("read_only", "this viewer only reads; start it with --allow-retry")
+    await _find_letter(request)
+    place = f"{request.match_info['partition']}/{request.match_info['offset']}"
+    ((_, left),) = await act_on_letters(viewer.config, Wanted(places=frozenset([place])), "retried")
+    # The note comes back through the topic, a moment later.
+    return await _letter(request, retried=left is None, left=left)
+
+
+routes = [
+    web.get("/", _overview),
+    web.get("/sessions", _sessions),
+    web.get("/letters", _letters),
+    web.get(_LETTER, _letter),
+    web.post(f"{_LETTER}/retry", _retry),
+]

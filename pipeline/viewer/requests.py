@@ -242,18 +242,8 @@ async def _records(viewer: Viewer, entry: Entry, headers: RequestHeaders) -> tup
     wanted = [each for each in entries if first <= each.offset and (each.offset <= cause or each.kind == "released")]
     values = await viewer.values.read_many(wanted)
     gone = sum(bool(value.lost) for value in values)
-    return [
-        Record(
-            partition=each.partition,
-            offset=each.offset,
-            key=each.session.encode(),
-            value=value.value,
-            headers=value.headers,
-            timestamp=each.time_ms,
-        )
-        for each, value in zip(wanted, values, strict=True)
-        if not value.lost
-    ], gone
+    found = zip(wanted, values, strict=True)
+    return [value.record(each, each.session.encode()) for each, value in found if not value.lost], gone
 
 
 def case_of(found: Request) -> bytes:

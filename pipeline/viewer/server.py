@@ -19,7 +19,7 @@ from aiohttp.typedefs import Handler
 from pipeline.errors import BrokerError, InputError, ReknitError
 from pipeline.objects import open_objects
 from pipeline.settings import Config
-from pipeline.viewer import compare, letters, overview, playground, sessions, streams, timelines
+from pipeline.viewer import compare, overview, playground, sessions, streams
 from pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, local
 from pipeline.viewer.index.reading import Follower, Values, open_index
 from pipeline.viewer.pages import STATIC, VIEWER, Viewer, page, templates
@@ -30,7 +30,7 @@ log = logging.getLogger("reknit.viewer")
 LARGEST_BODY = 16 * 1024 * 1024
 _STOP_SECONDS = 2.0
 # The modules of pages, each with the routes to its own.
-_PAGES: tuple[Any, ...] = (overview, timelines, sessions, streams, letters, compare, playground)
+_PAGES: tuple[Any, ...] = (overview, sessions, streams, compare, playground)
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _BOUND = {"Cache-Control": "no-store", **BINDING}
 

@@ -10,12 +10,11 @@ from msgspec import structs
 from stream_pages import START, TEMPLATES, Rows, delta, entries, html_of, recorded
 
 from pipeline.stages.base import Record
-from pipeline.viewer import viewing as module
+from pipeline.viewer import pages
 from pipeline.viewer.index.records import entry_of
-from pipeline.viewer.streams import Drawing
-from pipeline.viewer.streams.live import Live, position_of
+from pipeline.viewer.pages import AT_ONCE, NOWHERE
+from pipeline.viewer.streams import Drawing, Live, position_of
 from pipeline.viewer.streams.screen import Screen
-from pipeline.viewer.viewing import AT_ONCE, NOWHERE
 from topics import AGENT_TURNS
 
 
@@ -152,7 +151,7 @@ async def test_a_session_is_read_once_for_all_who_look():
 
 
 async def test_who_does_not_read_is_cut_off_and_holds_nobody_up(monkeypatch):
-    monkeypatch.setattr(module, "_WAITING", 3)
+    monkeypatch.setattr(pages, "_WAITING", 3)
     log = Log(START, *[delta("x", at) for at in range(5)])
     async with log.live.watching("s") as slow, log.live.watching("s") as quick:
         read = 0
@@ -164,7 +163,7 @@ async def test_who_does_not_read_is_cut_off_and_holds_nobody_up(monkeypatch):
 
 
 async def test_large_texts_that_nobody_reads_are_not_kept(monkeypatch):
-    monkeypatch.setattr(module, "_WAITING_BYTES", 1000)
+    monkeypatch.setattr(pages, "_WAITING_BYTES", 1000)
     log = Log(START, delta("x" * 500), delta("x" * 500, 500))
     async with log.live.watching("s") as viewing:
         log.publish()

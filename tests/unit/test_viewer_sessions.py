@@ -21,7 +21,7 @@ from pipeline.cli.cases import test_command as reknit_test
 from pipeline.cli.dead_letters import Left
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
-from pipeline.viewer import letters
+from pipeline.viewer import overview
 from pipeline.viewer import requests as viewed
 from pipeline.viewer.pages import session_path
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
@@ -288,7 +288,7 @@ async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeyp
         asked.append((wanted.places, done))
         return [(None, outcomes[len(asked) - 1])]
 
-    monkeypatch.setattr(letters, "act_on_letters", act)
+    monkeypatch.setattr(overview, "act_on_letters", act)
     topics = of("s1", user("Hi."))
     topics.put(AGENT_TURNS, "s1", TORN)
     async with pages_of(topics, tmp_path, allow_retry=True) as ask:

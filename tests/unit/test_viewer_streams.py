@@ -12,7 +12,7 @@ from viewing import InMemory, Still, Topics, index_of, listening
 
 from pipeline.config import load_config
 from pipeline.stages.base import Record
-from pipeline.viewer import streams, viewing
+from pipeline.viewer import pages, streams
 from pipeline.viewer.guard import Guard
 from pipeline.viewer.index.records import entry_of
 from pipeline.viewer.pages import Viewer, session_path, templates
@@ -161,7 +161,7 @@ async def test_more_viewers_than_there_is_room_for_are_refused(tmp_path, monkeyp
 
 
 async def test_a_browser_that_reads_nothing_is_let_go_of(tmp_path, monkeypatch):
-    monkeypatch.setattr(viewing, "_SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(pages, "_SLOW_SECONDS", 0.01)
     async with served(tmp_path) as viewer, aiohttp.ClientSession(read_bufsize=1 << 22) as http:
         viewer.publish(START)
         slow = aiohttp.ClientSession()

@@ -11,7 +11,7 @@ from build import called, rounds, said, user
 from published import OPENED, appended
 from viewing import Still, Topics, index_of, listening
 
-from pipeline.viewer import timelines
+from pipeline.viewer import sessions
 from pipeline.viewer.pages import session_path
 
 NAME = "a/session <b>"
@@ -105,7 +105,7 @@ async def test_whoever_lost_the_connection_comes_to_have_every_entry(tmp_path):
     ],
 )
 async def test_a_page_that_cannot_go_on_is_told_so(tmp_path, monkeypatch, limit, records, words):
-    monkeypatch.setattr(timelines, "AT_ONCE", limit)
+    monkeypatch.setattr(sessions, "AT_ONCE", limit)
     async with served(tmp_path, user("first")) as viewer, aiohttp.ClientSession() as http:
         _, place = await page_of(http, viewer.path())
         after = place if limit else "-1/-1"
@@ -120,7 +120,7 @@ async def test_a_page_that_cannot_go_on_is_told_so(tmp_path, monkeypatch, limit,
     [({"view": "nonsense"}, 200, 404), ({"after": "nonsense"}, 200, 400), ({}, 0, 503)],
 )
 async def test_what_cannot_be_looked_at_is_refused(tmp_path, monkeypatch, query, most, status):
-    monkeypatch.setattr(timelines, "MOST_VIEWINGS", most)
+    monkeypatch.setattr(sessions, "MOST_VIEWINGS", most)
     async with served(tmp_path) as viewer, aiohttp.ClientSession() as http:
         async with http.get(viewer.path("timeline", **query)) as answer:
             assert answer.status == status

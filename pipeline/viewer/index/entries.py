@@ -85,6 +85,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     def number(self) -> int:
         return place_number(self.topic, self.partition, self.offset)
 
+    @property
+    def cursor(self) -> str:
+        """Where a list by time goes on from."""
+        return f"{self.time_ms}-{self.number}"
+
 
 # What stands of an entry in columns of its own, as it is.
 COLUMNS: Final = (

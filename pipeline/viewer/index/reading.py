@@ -26,6 +26,7 @@ from pipeline.errors import BrokerDownError, InputError
 from pipeline.kafka import connection
 from pipeline.objects import Objects
 from pipeline.settings import Config
+from pipeline.stages.base import Record
 from pipeline.viewer.index import Index, IndexFileError, Reader
 from pipeline.viewer.index.batch import DAY, HOUR, MINUTE, TEN_MINUTES
 from pipeline.viewer.index.entries import FOLLOWED, Entry, unpack
@@ -250,6 +251,17 @@ class Value(Struct, frozen=True):
     value: bytes | None
     headers: Headers = ()
     lost: str = ""
+
+    def record(self, entry: Entry, key: bytes | None = None) -> Record:
+        """The record of an entry that has this value, as stages take it."""
+        return Record(
+            partition=entry.partition,
+            offset=entry.offset,
+            key=key,
+            value=self.value,
+            headers=self.headers,
+            timestamp=entry.time_ms,
+        )
 
 
 class Values:

@@ -67,7 +67,7 @@ def timeline(
     found = _entries(rows[:limit] if forward else rows[:limit][::-1])
     if not found:
         return Timeline([], "", "")
-    first, last = (f"{entry.time_ms}-{entry.number}" for entry in (found[0], found[-1]))
+    first, last = found[0].cursor, found[-1].cursor
     beyond = len(rows) > limit
     if forward:
         return Timeline(found, first, last if beyond else "")
@@ -100,7 +100,7 @@ def requests(reader: Reader, name: str, target: str = "", before: str = "", limi
         limit + 1,
     )
     found = _entries(rows[:limit][::-1])
-    beyond = f"{found[0].time_ms}-{found[0].number}" if len(rows) > limit else ""
+    beyond = found[0].cursor if len(rows) > limit else ""
     return Timeline(found, beyond, "")
 
 
@@ -151,7 +151,7 @@ def letters(reader: Reader, code: str = "", session: str = "", after: str = "", 
         limit + 1,
     )
     found = _entries(rows[:limit])
-    return Page(found, f"{found[-1].time_ms}-{found[-1].number}" if len(rows) > limit else "")
+    return Page(found, found[-1].cursor if len(rows) > limit else "")
 
 
 def done_about(reader: Reader, letters: Iterable[Entry]) -> dict[str, str]:
