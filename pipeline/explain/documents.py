@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +25,8 @@ from pipeline.rules import RULES
 from pipeline.streams.recovery import MEANINGS, TABLE
 from pipeline.streams.recovery.memory import Input, MessageState
 from pipeline.text.acts import ACTS, Act
+from pipeline.streams.recovery.inputs import Input
+from pipeline.streams.recovery.memory import MessageState
 
 
 class Shares(Struct, frozen=True, kw_only=True):
@@ -142,6 +148,36 @@ def place_of(code: str) -> str:
     """Where a fix or a rule is explained: a page under docs/ and the anchor in it."""
     page = f"rules/{RULES[code].target}.md" if code in RULES else _FIXES
     return f"{page}#{code.lower()}"
+
+
+class Act(Struct, frozen=True, kw_only=True):
+    """Words that a target's program, or the model behind it, acts on although nobody asked for it.
+
+    Attributes:
+        words: what they look like.
+        effect: what they do.
+        basis: ``measured`` on the program itself, ``documented`` by its makers or users, or ``ours``: the model behind
+            it would take a line for one that we wrote.
+        source: where that is known from.
+        answer: ``broken`` in all but the current user's own words; ``told`` by a soft rule, since they are the current
+            user's own; ``left`` as ordinary words.
+        why: why that is the answer, where it is not to break them.
+        examples: texts with such words, as a tool might put them out.
+    """
+
+    target: str
+    words: str
+    effect: str
+    basis: Literal["measured", "documented", "ours"]
+    source: str
+    answer: Literal["broken", "told", "left"]
+    why: str = ""
+    examples: tuple[str, ...]
+
+
+_ACTS_FILE: Final = Path(__file__).with_name("acts.jsonl")
+# What is broken of it, and how, stands in ``pipeline.text.flatten``.
+ACTS: Final = tuple(msgspec.json.decode(line, type=Act) for line in _ACTS_FILE.read_bytes().splitlines())
 
 
 def _acts_page() -> Iterator[str]:

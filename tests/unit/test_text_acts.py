@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pipeline import normalize
+from pipeline.explain.rendering import ACTS
 from pipeline.registry import TARGETS
-from pipeline.text.acts import ACTS
 
 CALL = {"type": "tool_use", "id": "t", "name": "fetch", "input": {}}
 ROWS = [(act, example) for act in ACTS for example in act.examples]
