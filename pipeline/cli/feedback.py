@@ -15,7 +15,7 @@ from pipeline.cli.config import Since, broker_options, configured, wait_option
 from pipeline.cli.dead_letters import Letter, Wanted, read_letters
 from pipeline.cli.output import write_json
 from pipeline.cli.sessions import JSON
-from pipeline.text.invisible import visible
+from pipeline.text import visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 

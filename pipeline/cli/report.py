@@ -15,7 +15,7 @@ from pipeline.cli.config import Since, broker_options, configured, setting_optio
 from pipeline.cli.output import Progress, say, write_json
 from pipeline.report import Refusal, Report, Tally
 from pipeline.settings import Config
-from pipeline.text.invisible import visible
+from pipeline.text import visible
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, qualified
 
 # Lines of one list that people are shown; `--json` has all.

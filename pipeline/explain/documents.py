@@ -176,7 +176,7 @@ class Act(Struct, frozen=True, kw_only=True):
 
 
 _ACTS_FILE: Final = Path(__file__).with_name("acts.jsonl")
-# What is broken of it, and how, stands in ``pipeline.text.flatten``.
+# What is broken of it, and how, stands in ``pipeline.text.neutral``.
 ACTS: Final = tuple(msgspec.json.decode(line, type=Act) for line in _ACTS_FILE.read_bytes().splitlines())
 
 

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline import __version__
+from pipeline.text import code_point, split_invisible, visible
 from pipeline.text.invisible import code_point, split_invisible, visible
 
 # Code points of one text that a page shows, unless its template says otherwise.

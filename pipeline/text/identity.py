@@ -3,7 +3,7 @@
 Only self-reference is rewritten, never the mere word: "a cascade of rocks", ``ON DELETE CASCADE`` and "Windsurf" alone
 stay. Of a phrase only the name and the maker change, so "i AM cascade" and "The Cascade workspace" keep their case.
 Words are separated by blanks in one line: a phrase never reaches into another paragraph. Fenced code and JSON are left
-alone, which ``contexts`` tells: what a program says is not what the model says of itself.
+alone, which ``filters`` tells: what a program says is not what the model says of itself.
 
 What the source did and this does not: "I am Cascade, made by Windsurf" kept its maker, because one rule took away what
 the next looked for; a ``$&`` in a model's name was expanded.
@@ -17,8 +17,21 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from pipeline.text.contexts import Contexts, SavedContexts, Span
-from pipeline.text.filters import Change, Changes, Part, either, literal, maybe, pack, run, sequence, unpack
+from pipeline.text.filters import (
+    Change,
+    Changes,
+    Contexts,
+    Part,
+    SavedContexts,
+    Span,
+    either,
+    literal,
+    maybe,
+    pack,
+    run,
+    sequence,
+    unpack,
+)
 
 # Makers by the beginning of the model's name.
 _MAKERS: Final = {

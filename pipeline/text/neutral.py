@@ -5,7 +5,7 @@ A target that takes one text puts everybody's words into it, and its program act
 before such words stops that, for programs and for models, and is not seen by people; taking the added ones out gives
 the text back. Whoever calls this decides whose words they are: the current user's own stay as they are.
 
-What each program acts on, and how that is known, is listed in ``pipeline.text.acts``.
+What each program acts on, and how that is known, is listed in ``explain/acts.jsonl``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.text.call_json import ToolCall
 from pipeline.text.identity import IdentityRewriter
+from pipeline.text.jsontext import ToolCall
 from pipeline.text.redaction import Redactor
 from pipeline.text.tool_calls import ToolCallParser
 

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from pipeline import Session, normalize, validate
-from pipeline.text.environment import lift_environment
-from pipeline.text.preamble import tool_fallback, tool_preamble
+from pipeline.text.preamble import lift_environment, tool_fallback, tool_preamble
 
 HERE = Path(__file__).parent
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.streams.cascade.speech import OutputFilter
-from pipeline.text.call_json import ToolCall
 from pipeline.text.identity import IdentityRewriter
+from pipeline.text.jsontext import ToolCall
 from pipeline.text.redaction import Redactor
 from pipeline.text.tool_calls import Removed, ToolCallParser
 

@@ -6,7 +6,7 @@ from jinja2 import DictLoader, UndefinedError
 
 import pipeline.pages
 from pipeline.pages import render, shown
-from pipeline.text.invisible import visible
+from pipeline.text import visible
 
 PAGE = """{% extends "base.html" %}
 {% block title %}{{ texts[0] }}{% endblock %}

@@ -1,7 +1,7 @@
 """All filters in a row: order, arguments, paths around what was removed, state."""
 
 from pipeline.streams.cascade.speech import OutputFilter
-from pipeline.text.call_json import ToolCall
+from pipeline.text.jsontext import ToolCall
 from pipeline.text.tool_calls import Removed
 
 CALL = '<tool_call>{"name":"Read","arguments":{"path":"/opt/windsurf/x","n":1.0}}</tool_call>'

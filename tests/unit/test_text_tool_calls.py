@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.text.call_json import ToolCall
+from pipeline.text.jsontext import ToolCall
 from pipeline.text.tool_calls import Removed, ToolCallParser
 
 CALL = '{"name":"A","arguments":{"b":1}}'

@@ -48,7 +48,7 @@ from pipeline.streams.events import (
     unrecognized,
 )
 from pipeline.streams.fields import Counted, Fields
-from pipeline.text.call_json import ToolCall
+from pipeline.text.jsontext import ToolCall
 from pipeline.text.tool_calls import Removed
 from topics.items import AgentUnrecognized, Usage
 

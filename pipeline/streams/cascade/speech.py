@@ -11,9 +11,9 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from pipeline.fixes import digest
 from pipeline.streams.events import Rewritten
-from pipeline.text.call_json import ToolCall
 from pipeline.text.filters import Change
 from pipeline.text.identity import IdentityRewriter
+from pipeline.text.jsontext import ToolCall
 from pipeline.text.redaction import MARKER, SOURCE_ROOTS, Redactor
 from pipeline.text.tool_calls import LIMIT, Output, Removed, ToolCallParser, joined
 from topics.items import AgentUnrecognized

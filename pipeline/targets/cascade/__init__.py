@@ -24,9 +24,15 @@ from pipeline.model import Text, Tool
 from pipeline.targets import Encoded, Ending, Setting
 from pipeline.targets.cascade.turns import passes_for_result, write_turn
 from pipeline.targets.head import CHOICES, COMMON, Declared, HeadShape, HeadWriter, before_list
-from pipeline.text.environment import WORKING_DIRECTORY, environment_facts, environment_lines, nearest_phrase
 from pipeline.text.flatten import given_system
-from pipeline.text.preamble import tool_fallback, tool_preamble
+from pipeline.text.preamble import (
+    WORKING_DIRECTORY,
+    environment_facts,
+    environment_lines,
+    nearest_phrase,
+    tool_fallback,
+    tool_preamble,
+)
 from pipeline.text.redaction import Redactor
 
 NAME: Final = "cascade"

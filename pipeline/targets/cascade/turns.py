@@ -25,8 +25,8 @@ from pipeline.model import (
 from pipeline.targets import Row, row, stub_for
 from pipeline.targets._openai.parts import ServedParts, fitted_document
 from pipeline.targets.fitting import Fitting, in_common_words
-from pipeline.text.call_json import read_tagged
 from pipeline.text.flatten import IMAGE
+from pipeline.text.jsontext import read_tagged
 from pipeline.text.neutral import Guard, is_own
 from pipeline.text.preamble import AVAILABLE, AVAILABLE_NOW, ENVIRONMENT_HEADING, FUNCTIONS_HEADING
 
