@@ -10,7 +10,7 @@ import click
 
 from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_json
 from pipeline.errors import InputError, ReknitError
-from pipeline.testing.cases import CaseResult, read_case, run_case
+from pipeline.testing import CaseResult, read_case, run_case
 
 
 @click.command("test")

@@ -17,9 +17,6 @@ from pipeline.diff import Compared, Summary, Tally
 from pipeline.errors import ReknitError
 from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics
 from pipeline.replay.sides import Coverage, Spool
-from pipeline.text.invisible import visible
-from pipeline.replay.sides import Coverage
-from pipeline.replay.spool import Spool
 from pipeline.text import visible
 
 # Sessions whose differences stand on a page, and of each so many; what is counted is counted in full.

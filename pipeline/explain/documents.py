@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
 from typing import Final, Literal
-
-import msgspec
-from msgspec import Struct
 
 import msgspec
 from msgspec import Struct
@@ -24,9 +20,6 @@ from pipeline.history.pieces import NATIVE_TYPES
 from pipeline.rules import RULES
 from pipeline.streams.recovery import MEANINGS, TABLE
 from pipeline.streams.recovery.memory import Input, MessageState
-from pipeline.text.acts import ACTS, Act
-from pipeline.streams.recovery.inputs import Input
-from pipeline.streams.recovery.memory import MessageState
 
 
 class Shares(Struct, frozen=True, kw_only=True):

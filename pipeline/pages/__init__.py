@@ -20,7 +20,6 @@ from markupsafe import Markup, escape
 
 from pipeline import __version__
 from pipeline.text import code_point, split_invisible, visible
-from pipeline.text.invisible import code_point, split_invisible, visible
 
 # Code points of one text that a page shows, unless its template says otherwise.
 SHOWN = 4000

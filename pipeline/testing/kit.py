@@ -1,10 +1,11 @@
-"""The promises of one target, checked on any history."""
+"""The promises of one target, and those of any function that mends, checked on any history."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -17,7 +18,15 @@ from pipeline.registry import target_named
 from pipeline.rules import Violation, validate
 from pipeline.session import Normalized, Session, normalize
 from pipeline.session.arguments import GivenPolicy, policy_from
-from pipeline.testing.promises import ConformanceError, Promise, bytes_differ, check_ledger, check_marks, lists_differ
+from pipeline.testing.promises import (
+    ConformanceError,
+    Promise,
+    bytes_differ,
+    check_ledger,
+    check_marks,
+    lists_differ,
+    values_differ,
+)
 
 History: TypeAlias = Sequence[Any] | Mapping[str, Any] | bytes | str
 """A list of messages, a document that holds one and what stands beside it, their JSON text, or a transcript."""
@@ -145,14 +154,14 @@ class Kit:
             return done
         if done.body is None:
             if self.policy.tail not in {"reject", "prefill"}:
-                self._refuse_none(_hard(done.violations))
-            self._refuse_none(_hard(self._normalized(given.document, tail="continue").violations))
+                _refuse_hard(done.violations, self.target.name)
+            _refuse_hard(self._normalized(given.document, tail="continue").violations, self.target.name)
             return done
         found = validate(done.body, self.target.name, given.model) if done.body else []
         # A restored history has no end yet that could be judged.
         writer = self.target.writer
         exempt = writer.tail_rules | {writer.tail_rule} if self.policy.tail == "keep" else frozenset()
-        self._refuse_none([violation for violation in _hard(found) if violation.rule not in exempt])
+        _refuse_hard((violation for violation in found if violation.rule not in exempt), self.target.name)
         return done
 
     def accounted(self, history: History) -> None:
@@ -281,10 +290,6 @@ class Kit:
                 "settled", now.target, where, f"{before.prefix_bytes} bytes became {now.prefix_bytes}"
             )
 
-    def _refuse_none(self, hard: Sequence[Violation]) -> None:
-        for violation in hard:
-            raise ConformanceError("valid", self.target.name, violation.path, f"{violation.message} [{violation.rule}]")
-
     def _same_lists(self, name: str, where: str, step: Sequence[object], whole: Sequence[object]) -> None:
         differs = lists_differ(step, whole)
         self._no_difference("incremental", where, differs and f"{name}, turn by turn against whole: {differs}")
@@ -294,8 +299,10 @@ class Kit:
             raise ConformanceError(promise, self.target.name, where, differs)
 
 
-def _hard(violations: Sequence[Violation]) -> list[Violation]:
-    return [violation for violation in violations if violation.severity == "hard"]
+def _refuse_hard(violations: Iterable[Violation], target: str) -> None:
+    for violation in violations:
+        if violation.severity == "hard":
+            raise ConformanceError("valid", target, violation.path, f"{violation.message} [{violation.rule}]")
 
 
 def _counter(blocks: tuple[str, str] | None) -> Callable[[Any], int] | None:
@@ -305,3 +312,83 @@ def _counter(blocks: tuple[str, str] | None) -> Callable[[Any], int] | None:
     return lambda body: sum(
         1 if isinstance(message[content], str) else len(message[content]) for message in body[messages]
     )
+
+
+Mend: TypeAlias = Callable[[list[Any]], bytes | str | dict[str, Any]]
+"""From a list of messages to a request body: its JSON, or the object."""
+
+
+def _messages(body: Any) -> list[Any]:  # noqa: ANN401  a decoded body
+    messages = body["messages"]
+    assert isinstance(messages, list)  # noqa: S101  what has no list of messages is not read again by this
+    return messages
+
+
+class CallableKit:
+    """The promises of a function that mends histories; each method checks one, ``check`` all of a broken history.
+
+    A promise that does not hold raises `ConformanceError`, which says what differs.
+
+    Bodies are judged by ``rules``, the rules of a target or a function of one's own. ``again`` takes the history out of
+    a body, for the check that mending it once more changes nothing; None leaves that check out.
+    """
+
+    def __init__(
+        self,
+        mend: Mend,
+        *,
+        rules: str | Callable[[dict[str, Any]], list[Violation]] = "anthropic",
+        model: str | None = None,
+        again: Callable[[Any], list[Any]] | None = _messages,
+    ) -> None:
+        self._mend = mend
+        self._rules = rules
+        self._model = model
+        self._again = again
+        self.name = getattr(mend, "__name__", type(mend).__name__)
+
+    def check(self, history: list[Any]) -> dict[str, Any]:
+        """Every promise that applies to a history, healthy or not; the body it makes."""
+        self.repeatable(history)
+        self.idempotent(history)
+        return self.valid(history)
+
+    def valid(self, history: list[Any]) -> dict[str, Any]:
+        """The rules accept the body."""
+        body = self._body(history)
+        found = validate(body, self._rules, self._model) if isinstance(self._rules, str) else self._rules(body)
+        _refuse_hard(found, self.name)
+        return body
+
+    def repeatable(self, history: list[Any]) -> None:
+        """The same history gives the same body, and is not changed by the call."""
+        given = copy.deepcopy(history)
+        once = _decoded(self._mend(given))
+        self._same("repeatable", given, history, "the history was changed")
+        self._same("repeatable", self._body(history), once, "the second call")
+
+    def idempotent(self, history: list[Any]) -> None:
+        """The body's history, mended again, makes the same body."""
+        if self._again is not None:
+            once = self._body(history)
+            self._same("idempotent", self._body(self._again(once)), once, "the second time")
+
+    def healthy(self, history: list[Any]) -> None:
+        """A history with nothing to mend comes out as it is."""
+        if self._again is not None:
+            self._same("healthy", self._again(self._body(history)), history, "the history")
+
+    def _body(self, history: list[Any]) -> dict[str, Any]:
+        return _decoded(self._mend(copy.deepcopy(history)))
+
+    def _same(self, promise: Promise, found: object, wanted: object, what: str) -> None:
+        differs = values_differ(found, wanted)
+        if differs:
+            raise ConformanceError(promise, self.name, differs[0], f"{what}: {differs[1]}")
+
+
+def _decoded(body: bytes | str | dict[str, Any]) -> dict[str, Any]:
+    decoded = body if isinstance(body, dict) else json.loads(body)
+    if not isinstance(decoded, dict):
+        raise TypeError(f"a request body is a JSON object, not {type(decoded).__name__}")
+    return decoded

@@ -31,7 +31,7 @@ from pipeline.history.readers import SHAPES
 from pipeline.registry import TARGETS
 from pipeline.rules import RULES
 from pipeline.session.arguments import POLICY_OPTIONS
-from pipeline.text.invisible import visible
+from pipeline.text import visible
 from pipeline.viewer.outcome import Choice, Helper, Outcome, Wrong, outcome_of
 from pipeline.viewer.pages import is_part, page, with_query
 

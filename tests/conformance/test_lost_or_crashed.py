@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.testing.cases import read_case, run_case
+from pipeline.testing import read_case, run_case
 
 HERE = Path(__file__).parent
 FILES = ("lost_or_crashed.jsonl", "harmless_anthropic_converse.jsonl", "harmless_openai.jsonl")

@@ -21,7 +21,7 @@ from recorded import accepted
 from pipeline.explain.documents import SHARES, SHARES_FILE, Shares
 from pipeline.fixes import FIXES
 from pipeline.registry import TARGETS
-from pipeline.testing.equal import Difference, differences
+from pipeline.testing.promises import Difference, differences
 from reknit import normalize
 
 # Of vLLM nothing was recorded.

@@ -6,7 +6,7 @@ import pytest
 from recorded import accepted, needs_corpus
 
 from pipeline.registry import TARGETS
-from pipeline.testing.equal import differences
+from pipeline.testing.promises import differences
 
 pytestmark = needs_corpus
 

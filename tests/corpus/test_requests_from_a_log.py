@@ -17,7 +17,7 @@ from pipeline.registry import TARGETS as KNOWN
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
 from pipeline.stages.turns import TurnsStage
-from pipeline.testing.equal import differences
+from pipeline.testing.promises import differences
 from reknit import normalize
 from topics import AGENT_TURNS, DEAD_LETTERS, PROVIDER_REQUESTS
 

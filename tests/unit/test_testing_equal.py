@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.fixes import make
 from pipeline.registry import TARGETS
-from pipeline.testing.equal import differences
+from pipeline.testing.promises import differences
 
 TEXT = {"type": "text", "text": "hello"}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {"depth": 1}}

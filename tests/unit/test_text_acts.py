@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipeline import normalize
-from pipeline.explain.rendering import ACTS
+from pipeline.explain.documents import ACTS
 from pipeline.registry import TARGETS
 
 CALL = {"type": "tool_use", "id": "t", "name": "fetch", "input": {}}
