@@ -16,7 +16,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from aiokafka.partitioner import DefaultPartitioner
 
-from pipeline.cli.output import fail
+from pipeline.cli import fail
 from pipeline.errors import BrokerDownError, InputError, ReknitError
 from pipeline.kafka import connection, explained
 from pipeline.settings import Config

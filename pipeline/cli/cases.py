@@ -8,7 +8,7 @@ from importlib import import_module
 
 import click
 
-from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_json
+from pipeline.cli import Exit, describe, fail, read_input, say, worst, write_json
 from pipeline.errors import InputError, ReknitError
 from pipeline.testing import CaseResult, read_case, run_case
 

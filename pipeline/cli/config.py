@@ -21,8 +21,7 @@ from msgspec.inspect import (
     VarTupleType,
 )
 
-from pipeline.cli import Group
-from pipeline.cli.output import fail, write_json
+from pipeline.cli import Group, fail, write_json
 from pipeline.config import Described, described, load_config, origins, variable_of
 from pipeline.errors import ReknitError
 from pipeline.settings import Config

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 import pipeline
-from pipeline.cli.output import Exit, describe, fail, read_input, say, worst, write_bytes, write_json
+from pipeline.cli import Exit, describe, fail, read_input, say, worst, write_bytes, write_json
 from pipeline.errors import InputError, PolicyError, ReknitError
 from pipeline.fixes import Fix
 from pipeline.history.readers import SHAPES

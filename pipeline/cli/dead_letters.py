@@ -18,11 +18,10 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import UNSET, Raw, Struct
 
 from pipeline import __version__
-from pipeline.cli import Group
+from pipeline.cli import Exit, Group, Progress, fail, read_input, say, write_json
 from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker
 from pipeline.cli.config import Since, broker_options, configured, wait_option
 from pipeline.cli.inspect import as_json
-from pipeline.cli.output import Exit, Progress, fail, read_input, say, write_json
 from pipeline.cli.sessions import JSON, RECORD, Standing, mended, release_of, retry_id, standing
 from pipeline.client import Place
 from pipeline.errors import InputError

@@ -10,9 +10,9 @@ from typing import Any
 import click
 from msgspec import structs
 
+from pipeline.cli import Exit, Progress, fail, say, write_json
 from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.output import Exit, Progress, fail, say, write_json
 from pipeline.diff import Compared, Summary, Tally
 from pipeline.errors import ReknitError
 from pipeline.replay.reading import compared_sessions, fetching, read_folders, read_topics, want_topics

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.output import fail, write_bytes, write_json
+from pipeline.cli import fail, write_bytes, write_json
 from pipeline.errors import InputError
 from pipeline.explain import explain, summaries
 from pipeline.explain.documents import documents

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import click
 from msgspec import UNSET
 
-from pipeline.cli import Group
+from pipeline.cli import Group, write_json
 from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import Since, broker_options, configured, wait_option
 from pipeline.cli.dead_letters import Letter, Wanted, read_letters
-from pipeline.cli.output import write_json
 from pipeline.cli.sessions import JSON
 from pipeline.text import visible
 

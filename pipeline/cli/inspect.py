@@ -10,9 +10,9 @@ import click
 import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
+from pipeline.cli import Exit, Progress, say, write_json
 from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker, usual_partition
 from pipeline.cli.config import Since, broker_options, configured, wait_option
-from pipeline.cli.output import Exit, Progress, say, write_json
 from pipeline.errors import InputError
 from pipeline.settings import Config
 from pipeline.stages.base import Record

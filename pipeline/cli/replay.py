@@ -14,7 +14,7 @@ from typing import Any
 import click
 from msgspec import Struct, structs
 
-from pipeline.cli import Group
+from pipeline.cli import Exit, Group, Progress, configure_logs, fail, read_input, say, write_json
 from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import Since, broker_options, configured, setting_option, wait_option
 from pipeline.cli.output import Exit, Progress, fail, read_input, say, write_json

@@ -10,9 +10,9 @@ import click
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from pipeline.cli import Progress, say, write_json
 from pipeline.cli.broker import partitions_of, read_partitions, reader, run_with_broker
 from pipeline.cli.config import Since, broker_options, configured, setting_option, wait_option
-from pipeline.cli.output import Progress, say, write_json
 from pipeline.report import Refusal, Report, Tally
 from pipeline.settings import Config
 from pipeline.text import visible

@@ -13,11 +13,10 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.cli import Group
+from pipeline.cli import Group, Progress, fail, read_input, say, write_json
 from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker, usual_partition
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.ingest import FILE
-from pipeline.cli.output import Progress, fail, read_input, say, write_json
 from pipeline.client import Place
 from pipeline.client.producers import Turns
 from pipeline.errors import InputError, InternalError

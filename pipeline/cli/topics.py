@@ -10,11 +10,10 @@ from typing import Any
 import click
 import msgspec
 
-from pipeline.cli import Group
+from pipeline.cli import Exit, Group, fail, say, write_bytes, write_json
 from pipeline.cli.admin import Admin, Outcome, apply, compare, connected
 from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import broker_options, configured, setting_option, wait_option
-from pipeline.cli.output import Exit, fail, say, write_bytes, write_json
 from pipeline.errors import InputError
 from pipeline.settings import Config
 from topics import documents, qualified, topics_of

@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
+from pipeline.cli import configure_logs, say
 from pipeline.cli.broker import run_with_broker, unless_stopped
 from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.output import say
 from pipeline.errors import InputError
 from pipeline.settings import Config
 
@@ -79,8 +79,6 @@ def viewer_command(config_file: str | None, **given: Any) -> None:  # noqa: ANN4
     It reads without a group, and writes nothing to the cluster unless --allow-retry lets it. Ends with 0 after SIGTERM
     or SIGINT, with 2 where only a person can change why it does not run, with 75 where no broker answers at the start.
     """
-    from pipeline.cli.worker import configure_logs
-
     settings = {name: given.pop(name) for name in ("bootstrap_servers", "prefix", "wait_seconds")}
     config = configured(config_file, **settings)
     configure_logs(config.log_level, config.log_format)

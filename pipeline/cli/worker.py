@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, TextIO
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
-import structlog
 from msgspec import structs
 
+from pipeline.cli import configure_logs, exit_of, fail
 from pipeline.cli.config import broker_options, setting_option, wait_option
-from pipeline.cli.output import exit_of, fail
 from pipeline.config import load_config
 from pipeline.errors import InputError, ReknitError, expected_one_of
 from pipeline.objects import open_objects
@@ -171,110 +168,3 @@ def session_defaults(config: Config) -> Defaults:
         redact_roots=config.text.redact_roots,
         redact_marker=config.text.redact_marker,
     )
-
-
-class CalmHandler(logging.StreamHandler[TextIO]):
-    """Says what repeats a few times, and then, once some seconds are over, only how often more.
-
-    A client without a broker reports each attempt of each connection, hundreds a second, and programming errors and
-    refused connections alike with a traceback; the engine says in its own words what matters of it.
-    """
-
-    # How many records of one wording are let through in so many seconds, by the beginning of the logger's name.
-    BOUNDS: ClassVar[dict[str, tuple[int, float]]] = {
-        "aiokafka": (1, 10.0),
-        "asyncio": (1, 10.0),
-        "faust": (1, 10.0),
-        "mode": (1, 10.0),
-        "pipeline.engine": (1, 10.0),  # what mode says of our services
-        "reknit.dead-letters": (3, 1.0),
-        "reknit.engine": (5, 10.0),
-    }
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(stream)
-        self._clock = clock
-        self._windows: dict[tuple[str, int, str], _Window] = {}  # by logger, level and wording
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, unless its like was written often enough; before it, what was left out and is due."""
-        now = self._clock()
-        self._say_left_out(now)
-        bound = next((self.BOUNDS[name] for name in self.BOUNDS if within(record.name, name)), None)
-        if bound is None:
-            super().emit(record)
-            return
-        times, seconds = bound
-        window = self._windows.setdefault(
-            (record.name, record.levelno, str(record.msg)), _Window(now + seconds, seconds)
-        )
-        if window.written >= times:
-            window.left_out += 1
-            window.last = record
-            return
-        window.written += 1
-        if record.exc_info and record.exc_info[0] is not None and not within(record.name, "reknit"):
-            record.msg, record.args = f"{record.getMessage()}: {record.exc_info[0].__name__}", ()
-            record.exc_info = record.exc_text = None
-        super().emit(record)
-
-    def close(self) -> None:
-        self._say_left_out(float("inf"))
-        super().close()
-
-    def _say_left_out(self, now: float) -> None:
-        for key, window in [entry for entry in self._windows.items() if now >= entry[1].ends]:
-            if window.last is None:
-                del self._windows[key]
-                continue
-            more, last = window.left_out - 1, window.last
-            if more:
-                last.msg, last.args = f"{last.getMessage()} (and {more} more like this)", ()
-            last.exc_info = last.exc_text = None
-            # This line counts as the first of the next seconds.
-            self._windows[key] = _Window(now + window.seconds, window.seconds, written=1)
-            super().emit(last)
-
-
-class _Window:
-    """The seconds in which so many records of one wording are written, and what was left out of them."""
-
-    def __init__(self, ends: float, seconds: float, written: int = 0) -> None:
-        self.ends = ends
-        self.seconds = seconds
-        self.written = written
-        self.left_out = 0
-        self.last: logging.LogRecord | None = None
-
-
-def within(name: str, logger: str) -> bool:
-    return name == logger or name.startswith(f"{logger}.")
-
-
-# They build a log record for each message even where none is shown, and say at INFO what only they care about.
-QUIET = ("faust", "aiokafka", "mode")
-
-
-def configure_logs(level: str = "info", form: Literal["text", "json"] = "text") -> None:
-    """Log one line an event on stderr, as text or JSON, without content; call it once, in a process of our own."""
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    last: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
-    )
-    handler = CalmHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
-        )
-    )
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(level.upper())
-    for name in QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)

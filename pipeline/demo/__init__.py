@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import click
 
-from pipeline.cli.output import fail, say
+from pipeline.cli import fail, say
 from pipeline.errors import ReknitError
 
 

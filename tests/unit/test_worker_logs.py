@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pipeline.cli.worker import CalmHandler
+from pipeline.cli import CalmHandler
 
 
 class Clock:
