@@ -1,4 +1,4 @@
-"""What commands with a broker share: the wait for one, a session's records in, and the records of topics out.
+"""What commands with a broker share: the wait for one, records in, the records of topics out, and its administration.
 
 Every call is bounded, and every failure a typed error.
 """
@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from pipeline.cli import fail
-from pipeline.errors import BrokerDownError, InputError, ReknitError
-from pipeline.kafka import connection, explained
+from pipeline.errors import BrokerDownError, BrokerError, InputError, ReknitError
+from pipeline.kafka import Cluster, connection, explained
 from pipeline.settings import Config
 from topics import LARGEST_INPUT, LARGEST_OUTPUT, qualified
+from topics.cluster import Found, Wanted
 
 T = TypeVar("T")
 
@@ -246,3 +256,129 @@ def usual_partition(session: str, partitions: list[int]) -> int:
 
 def _topic_missing(name: str) -> InputError:
     return InputError("topic_missing", f"there is no topic {name}: run `reknit topics apply` first")
+
+
+# The administration of a cluster.
+
+# Kafka's codes for a group with members and for one that is not there; the client knows neither.
+_NON_EMPTY_GROUP, _NO_SUCH_GROUP = 68, 69
+# A setting's origin in a broker's answer: made on the topic itself (KIP-226).
+_ON_THE_TOPIC = 1
+
+
+class Admin:
+    """The administration of one cluster; made by ``connected``."""
+
+    def __init__(self, client: AIOKafkaAdminClient) -> None:
+        self._client = client
+
+    async def cluster_id(self) -> str:
+        """The id of the cluster, or ``""`` where it has none."""
+        return str((await self._client.describe_cluster()).get("cluster_id") or "")
+
+    async def describe(self, names: Collection[str]) -> dict[str, Found]:
+        """Those of the named topics that exist, with their settings."""
+        # Asking for a topic by name would create it on brokers that create topics when asked for one.
+        every = await self._client.describe_topics()
+        layouts = {topic["topic"]: topic["partitions"] for topic in every if topic["topic"] in names}
+        if not layouts:
+            return {}
+        # All settings: the embedded broker drops the connection when asked for some by name.
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, None) for name in layouts]
+        answers = await self._client.describe_configs(resources)
+        found = {}
+        for code, message, _, name, entries in (resource for answer in answers for resource in answer.resources):
+            _refused(f"describe {name}", code, message)
+            found[name] = _found(name, layouts[name], entries)
+        return found
+
+    async def create(self, topics: Iterable[Wanted]) -> None:
+        """Create topics; one that exists by now is left as it is."""
+        new = [
+            NewTopic(topic.name, topic.partitions, topic.replication_factor, topic_configs=topic.settings)
+            for topic in topics
+        ]
+        if not new:
+            return
+        answer = await self._client.create_topics(new)
+        for name, code, message in answer.topic_errors:
+            if code != TopicAlreadyExistsError.errno:
+                _refused(f"create {name}", code, message)
+
+    async def alter(self, name: str, settings: dict[str, str]) -> None:
+        """Give a topic these settings; those of its own that are not named go back to the broker's default."""
+        for answer in await self._client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, settings)]):
+            for code, message, *_ in answer.resources:
+                _refused(f"alter {name}", code, message)
+
+    async def delete(self, topics: Collection[str]) -> None:
+        """Delete topics; one that is gone by now is none that failed."""
+        for name, code, *_ in (await self._client.delete_topics(list(topics))).topic_error_codes:
+            if code != UnknownTopicOrPartitionError.errno:
+                _refused(f"delete {name}", code, None)
+
+    async def next_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Where a group goes on, in each partition of which it has committed an offset."""
+        found = await self._client.list_consumer_group_offsets(group)
+        return {place: each.offset for place, each in found.items() if each.offset >= 0}
+
+    async def is_at_work(self, group: str) -> bool:
+        """Whether a group has members."""
+        (answer,) = await self._client.describe_consumer_groups([group])
+        ((code, _, state, *_),) = answer.groups
+        if code != _NO_SUCH_GROUP:
+            _refused(f"describe group {group}", code, None)
+        return state not in {"", "Dead", "Empty"}
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group, if there is one.
+
+        Raises:
+            InputError: ``group_at_work``, where it has members.
+        """
+        request, node = DeleteGroupsRequest([group]), await self._client.find_coordinator(group)
+        answer = await self._client._send_request(request, node)  # noqa: SLF001  it has no call for this request
+        ((_, code),) = answer.results
+        if code == _NON_EMPTY_GROUP:
+            raise InputError("group_at_work", f"processes of group {group} are still at work; end them first")
+        if code != _NO_SUCH_GROUP:
+            _refused(f"delete group {group}", code, None)
+
+
+@asynccontextmanager
+async def connected(cluster: Cluster, timeout_seconds: float = 30.0) -> AsyncIterator[Admin]:
+    """The administration of a cluster.
+
+    Raises:
+        BrokerError: the cluster cannot be reached, refuses a request, or has not answered within the time, which covers
+            all that is done inside.
+    """
+    client = AIOKafkaAdminClient(**connection(cluster), request_timeout_ms=int(timeout_seconds * 1000))
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await client.start()
+            yield Admin(client)
+    except (KafkaError, TimeoutError) as error:
+        raise await explained(cluster, error) from error
+    finally:
+        await client.close()
+
+
+def _found(name: str, partitions: list[dict[str, Any]], entries: list[tuple[Any, ...]]) -> Found:
+    settings: dict[str, str] = {}
+    overrides: dict[str, str] = {}
+    for setting, value, _, source, *_ in entries:
+        # A secret setting has no value in the answer.
+        if value is None:
+            continue
+        settings[setting] = value
+        if source == _ON_THE_TOPIC:
+            overrides[setting] = value
+    copies = min((len(partition["replicas"]) for partition in partitions), default=0)
+    return Found(name, len(partitions), copies, settings, overrides)
+
+
+def _refused(what: str, code: int, message: str | None) -> None:
+    if code:
+        kind: type[KafkaError] = for_code(code)
+        raise BrokerError("broker_refused", f"{what}: {message or kind.description or kind.message}")

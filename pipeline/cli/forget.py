@@ -12,8 +12,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 from msgspec import Struct
 
 from pipeline.cli import Exit, Group, fail, say, write_json
-from pipeline.cli.admin import connected
-from pipeline.cli.broker import every_place, producing, read_partitions, reader, run_with_broker
+from pipeline.cli.broker import connected, every_place, producing, read_partitions, reader, run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.client import Place
 from pipeline.client.producers import Turns

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
+from msgspec import Struct
 
 from pipeline.cli import Exit, Group, fail, say, write_bytes, write_json
-from pipeline.cli.admin import Admin, Outcome, apply, compare, connected
-from pipeline.cli.broker import run_with_broker
+from pipeline.cli.broker import Admin, connected, run_with_broker
 from pipeline.cli.config import broker_options, configured, setting_option, wait_option
 from pipeline.errors import InputError
 from pipeline.settings import Config
 from topics import documents, qualified, topics_of
-from topics.cluster import Wanted, kafka_acls, kafka_user, roles, wanted
+from topics.cluster import Difference, Wanted, altered, by_topic, kafka_acls, kafka_user, roles, wanted
 
 _LAYOUT = (
     setting_option("source_prefix"),
@@ -224,3 +225,81 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text)
         say(f"wrote {path}")
+
+
+# What a cluster has of the declared topics.
+
+# A change is made by the controller and read from a broker, which hears of it a moment later.
+_LOOK_AGAIN_SECONDS = 0.1
+_HEARD_OF_SECONDS = 5.0
+
+
+class Outcome(Struct, frozen=True):
+    """What became of a topic, and what is still not as declared.
+
+    ``drift`` was refused, ``missing`` was left out because another topic was refused.
+    """
+
+    topic: str
+    status: Literal["unchanged", "created", "altered", "drift", "missing"]
+    differences: list[Difference]
+
+
+async def compare(admin: Admin, wanted: Sequence[Wanted]) -> list[Outcome]:
+    """How the cluster's topics are, without touching them."""
+    return [_as_found(name, found) for name, found in (await _differences(admin, wanted)).items()]
+
+
+async def apply(admin: Admin, wanted: Sequence[Wanted], *, fix: bool = False) -> list[Outcome]:
+    """Create the topics that are missing and, with ``fix``, alter the settings that can be altered.
+
+    Where something must be refused nothing is touched: topics of two partition counts would be worse than none.
+    """
+    before = await _differences(admin, wanted)
+    if any(_is_refused(difference, fix=fix) for found in before.values() for difference in found):
+        return [_as_found(name, found) for name, found in before.items()]
+    await admin.create(topic for topic in wanted if _has("missing", before[topic.name]))
+    drifted = [topic for topic in wanted if _has("setting", before[topic.name])]
+    there = await admin.describe({topic.name for topic in drifted})
+    for topic in drifted:
+        await admin.alter(topic.name, altered(topic, there[topic.name]))
+    after = await _heard_of(admin, wanted)
+    return [_as_made(name, before[name], found) for name, found in after.items()]
+
+
+async def _differences(admin: Admin, wanted: Sequence[Wanted]) -> dict[str, list[Difference]]:
+    return by_topic(wanted, await admin.describe({topic.name for topic in wanted}))
+
+
+async def _heard_of(admin: Admin, wanted: Sequence[Wanted]) -> dict[str, list[Difference]]:
+    """The differences once the broker knows of the changes, or those that it keeps."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + _HEARD_OF_SECONDS
+    after = await _differences(admin, wanted)
+    while clock() < end and any(_as_found(name, found).status != "unchanged" for name, found in after.items()):
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        after = await _differences(admin, wanted)
+    return after
+
+
+def _has(kind: str, found: Sequence[Difference]) -> bool:
+    return any(difference.kind == kind for difference in found)
+
+
+def _is_refused(difference: Difference, *, fix: bool) -> bool:
+    return difference.kind == "fixed" or (difference.kind == "setting" and not fix)
+
+
+def _as_found(name: str, found: list[Difference]) -> Outcome:
+    if _has("missing", found):
+        return Outcome(name, "missing", found)
+    return Outcome(name, "drift" if _has("fixed", found) or _has("setting", found) else "unchanged", found)
+
+
+def _as_made(name: str, before: list[Difference], after: list[Difference]) -> Outcome:
+    now = _as_found(name, after)
+    if now.status != "unchanged":
+        return now
+    if _has("missing", before):
+        return Outcome(name, "created", after)
+    return Outcome(name, "altered" if _has("setting", before) else "unchanged", after)

@@ -18,8 +18,8 @@ from aiokafka.errors import KafkaError
 from msgspec import Struct
 
 from pipeline.cli import write_json
-from pipeline.cli.admin import apply, connected
-from pipeline.cli.broker import unless_stopped
+from pipeline.cli.broker import connected, unless_stopped
+from pipeline.cli.topics import apply
 from pipeline.config import load_config
 from pipeline.demo.actors import ChildError, Viewer, Watch, Worker, count_records, feed, free_port, watching
 from pipeline.demo.recordings import Gathered, fleet

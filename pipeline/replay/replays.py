@@ -11,8 +11,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import Struct, structs
 
 from pipeline import __version__
-from pipeline.cli.admin import apply, connected
-from pipeline.cli.broker import partitions_of, producing, read_partitions, reader
+from pipeline.cli.broker import connected, partitions_of, producing, read_partitions, reader
+from pipeline.cli.topics import apply
 from pipeline.errors import InputError, InternalError
 from pipeline.objects import open_objects
 from pipeline.replay import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of, run_of

@@ -11,7 +11,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from compose_settings import listener_names, settings_here
 
-from pipeline.cli.admin import connected
+from pipeline.cli.broker import connected
 from pipeline.config import load_config
 from topics import AGENT_TURNS, LARGEST_INPUT, TOPICS
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.cli.admin import apply, connected
+from pipeline.cli.broker import connected
+from pipeline.cli.topics import apply
 from pipeline.config import load_config
 from pipeline.demo.actors import Worker, count_records, feed
 from pipeline.demo.recordings import fleet

@@ -9,13 +9,13 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pipeline.cli.topics
 import pytest
 import yaml
 from click.testing import CliRunner
 
-import pipeline.cli.admin
 import topics
-from pipeline.cli.admin import apply, compare
+from pipeline.cli.topics import apply, compare
 from pipeline.cli.topics import topics as command
 from topics import TOPICS, documents
 from topics.cluster import Difference, Found, Wanted
@@ -42,7 +42,7 @@ def listens(port):
 
 
 class Cluster:
-    """A cluster in memory, as `pipeline.cli.admin.Admin` shows one; `deaf` ones ignore settings."""
+    """A cluster in memory, as `pipeline.cli.broker.Admin` shows one; `deaf` ones ignore settings."""
 
     def __init__(self, *topics, deaf=False):
         self.topics = {topic.name: topic for topic in topics}
@@ -99,7 +99,7 @@ async def test_a_partition_count_is_refused_even_then():
 
 
 async def test_a_broker_that_ignores_settings_is_not_believed(monkeypatch):
-    monkeypatch.setattr(pipeline.cli.admin, "_HEARD_OF_SECONDS", 0.0)
+    monkeypatch.setattr(pipeline.cli.topics, "_HEARD_OF_SECONDS", 0.0)
     outcomes = await apply(Cluster(deaf=True), DECLARED)
     assert [outcome.status for outcome in outcomes] == ["drift", "drift"]
 
