@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 # Command name -> (where it lives, the line that --help shows). The line stands here, since showing it must not import.
 COMMANDS: dict[str, tuple[str, str]] = {
     "normalize": (
-        "pipeline.cli.core:normalize_command",
+        "pipeline.cli.offline:normalize_command",
         "Mend a history into a request that the target accepts.",
     ),
-    "validate": ("pipeline.cli.core:validate_command", "Judge a request body by its provider's rules."),
-    "recover": ("pipeline.cli.core:recover_command", "Turn raw provider events into items."),
-    "explain": ("pipeline.cli.explain:explain_command", "Say what a fix or a rule means."),
-    "test": ("pipeline.cli.cases:test_command", "Check histories of your own against every promise."),
+    "validate": ("pipeline.cli.offline:validate_command", "Judge a request body by its provider's rules."),
+    "recover": ("pipeline.cli.offline:recover_command", "Turn raw provider events into items."),
+    "explain": ("pipeline.cli.offline:explain_command", "Say what a fix or a rule means."),
+    "test": ("pipeline.cli.offline:test_command", "Check histories of your own against every promise."),
     "demo": ("pipeline.demo:demo_command", "Run the whole pipeline on recorded sessions."),
     "worker": ("pipeline.cli.worker:worker_command", "Run a worker until it is stopped."),
     "ingest": (

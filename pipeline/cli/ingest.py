@@ -16,7 +16,7 @@ import msgspec
 from pipeline.cli import Group, fail, say
 from pipeline.cli.broker import run_with_broker, sender
 from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.core import SOURCE_NAMES, TARGET_NAMES
+from pipeline.cli.offline import SOURCE_NAMES, TARGET_NAMES
 from pipeline.cli.requests import Conversations, Places, read_line
 from pipeline.errors import InputError, ReknitError
 from pipeline.registry import target_named

@@ -17,8 +17,7 @@ from msgspec import Struct, structs
 from pipeline.cli import Exit, Group, Progress, configure_logs, fail, read_input, say, write_json
 from pipeline.cli.broker import run_with_broker
 from pipeline.cli.config import Since, broker_options, configured, setting_option, wait_option
-from pipeline.cli.output import Exit, Progress, fail, read_input, say, write_json
-from pipeline.cli.worker import configure_logs, run, scope_of, session_defaults
+from pipeline.cli.worker import run, scope_of, session_defaults
 from pipeline.engine.runtime import StageFactory, Tuning
 from pipeline.errors import InputError, ReknitError, expected_one_of
 from pipeline.objects import open_objects

@@ -13,7 +13,7 @@ import click
 from pipeline.cli import fail, say
 from pipeline.cli.broker import run_with_broker, unless_stopped
 from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.cli.core import SOURCE_NAMES, TARGET_NAMES
+from pipeline.cli.offline import SOURCE_NAMES, TARGET_NAMES
 from pipeline.client.consumers import Requests
 from pipeline.client.producers import Events
 from pipeline.client.sender import Http, Program, Route, Sender

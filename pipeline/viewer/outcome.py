@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct, structs
 
 import pipeline
-from pipeline.cli.core import reported
+from pipeline.cli.offline import reported
 from pipeline.diff.values import encodable
 from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.explain import shortened

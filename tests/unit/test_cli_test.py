@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli.cases import test_command as command
+from pipeline.cli.offline import test_command as command
 from pipeline.registry import TARGETS
 
 ASKED = {"role": "user", "content": [{"type": "text", "text": "Read the README."}]}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli.explain import all_pages, explain_command
+from pipeline.cli.offline import all_pages, explain_command
 from pipeline.config import load_config
 from pipeline.explain.documents import place_of
 from pipeline.fixes import FIXES

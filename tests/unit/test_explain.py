@@ -6,7 +6,7 @@ import pytest
 from build import call, result, said, user
 from click.testing import CliRunner
 
-from pipeline.cli.explain import explain_command
+from pipeline.cli.offline import explain_command
 from pipeline.errors import InputError
 from pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain
 from pipeline.explain.telling import plain

@@ -9,11 +9,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import pipeline.cli.topics
 import pytest
 import yaml
 from click.testing import CliRunner
 
+import pipeline.cli.topics
 import topics
 from pipeline.cli.topics import apply, compare
 from pipeline.cli.topics import topics as command

@@ -13,7 +13,7 @@ from browser import ELSEWHERE, browsing, needs_browser
 from browser import HOSTILE as HOSTILE_TEXTS
 
 import pipeline
-from pipeline.cli.core import reported
+from pipeline.cli.offline import reported
 from pipeline.errors import InputError, InternalError, PolicyError
 from pipeline.explain import FIX_EXAMPLES
 from pipeline.fixes import FIXES

@@ -17,8 +17,8 @@ from published import OPENED, appended
 from viewing import Topics, served
 
 import pipeline
-from pipeline.cli.cases import test_command as reknit_test
 from pipeline.cli.dead_letters import Left
+from pipeline.cli.offline import test_command as reknit_test
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.viewer import overview

@@ -20,13 +20,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from msgspec import Struct
 
-from pipeline.cli.admin import connected
-from pipeline.cli.broker import ANSWER_SECONDS, POLL_MS, every_place, reader
+from pipeline.cli.broker import ANSWER_SECONDS, POLL_MS, connected, every_place, reader
 from pipeline.errors import BrokerDownError, InputError
 from pipeline.kafka import connection
 from pipeline.objects import Objects
-from pipeline.cli.broker import ANSWER_SECONDS, POLL_MS, connected, every_place, reader
-from pipeline.errors import BrokerDownError
 from pipeline.settings import Config
 from pipeline.stages.base import Record
 from pipeline.viewer.index import Index, IndexFileError, Reader

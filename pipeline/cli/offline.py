@@ -1,4 +1,4 @@
-"""The commands that need no broker: normalize, validate, recover."""
+"""The commands that need no broker: normalize, validate, recover, test, explain."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -31,6 +32,9 @@ from pipeline.streams.cascade.speech import Speech
 from pipeline.streams.recovery.beside import END_OF_INPUT
 from pipeline.streams.sources import SOURCES, find_source
 from topics.items import AgentUnrecognized
+
+if TYPE_CHECKING:
+    from pipeline.testing import CaseResult
 
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 # So many bytes are read at a time, or fewer where a pipe has fewer.
@@ -97,15 +101,11 @@ def _normalize_one(normalized: Callable[[], Normalized], *, report: bool, lines:
         return Exit.UNUSABLE
     if report:
         write_json(reported(done))
-    elif done.body is not None:
-        write_bytes(done.body if done.body.endswith(b"\n") else done.body + b"\n")
-    elif lines:
-        write_json(None)
-    return _outcome(done, quiet=report)
-
-
-def _outcome(done: Normalized, *, quiet: bool) -> Exit:
-    if not quiet:
+    else:
+        if done.body is not None:
+            write_bytes(done.body if done.body.endswith(b"\n") else done.body + b"\n")
+        elif lines:
+            write_json(None)
         for violation in done.violations:
             say(f"{violation.severity}: {violation.path}: {violation.message} [{violation.rule}]")
         for (code, observed), count in Counter((fix.code, fix.observed) for fix in done.fixes).items():
@@ -279,3 +279,117 @@ def _ready(pressed: int, events: int) -> list[int]:
 def _is_mend(item: Any) -> bool:  # noqa: ANN401  the item union
     promoted = getattr(item, "origin", "stream") == "promoted"
     return promoted or bool(getattr(item, "incomplete", False)) or item.__struct_config__.tag == "item/retracted"
+
+
+@click.command("test")
+@click.option("--load", "modules", multiple=True, metavar="MODULE", help="Import it first: it registers your targets.")
+@click.argument("cases", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+def test_command(modules: tuple[str, ...], cases: str) -> None:
+    """Check histories of your own: CASES.jsonl has one case a line, - is stdin.
+
+    A case is {"name"?, "history" or "messages", "to": target or targets, "from"?, "policy"?, "system"?, "tools"?,
+    "model"?, "params"?, "expect"?: body, "fixes"?: [codes], "violations"?: [rules]}. Whatever it expects, the request
+    must be valid, account for every block, need no mending the second time, and be the same turn by turn.
+
+    Prints one line a case and target: name, target, passed, fixes, violations, failures. Ends with 0 where all passed,
+    4 where one failed, 2 where one cannot be used.
+    """
+    try:
+        _load(modules)
+    except ReknitError as error:
+        fail(error)
+    lines = enumerate(read_input(cases).split(b"\n"), start=1)
+    codes = [code for number, line in lines if line.strip() for code in _run(number, line)]
+    count = {code: codes.count(code) for code in (Exit.CLEAN, Exit.REJECTED, Exit.UNUSABLE)}
+    say(f"{count[Exit.CLEAN]} passed, {count[Exit.REJECTED]} failed, {count[Exit.UNUSABLE]} cannot be used")
+    if not codes:
+        say("reknit: there are no cases")
+        raise SystemExit(int(Exit.UNUSABLE))
+    raise SystemExit(int(worst(codes)))
+
+
+def _load(modules: tuple[str, ...]) -> None:
+    """Import modules by name; those in the working directory are found as well, behind all others."""
+    if modules:
+        sys.path.append("")
+    for name in modules:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise InputError("cannot_load", f"module {name!r} cannot be imported: {error}") from error
+
+
+def _run(number: int, line: bytes) -> Iterator[Exit]:
+    from pipeline.testing import read_case, run_case
+
+    name = f"line {number}"
+    try:
+        case = read_case(line)
+    except ReknitError as error:
+        yield _unusable(name, "", error)
+        return
+    for target in case.targets:
+        try:
+            result = run_case(case, target, name)
+        except ReknitError as error:
+            yield _unusable(case.name or name, target, error)
+        else:
+            yield _tell_result(result)
+
+
+def _tell_result(result: CaseResult) -> Exit:
+    write_json(result)
+    for failure in result.failures:
+        place = f" at {failure['where']}" if failure["where"] else ""
+        say(f"failed: {result.name} ({result.target}): {failure['promise']}{place}: {failure['what']}")
+    return Exit.CLEAN if result.passed else Exit.REJECTED
+
+
+def _unusable(name: str, target: str, error: ReknitError) -> Exit:
+    write_json({"name": name, "target": target, "passed": False, "error": describe(error)})
+    say(f"reknit: {name}: {error}")
+    return Exit.UNUSABLE
+
+
+@click.command("explain")
+@click.argument("code", required=False)
+@click.option("--list", "all_codes", is_flag=True, help="List all codes; so does leaving out CODE.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--write", type=click.Path(file_okay=False), help="Write all pages as Markdown into this directory.")
+def explain_command(code: str | None, all_codes: bool, as_json: bool, write: str | None) -> None:
+    """Say what a fix or a rule means, with an example.
+
+    CODE is a fix code (result_moved) or the id of a rule (ANT-07). Ends with 2 where there is no such code.
+    """
+    from pipeline.explain import explain, summaries
+    from pipeline.explain.telling import listing, plain
+
+    if write is not None:
+        _write_pages(Path(write))
+        return
+    if code is None or all_codes:
+        write_json(summaries()) if as_json else write_bytes(listing(summaries()).encode())
+        return
+    try:
+        page = explain(code)
+    except InputError as error:
+        fail(error)
+    write_json(page) if as_json else write_bytes(plain(page).encode())
+
+
+def _write_pages(directory: Path) -> None:
+    """Write the pages, and take away those of targets that are gone."""
+    pages = all_pages()
+    for stale in set((directory / "rules").glob("*.md")) - {directory / place for place in pages}:
+        stale.unlink()
+    for place, text in pages.items():
+        (directory / place).parent.mkdir(parents=True, exist_ok=True)
+        (directory / place).write_text(text, encoding="utf-8")
+
+
+def all_pages() -> dict[str, str]:
+    """The pages that are written, by their place under docs/."""
+    from pipeline.cli.config import page  # with it come clients of Kafka, which other explanations do without
+    from pipeline.explain.documents import documents
+
+    return {**documents(), "configuration.md": page()}
