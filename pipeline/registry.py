@@ -21,11 +21,10 @@ from pipeline.targets import Writer
 from pipeline.targets.anthropic import Anthropic
 from pipeline.targets.bedrock_converse import BedrockConverse
 from pipeline.targets.cascade import Cascade
-from pipeline.targets.claude_cli import ClaudeCli
 from pipeline.targets.gemini import Gemini
 from pipeline.targets.openai_chat import OpenAIChat, Vllm
 from pipeline.targets.openai_responses import OpenAIResponses
-from pipeline.targets.prompt import CodexCli, CopilotCli, GeminiCli
+from pipeline.targets.programs import ClaudeCli, CodexCli, CopilotCli, GeminiCli
 
 
 class Target(Struct, frozen=True):

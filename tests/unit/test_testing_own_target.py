@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.registry import register, unregister
 from pipeline.rules.base import Catalogue, WholeBody
-from pipeline.targets.prompt import CopilotCli
+from pipeline.targets.programs import CopilotCli
 from reknit.testing import Kit, broken_histories, healthy_histories
 
 CATALOGUE = Catalogue("house-cli")
