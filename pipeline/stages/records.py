@@ -15,7 +15,7 @@ from msgspec import Raw, Struct, structs
 from pipeline import __version__
 from pipeline.errors import InputError
 from pipeline.fixes import Fix
-from pipeline.history.readers.surrogates import Mask, find_mask
+from pipeline.history.readers.rawjson import Mask, find_mask
 from pipeline.stages.base import Output, Record, Result, passed_on
 from topics import HISTORY_FIXES
 from topics.headers import PRODUCER, find_dataref, is_own_dataref

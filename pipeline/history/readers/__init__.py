@@ -7,22 +7,16 @@ alone: whatever could be understood is taken, and each thing that had to change 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, cast, get_args
+from typing import Any, Final, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from pipeline.errors import InputError, UnknownTargetError, expected_one_of
 from pipeline.fixes import Fix
 from pipeline.history.healthy import Stretch, healthy_stretches
-from pipeline.history.readers import (
-    anthropic,
-    claude_code,
-    codex_rollout,
-    converse,
-    gemini_chat,
-    openai_chat,
-)
+from pipeline.history.readers import canonical, claude_code, codex_rollout, converse, gemini_chat, openai_chat
 from pipeline.history.readers.fields import Notes, as_list, as_object, with_ids
 from pipeline.history.readers.head import DocumentHead, read_head
 from pipeline.history.readers.message import (
@@ -34,8 +28,10 @@ from pipeline.history.readers.message import (
     shape_of_list,
 )
 from pipeline.history.readers.rawjson import (
+    Mask,
     compact,
     deep_place,
+    find_mask,
     is_utf8,
     nesting_error,
     starts_with,
@@ -44,8 +40,7 @@ from pipeline.history.readers.rawjson import (
     wrong_type,
 )
 from pipeline.history.readers.strict import CANONICAL, Healthy, Misfit, Shape, StrictReader, decoded
-from pipeline.history.readers.surrogates import Mask, find_mask, unmask_json, unmask_turn
-from pipeline.model import Conversation, Turn
+from pipeline.model import Block, Conversation, Text, ToolResult, Turn
 
 SHAPES: Final[tuple[str, ...]] = get_args(Shape)
 """The shapes that ``source`` may name, besides ``auto``."""
@@ -65,9 +60,11 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     stretches: Sequence[Stretch] = ()
 
 
+_BLOCK: Final[msgspec.json.Decoder[Block]] = msgspec.json.Decoder(Block)
+_Part = TypeVar("_Part")
 _SHAPES_BY_ROOT: Final[dict[str, Shape]] = {"input": "openai-responses", "contents": "gemini"}
 _ROOTS: Final = ("messages", *_SHAPES_BY_ROOT)
-_IN_MESSAGES: Final[list[StrictReader[Any]]] = [anthropic.STRICT, openai_chat.STRICT, converse.STRICT]
+_IN_MESSAGES: Final[list[StrictReader[Any]]] = [canonical.STRICT, openai_chat.STRICT, converse.STRICT]
 # Reads the lines of a transcript: the turns, the model, and the skipped lines by type.
 _LinesReader: TypeAlias = Callable[[bytes, Notes], tuple[list[Turn], str | None, dict[str, int]]]
 _ANY: Final = msgspec.json.Decoder(Raw)
@@ -148,7 +145,7 @@ def _read_setting(text: bytes) -> DocumentHead:
     text, mask = _parsable(text)
     notes, keys = _notes(mask), as_object(text, "")
     if mask is not None:
-        keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+        keys = {key: Raw(_unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
     return read_head(keys, notes)
 
 
@@ -250,7 +247,7 @@ def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadR
     else:
         raise wrong_type("", "a list of messages, or a document with messages", text)
     if mask is not None:
-        keys = {key: Raw(unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
+        keys = {key: Raw(_unmask_json(bytes(value), key, mask, notes)) for key, value in keys.items()}
     listed = shape or listed or shape_of_list(items)
     turns: list[Turn] = []
     found: Shape = CANONICAL
@@ -278,7 +275,7 @@ def _read_one(
     if isinstance(healthy, Healthy):
         return healthy.turns[0], healthy.shape
     turn, found = read_tolerantly(item, index, shape, notes, listed=listed, misfit=healthy)
-    return (unmask_turn(turn, mask, notes) if masked and mask else turn), found
+    return (_unmask_turn(turn, mask, notes) if masked and mask else turn), found
 
 
 def _mended_message(
@@ -307,7 +304,7 @@ def _read_transcript(text: bytes, shape: Shape, read_lines: _LinesReader) -> Rea
     notes = _notes(mask)
     turns, model, skipped = read_lines(mask.hide(text) if mask else text, notes)
     if mask:
-        turns = [unmask_turn(turn, mask, notes) for turn in turns]
+        turns = [_unmask_turn(turn, mask, notes) for turn in turns]
     return _result(turns, DocumentHead(model=model), notes, shape, skipped=skipped)
 
 
@@ -329,3 +326,46 @@ def _result(
         skipped=skipped or {},
         stretches=healthy_stretches(turns) if stretches is None else stretches,
     )
+
+
+def _unmask_turn(turn: Turn, mask: Mask, notes: Notes) -> Turn:
+    """The turn with its masked halves joined where they belong together, replaced where they do not."""
+    paths = turn.paths or tuple(f"messages.{turn.index}.content.{i}" for i in range(len(turn.blocks)))
+    blocks = _join(turn.blocks, paths, mask, notes)
+    blocks = [_unmask_block(block, path, mask, notes) for block, path in zip(blocks, paths, strict=True)]
+    turn_id = turn.id and _unmask_json(turn.id.encode(), f"{turn.place}.id", mask, notes).decode()
+    return replace(turn, blocks=tuple(blocks), id=turn_id)
+
+
+def _unmask_json(data: bytes, path: str, mask: Mask, notes: Notes) -> bytes:
+    if not mask.is_in(data):
+        return data
+    after = mask.reveal(data)
+    notes.add_fix("surrogate_replaced", path, after=after)
+    return after
+
+
+def _unmask_block(block: Block, path: str, mask: Mask, notes: Notes) -> Block:
+    if isinstance(block, ToolResult) and isinstance(block.content, list):
+        content = _join(block.content, [path] * len(block.content), mask, notes)
+        block = replace(block, content=content)
+    data = msgspec.json.encode(block)
+    after = _unmask_json(data, path, mask, notes)
+    return block if after is data else _BLOCK.decode(after)
+
+
+def _join(
+    parts: list[_Part] | tuple[_Part, ...], paths: list[str] | tuple[str, ...], mask: Mask, notes: Notes
+) -> list[_Part]:
+    """Give a character that was split over two text parts to the first of them."""
+    whole = list(parts)
+    for i in range(1, len(whole)):
+        first, second = whole[i - 1], whole[i]
+        if not (isinstance(first, Text) and isinstance(second, Text)):
+            continue
+        character = mask.joined(first.text, second.text)
+        if character:
+            whole[i - 1] = replace(first, text=first.text[:-1] + character)
+            whole[i] = replace(second, text=second.text[1:])
+            notes.add_fix("surrogate_joined", paths[i])
+    return whole

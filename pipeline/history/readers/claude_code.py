@@ -23,7 +23,7 @@ from msgspec import UNSET, Raw, Struct, field
 from msgspec.structs import replace
 
 from pipeline.errors import InputError
-from pipeline.history.readers.anthropic import CONTENT
+from pipeline.history.readers.canonical import CONTENT
 from pipeline.history.readers.fields import Fields, Notes
 from pipeline.history.readers.rawjson import check_nesting
 from pipeline.history.readers.strict import decoded

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.history.pieces import as_json
-from pipeline.history.readers.anthropic import READERS, string_turn
+from pipeline.history.readers.canonical import READERS, string_turn
 from pipeline.history.readers.fields import Fields, Notes, as_string, is_incomplete, read_input
 from pipeline.history.readers.rawjson import starts_with
 from pipeline.history.readers.strict import StrictReader, decoded, is_harmless

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.calls import made_id
 from pipeline.history.pieces import as_json
-from pipeline.history.readers.anthropic import is_flat
+from pipeline.history.readers.canonical import is_flat
 from pipeline.history.readers.fields import (
     EMPTY_OBJECT,
     Fields,

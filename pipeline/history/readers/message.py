@@ -10,9 +10,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from pipeline.errors import InputError
-from pipeline.history.readers import anthropic, converse, gemini, openai_chat, openai_responses
+from pipeline.history.readers import canonical, converse, gemini, openai_chat, openai_responses
+from pipeline.history.readers.canonical import PART_KINDS
 from pipeline.history.readers.fields import Fields, Notes, as_object, as_string, unknown_role
-from pipeline.history.readers.openai_parts import PART_KINDS
 from pipeline.history.readers.rawjson import check_nesting, starts_with, wrong_type
 from pipeline.history.readers.strict import CANONICAL, ROLES, Healthy, Misfit, Shape, StrictReader
 from pipeline.history.readers.tolerant import as_kind
@@ -43,8 +43,8 @@ _OF_OTHERS: Final = re.compile(
 _OF_CONVERSE: Final = (b'"toolUse"', b'"toolResult"', b'"cachePoint"')
 _BLOCKS: Final = re.compile(rb'"content"\s*:\s*\[\s*\{')
 STRICT: Final[dict[Shape, StrictReader[Any]]] = {
-    "anthropic": anthropic.STRICT,
-    "claude-code": anthropic.STRICT,
+    "anthropic": canonical.STRICT,
+    "claude-code": canonical.STRICT,
     "openai-chat": openai_chat.STRICT,
     "bedrock-converse": converse.STRICT,
     "openai-responses": openai_responses.STRICT,
@@ -120,7 +120,7 @@ def _mended(fields: Fields, found: Shape, index: int, turn_id: str | None) -> Tu
             fields.ignore("tool_call_id", "name")
         role = ROLES[role]
     fields.put("role", Raw(msgspec.json.encode(role)))
-    turn = _MENDED_BY.get(found, anthropic.mended_turn)(fields, index)
+    turn = _MENDED_BY.get(found, canonical.mended_turn)(fields, index)
     fields.drop_rest()
     usual = tuple(f"messages.{index}.content.{at}" for at in range(len(turn.blocks)))
     return replace(turn, id=turn_id, paths=None if turn.paths == usual else turn.paths)

@@ -9,6 +9,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from pipeline.history.calls import NAMELESS, derived_id, made_id
 from pipeline.history.pieces import CHAT, as_json
+from pipeline.history.readers.canonical import (
+    CHAT_CONTENT,
+    CHAT_ISSUER,
+    ChatPart,
+    blocks_of,
+    has_parts,
+    inner_of,
+)
 from pipeline.history.readers.fields import (
     EMPTY_OBJECT,
     Fields,
@@ -19,18 +27,8 @@ from pipeline.history.readers.fields import (
     inputs_of,
     is_incomplete,
 )
-from pipeline.history.readers.openai_parts import (
-    CHAT_CONTENT,
-    ISSUER,
-    ChatPart,
-    blocks_of,
-    has_parts,
-    inner_of,
-    own_of,
-    unless,
-)
 from pipeline.history.readers.rawjson import starts_with, wrong_type
-from pipeline.history.readers.strict import ROLES, StrictReader, is_harmless
+from pipeline.history.readers.strict import ROLES, StrictReader, is_harmless, own_of, unless
 from pipeline.history.readers.tolerant import ContentReader, Placed, Taker, reader_of
 from pipeline.model import Own, Text, Thinking, ToolResult, ToolUse, Turn
 
@@ -264,8 +262,8 @@ def _reasoning(texts: Mapping[str, str | None], path: str) -> list[Placed]:
     """Reasoning text, which some write under one name, some under another, some under both."""
     placed: list[Placed] = []
     for key, text in texts.items():
-        if text and (not placed or placed[0][0] != Thinking(thinking=text, issuer=ISSUER)):
-            placed.append((Thinking(thinking=text, issuer=ISSUER), f"{path}.{key}"))
+        if text and (not placed or placed[0][0] != Thinking(thinking=text, issuer=CHAT_ISSUER)):
+            placed.append((Thinking(thinking=text, issuer=CHAT_ISSUER), f"{path}.{key}"))
     return placed
 
 

@@ -15,20 +15,19 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from pipeline.errors import InputError
 from pipeline.history.calls import derived_id
 from pipeline.history.pieces import NATIVE_TYPES, RESPONSES, NativeType, as_json, native_type
-from pipeline.history.readers.anthropic import is_flat
-from pipeline.history.readers.fields import Fields, arguments_of, as_string, inputs_of, is_incomplete
-from pipeline.history.readers.openai_parts import (
+from pipeline.history.readers.canonical import (
     RESPONSES_CONTENT,
     InputFile,
     ResponsesPart,
     blocks_of,
     has_parts,
     inner_of,
-    own_of,
+    is_flat,
     screenshot,
 )
+from pipeline.history.readers.fields import Fields, arguments_of, as_string, inputs_of, is_incomplete
 from pipeline.history.readers.rawjson import starts_with
-from pipeline.history.readers.strict import StrictReader, decoded
+from pipeline.history.readers.strict import StrictReader, decoded, own_of
 from pipeline.history.readers.tolerant import Taker, kind_named, placed_turn, reader_of, tag_of
 from pipeline.model import (
     Block,

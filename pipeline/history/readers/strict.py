@@ -262,6 +262,21 @@ def _is_own_harmless(own: Own) -> bool:
     return all(map(is_harmless, own.members.values()))
 
 
+def own_of(provider: str, kind: str = "", /, **members: Raw | str | UnsetType | None) -> Own | UnsetType:
+    """What only one provider has: those of these members that there are, as they were written or as strings."""
+    found = {
+        name: value if isinstance(value, Raw) else Raw(msgspec.json.encode(value))
+        for name, value in members.items()
+        if value is not None and value is not UNSET and not (isinstance(value, Raw) and starts_with(value, b"n"))
+    }
+    return Own(provider, found, kind) if found or kind else UNSET
+
+
+def unless(empty: bytes, value: Raw | UnsetType | None) -> Raw | None:
+    """A member that is there, and is neither null nor the value that says that there is none."""
+    return None if value is None or value is UNSET or bytes(value) in (b"null", empty) else value
+
+
 def decoded(decoder: msgspec.json.Decoder[_T], value: Raw | bytes) -> _T | None:
     """What a strict decode gives, or None where the value does not fit."""
     try:

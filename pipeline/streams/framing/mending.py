@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from pipeline.history.readers.surrogates import Mask, without_halves
+from pipeline.history.readers.rawjson import Mask, without_halves
 from pipeline.streams.events import (
     BlockDelta,
     BlockStarted,
