@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams import fields as read
 from pipeline.streams.anthropic.wire import text_block
-from pipeline.streams.decoder import PayloadDecoder, mark_of
+from pipeline.streams.decoder import PayloadDecoder, mark_of, tool_result, whole_call
 from pipeline.streams.events import (
     Aside,
     Event,
@@ -29,7 +29,6 @@ from pipeline.streams.events import (
     Retried,
     RunEnded,
     RunResult,
-    ToolResult,
     UserMessage,
     WholeBlock,
     WholeMessage,
@@ -57,16 +56,12 @@ class Call(Struct, frozen=True):
     known_late: bool = False
 
     def block(self, item: Fields, tool_id: str) -> WholeBlock:
-        name, given = _named(item), self._input(item)
-        raw = msgspec.json.encode({"type": "tool_use", "id": tool_id, "name": name, "input": given})
-        return WholeBlock(kind="tool_use", raw=Raw(raw), tool_id=tool_id, name=name, input=given)
+        return whole_call(tool_id, _named(item), self._input(item))
 
     def result(self, item: Fields, tool_id: str) -> UserMessage:
         content = Raw(b"[%b]" % b",".join(map(bytes, self.content(item))))
         failed = read.text(item, "status") in _FAILED or read.members(item, "error") is not None
-        block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
-        raw = Raw(msgspec.json.encode(block | {"is_error": True} if failed else block))
-        result = ToolResult(tool_id=tool_id, content=content, block=raw, is_error=failed)
+        result = tool_result(tool_id, content, failed=failed)
         whole = read.raw(item, "result")
         return UserMessage(results=(result,), tool_result=whole, extras=read.others(item, _SAID.union(self.input)))
 

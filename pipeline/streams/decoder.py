@@ -64,10 +64,10 @@ from typing import Generic, Protocol, TypeVar
 from zlib import crc32
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from pipeline.streams import fields as read
-from pipeline.streams.events import BlockDelta, Event, Failed, unrecognized
+from pipeline.streams.events import BlockDelta, Event, Extras, Failed, ToolResult, WholeBlock, unrecognized
 from pipeline.streams.fields import Fields
 from pipeline.streams.framing import DONE, Framing, lines, payloads
 from pipeline.streams.framing.mending import MASK, Halves, make_sound, read_fields
@@ -234,6 +234,19 @@ def failure(fields: Fields) -> Failed | None:
         code = read.text(fields, "code")
         return Failed(read.text(fields, "message", "detail") or code or "error", code)
     return None
+
+
+def whole_call(
+    tool_id: str | None, name: str, given: Raw, *, index: int | None = None, extras: Extras = UNSET
+) -> WholeBlock:
+    raw = Raw(msgspec.json.encode({"type": "tool_use", "id": tool_id, "name": name, "input": given}))
+    return WholeBlock(kind="tool_use", raw=raw, index=index, tool_id=tool_id, name=name, input=given, extras=extras)
+
+
+def tool_result(tool_id: str, content: Raw, *, failed: bool) -> ToolResult:
+    block = {"type": "tool_result", "tool_use_id": tool_id, "content": content}
+    raw = Raw(msgspec.json.encode(block | {"is_error": True} if failed else block))
+    return ToolResult(tool_id=tool_id, content=content, block=raw, is_error=failed)
 
 
 def _reason(fields: Fields) -> str:

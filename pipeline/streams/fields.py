@@ -170,6 +170,19 @@ def own(value: Raw) -> Raw:
     return value.copy()
 
 
+def escaped(text: str) -> str:
+    """A text as it stands in a string of JSON."""
+    return msgspec.json.encode(text)[1:-1].decode()
+
+
+def is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
 def in_order(raw: Raw) -> bytes:
     """JSON with the members of its objects in order; what cannot be put in order as it is."""
     try:

@@ -9,8 +9,7 @@ from streamed import entries, only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
-from pipeline.streams.gemini.candidates import Arguments, steps
-from pipeline.streams.gemini.wire import PartialArg
+from pipeline.streams.gemini.wire import Arguments, PartialArg, steps
 from topics.items import AgentError, AgentUnrecognized, ItemDelta, ItemRetracted, ItemStarted, TurnStop, Usage
 
 ISSUER = {"provider": "gemini", "model": "gemini-3-pro"}

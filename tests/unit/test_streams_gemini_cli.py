@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipeline.streams import Recovery, recover
-from pipeline.streams.gemini_cli import attempts
+from pipeline.streams import gemini_cli as attempts
 from topics.items import AgentError, AgentUnrecognized, SessionInit, TurnResult, TurnStop, Usage
 from topics.reducer import reduce
 

@@ -3,11 +3,17 @@
 What a part may hold is named whole (``forbid_unknown_fields``): one with another member makes the decode fail, and the
 chunk is then read part by part, so that nothing of such a part is lost. Only a chunk that is damaged elsewhere is read
 member by member. Some servers and clients write enums as the numbers that they have in Google's protocol buffers.
+
+The arguments of a call that streams come in pieces, each of which names a leaf by its path (``$.operations[0].price``)
+and holds its value, or a part of it if it is a string that goes on. They come in the order in which the object is
+written, so its text only grows: what is open is closed down to where the next path branches off, and opened again along
+it.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import re
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -101,7 +107,7 @@ class Chunk(Struct, Generic[P], rename="camel", gc=False):
 _decode = msgspec.json.Decoder(Chunk[Part]).decode
 _decode_around_parts = msgspec.json.Decoder(Chunk[Raw]).decode
 _part = msgspec.json.Decoder(Part)
-_EMPTY = frozenset({b"{}", b"[]", b"null"})
+EMPTY = frozenset({b"{}", b"[]", b"null"})
 _KNOWN = frozenset({"text", "thought", "thoughtSignature", "functionCall"})
 _KNOWN_OF_CALLS = frozenset({"name", "id", "args", "partialArgs", "willContinue"})
 # Members that hold a part's content. Beside words they are a part of their own; any other is about the words.
@@ -237,7 +243,7 @@ def _is_about(name: str) -> bool:
 def beside(candidate: Candidate[P]) -> dict[str, Raw]:
     """What a chunk says beside the words of a candidate, by the names that Gemini has for it."""
     told = zip(_BESIDE_WORDS, astuple(candidate)[-len(_BESIDE_WORDS) :], strict=True)
-    return {name: value for name, value in told if isinstance(value, Raw) and bytes(value) not in _EMPTY}
+    return {name: value for name, value in told if isinstance(value, Raw) and bytes(value) not in EMPTY}
 
 
 def is_annotated(candidate: Candidate[P]) -> bool:
@@ -273,3 +279,93 @@ def usage(tokens: Tokens) -> Usage:
         output_tokens=(tokens.candidates_token_count or 0) + (tokens.thoughts_token_count or 0),
         cache_read_input_tokens=cached,
     )
+
+
+# Arguments that stream.
+
+Path: TypeAlias = list[str | int]
+
+_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
+
+
+class Arguments(Struct):
+    """What is open: the path of the last leaf, whether it is a string that goes on, and whether anything was written.
+
+    ``written`` are the paths of all leaves and of all objects and lists that were closed, as text.
+    """
+
+    path: Path = []
+    quoted: bool = False
+    begun: bool = False
+    written: set[str] = set()
+
+    def write_piece(self, piece: PartialArg) -> str | None:
+        """The JSON text that a piece adds; None where its path leads back into what was closed, or is no path."""
+        path = steps(piece.json_path)
+        if path is None:
+            return None
+        if self.quoted and path == self.path:
+            return read.escaped(piece.string or "") + self._pause(piece)
+        opening = self._open_path(path)
+        if opening is None:
+            return None
+        if piece.string is not None:
+            self.quoted = True
+            return f'{opening}"{read.escaped(piece.string)}{self._pause(piece)}'
+        if isinstance(piece.number, Raw):
+            return opening + bytes(piece.number).decode()
+        return opening + ("null" if piece.boolean is None else str(piece.boolean).lower())
+
+    def close_object(self) -> str:
+        if not self.begun:
+            return "{}"
+        quote = '"' if self.quoted else ""
+        ends = "".join("]" if isinstance(step, int) else "}" for step in reversed(self.path))
+        self.path, self.quoted = [], False
+        return quote + ends
+
+    def _pause(self, piece: PartialArg) -> str:
+        self.quoted = bool(piece.goes_on)
+        return "" if self.quoted else '"'
+
+    def _open_path(self, path: Path) -> str | None:
+        """Close what is not on the way to a leaf, and open what is."""
+        shared = next((at for at, (old, new) in enumerate(zip(self.path, path, strict=False)) if old != new), None)
+        if self.begun and (shared is None or type(self.path[shared]) is not type(path[shared])):
+            return None  # the same leaf again, or one inside of a leaf
+        at = shared or 0
+        if any(repr(path[: depth + 1]) in self.written for depth in range(at, len(path))):
+            return None
+        text = '"' if self.quoted else ""
+        self.quoted = False
+        for depth in range(len(self.path) - 1, at, -1):
+            self.written.add(repr(self.path[:depth]))
+            text += "]" if isinstance(self.path[depth], int) else "}"
+        text += "," if self.begun else _bracket(path[0])
+        for depth in range(at, len(path)):
+            step = path[depth]
+            text += f'"{read.escaped(step)}":' if isinstance(step, str) else ""
+            text += _bracket(path[depth + 1]) if depth + 1 < len(path) else ""
+        self.begun, self.path = True, path
+        self.written.add(repr(path))
+        return text
+
+
+def steps(path: str) -> Path | None:
+    """A path's steps: names of members and numbers of elements; None where it is no such path."""
+    if not path.startswith("$"):
+        return None
+    found: Path = []
+    position = 1
+    while position < len(path):
+        step = _STEP.match(path, position)
+        if step is None:
+            return None
+        name, number, single, double = step.groups()
+        found.append(int(number) if number else name or (single if single is not None else double) or "")
+        position = step.end()
+    return found if found and isinstance(found[0], str) else None
+
+
+def _bracket(step: str | int) -> str:
+    return "[" if isinstance(step, int) else "{"

@@ -1,8 +1,11 @@
 """OpenAI's chat completions, and the servers that speak the same (vLLM and its kin), to common events.
 
-A chunk has the next piece of one or several choices; nothing in it says where a block begins or ends
-(``choices``). The first choice is the message; others are shown beside it. An answer that came whole, as a
-``message`` or as a completion's ``text``, is one complete message.
+A chunk has the next piece of one or several choices; nothing in it says where a block begins or ends (see
+``choices``). The first choice is the message; others are shown beside it.
+
+An answer that came whole, as a ``message`` or as a completion's ``text``, is one complete message. It grows in one
+piece, as a stream's does, so that both are read by the same rules; what is whole in the end is promoted. What is not (a
+call whose arguments break off) stays a stream that ended, and so do the other choices.
 
 Where another attempt begins is told by little. One id is one message, whatever stands beside it: some servers say
 ``role`` in every chunk. A new id says so, but not alone: Groq's compound models give every chunk an id of its own,
@@ -14,44 +17,52 @@ finishes a choice never begins one.
 from __future__ import annotations
 
 import hashlib
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from pipeline.streams.decoder import PayloadDecoder
+from pipeline.streams.decoder import PayloadDecoder, whole_call
 from pipeline.streams.events import (
     BlockDelta,
+    BlockNoted,
+    BlockStarted,
+    BlockStopped,
     Event,
     Failed,
     MessageDelta,
     MessageStarted,
     MessageStopped,
     UsageKnown,
+    WholeBlock,
     WholeMessage,
     unrecognized,
 )
-from pipeline.streams.fields import Fields
+from pipeline.streams.fields import Fields, is_json, read_object
 from pipeline.streams.framing import DONE
 from pipeline.streams.framing.mending import check_strings
-from pipeline.streams.openai_chat.calls import Blocks, Growing
-from pipeline.streams.openai_chat.choices import CUT, FAILED, ChoiceWriter, promoted
+from pipeline.streams.openai_chat.choices import CUT, FAILED, Blocks, ChoiceWriter, Growing
 from pipeline.streams.openai_chat.wire import (
     Choice,
     Chunk,
     Delta,
     beside_text,
     holds_json,
+    is_whole,
+    members_of,
+    plain_words,
     read_chunk,
     read_message,
+    says_something,
     usage,
 )
 
 # So many ids of messages that are over are remembered, to know a chunk that comes too late.
 _MOST_PAST = 8
-_NO_DELTA = Delta()
 # That a choice ended and nobody said why.
 _UNSAID = "unsaid"
+_BlockEvent: TypeAlias = BlockStarted | BlockDelta | BlockNoted | BlockStopped
 
 
 class ChatDecoderState(Struct):
@@ -92,7 +103,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
             # Nearly every chunk is a few more words of the text that grows already.
             growing = state.choices.get(0)
             if growing is not None and growing.kind == "text" and growing.plain and not state.failed:
-                words = _plain_words(chunk, choices[0])
+                words = plain_words(chunk, choices[0])
                 if words:
                     state.steady = True
                     return [BlockDelta(growing.block, "text_delta", words)]
@@ -159,7 +170,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
 
     def _is_another(self, chunk: Chunk, choices: list[Choice]) -> bool:
         state = self.state
-        says = any(_says_something(choice) for choice in choices)
+        says = any(says_something(choice) for choice in choices)
         roles = [choice for choice in choices if choice.delta is not None and choice.delta.role]
         is_new = bool(chunk.id and state.id and chunk.id != state.id)
         if state.over:
@@ -184,10 +195,10 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
             growing.plain = growing.plain or not (choice.delta and choice.delta.role)
             if growing.reason:
                 # Some servers repeat the end, with nothing in it; some go on behind it.
-                if not (choice.others or _says_something(choice)):
+                if not (choice.others or says_something(choice)):
                     continue
                 if not state.finished:
-                    events.append(unrecognized("after the end of its choice", event=_members(choice)))
+                    events.append(unrecognized("after the end of its choice", event=members_of(choice)))
                     continue
                 growing.reason, growing.late = "", growing.reason
                 state.finished = False
@@ -274,13 +285,9 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
         Perplexity's pieces have beside them what there is of the message so far.
         """
         state = self.state
-        if not state.over and any(_has_begun(growing) for growing in state.choices.values()):
+        if not state.over and any(growing.has_begun() for growing in state.choices.values()):
             return all(choice.message is not UNSET and choice.delta is None for choice in choices)
-        return all(
-            (choice.message is not UNSET and (choice.delta is None or (_ends(choice) and not _says_something(choice))))
-            or (choice.message is UNSET and bool(choice.text) and _ends(choice) and choice.delta == _text(choice))
-            for choice in choices
-        )
+        return all(map(is_whole, choices))
 
     def _take_whole(self, chunk: Chunk, choices: list[Choice]) -> list[Event]:
         """A whole answer. One with the id of the message that streams completes it; any other is another one."""
@@ -306,7 +313,7 @@ class OpenAiChat(PayloadDecoder[ChatDecoderState]):
             writer.end_choice(why)
             (events if growing.number == first else others).extend(writer.events)
         issuer = {"provider": self.issuer} | ({"model": chunk.model} if chunk.model else {})
-        blocks, rest = ([], events) if reason == FAILED else promoted(events, issuer)
+        blocks, rest = ([], events) if reason == FAILED else _promoted(events, issuer)
         if is_rest:
             blocks = [msgspec.structs.replace(block, index=None) for block in blocks]
         whole = [WholeMessage(message_id=chunk.id or None, blocks=tuple(blocks))] if blocks else []
@@ -325,49 +332,58 @@ class Vllm(OpenAiChat):
     issuer: ClassVar[str] = "vllm"
 
 
-def _plain_words(chunk: Chunk, choice: Choice) -> str:
-    """The words of a chunk that has nothing but words of the first answer, or ``""``."""
-    delta = choice.delta
-    if delta is None or choice.finish_reason is not None or choice.index or choice.others:
-        return ""
-    words = delta.content
-    # One comparison looks at all other members.
-    if type(words) is not str or chunk != Chunk(chunk.choices, chunk.id, None, None, chunk.model, chunk.x_groq):
-        return ""
-    # Some servers write members of the delta that have nothing in them.
-    return words if delta == Delta(None, words) or not (delta.role or _says_more(delta)) else ""
+def _promoted(events: Sequence[Event], issuer: dict[str, str]) -> tuple[list[WholeBlock], list[Event]]:
+    """The whole blocks in the events of a message's stream, and the events of all others, both in order.
+
+    ``issuer`` is who goes on with the reasoning.
+    """
+    grown: dict[int, list[_BlockEvent]] = {}
+    for event in events:
+        if isinstance(event, _BlockEvent):
+            grown.setdefault(event.index, []).append(event)
+    blocks: list[WholeBlock] = []
+    rest: list[Event] = []
+    for own in grown.values():
+        whole = _whole_block(own, issuer)
+        if whole is None:
+            rest += own
+        else:
+            blocks.append(whole)
+    return blocks, rest
 
 
-def _members(choice: Choice) -> Fields:
-    known: Fields = msgspec.json.decode(msgspec.json.encode(choice.delta or _NO_DELTA), type=Fields)
-    return {name: value for name, value in known.items() if bytes(value) != b"null"} | choice.others
-
-
-def _says_something(choice: Choice) -> bool:
-    return choice.delta is not None and bool(choice.delta.content or _says_more(choice.delta))
-
-
-def _says_more(delta: Delta) -> bool:
-    return bool(
-        delta.refusal
-        or delta.tool_calls
-        or delta.function_call
-        or delta.reasoning_content
-        or delta.reasoning
-        or delta.reasoning_text
-        or delta.reasoning_details
-        or delta.annotations
-        or delta.audio
-    )
-
-
-def _ends(choice: Choice) -> bool:
-    return choice.finish_reason is not None
-
-
-def _text(choice: Choice) -> Delta:
-    return Delta(content=choice.text)
-
-
-def _has_begun(growing: Growing) -> bool:
-    return bool(growing.reason or growing.kind or growing.calls or growing.others or growing.block >= 0)
+def _whole_block(events: Sequence[_BlockEvent], issuer: dict[str, str]) -> WholeBlock | None:
+    """The block whose events these are; None where it is not whole, or another answer's."""
+    started = events[0]
+    if not isinstance(started, BlockStarted) or not any(isinstance(event, BlockStopped) for event in events):
+        return None
+    deltas = [event for event in events if isinstance(event, BlockDelta)]
+    signature = "".join(delta.content for delta in deltas if delta.kind == "signature_delta")
+    text = "".join(delta.content for delta in deltas if delta.kind != "signature_delta")
+    notes = [event for event in events if isinstance(event, BlockNoted)]
+    lists: dict[str, list[Raw]] = {}
+    for note in notes:
+        if note.appends:
+            lists.setdefault(note.name, []).append(note.value)
+    noted = {note.name: note.value for note in notes if not note.appends}
+    noted |= {name: Raw(msgspec.json.encode(values)) for name, values in lists.items()}
+    extras = noted or UNSET
+    asides = {note.name for note in notes if note.aside}
+    members = {name: value for name, value in noted.items() if name not in asides}
+    index, kind = started.index, started.kind
+    if kind == "text":
+        raw = Raw(msgspec.json.encode({"type": kind, "text": text} | members))
+        return WholeBlock(kind=kind, raw=raw, index=index, text=text, extras=extras)
+    if kind == "thinking" and text:
+        signed = {"signature": signature} if signature else {}
+        raw = Raw(msgspec.json.encode({"type": kind, "thinking": text} | signed | members | {"issuer": issuer}))
+        return WholeBlock(kind=kind, raw=raw, index=index, text=text, extras=extras)
+    if kind == "redacted_thinking":
+        raw = Raw(msgspec.json.encode({"type": kind} | members | {"issuer": issuer}))
+        return WholeBlock(kind=kind, raw=raw, index=index, extras=extras)
+    if kind == "tool_use" and is_json(text):
+        return whole_call(started.tool_id, started.name, Raw(text.encode()), index=index)
+    if started.raw is UNSET or kind == "choice":
+        return None
+    own = read_object(started.raw) | members
+    return WholeBlock(kind=kind, raw=Raw(msgspec.json.encode(own)), index=index, extras=extras, opaque=True)

@@ -159,6 +159,7 @@ BESIDE_TEXT: Final = ("citations", "search_results", "annotations", "moderation"
 # Members of a part that say nothing beside its words.
 _SILENT_IN_PARTS: Final = frozenset({"type", "text", "thinking", "refusal", "summary", "signature", "closed", "index"})
 
+_NO_DELTA: Final = Delta()
 _decode = msgspec.json.Decoder(Chunk).decode
 _message = msgspec.json.Decoder(Delta)
 _part: msgspec.json.Decoder[_Text | _Thinking | _Refusal | _Reasoning] = msgspec.json.Decoder(
@@ -317,4 +318,45 @@ def _delta_holds_json(delta: Delta) -> bool:
     return not (delta.channel is delta.token_id is delta.provider_metadata is delta.name is UNSET)
 
 
-_NO_DELTA: Final = Delta()
+def plain_words(chunk: Chunk, choice: Choice) -> str:
+    """The words of a chunk that has nothing but words of the first answer, or ``""``."""
+    delta = choice.delta
+    if delta is None or choice.finish_reason is not None or choice.index or choice.others:
+        return ""
+    words = delta.content
+    # One comparison looks at all other members.
+    if type(words) is not str or chunk != Chunk(chunk.choices, chunk.id, None, None, chunk.model, chunk.x_groq):
+        return ""
+    # Some servers write members of the delta that have nothing in them.
+    return words if delta == Delta(None, words) or not (delta.role or _says_more(delta)) else ""
+
+
+def members_of(choice: Choice) -> Fields:
+    known: Fields = msgspec.json.decode(msgspec.json.encode(choice.delta or _NO_DELTA), type=Fields)
+    return {name: value for name, value in known.items() if bytes(value) != b"null"} | choice.others
+
+
+def says_something(choice: Choice) -> bool:
+    return choice.delta is not None and bool(choice.delta.content or _says_more(choice.delta))
+
+
+def _says_more(delta: Delta) -> bool:
+    return bool(
+        delta.refusal
+        or delta.tool_calls
+        or delta.function_call
+        or delta.reasoning_content
+        or delta.reasoning
+        or delta.reasoning_text
+        or delta.reasoning_details
+        or delta.annotations
+        or delta.audio
+    )
+
+
+def is_whole(choice: Choice) -> bool:
+    """Whether a choice is a whole answer: a message, or a completion's text that has ended."""
+    ends = choice.finish_reason is not None
+    if choice.message is not UNSET:
+        return choice.delta is None or (ends and not says_something(choice))
+    return ends and bool(choice.text) and choice.delta == Delta(content=choice.text)

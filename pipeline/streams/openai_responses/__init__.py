@@ -32,9 +32,8 @@ from pipeline.streams.events import (
 from pipeline.streams.fields import Fields, integer
 from pipeline.streams.framing.mending import check_strings
 from pipeline.streams.openai_responses import wire
-from pipeline.streams.openai_responses.items import is_over, read_item
-from pipeline.streams.openai_responses.pieces import ResponsesDecoderState
-from pipeline.streams.openai_responses.wire import place
+from pipeline.streams.openai_responses.items import ResponsesDecoderState, is_over
+from pipeline.streams.openai_responses.wire import place, read_item
 
 _PIECES: Final = frozenset(get_args(wire.Piece))
 # What a response may begin with.

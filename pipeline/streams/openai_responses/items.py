@@ -1,13 +1,16 @@
-"""Output items of the Responses API as blocks: how they begin to stream, and what they are when they are whole.
+"""Output items of the Responses API as blocks: how they stream, and what they are when they are whole.
 
 An item is one block, except a message, which is one for each of its parts. In the history reasoning is thinking whose
 signature is the encrypted content, and a custom tool's text is an object of one member, as in
 ``history.readers.openai_responses``. What the provider's own tools do stays as it came.
+
+Deltas are passed on as they come. A ``.done`` says a piece once more, and whole: where a delta was lost, the block ends
+with that. What tells a whole item ends it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -16,49 +19,37 @@ from pipeline.history.calls import derived_id
 from pipeline.history.readers.fields import EMPTY_OBJECT, arguments_object
 from pipeline.history.readers.openai_responses import ISSUER
 from pipeline.streams import fields as read
-from pipeline.streams.events import CANONICAL, BlockDelta, BlockStarted, Event, WholeBlock, own_block
-from pipeline.streams.openai_responses.wire import MOST_PARTS, place
+from pipeline.streams.decoder import whole_call
+from pipeline.streams.events import (
+    CANONICAL,
+    BlockDelta,
+    BlockNoted,
+    BlockStarted,
+    BlockStopped,
+    Event,
+    WholeBlock,
+    WholeMessage,
+    own_block,
+)
+from pipeline.streams.openai_responses import wire
+from pipeline.streams.openai_responses.wire import (
+    MOST_PARTS,
+    READ,
+    REFUSAL,
+    TEXT_PARTS,
+    Item,
+    place,
+    read_item,
+    read_part,
+)
 
-# Parts of a message that are text.
-TEXT_PARTS: Final = frozenset({"output_text", "refusal", "text"})
+_WholePart: TypeAlias = wire.PartDone | wire.TextDone | wire.RefusalDone
+_Part: TypeAlias = wire.PartAdded | wire.TextDelta | wire.RefusalDelta | _WholePart
+
 # What stands around a custom tool's text in its call's input.
 BEFORE_TEXT: Final = '{"input":"'
-
-
-REFUSAL: Final = "refusal"
 TRUE: Final = Raw(b"true")
-
-
-class Part(Struct, gc=False):
-    """What is read of a part, of a message or of reasoning."""
-
-    type: str = ""
-    text: str | None = None
-    refusal: str | None = None
-
-    @property
-    def words(self) -> str | None:
-        said = self.refusal if self.type == REFUSAL else self.text
-        return said if self.type in TEXT_PARTS else None
-
-
-class Item(Struct, gc=False):
-    """What is read of an item; an item of the provider's own tools may have more."""
-
-    type: str
-    id: str | None = None
-    status: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    input: Any = None
-    encrypted_content: str | None = None
-    summary: list[Raw] | None = None
-    content: list[Raw] | None = None
-
-
-_item = msgspec.json.Decoder(Item)
-_part = msgspec.json.Decoder(Part)
+_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 # Members that are in the block, or say no more than it; the others stand in the item's extras.
 _OF_MESSAGE: Final = frozenset({"type", "id", "status", "role", "content"})
 _OF_PART: Final = frozenset({"type", "text", "refusal"})
@@ -66,13 +57,197 @@ _OF_REASONING: Final = frozenset({"type", "status", "encrypted_content", "summar
 _OF_CALL: Final = frozenset({"type", "status", "call_id", "name", "arguments", "input"})
 
 
-def read_item(raw: Raw) -> Item:
-    """An item. One with a member that is not what it should be stays as it came, as one that nobody knows does."""
-    try:
-        return _item.decode(raw)
-    except msgspec.DecodeError:
-        kind = read.text(read.members({"item": raw}, "item") or {}, "type")
-        return Item("unknown" if kind in _READ else kind)
+class ResponsesDecoderState(Struct):
+    """The response that streams.
+
+    ``id`` is None before the first, ``over`` says that it ended. ``begun`` are the places of items that have begun, by
+    item id; ``parts`` the numbers of the parts that streamed, by their message's place; ``growing`` is the block of the
+    last of them, and ``thought`` the last stretch of reasoning: its item's place, its kind and its number. ``written``
+    counts the characters of each call's input. ``thoughts`` are the whole parts of reasoning that is not whole yet, by
+    its place and their kind. ``held`` is the input of calls whose beginning is missing, and with it their names;
+    ``homeless`` are whole items that do not say their place, ``whole_items`` the places of all others. ``failure`` is
+    the error that was told, behind the kind of event that told it.
+    """
+
+    id: str | None = None
+    model: str | None = None
+    over: bool = False
+    begun: dict[str, int] = {}
+    parts: dict[int, list[int]] = {}
+    growing: int = -1
+    thought: tuple[int, str, int] | None = None
+    written: dict[int, int] = {}
+    thoughts: dict[int, dict[str, list[str]]] = {}
+    held: dict[int, str] = {}
+    homeless: list[bytes] = []
+    whole_items: list[int] = []
+    failure: str | None = None
+
+    def piece(self, event: wire.Piece) -> list[Event]:
+        at = event.output_index
+        match event:
+            case wire.ItemAdded():
+                return self._start_item(read_item(event.item), event.item, at)
+            case wire.PartAdded():
+                if event.part.type == "reasoning_text":
+                    return []
+                return self._start_part(event, event.part.type)
+            case wire.TextDelta() | wire.RefusalDelta():
+                first = self._start_part(event, REFUSAL if type(event) is wire.RefusalDelta else "text")
+                return [*first, BlockDelta(self.growing, "text_delta", event.delta)]
+            case wire.SummaryDelta():
+                return self._reasoning((at, "summary", event.summary_index), event.delta)
+            case wire.ReasoningDelta():
+                return self._reasoning((at, "content", event.content_index), event.delta)
+            case wire.ArgumentsDelta():
+                return self._input(at, event.delta)
+            case wire.InputDelta():
+                return self._input(at, read.escaped(event.delta), BEFORE_TEXT)
+
+    def done(self, event: wire.Whole) -> list[Event]:
+        """The events of a piece that is told whole: what was lost of it is made up for when its block ends."""
+        at = event.output_index
+        match event:
+            case wire.PartDone():
+                part = read_part(event.part)
+                if part.type == "reasoning_text":
+                    return []
+                if part.words is not None:
+                    events = self._finish_part(event, part.type, part.words)
+                    beside = beside_part(event.part).items()
+                    return [*events, *(BlockNoted(self.growing, name, raw, aside=True) for name, raw in beside)]
+                block = whole_part(event.part, self._part(event), {})
+                return [WholeMessage(message_id=None, blocks=(block,))]
+            case wire.TextDone():
+                return self._finish_part(event, "text", event.text)
+            case wire.RefusalDone():
+                return self._finish_part(event, REFUSAL, event.refusal)
+            case wire.SummaryDone():
+                return self._thought((at, "summary", event.summary_index), event.text)
+            case wire.ReasoningDone():
+                return self._thought((at, "content", event.content_index), event.text)
+            case wire.ArgumentsDone():
+                return self._whole_input(at, event.arguments)
+            case wire.InputDone():
+                return self._whole_input(at, f'{BEFORE_TEXT}{read.escaped(event.input)}"}}')
+
+    def take_unfinished_item(self, item: Item, raw: Raw, at: int) -> list[Event]:
+        events = [] if at in self.begun.values() else self._start_item(item, raw, at)
+        for index, text in told(item, at, self.parts.get(at, [])):
+            if item.type == "message" and index % MOST_PARTS not in self.parts.get(at, []):
+                self.parts.setdefault(at, []).append(index % MOST_PARTS)
+                events.append(BlockStarted(index=index, kind="text"))
+            events.append(BlockStopped(index, text=text, cut=True))
+        return events
+
+    def stops(self, response: wire.Response) -> list[Event]:
+        """The stops of blocks that no whole item has told: the response is whole, and so are they."""
+        in_output = range(len(response.output or ()))
+        items = [place(at) for at in self.begun.values() if at not in in_output]
+        parts = [place(at, number) for at, numbers in self.parts.items() if at not in in_output for number in numbers]
+        return [BlockStopped(index) for index in dict.fromkeys([*items, *parts])]
+
+    def release_held(self) -> list[Event]:
+        """What was kept for an item that never came whole, and whole items that never got their place."""
+        events: list[Event] = []
+        for at, text in self.held.items():
+            events += [BlockStarted(index=place(at), kind="tool_use"), BlockDelta(place(at), "input_json_delta", text)]
+        after = max([-1, *self.begun.values(), *self.parts, *self.held]) + 1
+        for at, raw in enumerate(self.homeless, after):
+            blocks, partial = self.whole(Raw(raw), at)
+            events += partial
+            if blocks:
+                events.append(WholeMessage(message_id=None, blocks=tuple(blocks)))
+        self.held, self.homeless = {}, []
+        return events
+
+    def whole(self, raw: Raw, output_index: int) -> tuple[list[WholeBlock], list[Event]]:
+        """A whole item as blocks; or, of a call that ended before its end, what did not stream of it."""
+        item = read_item(raw)
+        self.thoughts.pop(output_index, None)
+        blocks = whole(item, raw, output_index, self.model, self.parts.get(output_index, []))
+        if blocks or item.type == "message":
+            self.held.pop(output_index, None)
+            return blocks, []
+        beginning = [] if output_index in self.begun.values() else self._start_item(item, raw, output_index)
+        rest = partial_call(item)[self.written.get(output_index, 0) :]
+        return [], [*beginning, *self._input(output_index, rest), *self.take_unfinished_item(item, raw, output_index)]
+
+    def _start_item(self, item: Item, raw: Raw, output_index: int) -> list[Event]:
+        is_named = item.id and item.id not in self.begun
+        self.begun[item.id if item.id and is_named else str(output_index)] = output_index
+        events = started(item, raw, output_index)
+        held = self.held.pop(output_index, None)
+        if held is None or not events:
+            return events
+        opening = len(BEFORE_TEXT) if item.type == "custom_tool_call" else 0
+        self.written[output_index] = len(held) - opening
+        return [events[0], BlockDelta(place(output_index), "input_json_delta", held)]
+
+    def _input(self, output_index: int, text: str, opening: str = "") -> list[Event]:
+        """More of a call's input. That of a call whose beginning is missing waits for its name and id."""
+        count = self.written.get(output_index, 0)
+        if not count and output_index not in self.begun.values():
+            self.held[output_index] = self.held.get(output_index, opening) + text
+            return []
+        self.written[output_index] = count + len(text)
+        return [BlockDelta(place(output_index), "input_json_delta", text)]
+
+    def _whole_input(self, output_index: int, text: str) -> list[Event]:
+        if output_index not in self.begun.values():
+            self.held[output_index] = text
+            return []
+        return [BlockStopped(place(output_index), text=text)]
+
+    def _part(self, event: _Part) -> int:
+        """The block of a message's part, which is remembered by its number."""
+        numbers = self.parts.setdefault(event.output_index, [])
+        if event.content_index not in numbers:
+            numbers.append(event.content_index)
+        self.growing = place(event.output_index, event.content_index)
+        return self.growing
+
+    def _start_part(self, event: _Part, kind: str) -> list[Event]:
+        is_new = event.content_index not in self.parts.get(event.output_index, ())
+        at = self._part(event)
+        if not is_new:
+            return []
+        start = BlockStarted(index=at, kind="text" if kind in TEXT_PARTS else kind)
+        return [start, BlockNoted(at, REFUSAL, TRUE)] if kind == REFUSAL else [start]
+
+    def _finish_part(self, event: _WholePart, kind: str, words: str) -> list[Event]:
+        events = self._start_part(event, kind)
+        return [*events, BlockStopped(self.growing, text=words)]
+
+    def _reasoning(self, part: tuple[int, str, int], delta: str) -> list[Event]:
+        """More of an item's reasoning; a blank line stands between its parts."""
+        if part == self.thought:
+            return [BlockDelta(place(part[0]), "thinking_delta", delta)]
+        before = self.thought
+        gap = "\n\n" if before is not None and before[0] == part[0] else ""
+        return [*self._start_thought(part), BlockDelta(place(part[0]), "thinking_delta", gap + delta)]
+
+    def _start_thought(self, part: tuple[int, str, int]) -> list[Event]:
+        """The beginning of the item that a part of reasoning is of, if it has not begun."""
+        self.thought = part
+        if part[0] in self.begun.values():
+            return []
+        self.begun[str(part[0])] = part[0]
+        return [BlockStarted(index=place(part[0]), kind="thinking")]
+
+    def _thought(self, part: tuple[int, str, int], text: str) -> list[Event]:
+        """A whole part of reasoning. With all those before it, it says how the reasoning reads so far."""
+        at, kind, number = part
+        start = self._start_thought(part)
+        parts = self.thoughts.setdefault(at, {}).setdefault(kind, [])
+        if number != len(parts):
+            return start
+        parts.append(text)
+        so_far = "\n\n".join(text for texts in self.thoughts[at].values() for text in texts)
+        return [*start, BlockStopped(place(at), text=so_far)]
+
+
+# Items.
 
 
 def started(item: Item, raw: Raw, output_index: int) -> list[Event]:
@@ -90,10 +265,6 @@ def started(item: Item, raw: Raw, output_index: int) -> list[Event]:
         return [call, *opening]
     own = _own(item.type, raw, at)
     return [BlockStarted(index=at, kind=own.kind, raw=own.raw)]
-
-
-def escaped(text: str) -> str:
-    return msgspec.json.encode(text)[1:-1].decode()
 
 
 def whole(item: Item, raw: Raw, output_index: int, model: str | None, streamed: list[int]) -> list[WholeBlock]:
@@ -119,7 +290,7 @@ def whole(item: Item, raw: Raw, output_index: int, model: str | None, streamed: 
 
 def is_over(item: Item) -> bool:
     """Whether an item of a response that failed is whole all the same; what the provider's own tools do says so."""
-    return item.status in (None, "completed") or item.type not in _READ
+    return item.status in (None, "completed") or item.type not in READ
 
 
 def told(item: Item, output_index: int, streamed: list[int]) -> list[tuple[int, str]]:
@@ -148,7 +319,7 @@ def _numbers(count: int, streamed: list[int]) -> list[int]:
 def partial_call(item: Item) -> str:
     """What there is of the input of a call that ended before its end, as raw JSON behind what began it."""
     if item.type == "custom_tool_call":
-        return escaped(item.input) if isinstance(item.input, str) else ""
+        return read.escaped(item.input) if isinstance(item.input, str) else ""
     return item.arguments or ""
 
 
@@ -174,14 +345,6 @@ def whole_part(raw: Raw, at: int, about: dict[str, Raw]) -> WholeBlock:
 def beside_part(raw: Raw) -> dict[str, Raw]:
     """What a part that is text says beside its words, such as annotations."""
     return _others(raw, _OF_PART)
-
-
-def read_part(raw: Raw) -> Part:
-    """A part; nothing of it, where a member is not what it should be."""
-    try:
-        return _part.decode(raw)
-    except msgspec.DecodeError:
-        return Part()
 
 
 def _own(kind: str, raw: Raw, at: int) -> WholeBlock:
@@ -214,9 +377,7 @@ def _reasoning(item: Item, raw: Raw, at: int, model: str | None) -> WholeBlock:
 def _call(item: Item, raw: Raw, given: Raw, at: int) -> WholeBlock:
     name = item.name or ""
     call_id = item.call_id or derived_id(name)
-    block = Raw(msgspec.json.encode({"type": "tool_use", "id": call_id, "name": name, "input": given}))
-    extras = _others(raw, _OF_CALL) or UNSET
-    return WholeBlock(kind="tool_use", raw=block, index=at, tool_id=call_id, name=name, input=given, extras=extras)
+    return whole_call(call_id, name, given, index=at, extras=_others(raw, _OF_CALL) or UNSET)
 
 
 def _input(item: Item) -> Raw | None:
@@ -226,7 +387,3 @@ def _input(item: Item) -> Raw | None:
         return Raw(msgspec.json.encode({"input": item.input})) if isinstance(item.input, str) else None
     arguments = item.arguments or ""
     return arguments_object(arguments) if arguments.strip() else EMPTY_OBJECT
-
-
-_READ: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
-_CALLS: Final = frozenset({"function_call", "custom_tool_call"})

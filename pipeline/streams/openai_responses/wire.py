@@ -1,4 +1,4 @@
-"""Events of the Responses API as typed structs: one decode an event, by its ``type``.
+"""Events of the Responses API, and the items in them, as typed structs: one decode an event, by its ``type``.
 
 Named are the events that say something of the answer itself: pieces, and the same whole (``.done``), which makes up for
 pieces that were lost. Those in ``SILENT`` repeat what others say, or tell of progress only. All others are about a tool
@@ -7,7 +7,7 @@ that the provider runs itself, and are passed on as they are.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -209,6 +209,61 @@ class Other(Struct, gc=False):
 
 decode = msgspec.json.Decoder(AnyEvent).decode
 decode_other = msgspec.json.Decoder(Other).decode
+
+
+# Parts of a message that are text.
+TEXT_PARTS: Final = frozenset({"output_text", "refusal", "text"})
+REFUSAL: Final = "refusal"
+
+
+class Part(Struct, gc=False):
+    """What is read of a part, of a message or of reasoning."""
+
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+    @property
+    def words(self) -> str | None:
+        said = self.refusal if self.type == REFUSAL else self.text
+        return said if self.type in TEXT_PARTS else None
+
+
+class Item(Struct, gc=False):
+    """What is read of an item; an item of the provider's own tools may have more."""
+
+    type: str
+    id: str | None = None
+    status: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    input: Any = None
+    encrypted_content: str | None = None
+    summary: list[Raw] | None = None
+    content: list[Raw] | None = None
+
+
+_item = msgspec.json.Decoder(Item)
+_part = msgspec.json.Decoder(Part)
+READ: Final = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
+
+
+def read_item(raw: Raw) -> Item:
+    """An item. One with a member that is not what it should be stays as it came, as one that nobody knows does."""
+    try:
+        return _item.decode(raw)
+    except msgspec.DecodeError:
+        kind = read.text(read.members({"item": raw}, "item") or {}, "type")
+        return Item("unknown" if kind in READ else kind)
+
+
+def read_part(raw: Raw) -> Part:
+    """A part; nothing of it, where a member is not what it should be."""
+    try:
+        return _part.decode(raw)
+    except msgspec.DecodeError:
+        return Part()
 
 
 # What a response repeats of its request, what it says of its own making, and what is read above; the rest is said

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams.events import CALLS, TEXTS, BlockNoted, BlockStarted, UserMessage, WholeBlock
-from pipeline.streams.fields import in_order
+from pipeline.streams.fields import in_order, is_json
 from topics.items import Doubt, Usage
 
 # What the Claude CLI up to 2.0 says in a complete message in place of a blank text.
@@ -89,11 +89,7 @@ class Block(Struct, kw_only=True):
         return self.reads_as_json() if self.final_text() else not cut
 
     def reads_as_json(self) -> bool:
-        try:
-            msgspec.json.decode(self.final_text())
-        except (msgspec.DecodeError, RecursionError):
-            return False
-        return True
+        return is_json(self.final_text())
 
     def confirm_with(self, whole: WholeBlock) -> Rest:
         """Take the complete block's word; return what the stream did not deliver of it."""

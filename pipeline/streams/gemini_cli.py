@@ -3,7 +3,7 @@
 The lines tell a run's words and calls and nothing of its attempts: where a connection is lost, the program asks again
 and writes on, and where an answer ends too early it may take it for the whole. So each answer's end is unknown, which
 its last text says (``doubtful``), and what may be a second attempt is said as well: what says again how an answer began
-(``attempts``), and what comes after a pause as long as the program makes before it asks again. Only the program's own
+(``Attempts``), and what comes after a pause as long as the program makes before it asks again. Only the program's own
 transcript tells which attempt it took (``pipeline.streams.recovery.transcript``).
 
 An answer of the model is what stands between two results, and its calls are whole when they come. Where a run has no
@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from pipeline.streams import fields as read
-from pipeline.streams.decoder import PayloadDecoder
+from pipeline.streams.decoder import PayloadDecoder, tool_result, whole_call
 from pipeline.streams.events import (
     Aside,
     BlockDelta,
@@ -32,45 +32,45 @@ from pipeline.streams.events import (
     Notice,
     RunEnded,
     RunResult,
-    ToolResult,
     UserMessage,
-    WholeBlock,
     WholeMessage,
 )
 from pipeline.streams.framing.mending import check_strings
-from pipeline.streams.gemini_cli.attempts import Attempts, is_telling
 from topics.items import Doubt, SessionInit, TurnResult, Usage
 
 # The program waits so long before it asks again: half a second in 0.12, a second in 0.61, longer the next times.
 _PAUSE_MS: Final = 500
 _TIME: Final = re.compile(r"T(\d\d):(\d\d):(\d\d)\.(\d{3})")
 _DAY_MS: Final = 86_400_000
+# A text that begins so shortly says too little for its repetition to stand apart.
+_TELLING: Final = 8
 
 
-class Message(Struct, tag_field="type", tag="message", gc=False):
+class _Line(Struct, tag_field="type", gc=False):
+    timestamp: str = ""
+
+
+class Message(_Line, tag="message", kw_only=True):
     """Words. With ``delta`` they go on with the words before."""
 
     role: str
     content: str
-    timestamp: str = ""
     delta: bool = False
 
 
-class Init(Struct, tag_field="type", tag="init", gc=False):
+class Init(_Line, tag="init", kw_only=True):
     """A run begins."""
 
     session_id: str
     model: str = ""
-    timestamp: str = ""
 
 
-class ToolUse(Struct, tag_field="type", tag="tool_use", gc=False):
+class ToolUse(_Line, tag="tool_use", kw_only=True):
     """A call, whole."""
 
     tool_name: str
     tool_id: str
     parameters: Raw = Raw(b"{}")
-    timestamp: str = ""
 
 
 class Told(Struct, gc=False):
@@ -80,22 +80,20 @@ class Told(Struct, gc=False):
     type: str = ""
 
 
-class ToolAnswered(Struct, tag_field="type", tag="tool_result", gc=False):
+class ToolAnswered(_Line, tag="tool_result", kw_only=True):
     """A call's result, as the program shows it."""
 
     tool_id: str
     status: str
     output: str | None = None
     error: Told | None = None
-    timestamp: str = ""
 
 
-class Noticed(Struct, tag_field="type", tag="error", gc=False):
+class Noticed(_Line, tag="error", kw_only=True):
     """A notice, which ends nothing."""
 
     message: str
     severity: str = ""
-    timestamp: str = ""
 
 
 class Stats(Struct, gc=False):
@@ -105,13 +103,12 @@ class Stats(Struct, gc=False):
     duration_ms: int | float | None = None
 
 
-class Result(Struct, tag_field="type", tag="result", gc=False):
+class Result(_Line, tag="result", kw_only=True):
     """The end of a run. A status of ``error`` is one, whatever the exit status; ``success`` says nothing."""
 
     status: str
     error: Told | None = None
     stats: Raw | UnsetType = UNSET
-    timestamp: str = ""
 
 
 _decode = msgspec.json.Decoder(Message | Init | ToolUse | ToolAnswered | Noticed | Result).decode
@@ -131,11 +128,52 @@ class Waiting(Struct, array_like=True):
         same = self.name == other.name
         return same and read.in_order(Raw(self.input)) == read.in_order(Raw(other.input))
 
-    def whole(self) -> WholeBlock:
-        given = Raw(self.input)
-        block = {"type": "tool_use", "id": self.id, "name": self.name, "input": given}
-        raw = Raw(msgspec.json.encode(block))
-        return WholeBlock(kind="tool_use", raw=raw, index=self.index, tool_id=self.id, name=self.name, input=given)
+
+class Attempts(Struct, array_like=True):
+    """The text of one answer, as far as it came, and the attempts at it. Places are counted in code points.
+
+    A new attempt begins where a delta does, and mostly it begins as the one before did. So every delta that says again
+    how the text began may be the start of one; it is, as far as anybody can tell, once it has said all that the first
+    attempt had said. Attempts between the two may have been cut earlier, and say less. A model may also say the same
+    twice: what is found here is never more than doubtful.
+
+    ``parts`` is the text; ``open`` are the places from which on everything has said the beginning again, each as the
+    list of the starts of the attempts that led to it. ``doubtful`` says that the text holds a beginning twice that was
+    too short, or stood across a call.
+    """
+
+    parts: list[str] = []
+    length: int = 0
+    open: list[list[int]] = []
+    doubtful: bool = False
+
+    def text(self) -> str:
+        if len(self.parts) > 1:
+            self.parts = ["".join(self.parts)]
+        return self.parts[0] if self.parts else ""
+
+    def extend(self, piece: str) -> list[int]:
+        """Take a delta; return the starts of other attempts than the first, once one of them has said enough."""
+        at = self.length
+        self.parts.append(piece)
+        self.length += len(piece)
+        if not self.open and not (at and piece[:1] == self.parts[0][:1]):
+            return []  # nearly always
+        text, before = self.text(), self.open
+        begun = [*before[0], at] if before else [at]
+        candidates = [*before, begun] if at else before
+        self.open = [starts for starts in candidates if _says_again(text, piece, at - starts[-1], starts[0])]
+        return next((starts for starts in self.open if self.length - starts[-1] >= starts[0]), [])
+
+    def go_on_from(self, start: int) -> None:
+        """Take what stands from this place on for the text of the first attempt."""
+        rest = self.text()[start:]
+        self.parts, self.length, self.open = [rest], len(rest), []
+
+
+def _says_again(text: str, piece: str, said: int, first: int) -> bool:
+    """Whether an attempt that has said so much goes on like the first one, as far as that came."""
+    return text.startswith(piece[: first - said], said)
 
 
 class GeminiCliDecoderState(Struct, array_like=True):
@@ -166,12 +204,10 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
 
     @property
     def began(self) -> str:
-        """When the run's first line was written, by the program's clock; ``""`` between runs."""
         return self.state.began
 
     @property
     def session(self) -> str:
-        """The session that the program names; ``""`` where it did not."""
         return self.state.session
 
     def payload(self, payload: bytes) -> list[Event]:
@@ -196,16 +232,13 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
             case _:
                 return self._result(line)
 
-    def release_held(self) -> list[Event]:
-        return self._break_off()
-
     # The run.
 
     def _init(self, line: Init) -> list[Event]:
         left: list[Event] = []
         if self.state.began:
             # Another run in the same pipe; nobody told the end of the one before.
-            left = [*self._break_off(), RunEnded("next run")]
+            left = [*self.release_held(), RunEnded("next run")]
         self.state = GeminiCliDecoderState(line.timestamp, line.session_id, line.model)
         return [*left, Aside(SessionInit(session_id=line.session_id, model=line.model))]
 
@@ -214,7 +247,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         stats = Stats() if line.stats is UNSET else _decode_stats(line.stats)
         # An answer without tokens was none that the program counts.
         silent = stats.output_tokens == 0 and self.state.answering
-        ended = self._break_off() if failed else self._end_answer("attempt" if silent else "end")
+        ended = self.release_held() if failed else self._end_answer("attempt" if silent else "end")
         told = line.error or Told()
         item = TurnResult(
             subtype=line.status,
@@ -244,14 +277,12 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         # The program tells no reason.
         return [*self._stop_text(doubtful), MessageDelta(""), MessageStopped()]
 
-    def _break_off(self) -> list[Event]:
+    def release_held(self) -> list[Event]:
         """The end of a run in the middle of an answer: a call without a result may have been given up."""
         events = self._stop_text(cut=True)
         for call in self.state.waiting:
-            events += [
-                BlockStopped(call.index, doubtful="attempt"),
-                WholeMessage(message_id=None, blocks=(call.whole(),)),
-            ]
+            whole = whole_call(call.id, call.name, Raw(call.input), index=call.index)
+            events += [BlockStopped(call.index, doubtful="attempt"), WholeMessage(message_id=None, blocks=(whole,))]
         self.state.answering, self.state.waiting = False, []
         return events
 
@@ -291,7 +322,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         """Let each attempt that is told from the others be a block of its own."""
         state, attempts = self.state, self.state.attempts
         text = attempts.text()
-        if starts[0] <= state.begins or not is_telling(text[state.begins : starts[0]]):
+        if starts[0] - state.begins < _TELLING:
             attempts.doubtful, attempts.open = True, []
             return []
         events: list[Event] = []
@@ -309,7 +340,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
         if state.place < 0:
             return []
         place, state.place = state.place, -1
-        if state.attempts.may_begin_again():
+        if state.attempts.doubtful or state.attempts.open:  # it ends in what may be another attempt, or held one
             doubtful, state.attempts.doubtful = "attempt", False
         return [BlockStopped(place, cut=cut, doubtful=doubtful)]
 
@@ -341,18 +372,10 @@ def _milliseconds(time: str) -> int | None:
 
 
 def _answer_of(line: ToolAnswered) -> UserMessage:
-    failed = line.status != "success"
     told = line.error.message if line.error is not None else ""
     text = line.output if line.output is not None else told
     content = Raw(msgspec.json.encode([{"type": "text", "text": text}]))
-    block = {"type": "tool_result", "tool_use_id": line.tool_id, "content": content}
-    result = ToolResult(
-        tool_id=line.tool_id,
-        content=content,
-        block=Raw(msgspec.json.encode(block | ({"is_error": True} if failed else {}))),
-        is_error=failed,
-    )
-    return UserMessage(results=(result,))
+    return UserMessage(results=(tool_result(line.tool_id, content, failed=line.status != "success"),))
 
 
 def _usage(stats: Stats) -> Usage | UnsetType:

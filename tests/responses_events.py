@@ -1,0 +1,55 @@
+"""Events of the Responses API, made and recovered, for the tests of its streams."""
+
+import json
+from itertools import count
+
+import streamed
+from streamed import entries
+
+
+def event(kind, output_index=0, **members):
+    """An event about an item; with None for its place, or one about no item, it has none."""
+    place = {} if output_index is None else {"output_index": output_index}
+    return {"type": f"response.{kind}"} | place | members
+
+
+def response(kind, *output, id="r1", **members):  # noqa: A002  the member's name
+    return {"type": f"response.{kind}", "response": {"id": id, "model": "m", "output": list(output)} | members}
+
+
+def text(words, **members):
+    return {"type": "output_text", "text": words, "annotations": []} | members
+
+
+def message(*parts, **members):
+    """A message of these parts; words are a part of text."""
+    content = [text(part) if isinstance(part, str) else part for part in parts]
+    return {"type": "message", "id": "m1", "role": "assistant", "content": content} | members
+
+
+def call(arguments, call_id="t1", **members):
+    named = {"type": "function_call", "id": f"f-{call_id}", "call_id": call_id, "name": "f"}
+    return named | {"arguments": arguments} | members
+
+
+def delta(words, output_index=0, content_index=0):
+    return event("output_text.delta", output_index, content_index=content_index, delta=words)
+
+
+def added(item, output_index=0):
+    return event("output_item.added", output_index, item=item)
+
+
+def done(item, output_index=0):
+    return event("output_item.done", output_index, item=item)
+
+
+CREATED = response("created")
+
+
+def numbered(events, first=0, **members):
+    return [one | {"sequence_number": number} | members for number, one in enumerate(events, first)]
+
+
+def recovered(*events):
+    return streamed.run("openai-responses", [f"event: {one.get('type')}\ndata: {json.dumps(one)}\n\n".encode() for one in events])
