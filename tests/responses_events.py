@@ -1,20 +1,18 @@
 """Events of the Responses API, made and recovered, for the tests of its streams."""
 
 import json
-from itertools import count
 
 import streamed
-from streamed import entries
 
 
-def event(kind, output_index=0, **members):
-    """An event about an item; with None for its place, or one about no item, it has none."""
+def event(kind, output_index: int | None = 0, **members):
+    """An event about an item; with None for its place it does not say it."""
     place = {} if output_index is None else {"output_index": output_index}
     return {"type": f"response.{kind}"} | place | members
 
 
 def response(kind, *output, id="r1", **members):  # noqa: A002  the member's name
-    return {"type": f"response.{kind}", "response": {"id": id, "model": "m", "output": list(output)} | members}
+    return {"type": f"response.{kind}", "response": {"id": id, "model": "gpt-5", "output": list(output)} | members}
 
 
 def text(words, **members):
@@ -22,7 +20,7 @@ def text(words, **members):
 
 
 def message(*parts, **members):
-    """A message of these parts; words are a part of text."""
+    """A message of these parts; words alone are a part that is text."""
     content = [text(part) if isinstance(part, str) else part for part in parts]
     return {"type": "message", "id": "m1", "role": "assistant", "content": content} | members
 
@@ -40,16 +38,28 @@ def added(item, output_index=0):
     return event("output_item.added", output_index, item=item)
 
 
-def done(item, output_index=0):
+def done(item, output_index: int | None = 0):
     return event("output_item.done", output_index, item=item)
 
 
 CREATED = response("created")
 
 
-def numbered(events, first=0, **members):
-    return [one | {"sequence_number": number} | members for number, one in enumerate(events, first)]
+def numbered(events):
+    return [one | {"sequence_number": number} for number, one in enumerate(events)]
+
+
+def encoded(*events):
+    return [f"event: {one.get('type')}\ndata: {json.dumps(one)}\n\n".encode() for one in events]
 
 
 def recovered(*events):
-    return streamed.run("openai-responses", [f"event: {one.get('type')}\ndata: {json.dumps(one)}\n\n".encode() for one in events])
+    return streamed.run("openai-responses", encoded(*events))
+
+
+def run(*events):
+    return recovered(*events).items
+
+
+def log(*events):
+    return recovered(*events).blocks

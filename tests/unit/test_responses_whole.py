@@ -1,14 +1,26 @@
 """Responses streams that say a piece once more, fail, follow each other, or do not stream at all."""
 
 import json
-from itertools import count
 
 import pytest
-import streamed
-from streamed import entries, only
+from responses_events import (
+    CREATED,
+    added,
+    call,
+    delta,
+    done,
+    encoded,
+    event,
+    log,
+    message,
+    numbered,
+    recovered,
+    response,
+    run,
+)
+from streamed import entries, items_of, only
 
 from pipeline import normalize
-from pipeline.streams import Recovery
 from topics.items import (
     AgentError,
     AgentUnrecognized,
@@ -21,31 +33,8 @@ from topics.items import (
 )
 
 
-def event(kind, output_index=0, **members):
-    return {"type": f"response.{kind}", "output_index": output_index} | members
-
-
-def response(kind, *output, id="r1", **members):  # noqa: A002  the member's name
-    return {"type": f"response.{kind}", "response": {"id": id, "model": "m", "output": list(output)} | members}
-
-
 def answer(*output, **members):
-    return {"object": "response", "id": "r1", "model": "m", "status": "completed", "output": list(output)} | members
-
-
-def message(words, **members):
-    part = {"type": "output_text", "text": words, "annotations": []}
-    return {"type": "message", "id": "m1", "role": "assistant", "content": [part]} | members
-
-
-def call(arguments, call_id="t1", **members):
-    return {
-        "type": "function_call",
-        "id": f"f-{call_id}",
-        "call_id": call_id,
-        "name": "f",
-        "arguments": arguments,
-    } | members
+    return {"object": "response", "id": "r1", "model": "gpt-5", "status": "completed", "output": list(output)} | members
 
 
 def sealed(*words):
@@ -53,34 +42,7 @@ def sealed(*words):
     return {"type": "reasoning", "id": "x1", "summary": summary, "encrypted_content": "sealed"}
 
 
-def delta(words, output_index=0):
-    return event("output_text.delta", output_index, content_index=0, delta=words)
-
-
-def added(item, output_index=0):
-    return event("output_item.added", output_index, item=item)
-
-
-def done(item, output_index=0):
-    return event("output_item.done", output_index, item=item)
-
-
-CREATED = response("created")
 TEXT_DONE = event("output_text.done", content_index=0, text="Hello")
-
-
-def recovered(*events, numbered=False):
-    numbers = count()
-    found = [one | ({"sequence_number": next(numbers)} if numbered else {}) for one in events]
-    return streamed.run("openai-responses", found)
-
-
-def run(*events):
-    return recovered(*events)[0]
-
-
-def log(*events):
-    return recovered(*events).blocks
 
 
 def texts(items):
@@ -183,7 +145,7 @@ def test_a_call_whose_beginning_was_lost_waits_for_its_name():
 
 
 def test_an_item_that_never_gets_its_place_is_told_at_the_end():
-    homeless = {"type": "response.output_item.done", "item": message("Hello", id="m7")}
+    homeless = done(message("Hello", id="m7"), None)
     for last in ([], [response("completed")], [response("failed", error={"message": "Oh."})]):
         assert texts(run(CREATED, homeless, *last)) == ["Hello"]
 
@@ -235,7 +197,7 @@ def test_reasoning_that_is_only_sealed_goes_into_the_log_and_not_on_the_screen()
         content = json.loads(turns[0].message)["content"]
         assert [block["type"] for block in content] == ["redacted_thinking", "text"]
         asked = [{"role": "user", "content": "Go."}, json.loads(turns[0].message), {"role": "user", "content": "On."}]
-        body = json.loads(normalize({"messages": asked, "model": "m"}, to="openai-responses").body)
+        body = json.loads(normalize({"messages": asked, "model": "gpt-5"}, to="openai-responses").body)
         assert body["input"][1] == {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}
 
 
@@ -292,17 +254,8 @@ def stream(id_, **members):
     ]
 
 
-def numbered(events, first=0):
-    return [json.dumps(one | {"sequence_number": number}).encode() for number, one in enumerate(events, first)]
-
-
-def fed(pieces):
-    recovery = Recovery("openai-responses", records=False)
-    items = []
-    for piece in pieces:
-        items += recovery.feed(piece)
-        recovery = Recovery.restore(recovery.snapshot())
-    return items + recovery.end_run("exit")
+def fed(events):
+    return items_of("openai-responses", encoded(*events), sizes=[1] * len(events))
 
 
 @pytest.mark.parametrize("members", [{}, {"item_id": ""}])
@@ -335,18 +288,11 @@ def test_a_stream_that_goes_on_after_a_number_goes_on():
 
 
 def test_padding_is_no_content():
-    pieces = [
-        json.dumps(one | {"sequence_number": at, "obfuscation": "x" * at}).encode()
-        for at, one in enumerate(stream("r1"))
-    ]
-    again = [
-        json.dumps(one | {"sequence_number": at, "obfuscation": "y" * at}).encode()
-        for at, one in enumerate(stream("r1"))
-    ]
+    pieces, again = (
+        [one | {"obfuscation": padding * at} for at, one in enumerate(numbered(stream("r1")))] for padding in "xy"
+    )
     assert texts(fed([*pieces[:3], *again[1:]])) == ["hahaho"]
-    first = [
-        json.dumps({"obfuscation": "x", "sequence_number": at} | one).encode() for at, one in enumerate(stream("r1"))
-    ]
+    first = [{"obfuscation": "x", "sequence_number": at} | one for at, one in enumerate(stream("r1"))]
     assert texts(fed([*first[:3], *first[1:]])) == ["hahaho"]
 
 
@@ -360,7 +306,7 @@ def test_a_whole_answer_is_a_turn():
         ("text", "promoted"),
         ("tool_use", "promoted"),
     ]
-    assert [(turn.message_id, turn.model, turn.incomplete) for turn in turns] == [("r1", "m", False)]
+    assert [(turn.message_id, turn.model, turn.incomplete) for turn in turns] == [("r1", "gpt-5", False)]
     assert [(item.stop_reason, item.usage) for item in items if isinstance(item, TurnStop)] == [
         ("completed", Usage(output_tokens=2**53 - 1))
     ]

@@ -1,67 +1,32 @@
 """Events of the Responses API to items: places, whole items that confirm or promote, numbers that come again."""
 
 import json
-from itertools import count
 
 import pytest
-import streamed
+from responses_events import (
+    CREATED,
+    added,
+    call,
+    delta,
+    done,
+    encoded,
+    event,
+    log,
+    message,
+    numbered,
+    response,
+    run,
+    text,
+)
 from streamed import entries, items_of, only
 
 from pipeline import normalize
 from pipeline.streams import Recovery
 from topics.items import AgentError, AgentUnrecognized, ItemCompleted, ItemDelta, ItemRetracted, TurnStop, Usage
 
-
-def event(kind, **members):
-    return {"type": f"response.{kind}"} | members
-
-
-def response(kind, *output, id="r1", **members):  # noqa: A002  the member's name
-    return event(kind, response={"id": id, "model": "gpt-5", "output": list(output)} | members)
-
-
-def message(*parts, **members):
-    return {"type": "message", "id": "m1", "role": "assistant", "content": list(parts)} | members
-
-
-def text(words, **members):
-    return {"type": "output_text", "text": words, "annotations": []} | members
-
-
-def call(arguments, **members):
-    return {"type": "function_call", "id": "f1", "call_id": "t1", "name": "f", "arguments": arguments} | members
-
-
-def delta(words, output_index=0, content_index=0):
-    return event("output_text.delta", delta=words, output_index=output_index, content_index=content_index)
-
-
-CREATED = response("created")
-ADDED = event("output_item.added", output_index=0, item=message())
+ADDED = added(message())
 PART = event("content_part.added", output_index=0, content_index=0, part=text(""))
 HELLO = [CREATED, ADDED, PART, delta("Hel"), delta("lo")]
-
-
-def done(item, output_index=0):
-    return event("output_item.done", item=item) | ({} if output_index is None else {"output_index": output_index})
-
-
-def encoded(*events, numbered=False):
-    numbers = count()
-    found = [one | ({"sequence_number": next(numbers)} if numbered else {}) for one in events]
-    return [f"event: {one.get('type')}\ndata: {json.dumps(one)}\n\n".encode() for one in found]
-
-
-def fed(pieces):
-    return items_of("openai-responses", *pieces)
-
-
-def run(*events):
-    return fed(encoded(*events))
-
-
-def turn(*events):
-    return streamed.run("openai-responses", encoded(*events)).blocks
 
 
 def shown(items):
@@ -69,16 +34,16 @@ def shown(items):
 
 
 def test_an_item_is_complete_when_it_is_done_and_the_turn_when_the_response_is():
-    items = run(*HELLO, done(message(text("Hello"))))
+    items = run(*HELLO, done(message("Hello")))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
-    items = run(*HELLO, done(message(text("Hello"))), response("completed", message(text("Hello"))))
+    items = run(*HELLO, done(message("Hello")), response("completed", message("Hello")))
     assert shown(items) == [("text", "stream", "Hello")]
     assert items[-1] == TurnStop(model="gpt-5", stop_reason="completed")
     assert len(only(items, ItemCompleted)) == 1
 
 
 def test_what_streamed_short_is_completed_and_what_did_not_stream_is_promoted():
-    whole = response("completed", message(text("Hello")), call('{"a": 1}'))
+    whole = response("completed", message("Hello"), call('{"a": 1}'))
     items = run(*HELLO[:-1], whole)
     assert shown(items) == [("text", "stream", "Hello"), ("tool_use", "promoted", "")]
     assert bytes(entries(items)[1].input or b"") == b'{"a": 1}'
@@ -104,20 +69,20 @@ def test_parts_may_be_counted_over_all_items():
     reasoning = {"type": "reasoning", "id": "x", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
     events = [
         CREATED,
-        event("output_item.added", output_index=0, item=reasoning | {"content": []}),
+        added(reasoning | {"content": []}),
         event("reasoning_text.delta", output_index=0, content_index=0, delta="Hm."),
         done(reasoning),
-        event("output_item.added", output_index=1, item=message()),
+        added(message(), 1),
         event("content_part.added", output_index=1, content_index=1, part=text("")),
         delta("Two.", 1, 1),
-        done(message(text("Two.")), 1),
+        done(message("Two."), 1),
     ]
-    items = run(*events, response("completed", reasoning, message(text("Two."))))
+    items = run(*events, response("completed", reasoning, message("Two.")))
     assert shown(items) == [("thinking", "stream", "Hm."), ("text", "stream", "Two.")]
 
 
 def test_parts_of_reasoning_have_a_blank_line_between_them():
-    added = event("output_item.added", output_index=0, item={"type": "reasoning", "id": "x", "summary": []})
+    begun = added({"type": "reasoning", "id": "x", "summary": []})
     deltas = [
         event("reasoning_summary_text.delta", output_index=0, summary_index=index, delta=words)
         for index, words in ((0, "On"), (0, "e."), (1, "Two."))
@@ -128,10 +93,10 @@ def test_parts_of_reasoning_have_a_blank_line_between_them():
         "summary": [{"type": "summary_text", "text": "One."}, {"type": "summary_text", "text": "Two."}],
         "encrypted_content": "sealed",
     }
-    items = run(CREATED, added, *deltas, done(whole))
+    items = run(CREATED, begun, *deltas, done(whole))
     assert shown(items) == [("thinking", "stream", "One.\n\nTwo.")]
     issuer = {"provider": "openai-responses", "model": "gpt-5"}
-    (thinking, said) = turn(CREATED, added, *deltas, done(whole), response("completed", whole, message(text("Hi"))))
+    (thinking, said) = log(CREATED, begun, *deltas, done(whole), response("completed", whole, message("Hi")))
     assert thinking == {"type": "thinking", "thinking": "One.\n\nTwo.", "signature": "sealed", "issuer": issuer}
     history = [
         {"role": "user", "content": "Go."},
@@ -149,13 +114,13 @@ def test_parts_of_reasoning_have_a_blank_line_between_them():
 def test_reasoning_without_words_is_sealed():
     whole = {"type": "reasoning", "id": "x", "summary": [], "encrypted_content": "sealed"}
     issuer = {"provider": "openai-responses", "model": "gpt-5"}
-    blocks = turn(CREATED, response("completed", whole, message(text("Hi"))))
+    blocks = log(CREATED, response("completed", whole, message("Hi")))
     assert blocks[0] == {"type": "redacted_thinking", "data": "sealed", "issuer": issuer}
 
 
 # -- calls --------------------------------------------------------------------------------------------------------
 
-CALLING = [CREATED, event("output_item.added", output_index=0, item=call(""))]
+CALLING = [CREATED, added(call(""))]
 
 
 def pieces_of(words):
@@ -167,7 +132,7 @@ def test_a_call_streams_its_arguments():
     items = run(*CALLING, *pieces_of('{"a": 1.0}'), done(whole), response("completed", whole))
     (entry,) = entries(items)
     assert (entry.item_id, entry.started.name, entry.text, entry.incomplete) == ("t1", "f", '{"a": 1.0}', False)
-    assert turn(response("completed", whole)) == [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1.0}}]
+    assert log(response("completed", whole)) == [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1.0}}]
 
 
 @pytest.mark.parametrize("streamed", [0, 3, 6])
@@ -179,7 +144,7 @@ def test_a_call_that_is_not_whole_is_never_made_whole(streamed):
     (entry,) = entries(items)
     assert (entry.text, entry.incomplete) == ('{"a": 1', True)
     assert [item.stop_reason for item in items if isinstance(item, TurnStop)] == ["max_output_tokens"]
-    assert turn(*before, ending) == [
+    assert log(*before, ending) == [
         {"type": "tool_use", "id": "t1", "name": "f", "input": '{"a": 1', "incomplete": True}
     ]
 
@@ -192,25 +157,25 @@ def test_arguments_that_are_no_object_are_not_whole():
 
 def test_a_custom_tools_text_is_an_object_of_one_member():
     whole = {"type": "custom_tool_call", "id": "c1", "call_id": "t1", "name": "run", "input": 'echo "é"\n'}
-    added = event("output_item.added", output_index=0, item=whole | {"input": ""})
+    begun = added(whole | {"input": ""})
     deltas = [event("custom_tool_call_input.delta", output_index=0, delta=piece) for piece in 'echo "é"\n']
-    items = run(CREATED, added, *deltas)
+    items = run(CREATED, begun, *deltas)
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [('{"input":"echo \\"é\\"\\n', True)]
-    assert turn(CREATED, added, *deltas, done(whole))[0]["input"] == {"input": 'echo "é"\n'}
+    assert log(CREATED, begun, *deltas, done(whole))[0]["input"] == {"input": 'echo "é"\n'}
 
 
 def test_the_providers_own_tools_stay_as_they_came():
     whole = {"type": "web_search_call", "id": "w1", "status": "completed", "action": {"query": "x"}}
     searching = event("web_search_call.searching", output_index=0, item_id="w1")
-    added = event("output_item.added", output_index=0, item=whole | {"status": "in_progress"})
-    items = run(CREATED, added, searching, done(whole))
+    begun = added(whole | {"status": "in_progress"})
+    items = run(CREATED, begun, searching, done(whole))
     (entry,) = entries(items)
     assert (entry.item_type, entry.incomplete) == ("web_search_call", False)
     deltas = only(items, ItemDelta)
     assert [(item.delta_type, json.loads(bytes(item.raw))) for item in deltas] == [
         ("web_search_call.searching", searching)
     ]
-    assert turn(CREATED, added, done(whole)) == [whole]
+    assert log(CREATED, begun, done(whole)) == [whole]
 
 
 def test_annotations_come_with_their_text():
@@ -221,7 +186,7 @@ def test_annotations_come_with_their_text():
 
 
 def test_members_that_have_no_place_in_the_history_come_as_extras():
-    whole = [message(text("Hi"), phase="commentary"), call("{}", namespace="n", caller={"type": "program"})]
+    whole = [message("Hi", phase="commentary"), call("{}", id="f1", namespace="n", caller={"type": "program"})]
     items = run(CREATED, response("completed", *whole))
     done = only(items, ItemCompleted)
     assert [{name: json.loads(bytes(raw)) for name, raw in item.extras.items()} for item in done] == [
@@ -234,33 +199,33 @@ def test_members_that_have_no_place_in_the_history_come_as_extras():
 
 
 def test_gateways_may_change_every_id():
-    whole = response("completed", message(text("Hello"), id="m9"), id="r9")
-    items = run(*HELLO[:1], response("in_progress", id="r2"), *HELLO[1:], done(message(text("Hello"), id="m8")), whole)
+    whole = response("completed", message("Hello", id="m9"), id="r9")
+    items = run(*HELLO[:1], response("in_progress", id="r2"), *HELLO[1:], done(message("Hello", id="m8")), whole)
     assert shown(items) == [("text", "stream", "Hello")]
     assert len(only(items, TurnStop)) == 1
 
 
 def test_another_response_replaces_what_did_not_finish_and_follows_what_did():
-    again = [response("created", id="r2"), *HELLO[1:], done(message(text("Hello"))), response("completed", id="r2")]
-    for first in (HELLO, [*HELLO, done(message(text("Hello")))]):
+    again = [response("created", id="r2"), *HELLO[1:], done(message("Hello")), response("completed", id="r2")]
+    for first in (HELLO, [*HELLO, done(message("Hello"))]):
         items = run(*first, *again)
         assert [entry.text for entry in entries(items)] == ["Hello"]
         assert [item.item_id for item in items if isinstance(item, ItemRetracted)] == ["resp-block-0"]
-    items = run(*HELLO, response("completed", message(text("Hello"))), *again)
+    items = run(*HELLO, response("completed", message("Hello")), *again)
     assert [entry.text for entry in entries(items)] == ["Hello", "Hello"]
 
 
 def test_a_response_whose_beginning_was_lost_is_read_all_the_same():
-    items = run(*HELLO[1:], response("completed", message(text("Hello"))))
+    items = run(*HELLO[1:], response("completed", message("Hello")))
     assert shown(items) == [("text", "stream", "Hello")]
-    items = run(response("in_progress"), delta("Hello"), done(message(text("Hello"))), response("completed"))
+    items = run(response("in_progress"), delta("Hello"), done(message("Hello")), response("completed"))
     assert shown(items) == [("text", "stream", "Hello")]
 
 
 def test_an_item_that_does_not_say_its_place_is_known_by_its_id_or_comes_with_the_response():
-    items = run(*HELLO, done(message(text("Hello")), None))
+    items = run(*HELLO, done(message("Hello"), None))
     assert [(entry.text, entry.incomplete) for entry in entries(items)] == [("Hello", False)]
-    items = run(CREATED, done(message(text("Hello"), id="m7"), None), response("completed", message(text("Hello"))))
+    items = run(CREATED, done(message("Hello", id="m7"), None), response("completed", message("Hello")))
     assert [entry.text for entry in entries(items)] == ["Hello"]
 
 
@@ -281,7 +246,7 @@ def test_an_error_cuts_the_response(error, message_, code):
 
 def test_tokens_are_counted_without_the_cache():
     usage = {"input_tokens": 10, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}}
-    items = run(*HELLO, response("completed", message(text("Hello")), usage=usage))
+    items = run(*HELLO, response("completed", message("Hello"), usage=usage))
     assert [item.usage for item in items if isinstance(item, TurnStop)] == [
         Usage(input_tokens=6, output_tokens=2, cache_read_input_tokens=4)
     ]
@@ -291,12 +256,12 @@ def test_tokens_are_counted_without_the_cache():
 
 
 def test_numbered_events_may_come_again_in_any_stretch():
-    pieces = encoded(*HELLO, delta("lo"), done(message(text("Hellolo"))), response("completed"), numbered=True)
-    clean = fed(pieces)
+    pieces = encoded(*numbered([*HELLO, delta("lo"), done(message("Hellolo")), response("completed")]))
+    clean = items_of("openai-responses", pieces)
     assert [entry.text for entry in entries(clean)] == ["Hellolo"]
     for first in range(len(pieces)):
         for last in range(first, len(pieces)):
-            assert fed([*pieces[:last], *pieces[first:]]) == clean
+            assert items_of("openai-responses", [*pieces[:last], *pieces[first:]]) == clean
 
 
 def test_unnumbered_events_are_never_told_apart_by_content():
@@ -305,7 +270,7 @@ def test_unnumbered_events_are_never_told_apart_by_content():
 
 
 def test_numbers_begin_anew_with_each_run():
-    pieces = encoded(*HELLO, numbered=True)
+    pieces = encoded(*numbered(HELLO))
     recovery = Recovery("openai-responses")
     items = [item for run in ("a", "b") for piece in pieces for item in recovery.feed(piece, run)]
     assert [entry.text for entry in entries([*items, *recovery.end_run("exit")])] == ["Hello", "Hello"]
@@ -332,13 +297,13 @@ def test_what_nobody_knows_is_passed_on_and_the_stream_goes_on(odd):
 
 def test_an_item_with_a_member_of_a_wrong_type_stays_as_it_came():
     odd = call("{}", name=["f"])
-    items = run(CREATED, event("output_item.added", output_index=0, item=odd), done(odd))
+    items = run(CREATED, added(odd), done(odd))
     assert [(entry.item_type, json.loads(bytes(entry.started.raw))) for entry in entries(items)] == [("unknown", odd)]
 
 
 def test_a_part_that_is_named_like_a_block_is_no_such_block():
     odd = {"type": "text", "words": "?"}
-    (block,) = turn(CREATED, response("completed", message(odd)))
+    (block,) = log(CREATED, response("completed", message(odd)))
     assert block == {"type": "unknown", "came": odd}
 
 
