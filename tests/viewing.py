@@ -4,9 +4,14 @@ import asyncio
 import json
 from collections import defaultdict
 from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urljoin
 
+import aiohttp
 import msgspec
+from published import OPENED, appended
 
+import pipeline
 from pipeline.config import load_config
 from pipeline.demo.recordings import Input, fleet, inputs
 from pipeline.stages.base import Record
@@ -20,6 +25,9 @@ from pipeline.viewer.pages import Viewer, templates
 from pipeline.viewer.server import application, serving
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 
+FLEET = Path(pipeline.__file__).parent / "demo" / "fleet" / "histories.jsonl"
+# The demo's histories, by their sessions.
+HISTORIES = {told["session"]: told for told in map(json.loads, FLEET.read_text().splitlines())}
 BEGAN_MS = 1_760_000_000_000
 STEP_MS = 1000
 
@@ -88,6 +96,13 @@ def filled(inputs=(), raw=(), **options):
     return topics
 
 
+def session_of(session, *messages, defaults=None, **opened):
+    """Topics of one session with these messages."""
+    topics = Topics(defaults)
+    topics.put_turns(session, {**OPENED, **opened}, *appended(*messages))
+    return topics
+
+
 def demo_inputs():
     """The demo's fleet as ``filled`` wants it."""
     return [
@@ -146,24 +161,45 @@ class InMemory(Values):
         return Value(None, headers, "expired") if record is None else Value(record.value, tuple(record.headers))
 
 
+def viewer_of(topics=None, index=None, *, guard=None, follower=None, allow_retry=False):
+    """A viewer of these topics with their index; without both one that has nothing to show."""
+    return Viewer(
+        config=load_config(env={}),
+        guard=guard or Guard(),
+        templates=templates(),
+        index=index,
+        follower=follower or Still(),
+        values=index and InMemory(index.reader, topics),
+        allow_retry=allow_retry,
+    )
+
+
 @asynccontextmanager
-async def served(topics, path, routes=(), *, allow_retry=False, follower=None, index=None):
+async def served(topics, path, routes=(), *, index=None, **options):
     """The URL, with a slash at its end, of a viewer of these topics; its index is made at ``path`` unless given."""
     index = index or index_of(path, topics)
     try:
-        viewer = Viewer(
-            config=load_config(env={}),
-            guard=Guard(),
-            templates=templates(),
-            index=index,
-            follower=follower or Still(),
-            values=InMemory(index.reader, topics),
-            allow_retry=allow_retry,
-        )
+        viewer = viewer_of(topics, index, **options)
         async with serving(application(viewer, routes), "127.0.0.1", 0) as url:
             yield url
     finally:
         index.close()
+
+
+@asynccontextmanager
+async def pages_of(topics, tmp_path, **options):
+    """Something that asks for pages by their addresses, a ``part`` as a script of ours, and gives status and text."""
+    async with served(topics, tmp_path / "index", **options) as url, aiohttp.ClientSession() as http:
+
+        async def ask(path, *, part=False, post=None):
+            headers = {"HX-Request": "true"} if part else {}
+            more = {} if post is None else {"data": post, "allow_redirects": False}
+            asked = http.request("GET" if post is None else "POST", urljoin(url, path), headers=headers, **more)
+            async with asked as answer:
+                return answer.status, await answer.text()
+
+        ask.url = url
+        yield ask
 
 
 @asynccontextmanager

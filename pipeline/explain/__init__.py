@@ -177,7 +177,7 @@ def explain(code: str) -> FixPage | RulePage:
     name = _known(code)
     if name in FIXES:
         example = _retell(STREAM_EXAMPLES[name]) if name in STREAM_EXAMPLES else _mend(FIX_EXAMPLES[name])
-        return _fix_page(FIXES[name], example)
+        return FixPage(**structs.asdict(FIXES[name]), example=example)
     return _rule_page(RULES[name], RULE_EXAMPLES.get(name))
 
 
@@ -210,10 +210,6 @@ def _known(code: str) -> str:
 def _key(code: str) -> str:
     """What two spellings of one code have in common: ``ant-7`` is ``ANT-07``."""
     return code.strip().casefold().replace("-0", "-")
-
-
-def _fix_page(fix: FixCode, example: Mended | Retold) -> FixPage:
-    return FixPage(**structs.asdict(fix), example=example)
 
 
 def _mend(example: FixExample) -> Mended:

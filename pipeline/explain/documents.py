@@ -7,7 +7,7 @@ A code is its heading, so that its anchor is the code itself: ``fixes.md#result_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -61,12 +61,7 @@ class Refused(Struct, frozen=True):
 REFUSALS_FILE: Final = Path(__file__).with_name("refusals.jsonl")
 REFUSALS: Final = tuple(msgspec.json.decode(line, type=Refused) for line in REFUSALS_FILE.read_bytes().splitlines())
 
-_ACTS = "acts.md"
 _FIXES = "fixes.md"
-_NATIVE = "native.md"
-_SHARES = "shares.md"
-_REFUSALS = "refusals.md"
-_STREAMS = "streams.md"
 _WRITTEN = "<!-- Written by `make docs` from the catalogue and its examples; not to be edited. -->"
 _DRAWN = "<!-- Written by `make docs` from the transition table; not to be edited. -->"
 _FIXES_INTRO = (
@@ -128,11 +123,11 @@ def documents() -> Mapping[str, str]:
             pages[page] = "\n".join(_page(_sentence(group), _RULES_INTRO, {"": codes}))
     return {
         _FIXES: "\n".join(_page("Fixes", _FIXES_INTRO, fixes)),
-        _ACTS: "\n".join(_acts_page()),
-        _NATIVE: "\n".join(_native_page()),
-        _SHARES: "\n".join(_shares_page()),
-        _REFUSALS: "\n".join(_refusals_page()),
-        _STREAMS: "\n".join(_streams_page()),
+        "acts.md": "\n".join(_acts_page()),
+        "native.md": "\n".join(_native_page()),
+        "shares.md": "\n".join(_shares_page()),
+        "refusals.md": "\n".join(_refusals_page()),
+        "streams.md": "\n".join(_streams_page()),
         **pages,
     }
 
@@ -174,63 +169,71 @@ ACTS: Final = tuple(msgspec.json.decode(line, type=Act) for line in _ACTS_FILE.r
 
 
 def _acts_page() -> Iterator[str]:
-    yield from ("# What programs act on", "", _WRITTEN, "", _ACTS_INTRO)
-    for target in dict.fromkeys(act.target for act in ACTS):
-        yield from ("", f"## {target}", "", "| words | what they do | known | answer |", "|---|---|---|---|")
-        yield from (_row(act) for act in ACTS if act.target == target)
-    yield ""
+    rows = [(act.target, (act.words, act.effect, f"{act.basis}: {act.source}", _answer(act))) for act in ACTS]
+    return _tables("What programs act on", _ACTS_INTRO, ("words", "what they do", "known", "answer"), rows)
+
+
+def _answer(act: Act) -> str:
+    return f"{act.answer}: {act.why}" if act.why else act.answer
 
 
 def _native_page() -> Iterator[str]:
-    yield from ("# What is a provider's own", "", _WRITTEN, "", _NATIVE_INTRO)
-    for provider in dict.fromkeys(each.provider for each in NATIVE_TYPES):
-        yield from ("", f"## {provider}", "", "| type | turn | opens | answers | next to | one model's | elsewhere |")
-        yield "|---|---|---|---|---|---|---|"
-        for each in NATIVE_TYPES:
-            if each.provider == provider:
-                ids = (f"`{name}`" if name else "" for name in (each.opens, each.answers))
-                cells = (f"`{each.kind}`", each.turn, *ids, each.beside, "yes" if each.bound else "", each.elsewhere)
-                yield f"| {' | '.join(cells)} |"
+    columns = "type", "turn", "opens", "answers", "next to", "one model's", "elsewhere"
+    rows = []
+    for each in NATIVE_TYPES:
+        ids = (f"`{name}`" if name else "" for name in (each.opens, each.answers))
+        cells = f"`{each.kind}`", each.turn, *ids, each.beside, "yes" if each.bound else "", each.elsewhere
+        rows.append((each.provider, cells))
+    return _tables("What is a provider's own", _NATIVE_INTRO, columns, rows)
+
+
+def _refusals_page() -> Iterator[str]:
+    columns = "class", "decided by", "refusals", "requests"
+    rows = []
+    for row in REFUSALS:
+        decided = f"[{row.rule}]({place_of(row.rule)}), {row.why}" if row.rule else row.why
+        rows.append((row.provider, (row.error_class, decided, str(len(row.requests)), "<br>".join(row.requests))))
+    return _tables("What decided recorded refusals", _REFUSALS_INTRO, columns, rows)
+
+
+def _tables(
+    title: str, introduction: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]
+) -> Iterator[str]:
+    """A page with a table for each group; a row is its group, and its cells."""
+    yield from (f"# {title}", "", _WRITTEN, "", introduction)
+    groups: dict[str, list[Sequence[str]]] = {}
+    for group, cells in rows:
+        groups.setdefault(group, []).append(cells)
+    for group, of_group in groups.items():
+        yield from ("", f"## {group}", "", *_table(columns, of_group))
     yield ""
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
+    yield from ("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows)
 
 
 def _shares_page() -> Iterator[str]:
     yield from ("# What becomes of accepted requests", "", _WRITTEN, "", _SHARES_INTRO, "")
-    yield from ("| provider | accepted | harmed | mended without a loss |", "|---|---|---|---|")
-    for row in SHARES:
-        counts = (f"{count} ({count / row.accepted:.1%})" for count in (len(row.harmed), row.mended))
-        yield f"| {row.provider} | {row.accepted} | {' | '.join(counts)} |"
-    yield from ("", f"| fix | {' | '.join(row.provider for row in SHARES)} |", "|---" * (len(SHARES) + 1) + "|")
-    for code in sorted({code for row in SHARES for code in row.codes}):
-        shares = (f"{row.codes[code] / row.accepted:.1%}" if code in row.codes else "" for row in SHARES)
-        yield f"| [{code}]({place_of(code)}) | {' | '.join(shares)} |"
+    counts = [
+        (row.provider, str(row.accepted), *(f"{n} ({n / row.accepted:.1%})" for n in (len(row.harmed), row.mended)))
+        for row in SHARES
+    ]
+    yield from _table(("provider", "accepted", "harmed", "mended without a loss"), counts)
+    shares = [
+        (
+            f"[{code}]({place_of(code)})",
+            *(f"{row.codes[code] / row.accepted:.1%}" if code in row.codes else "" for row in SHARES),
+        )
+        for code in sorted({code for row in SHARES for code in row.codes})
+    ]
+    yield from ("", *_table(("fix", *(row.provider for row in SHARES)), shares))
     for row in SHARES:
         if row.harmed:
-            yield from ("", f"## {row.provider}", "", "| request | why |", "|---|---|")
-            yield from (f"| {_cell(request)} | {_cell(why)} |" for request, why in row.harmed.items())
+            yield from ("", f"## {row.provider}", "", *_table(("request", "why"), row.harmed.items()))
     yield ""
-
-
-def _refusals_page() -> Iterator[str]:
-    yield from ("# What decided recorded refusals", "", _WRITTEN, "", _REFUSALS_INTRO)
-    for provider in dict.fromkeys(row.provider for row in REFUSALS):
-        yield from ("", f"## {provider}", "", "| class | decided by | refusals | requests |", "|---|---|---|---|")
-        for row in REFUSALS:
-            if row.provider == provider:
-                decided = f"[{row.rule}]({place_of(row.rule)}), {row.why}" if row.rule else row.why
-                requests = _cell("<br>".join(row.requests))
-                yield f"| {row.error_class} | {decided} | {len(row.requests)} | {requests} |"
-    yield ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _row(act: Act) -> str:
-    known = f"{act.basis}: {act.source}"
-    answer = f"{act.answer}: {act.why}" if act.why else act.answer
-    return "| " + " | ".join(_cell(cell) for cell in (act.words, act.effect, known, answer)) + " |"
 
 
 def _streams_page() -> Iterator[str]:
@@ -247,11 +250,12 @@ def _streams_page() -> Iterator[str]:
         yield f"    {state.value} --> {after.value}: {'<br/>'.join(words)}"
     yield "```"
     for state, meaning in MEANINGS.items():
-        yield from ("", f"## {state.value}", "", meaning, "", "| input | next | what is done |", "|---|---|---|")
+        rows = []
         for (before, given), (after, action) in TABLE.items():
             if before is state:
                 done = (action.__doc__ or "").partition("\n")[0].rstrip(".")
-                yield f"| {given.value} | {'' if after is state else after.value} | {done[0].lower()}{done[1:]} |"
+                rows.append((given.value, "" if after is state else after.value, f"{done[0].lower()}{done[1:]}"))
+        yield from ("", f"## {state.value}", "", meaning, "", *_table(("input", "next", "what is done"), rows))
     yield ""
 
 
@@ -262,29 +266,18 @@ def _same_everywhere(given: Input) -> MessageState | None:
 
 
 def _page(title: str, introduction: str, groups: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    yield f"# {title}"
-    yield ""
-    yield _WRITTEN
-    yield ""
-    yield introduction
+    yield from (f"# {title}", "", _WRITTEN, "", introduction)
     for group, codes in groups.items():
         if group:
-            yield ""
-            yield f"## {_sentence(group)}"
+            yield from ("", f"## {_sentence(group)}")
         for code in codes:
-            yield ""
-            yield f"{'###' if group else '##'} {code}"
-            yield ""
-            yield from _section(code)
+            yield from ("", f"{'###' if group else '##'} {code}", "", *_section(code))
     yield ""
 
 
 def _section(code: str) -> Iterator[str]:
     said = told(explain(code))
-    yield _prose(_sentence(said.summary.rstrip("."))) + "."
-    yield ""
-    yield from _facts(said.facts)
-    yield ""
+    yield from (_prose(_sentence(said.summary.rstrip("."))) + ".", "", *_facts(said.facts), "")
     example = "\n".join(written(said.example))
     fence = "````" if "```" in example else "```"
     yield f"{fence}text"

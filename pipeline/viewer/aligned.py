@@ -25,7 +25,19 @@ from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.turns import TurnsStage
 from pipeline.targets import Setting
-from pipeline.viewer.cells import Cell, Document, How, Mark, Row, cell_of, mark_of, members_of, value_at, words_of
+from pipeline.viewer.cells import (
+    Cell,
+    Document,
+    How,
+    Mark,
+    Row,
+    cell_of,
+    mark_of,
+    members_of,
+    plain,
+    value_at,
+    words_of,
+)
 
 _HOW: dict[str, How] = {
     "kept": "same",
@@ -190,12 +202,12 @@ class Aligned:
 
     def _take_texts(self, parts: Sequence[bytes]) -> None:
         """Give the rows of a text their parts, of which there is one for each message."""
-        read = _unescaped if self._body.members else _plain
+        read = _unescaped if self._body.members else plain
         places = [pair.sent for pair in self._pairs if pair.sent]
         if len(places) == len(parts):
             self._texts = {place: read(part) for place, part in zip(places, parts, strict=True)}
         elif places:
-            self._texts = dict.fromkeys(places, "") | {places[0]: _plain(self._whole)}
+            self._texts = dict.fromkeys(places, "") | {places[0]: plain(self._whole)}
 
     def _sent_paths(self) -> list[str]:
         """The places of the body's blocks, in order."""
@@ -206,7 +218,7 @@ class Aligned:
             for path in _paths(f"{name}.{at}", item)
         ]
         if not paths:
-            self._texts["text"] = _plain(self._whole)
+            self._texts["text"] = plain(self._whole)
         return paths or ["text"]
 
     # Where each fix stands.
@@ -340,16 +352,12 @@ def _paths(place: str, item: bytes) -> list[str]:
     return blocks + [f"{place}.tool_calls.{number}" for number in range(len(message.items("tool_calls")))]
 
 
-def _plain(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
 def _unescaped(part: bytes) -> str:
     """A part of a text in a program's envelope, where it is escaped as JSON is."""
     for raw in (part, b'"%b"' % part):
         if (text := words_of(raw)) is not None:
             return text
-    return _plain(part)
+    return plain(part)
 
 
 def _in_order(blocks: Sequence[tuple[int, bool]]) -> set[int]:

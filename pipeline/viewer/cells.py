@@ -6,13 +6,14 @@ Whatever a block is, a cell shows it as text: words as words, of everything else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from pipeline.fixes import FIXES, Fix, Severity, severity_of
 
+T = TypeVar("T")
 How: TypeAlias = Literal["same", "changed", "moved", "appeared", "vanished"]
 
 # Members of a block that say where in a cache, a stream or a list it stands, and nothing that a reader would miss.
@@ -148,24 +149,22 @@ def words_of(raw: bytes) -> str | None:
 
 def members_of(raw: bytes | None) -> dict[str, Raw]:
     """The members of a JSON object; of anything else none."""
-    try:
-        return msgspec.json.decode(raw or b"", type=dict[str, Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+    return _decoded(raw, dict[str, Raw]) or {}
 
 
 def items_of(raw: bytes | None) -> list[Raw]:
     """The elements of a JSON list; of anything else none."""
-    try:
-        return msgspec.json.decode(raw or b"", type=list[Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return []
+    return _decoded(raw, list[Raw]) or []
 
 
 def string_of(raw: bytes | None) -> str | None:
     """A JSON string; None for anything else."""
+    return _decoded(raw, str)
+
+
+def _decoded(raw: bytes | None, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(raw or b"", type=str)
+        return msgspec.json.decode(raw or b"", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

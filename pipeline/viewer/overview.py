@@ -16,7 +16,6 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct, structs
 
-from pipeline.cli.config import moment
 from pipeline.cli.dead_letters import Left, Wanted, act_on_letters
 from pipeline.errors import InputError
 from pipeline.fixes import FIXES
@@ -25,7 +24,7 @@ from pipeline.rules import RULES
 from pipeline.viewer.cells import as_text
 from pipeline.viewer.index import Reader, timeline
 from pipeline.viewer.index.entries import FOLLOWED, Entry
-from pipeline.viewer.index.search import Count, Overview, Search, overview, sessions
+from pipeline.viewer.index.search import Count, Overview, Search, milliseconds, overview, sessions
 from pipeline.viewer.pages import VIEWER, page, with_query
 from topics import DEAD_LETTERS
 from topics.headers import ERROR_PREFIX, as_texts
@@ -50,6 +49,7 @@ STREAMED: Final = {
     "unseen": "results whose text was on no screen",
 }
 
+sessions_at = partial(with_query, "/sessions")
 # What a search by code finds, as far as it has a name before it happens.
 _CODES: Final = (*sorted(FIXES), *STREAMED, *sorted(RULES))
 
@@ -188,32 +188,12 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def time_of(text: str) -> int:
-    """Milliseconds of a time in an address.
-
-    Raises:
-        InputError: it is none.
-    """
-    try:
-        return moment(text)
-    except ValueError as error:
-        raise InputError("bad_search", str(error), path="until") from error
-
-
-def overview_at(**query: object) -> str:
-    return with_query("/", **query)
-
-
-def sessions_at(**search: object) -> str:
-    return with_query("/sessions", **search)
-
-
 async def _overview(request: web.Request) -> web.Response:
     viewer = request.app[VIEWER]
     span, by, end = (request.query.get(name, "") for name in ("span", "by", "until"))
     if (span and span not in SPANS) or by not in {"", "code", "target", "severity"}:
         raise web.HTTPNotFound
-    until = time_of(end) if end else now_ms()
+    until = milliseconds(end, "until") if end else now_ms()
     span, found, summary = await asyncio.to_thread(_summed, viewer.index.reader, span, by or "code", until)
     part = request.query.get("part", "")
     behind = viewer.follower.behind()
@@ -226,7 +206,7 @@ async def _overview(request: web.Request) -> web.Response:
         span=span,
         spans=SPANS,
         by=by or "code",
-        at=partial(overview_at, span=span, by=by, until=end),
+        at=partial(with_query, "/", span=span, by=by, until=end),
         ended=end,
         last=stamp(found.latest_ms + _HOUR_MS),
         behind=behind,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -26,6 +27,7 @@ from pipeline.pages import shown
 from pipeline.settings import Config
 from pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
 from pipeline.viewer.index import Index, search
+from pipeline.viewer.index.entries import Entry
 from pipeline.viewer.index.reading import Follower, Subscriber, Values
 from pipeline.viewer.index.search import SessionRow
 
@@ -208,6 +210,15 @@ class Viewing:
         self._news.clear()
         found, self._waiting, self._bytes = self._waiting, [], 0
         return found
+
+
+def by_session(entries: Iterable[Entry], sessions: Collection[str]) -> dict[str, list[Entry]]:
+    """The entries of these sessions, by session."""
+    found: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in entries if sessions else ():
+        if entry.session in sessions:
+            found[entry.session].append(entry)
+    return found
 
 
 def subscribe(app: web.Application, take_entries: Subscriber, stop: Callable[[], None]) -> None:

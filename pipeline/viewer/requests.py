@@ -129,7 +129,8 @@ class Requests:
         # One that is certain is told of without a request, and is every target's or one's.
         told = [each for each in led_to if each.kind == "fix" and each.request_id in {"", entry.request_id}]
         told = [each for each in told if each.target in {"", entry.target}]
-        fixes = [_fix(found.value) for found in await viewer.values.read_many(told) if found.value is not None]
+        values = [found.value for found in await viewer.values.read_many(told)]
+        fixes = [msgspec.json.decode(value, type=Fix) for value in values if value is not None]
         records, gone = await _records(viewer, entry, headers)
         # What was missing may be there by now.
         if known is not None and (known.lost, len(known.records)) == (value.lost, len(records)):
@@ -291,11 +292,6 @@ def _as_they_came(records: Iterable[Record]) -> list[Raw]:
         elif isinstance(event, HistoryRestored):
             messages = items_of(event.messages)
     return messages
-
-
-def _fix(record: bytes) -> Fix:
-    """The fix that a record tells of."""
-    return msgspec.json.decode(record, type=Fix)
 
 
 def _violations(body: bytes | None, headers: RequestHeaders) -> list[Violation] | None:

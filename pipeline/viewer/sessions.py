@@ -32,6 +32,7 @@ from pipeline.viewer.pages import (
     Position,
     Viewer,
     Viewing,
+    by_session,
     cursor_of,
     is_part,
     last_seen,
@@ -139,11 +140,7 @@ class Timelines:
 
     def take_entries(self, entries: Sequence[Entry]) -> None:
         """Hear of entries that are in the index by now."""
-        found: defaultdict[str, list[Entry]] = defaultdict(list)
-        for entry in entries if self._viewings else ():
-            if entry.session in self._viewings:
-                found[entry.session].append(entry)
-        for session, of_session in found.items():
+        for session, of_session in by_session(entries, self._viewings).items():
             told = [entry for entry in of_session if entry.kind in VIEWS[""]]
             if any(entry.kind == FORGOTTEN for entry in of_session):
                 self._end(session, "The session was forgotten.")

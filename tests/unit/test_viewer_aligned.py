@@ -2,15 +2,14 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
 from build import answered, call, called, image, result, said, system, text, user
 from counting import function_calls
 from published import OPENED, appended, turns
+from viewing import HISTORIES
 
-import pipeline
 from pipeline.fixes import Fix
 from pipeline.registry import TARGETS
 from pipeline.stages.defaults import Defaults
@@ -22,8 +21,6 @@ from topics import HISTORY_FIXES, PROVIDER_REQUESTS
 from topics.headers import RequestHeaders, decode
 from topics.records import FixRecord
 
-FLEET = Path(pipeline.__file__).parent / "demo" / "fleet" / "histories.jsonl"
-HISTORIES = {told["session"]: told for told in map(json.loads, FLEET.read_text().splitlines())}
 HEALTHY = (user("Hi."), said("Hello.", call("a")), answered("a"), said("Two files."), user("Which?"))
 
 

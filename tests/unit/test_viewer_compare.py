@@ -2,16 +2,14 @@
 
 import json
 import re
-from contextlib import asynccontextmanager
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 
-import aiohttp
 import pytest
 from asking import words
 from browser import HOSTILE
 from build import called, result, said, user
 from published import OPENED, appended
-from viewing import Topics, served
+from viewing import Topics, pages_of, session_of
 
 from pipeline.diff import COMPARED_TOPICS
 from pipeline.pages import shown
@@ -159,30 +157,13 @@ def test_of_many_rows_that_differ_the_first_are_shown():
 # Pages.
 
 
-@asynccontextmanager
-async def pages_of(topics, tmp_path):
-    async with served(topics, tmp_path / "index") as url, aiohttp.ClientSession() as http:
-
-        async def ask(path):
-            async with http.get(urljoin(url, path)) as answer:
-                return answer.status, await answer.text()
-
-        yield ask
-
-
-def of(session, *messages, targets=("anthropic",)):
-    topics = Topics()
-    topics.put_turns(session, {**OPENED, "targets": list(targets)}, *appended(*messages))
-    return topics
-
-
 def ids_of(topics, target):
     said_of = [{name: value.decode() for name, value in each.headers} for each in topics.logs[PROVIDER_REQUESTS, 0]]
     return [each["request-id"] for each in said_of if each["target"] == target]
 
 
 async def test_a_session_alone_compares_its_last_request_with_the_one_before(tmp_path):
-    topics = of("s/1", user("One."), said("Two."), user("Three."), targets=["anthropic", "openai-chat"])
+    topics = session_of("s/1", user("One."), said("Two."), user("Three."), targets=["anthropic", "openai-chat"])
     first, last = ids_of(topics, "openai-chat")
     async with pages_of(topics, tmp_path) as ask:
         status, page = await ask("/compare?session=s/1")
@@ -196,7 +177,7 @@ async def test_a_session_alone_compares_its_last_request_with_the_one_before(tmp
 
 
 async def test_what_cannot_be_compared_is_said(tmp_path):
-    topics = of("s1", user("One."))
+    topics = session_of("s1", user("One."))
     async with pages_of(topics, tmp_path) as ask:
         status, page = await ask("/compare")
         assert (status, "Two requests of a session" in words(page)) == (200, True)
@@ -231,7 +212,10 @@ async def test_hostile_words_are_shown_and_nothing_of_them_is_a_tag(tmp_path):
 @pytest.fixture
 def replayed(monkeypatch):
     """Two logs of the same session take the place of both prefixes' topics."""
-    both = [of("s1", user("One."), said("Two."), user("Three.")), of("s1", user("One."), said("Two!"), user("Three."))]
+    both = [
+        session_of("s1", user("One."), said("Two."), user("Three.")),
+        session_of("s1", user("One."), said("Two!"), user("Three.")),
+    ]
 
     async def read_topics(_config, spool, sides, _on_progress, partitions):
         assert partitions in (None, {0})

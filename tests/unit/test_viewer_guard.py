@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from aiohttp import web
+from viewing import viewer_of
 
-from pipeline.config import load_config
 from pipeline.errors import InputError
 from pipeline.viewer.guard import FIELD, HEADER, Guard, local
-from pipeline.viewer.pages import Viewer, page, templates
+from pipeline.viewer.pages import page
 from pipeline.viewer.server import application, serving
 
 LOGIN = "a-token-that-nobody-guesses"
@@ -46,14 +46,7 @@ ROUTES = [
 @asynccontextmanager
 async def asked(**options):
     """Something that asks a viewer, and what was changed there."""
-    viewer = Viewer(
-        config=load_config(env={}),
-        guard=Guard(LOCAL, **options),
-        templates=templates(),
-        index=None,
-        follower=None,
-        values=None,
-    )
+    viewer = viewer_of(guard=Guard(LOCAL, **options))
     app = application(viewer, ROUTES, pages=())
     app[DONE] = []
     async with serving(app, LOCAL, 0) as url, aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:

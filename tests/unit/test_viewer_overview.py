@@ -5,12 +5,11 @@ import re
 from collections import Counter
 from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 from browser import browsing, needs_browser
 from build import called, said, user
 from multidict import MultiDict
-from viewing import BEGAN_MS, Still, filled, served
+from viewing import BEGAN_MS, Still, filled, pages_of
 
 from pipeline.viewer import overview
 from pipeline.viewer.index.entries import TOLD_OF_ITEMS
@@ -153,13 +152,7 @@ async def asked(tmp_path, monkeypatch, after_ms=HOUR):
     topics.put_turns("mended <b>", OPENED, turn(user("list them")), turn(called("a")), turn(user("go on")))
     topics.put(AGENT_TURNS, "broken", b"no json")
     monkeypatch.setattr(overview, "now_ms", lambda: BEGAN_MS + after_ms)
-    async with served(topics, tmp_path / "index") as url, aiohttp.ClientSession() as http:
-
-        async def ask(path, **headers):
-            async with http.get(url.rstrip("/") + path, headers=headers) as answer:
-                return answer.status, await answer.text()
-
-        ask.url = url
+    async with pages_of(topics, tmp_path) as ask:
         yield ask
 
 
@@ -246,12 +239,8 @@ async def test_a_session_of_streams_says_what_became_of_them(tmp_path):
     for record in (started, retracted):
         topics.put(SESSION_ITEMS, "streamed", record)
     topics.put_turns("plain", turn(user("hello")))
-    async with (
-        served(topics, tmp_path / "index") as url,
-        aiohttp.ClientSession() as http,
-        http.get(f"{url}sessions") as answer,
-    ):
-        rows = (await answer.text()).partition("<tbody>")[2].split("<tr data-row>")[1:]
+    async with pages_of(topics, tmp_path) as ask:
+        rows = (await ask("/sessions"))[1].partition("<tbody>")[2].split("<tr data-row>")[1:]
     assert {sessions_of(row)[0]: re.findall(r'<span class="tag ">(\w+)', row) for row in rows} == {
         "streamed": ["promoted", "retracted"],
         "plain": [],
@@ -286,19 +275,15 @@ def test_a_time_that_no_calendar_has_is_an_address_all_the_same(ms, text):
 async def test_how_far_it_follows_is_said(tmp_path, behind, says):
     follower = Still()
     follower.behind = lambda: behind
-    async with (
-        served(filled(), tmp_path / "index", follower=follower) as url,
-        aiohttp.ClientSession() as http,
-        http.get(f"{url}?part=figures") as answer,
-    ):
-        line = (await answer.text()).partition('<p class="quiet follows">')[2].partition("·")[0]
+    async with pages_of(filled(), tmp_path, follower=follower) as ask:
+        line = (await ask("/?part=figures"))[1].partition('<p class="quiet follows">')[2].partition("·")[0]
     assert " ".join(html.unescape(re.sub(r"<[^>]*>", "", line)).split()) == says
 
 
 async def test_parts_that_renew_themselves_come_alone(tmp_path, monkeypatch):
     async with asked(tmp_path, monkeypatch) as ask:
-        _, figures = await ask("/?part=figures", **{"HX-Request": "true"})
-        _, charts = await ask("/?part=charts", **{"HX-Request": "true"})
+        _, figures = await ask("/?part=figures", part=True)
+        _, charts = await ask("/?part=charts", part=True)
     assert (figures.count("<html"), figures.count('id="figures"')) == (0, 1)
     assert (charts.count("<html"), charts.count('id="charts"')) == (0, 1)
 

@@ -1,4 +1,7 @@
-"""The playground: what `reknit normalize` makes of a pasted text, and what a text can do to the viewer."""
+"""The playground: what `reknit normalize` makes of a pasted text, and what a text can do to the viewer.
+
+Each code has a page that says what the catalogue says, and every link to one leads on.
+"""
 
 import html
 import io
@@ -15,12 +18,13 @@ from browser import HOSTILE as HOSTILE_TEXTS
 import pipeline
 from pipeline.cli.offline import reported
 from pipeline.errors import InputError, InternalError, PolicyError
-from pipeline.explain import FIX_EXAMPLES
+from pipeline.explain import FIX_EXAMPLES, explain, summaries
+from pipeline.explain.telling import told
 from pipeline.fixes import FIXES
 from pipeline.rules import RULES
 from pipeline.session.arguments import policy_from
 from pipeline.viewer.outcome import Choice, Helper, outcome_of
-from pipeline.viewer.playground import EXAMPLES, LARGEST, path_of
+from pipeline.viewer.playground import EXAMPLES, LARGEST, linked, path_of
 
 LOST = EXAMPLES["lost-result"].text
 HOSTILE = "</textarea></pre><script>alert('ran')</script><img src=x onerror=alert('ran')>\u202e\u200b"
@@ -193,6 +197,60 @@ def multipart(file, **fields):
     form = FormData(fields)
     form.add_field("file", io.BytesIO(file), filename="history.json", content_type="application/json")
     return form
+
+
+# What fixes and rules mean.
+
+
+CODES = [code for codes in summaries().values() for code in codes]
+
+
+async def test_every_fix_and_every_rule_has_a_page_that_says_what_explain_says():
+    async with asking() as get:
+        for code in CODES:
+            status, page = await get(f"/explain/{code}")
+            said = told(explain(code))
+            assert status == 200, code
+            missing = [
+                fact.text for fact in (*said.facts, *said.example) if fact.text.removesuffix(":") not in words(page)
+            ]
+            assert missing == [], code
+            unknown = set(re.findall(r'href="/explain/([^"?]+)"', page)) - set(CODES)
+            assert unknown == set(), code
+
+
+async def test_all_codes_stand_in_one_list_and_words_choose_among_them():
+    async with asking() as get:
+        _, page = await get("/explain")
+        assert re.findall(r'<td class="mono"><a href="/explain/([^"]+)">', page) == CODES
+        _, page = await get("/explain?q=OUT+of+scope+result_mov")
+        assert re.findall(r'<td class="mono"><a href="/explain/([^"]+)">', page) == []
+        _, page = await get("/explain?q=RESULT_mov+Moved")
+        assert re.findall(r'<td class="mono"><a href="/explain/([^"]+)">', page) == ["result_moved"]
+        _, page = await get("/explain?q=<script>nothing</script>")
+        assert "<script>nothing" not in page
+        assert "No fix and no rule has <script>nothing</script>" in words(page)
+
+
+async def test_a_code_is_found_however_it_is_spelled_and_an_unknown_one_names_its_neighbours():
+    async with asking() as get:
+        status, page = await get("/explain/ant-7")
+        assert (status, "<code>ANT-07</code>" in page) == (200, True)
+        status, page = await get("/explain/result_mooved")
+        assert status == 404
+        assert "did you mean result_moved" in words(page)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("breaks ANT-07 and size", 'breaks <a href="/explain/ANT-07">ANT-07</a> and size'),
+        ("result_moved, then", '<a href="/explain/result_moved">result_moved</a>, then'),
+        ("no_such_code <b>", "no_such_code &lt;b&gt;"),
+    ],
+)
+def test_codes_in_a_text_are_links(text, expected):
+    assert linked(text) == expected
 
 
 # The process beside the viewer.

@@ -4,19 +4,14 @@ import html
 import json
 import re
 from collections import Counter
-from contextlib import asynccontextmanager
-from pathlib import Path
-from urllib.parse import urljoin
 
-import aiohttp
 import pytest
 from browser import HOSTILE
 from build import called, result, rounds, said, user
 from click.testing import CliRunner
 from published import OPENED, appended
-from viewing import Topics, served
+from viewing import HISTORIES, Topics, pages_of, session_of
 
-import pipeline
 from pipeline.cli.dead_letters import Left
 from pipeline.cli.offline import test_command as reknit_test
 from pipeline.stages.base import Record
@@ -26,32 +21,15 @@ from pipeline.viewer import requests as viewed
 from pipeline.viewer.pages import session_path
 from topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 
-FLEET = Path(pipeline.__file__).parent / "demo" / "fleet" / "histories.jsonl"
-HISTORIES = [json.loads(line) for line in FLEET.read_text().splitlines()]
 BROKEN = (user("Run."), called("a"), user("Wait.", result("a")), said("Yes."), user("Go.", result("x")))
 TOOLS = [{"name": "ls", "input_schema": {"type": "object"}}]
 TORN = b'{"type": "turn.appended", "message": {"role": "assistant", "content": "Good mor'
 
 
-@asynccontextmanager
-async def pages_of(topics, tmp_path, **options):
-    """Something that asks for pages by their addresses and gives status and text."""
-    async with served(topics, tmp_path / "index", **options) as url, aiohttp.ClientSession() as http:
-
-        async def ask(path, *, part=False, post=None):
-            headers = {"HX-Request": "true"} if part else {}
-            asked = http.get if post is None else http.post
-            more = {} if post is None else {"data": post, "allow_redirects": False}
-            async with asked(urljoin(url, path), headers=headers, **more) as answer:
-                return answer.status, await answer.text()
-
-        yield ask
-
-
 def of_fleet(*targets):
     """The demo's histories; those that name no targets are for these."""
     topics = Topics(Defaults(targets=targets or ("anthropic",)))
-    for told in HISTORIES:
+    for told in HISTORIES.values():
         for feed in told["feed"]:
             if feed["to"] != AGENT_TURNS:
                 continue
@@ -59,12 +37,6 @@ def of_fleet(*targets):
                 topics.put(AGENT_TURNS, told["session"], record)
             if "text" in feed:
                 topics.put(AGENT_TURNS, told["session"], feed["text"].encode())
-    return topics
-
-
-def of(session, *messages, **opened):
-    topics = Topics(opened.pop("defaults", None))
-    topics.put_turns(session, {**OPENED, **opened}, *appended(*messages))
     return topics
 
 
@@ -133,7 +105,7 @@ async def test_a_request_is_a_case_that_passes(tmp_path):
 
 
 async def test_a_page_says_what_is_known_of_a_request(tmp_path):
-    topics = of("s1", *BROKEN, targets=["anthropic", "openai-chat"], tools=TOOLS)
+    topics = session_of("s1", *BROKEN, targets=["anthropic", "openai-chat"], tools=TOOLS)
     (_, first), *_, (_, headers), (_, other) = requests_of(topics)
     async with pages_of(topics, tmp_path) as ask:
         _, page = await ask(session_path("s1", "requests", headers["request-id"]))
@@ -160,7 +132,7 @@ async def test_a_page_says_what_is_known_of_a_request(tmp_path):
 
 
 async def test_each_fix_leads_to_its_row(tmp_path):
-    topics = of("s1", user("Run."), called("a"), user("Stop."), said("Yes."), user("Go.", result("x")))
+    topics = session_of("s1", user("Run."), called("a"), user("Stop."), said("Yes."), user("Go.", result("x")))
     async with pages_of(topics, tmp_path) as ask:
         _, page = await ask(session_path("s1", "requests", requests_of(topics)[-1][1]["request-id"]))
         ways = re.findall(r'href="([^"]*[?&]fix=[^"]*)#at"', html.unescape(page))
@@ -170,7 +142,7 @@ async def test_each_fix_leads_to_its_row(tmp_path):
 
 async def test_a_breach_that_is_published_is_named(tmp_path):
     image = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
-    topics = of("s1", user("Look."), called("a"), user(result("a", [image])), tools=TOOLS)
+    topics = session_of("s1", user("Look."), called("a"), user(result("a", [image])), tools=TOOLS)
     async with pages_of(topics, tmp_path) as ask:
         _, page = await ask(session_path("s1", "requests", requests_of(topics)[-1][1]["request-id"]))
     assert re.findall(r'<span class="tag warn">(\w+)</span> <a href="/explain/([\w-]+)">', page) == [
@@ -181,7 +153,7 @@ async def test_a_breach_that_is_published_is_named(tmp_path):
 async def test_a_long_history_comes_by_parts_and_is_worked_out_once(tmp_path, monkeypatch):
     worked_out, until = [], viewed.session_until
     monkeypatch.setattr(viewed, "session_until", lambda *given: worked_out.append(request_id) or until(*given))
-    topics = of("s1", *rounds(60), user("Last."))
+    topics = session_of("s1", *rounds(60), user("Last."))
     request_id = requests_of(topics)[-1][1]["request-id"]
     way, numbers = session_path("s1", "requests", request_id), []
     async with pages_of(topics, tmp_path) as ask:
@@ -201,7 +173,7 @@ async def test_a_long_history_comes_by_parts_and_is_worked_out_once(tmp_path, mo
 
 
 async def test_a_timeline_comes_by_parts(tmp_path):
-    topics = of("s1", *rounds(30))
+    topics = session_of("s1", *rounds(30))
     seen, way = [], session_path("s1", view="turns")
     async with pages_of(topics, tmp_path) as ask:
         while way:
@@ -219,7 +191,7 @@ async def test_a_timeline_comes_by_parts(tmp_path):
 async def test_where_the_beginning_is_gone_both_sides_stand_by_position(tmp_path, monkeypatch):
     tried, until = [], viewed.session_until
     monkeypatch.setattr(viewed, "session_until", lambda *given: tried.append(given) or until(*given))
-    topics = of("s1", *BROKEN)
+    topics = session_of("s1", *BROKEN)
     del topics.logs[AGENT_TURNS, 0][1:3]
     name, headers = requests_of(topics)[-1]
     async with pages_of(topics, tmp_path) as ask:
@@ -258,7 +230,7 @@ async def test_an_export_has_every_record_of_its_session(tmp_path):
 
 
 async def test_a_letter_says_why_and_what_it_holds(tmp_path):
-    topics = of("s1", user("Hi."))
+    topics = session_of("s1", user("Hi."))
     topics.put(AGENT_TURNS, "s1", TORN)
     topics.put(AGENT_TURNS, "s1", b"\xff\x00bytes", headers=[("producer", b"agent/1")])
     async with pages_of(topics, tmp_path) as ask:
@@ -289,7 +261,7 @@ async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeyp
         return [(None, outcomes[len(asked) - 1])]
 
     monkeypatch.setattr(overview, "act_on_letters", act)
-    topics = of("s1", user("Hi."))
+    topics = session_of("s1", user("Hi."))
     topics.put(AGENT_TURNS, "s1", TORN)
     async with pages_of(topics, tmp_path, allow_retry=True) as ask:
         assert (await ask("/letters/0/0/retry", post={}))[0] == 403
@@ -309,7 +281,7 @@ async def test_a_letter_is_retried_once_by_who_holds_the_token(tmp_path, monkeyp
 
 
 async def test_a_parked_session_is_marked(tmp_path):
-    topics = of("s1", user("Hi."), defaults=Defaults(on_dead_letter="park"))
+    topics = session_of("s1", user("Hi."), defaults=Defaults(on_dead_letter="park"))
     topics.put(AGENT_TURNS, "s1", TORN)
     async with pages_of(topics, tmp_path) as ask:
         assert '<span class="tag warn">parked</span>' in (await ask(session_path("s1")))[1]
@@ -320,7 +292,7 @@ NAMES = ("a/b c", "..", "~x", "é\u202e?&#%2F", "<script>alert('ran')</script>")
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_whatever_a_session_is_called_and_says_is_text(name, tmp_path):
-    topics = of(name, *(user(words) for words in HOSTILE), said(*HOSTILE), user("Go.", result("x", HOSTILE[0])))
+    topics = session_of(name, *(user(words) for words in HOSTILE), said(*HOSTILE), user("Go.", result("x", HOSTILE[0])))
     topics.put(AGENT_TURNS, name, json.dumps({"type": "turn.appended", "message": 5, "x": HOSTILE}).encode())
     _, headers = requests_of(topics)[-1]
     ways = [
@@ -345,7 +317,7 @@ async def test_whatever_a_session_is_called_and_says_is_text(name, tmp_path):
 
 
 async def test_a_request_that_says_nothing_of_itself_has_no_page(tmp_path):
-    topics = of("s1", user("Hi."))
+    topics = session_of("s1", user("Hi."))
     topics.put_raw(PROVIDER_REQUESTS, Record(partition=0, offset=1, key=b"s1", value=b"{}", timestamp=1))
     async with pages_of(topics, tmp_path) as ask:
         assert (await ask(session_path("s1")))[0] == 200

@@ -8,14 +8,12 @@ import aiohttp
 import pytest
 from browser import ELSEWHERE, HOSTILE, browsing, needs_browser
 from stream_pages import START, Rows, completed, delta, recorded
-from viewing import InMemory, Still, Topics, index_of, listening
+from viewing import Still, Topics, index_of, listening, viewer_of
 
-from pipeline.config import load_config
 from pipeline.stages.base import Record
 from pipeline.viewer import pages, streams
-from pipeline.viewer.guard import Guard
 from pipeline.viewer.index.records import entry_of
-from pipeline.viewer.pages import Viewer, session_path, templates
+from pipeline.viewer.pages import session_path
 from pipeline.viewer.server import application, serving
 from topics import SESSION_ITEMS
 
@@ -49,16 +47,8 @@ class Served:
 async def served(tmp_path):
     topics, follower = Topics(), Still()
     index = index_of(tmp_path / "index.sqlite", topics)
-    viewer = Viewer(
-        config=load_config(env={}),
-        guard=Guard(),
-        templates=templates(),
-        index=index,
-        follower=follower,
-        values=InMemory(index.reader, topics),
-    )
     try:
-        app = application(viewer, pages=[streams])
+        app = application(viewer_of(topics, index, follower=follower), pages=[streams])
         async with serving(app, "127.0.0.1", 0) as url:
             yield Served(url, index, follower, app[streams.LIVE], topics.logs[SESSION_ITEMS, 0])
     finally:

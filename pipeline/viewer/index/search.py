@@ -56,7 +56,8 @@ class Search(Struct, frozen=True, kw_only=True):
             **{name: query.get(name, "").strip() for name in _PLAIN},
         )
         for name in ("since", "until"):
-            _milliseconds(found, name)
+            if text := getattr(found, name):
+                milliseconds(text, name)
         return found
 
     def query(self) -> str:
@@ -77,10 +78,14 @@ class Search(Struct, frozen=True, kw_only=True):
 _PLAIN: Final = ("target", "severity", "producer", "since", "until")
 
 
-def _milliseconds(search: Search, name: str) -> int | None:
-    given = getattr(search, name)
+def milliseconds(text: str, name: str) -> int:
+    """The time that a query gives under this name.
+
+    Raises:
+        InputError: it is none.
+    """
     try:
-        return moment(given) if given else None
+        return moment(text)
     except ValueError as error:
         raise InputError("bad_search", str(error), path=name) from error
 
@@ -194,10 +199,9 @@ def _conditions(search: Search) -> tuple[str, list[Any]]:
         conditions.append("EXISTS (SELECT 1 FROM facets WHERE kind = ? AND value = ? AND session = s.id)")
         given += facet
     for name, condition in (("since", "last_ms >= ?"), ("until", "first_ms <= ?")):
-        at = _milliseconds(search, name)
-        if at is not None:
+        if text := getattr(search, name):
             conditions.append(condition)
-            given.append(at)
+            given.append(milliseconds(text, name))
     return " AND ".join(conditions), given
 
 

@@ -7,7 +7,6 @@ position: a browser that lost its connection names the last one that it has, and
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
@@ -29,6 +28,7 @@ from pipeline.viewer.pages import (
     Position,
     Viewer,
     Viewing,
+    by_session,
     cursor_of,
     event_of,
     last_seen,
@@ -214,27 +214,19 @@ class Live:
 
     def take_entries(self, entries: Sequence[Entry]) -> None:
         """Hear of entries that are in the index by now."""
-        if not self._watched:
-            return
-        found: defaultdict[str, list[Entry]] = defaultdict(list)
-        for entry in entries:
-            if entry.session in self._watched:
-                if entry.kind == FORGOTTEN:
-                    self._drop(entry.session, "The session was forgotten.")
-                elif entry.topic == SESSION_ITEMS:
-                    found[entry.session].append(entry)
-        for session, of_session in found.items():
-            watched = self._watched.get(session)
-            if watched is None:
-                continue
-            if watched.screen is None:
-                watched.early += of_session
-            elif len(of_session) > AT_ONCE:
+        for session, of_session in by_session(entries, self._watched).items():
+            watched = self._watched[session]
+            items = [entry for entry in of_session if entry.topic == SESSION_ITEMS]
+            if any(entry.kind == FORGOTTEN for entry in of_session):
+                self._drop(session, "The session was forgotten.")
+            elif watched.screen is None:
+                watched.early += items
+            elif len(items) > AT_ONCE:
                 self._drop(session, "Much came at once: reload the page.")
-            elif len(watched.screen) > _ROWS:
+            elif items and len(watched.screen) > _ROWS:
                 self._drop(session, "This page has become long: reload it.")
             else:
-                self._show(watched, watched.screen, of_session)
+                self._show(watched, watched.screen, items)
 
     def _show(self, watched: _Watched, screen: Screen, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -97,7 +97,7 @@ class Screen:
             item = _decode(record.value or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # Of a value that is lost, the summary says why.
-            text = record.summary if record.value is None else record.value.decode("utf-8", "replace")
+            text = record.summary if record.value is None else plain(record.value)
             row = _row(record, "unreadable")
             row.raw = [text]
             return self._show(row)
