@@ -108,8 +108,8 @@ class Fold(ABC, Generic[W, Item]):
         """Judge the body without the list; ``model`` is the one that was given, or that the head names."""
 
     @abstractmethod
-    def read_items(self, values: Sequence[object], walk: W) -> list[Item | None]:
-        """Make items of JSON values tolerantly, and report what does not fit; None is one that could not be read."""
+    def read_item(self, value: object, path: str, walk: W) -> Item | None:
+        """Make an item of a JSON value tolerantly, and report what does not fit; None where it could not be read."""
 
     @abstractmethod
     def judge_no_list(self, walk: W, body: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ class Fold(ABC, Generic[W, Item]):
             return
         before = walk.index
         text = array[1:-1].decode()
-        walk.judge_items(self.read_items(values, walk))
+        walk.judge_items(self._read_items(values, walk))
         if bad is not None and not walk.surrogate:
             path = surrogate_path({self.key: [None] * before + values})
             self.refuse_half(walk, BadJSON(bad.reason, bad.at - 1), text, path, walk.chars)
@@ -207,9 +207,12 @@ class Fold(ABC, Generic[W, Item]):
         if not isinstance(listed, list):
             self.judge_no_list(walk, values)
             return walk.found
-        walk.judge_items(self.read_items(listed, walk))
+        walk.judge_items(self._read_items(listed, walk))
         walk.judge_end()
         return walk.found
+
+    def _read_items(self, values: Sequence[object], walk: W) -> list[Item | None]:
+        return [self.read_item(value, f"{self.key}.{at}", walk) for at, value in enumerate(values, walk.index)]
 
     def _walk_behind(self, values: dict[str, Any], model: str | None) -> W:
         head = {name: value for name, value in values.items() if name != self.key}

@@ -46,6 +46,10 @@ Report: TypeAlias = Callable[[Spot, Misfit, str], None]
 T = TypeVar("T")
 
 
+class Anything(Struct, frozen=True, gc=False):
+    """Any JSON object; its keys are skipped."""
+
+
 class Hole(Struct, frozen=True):
     """Stands where a value could not be read at all; ``kind`` is the type it named, or ""."""
 

@@ -7,7 +7,6 @@ planner's own refusals carry few words, so most messages are ours; sources name 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -150,28 +149,24 @@ class Cascade(Fold[Turns, Message]):
             walk.refuse(NO_DIRECTORY, "system")
         return walk
 
-    def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
-        return [_read(value, f"messages.{at}", walk) for at, value in enumerate(values, walk.index)]
+    def read_item(self, value: object, path: str, walk: Turns) -> Message | None:
+        if not isinstance(value, dict):
+            walk.refuse(SHAPE, path, wanted="an object with a role and a content")
+            return None
+        role, content = value.get("role"), value.get("content")
+        for key in value:
+            if key not in _MESSAGE_KEYS:
+                walk.refuse(SHAPE, f"{path}.{key}", wanted="a role and a content, nothing else")
+        if role not in _ROLES:
+            walk.refuse(SHAPE, f"{path}.role", wanted='"user" or "assistant"')
+        if not isinstance(content, str):
+            walk.refuse(SHAPE, f"{path}.content", wanted="a string")
+            return None
+        return Message("assistant" if role == "assistant" else "user", content)
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         del body
         walk.refuse(SHAPE, "messages", wanted="a list of messages")
-
-
-def _read(value: object, path: str, walk: Turns) -> Message | None:
-    if not isinstance(value, dict):
-        walk.refuse(SHAPE, path, wanted="an object with a role and a content")
-        return None
-    role, content = value.get("role"), value.get("content")
-    for key in value:
-        if key not in _MESSAGE_KEYS:
-            walk.refuse(SHAPE, f"{path}.{key}", wanted="a role and a content, nothing else")
-    if role not in _ROLES:
-        walk.refuse(SHAPE, f"{path}.role", wanted='"user" or "assistant"')
-    if not isinstance(content, str):
-        walk.refuse(SHAPE, f"{path}.content", wanted="a string")
-        return None
-    return Message("assistant" if role == "assistant" else "user", content)
 
 
 def _begins_with_result(text: str) -> bool:

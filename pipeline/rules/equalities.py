@@ -92,66 +92,39 @@ def text_block(kind: str = "text") -> Rewrite:
     return rewrite
 
 
-def without(**defaults: object) -> Rewrite:
-    """Members that say what holds anyway are left out."""
+def _members(keep: Callable[[str, Node], bool], name_of: Callable[[str], str] = str) -> Rewrite:
+    """An object with only the members that ``keep`` says, each under the name that is made of its own."""
 
     def rewrite(node: Node) -> Node:
         if not isinstance(node.value, dict):
             return node
-        kept = {
-            name: member
-            for name, member in node.value.items()
-            if name not in defaults or plain(member) != defaults[name]
-        }
-        return Node(node.path, kept)
+        return Node(node.path, {name_of(name): member for name, member in node.value.items() if keep(name, member)})
 
     return rewrite
+
+
+def without(**defaults: object) -> Rewrite:
+    """Members that say what holds anyway are left out."""
+    return _members(lambda name, member: name not in defaults or plain(member) != defaults[name])
 
 
 def without_empty(*names: str) -> Rewrite:
     """Lists, objects and texts with nothing in them are left out; of all members where none is named."""
-
-    def rewrite(node: Node) -> Node:
-        if not isinstance(node.value, dict):
-            return node
-        kept = {
-            name: member
-            for name, member in node.value.items()
-            if (names and name not in names) or member.value not in ([], {}, "")
-        }
-        return Node(node.path, kept)
-
-    return rewrite
-
-
-def renamed(**names: str) -> Rewrite:
-    """Members that have two names get one."""
-
-    def rewrite(node: Node) -> Node:
-        if not isinstance(node.value, dict):
-            return node
-        return Node(node.path, {names.get(name, name): member for name, member in node.value.items()})
-
-    return rewrite
-
-
-def in_camel_case(node: Node) -> Node:
-    """Members named with underscores get the names of the API's own JSON."""
-    if not isinstance(node.value, dict):
-        return node
-    camel = {re.sub("_([a-z])", lambda found: found[1].upper(), name): each for name, each in node.value.items()}
-    return Node(node.path, camel)
+    return _members(lambda name, member: bool(names and name not in names) or member.value not in ([], {}, ""))
 
 
 def without_members(*names: str) -> Rewrite:
     """Members that say nothing here, whatever they are, are left out."""
+    return _members(lambda name, _: name not in names)
 
-    def rewrite(node: Node) -> Node:
-        if not isinstance(node.value, dict):
-            return node
-        return Node(node.path, {name: member for name, member in node.value.items() if name not in names})
 
-    return rewrite
+def renamed(**names: str) -> Rewrite:
+    """Members that have two names get one."""
+    return _members(lambda *_: True, lambda name: names.get(name, name))
+
+
+in_camel_case = _members(lambda *_: True, lambda name: re.sub("_([a-z])", lambda found: found[1].upper(), name))
+"""Members named with underscores get the names of the API's own JSON."""
 
 
 def json_text(node: Node) -> Node:

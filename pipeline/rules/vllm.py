@@ -295,10 +295,10 @@ class Vllm(Fold[Turns, Message]):
         walk.share()
         return walk
 
-    def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
-        messages = self._chat.read_items(values, walk.chat)
+    def read_item(self, value: object, path: str, walk: Turns) -> Message | None:
+        message = self._chat.read_item(value, path, walk.chat)
         walk.share()
-        return messages
+        return message
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Judge a body without a list of messages, which no server takes."""

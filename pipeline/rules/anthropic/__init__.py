@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from pipeline.rules._fold import BadJSON, Fold
-from pipeline.rules._misfits import Misfit, Report, Spot, fit, fit_with_items
+from pipeline.rules._misfits import Misfit, Spot, fit, fit_with_items
 from pipeline.rules.anthropic import catalogue as rules
 from pipeline.rules.anthropic.blocks import Messages, judge_blank
 from pipeline.rules.anthropic.catalogue import CATALOGUE, family_of, rule
@@ -116,12 +116,19 @@ class Anthropic(Fold[Messages, Message]):
                     walk.judge_beta(features, path, path)
         return walk
 
-    def read_items(self, values: Sequence[object], walk: Messages) -> list[Message | None]:
+    def read_item(self, value: object, path: str, walk: Messages) -> Message | None:
+        if not isinstance(value, dict):
+            walk.refuse(rules.MESSAGE_SHAPE, path)
+            return None
+
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
             rule = _OWN_RULES.get((spot.place, misfit), _RULES[misfit])
             walk.refuse(rule, spot.path, at=spot.at, words=words)
 
-        return [_read(value, f"messages.{at}", walk, report) for at, value in enumerate(values, walk.index)]
+        message, blocks = fit_with_items(value, Message, Spot(path, path), report, field="content", item=Block)
+        if not isinstance(message, Message):
+            return None
+        return message if blocks is None else replace(message, content=blocks)
 
     def judge_no_list(self, walk: Messages, body: dict[str, Any]) -> None:
         words = "Input should be a valid list" if "messages" in body else "Field required"
@@ -148,16 +155,6 @@ def _is_set(head: dict[str, Any], path: str) -> bool:
     name, _, inner = path.partition(".")
     value = head.get(name)
     return value is not None and (not inner or (isinstance(value, dict) and value.get(inner) is not None))
-
-
-def _read(value: object, path: str, walk: Messages, report: Report) -> Message | None:
-    if not isinstance(value, dict):
-        walk.refuse(rules.MESSAGE_SHAPE, path)
-        return None
-    message, blocks = fit_with_items(value, Message, Spot(path, path), report, field="content", item=Block)
-    if not isinstance(message, Message):
-        return None
-    return message if blocks is None else replace(message, content=blocks)
 
 
 def _judge_parameters(head: dict[str, object], walk: Messages) -> None:

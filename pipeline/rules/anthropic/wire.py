@@ -10,9 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-
-class Anything(Struct, frozen=True, gc=False):
-    """Any JSON object; its keys are skipped."""
+from pipeline.rules._misfits import Anything
 
 
 class CacheControl(Struct, frozen=True, gc=False, tag_field="type", tag="ephemeral", forbid_unknown_fields=True):

@@ -280,7 +280,7 @@ class BedrockConverse(Fold[Turns, Message]):
         _judge_tools(head.get("toolConfig"), walk)
         return walk
 
-    def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
+    def read_item(self, value: object, path: str, walk: Turns) -> Message | None:
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
             if misfit == "extra":
                 walk.refuse(rules.EXTRA, spot.path)
@@ -291,7 +291,7 @@ class BedrockConverse(Fold[Turns, Message]):
             else:
                 walk.refuse(rules.SHAPE, spot.path, words=words)
 
-        return [read_message(value, f"messages.{at}", report) for at, value in enumerate(values, walk.index)]
+        return read_message(value, path, report)
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Absent messages are none; anything but a list is a misfit."""

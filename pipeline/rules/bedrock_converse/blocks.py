@@ -14,14 +14,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import astuple
 
 from pipeline.rules._fold import Walk
-from pipeline.rules._misfits import Hole, Report, Spot, fit_with_items, without_holes
+from pipeline.rules._misfits import Anything, Hole, Report, Spot, fit_with_items, without_holes
 from pipeline.rules.base import Rule
 from pipeline.rules.bedrock_converse import catalogue as rules
 from pipeline.rules.bedrock_converse.catalogue import member
-
-
-class Anything(Struct, frozen=True, gc=False):
-    """Any JSON object; its keys are skipped."""
 
 
 class Source(Struct, frozen=True, gc=False, forbid_unknown_fields=True):

@@ -6,14 +6,13 @@ What the API knows and refuses is its ``catalogue``.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from pipeline.rules._fold import Fold, Walk
-from pipeline.rules._misfits import Hole, Misfit, Report, Spot, fit_with_items, without_holes
+from pipeline.rules._misfits import Hole, Misfit, Spot, fit_with_items, without_holes
 from pipeline.rules.gemini import catalogue as rules
 from pipeline.rules.gemini.catalogue import (
     CATALOGUE,
@@ -244,7 +243,7 @@ class Gemini(Fold[Turns, Content]):
             walk.refuse(rules.JSON_WITH_FUNCTIONS, "generationConfig.responseMimeType")
         return walk
 
-    def read_items(self, values: Sequence[object], walk: Turns) -> list[Content | None]:
+    def read_item(self, value: object, path: str, walk: Turns) -> Content | None:
         def report(spot: Spot, misfit: Misfit, words: str) -> None:
             above, _, name = spot.path.rpartition(".")
             if misfit == "extra":
@@ -256,7 +255,14 @@ class Gemini(Fold[Turns, Content]):
             else:
                 walk.refuse(rules.SHAPE, spot.path, at=place(spot.path), kind=_KINDS.get(words, "an object"))
 
-        return [_read(rename(value), f"contents.{at}", report) for at, value in enumerate(values, walk.index)]
+        named = rename(value)
+        try:
+            return msgspec.convert(named, Content)
+        except (msgspec.ValidationError, UnicodeEncodeError):  # a lone surrogate
+            content, parts = fit_with_items(named, Content, Spot(path, path), report, field="parts", item=Part)
+        if parts is not None:
+            return Content(content.role if isinstance(content, Content) else None, without_holes(parts, Part, _UNREAD))
+        return content if isinstance(content, Content) else None
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         """Absent contents are none; anything but a list is a misfit."""
@@ -264,16 +270,6 @@ class Gemini(Fold[Turns, Content]):
             walk.judge_end()
         else:
             walk.refuse(rules.SHAPE, "contents", kind="TYPE_LIST")
-
-
-def _read(value: object, path: str, report: Report) -> Content | None:
-    try:
-        return msgspec.convert(value, Content)
-    except (msgspec.ValidationError, UnicodeEncodeError):  # a lone surrogate
-        content, parts = fit_with_items(value, Content, Spot(path, path), report, field="parts", item=Part)
-    if parts is not None:
-        return Content(content.role if isinstance(content, Content) else None, without_holes(parts, Part, _UNREAD))
-    return content if isinstance(content, Content) else None
 
 
 def _either(value: dict[str, Any], name: str) -> object:

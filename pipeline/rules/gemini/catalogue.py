@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from pipeline.rules._misfits import Anything
 from pipeline.rules.base import Catalogue, Family
 
 
@@ -201,10 +202,6 @@ NO_MODEL = rule("GEM-22", "soft", "model is not specified",
 # What a content and each kind of part may hold. Fields are those of the API's own schema (v1beta and Vertex). A
 # protobuf reads null as absent and takes both spellings of a name; structs know the one in camel case, and ``rename``
 # changes the other before it reads again.
-
-
-class Anything(Struct, frozen=True, gc=False):
-    """Any JSON object; its keys are skipped."""
 
 
 class Blob(Struct, frozen=True, gc=False, forbid_unknown_fields=True):

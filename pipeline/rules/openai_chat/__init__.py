@@ -253,10 +253,9 @@ class OpenAIChat(Fold[Turns, Message]):
                 walk.refuse(rules.EXTRA_PARAMETER, name, name=name)
         return walk
 
-    def read_items(self, values: Sequence[object], walk: Turns) -> list[Message | None]:
-        misfits = _misfits(walk)
-        fitted = (misfits.fit(value, Message, f"messages.{at}") for at, value in enumerate(values, walk.index))
-        return [message if isinstance(message, Message) else None for message in fitted]
+    def read_item(self, value: object, path: str, walk: Turns) -> Message | None:
+        message = _misfits(walk).fit(value, Message, path)
+        return message if isinstance(message, Message) else None
 
     def judge_no_list(self, walk: Turns, body: dict[str, Any]) -> None:
         if "messages" in body:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from pipeline.rules._misfits import Anything
 from pipeline.rules.base import Catalogue, Family
 
 # Words of both of OpenAI's APIs.
@@ -250,10 +251,6 @@ ENDS_WITH_ASSISTANT = rule(
 # take ``annotations`` and ``index``, and look-alikes have their own. Free-form JSON is skipped too, not kept.
 
 Role: TypeAlias = Literal["system", "assistant", "user", "function", "tool", "developer"]
-
-
-class Anything(Struct, frozen=True, gc=False):
-    """Any JSON object; its keys are skipped."""
 
 
 class ImageUrl(Struct, frozen=True, gc=False):

@@ -311,17 +311,11 @@ class OpenAIResponses(Fold[Items, Item]):
                 walk.refuse(rules.EXTRA_PARAMETER, name)
         return walk
 
-    def read_items(self, values: Sequence[object], walk: Items) -> list[Item | None]:
-        """Make items of JSON values tolerantly.
-
-        A message without its ``type`` comes this way as well: the decode cannot tell it from the other items.
-        """
-        misfits = _misfits(walk)
-        fitted = []
-        for at, value in enumerate(values, walk.index):
-            typed = {"type": "message", **value} if isinstance(value, dict) and "type" not in value else value
-            fitted.append(misfits.fit(typed, ITEM, f"input.{at}"))
-        return [None if isinstance(item, Hole) else item for item in fitted]  # type: ignore[misc]  # what was asked for
+    def read_item(self, value: object, path: str, walk: Items) -> Item | None:
+        # A message without its type comes this way as well: the decode cannot tell it from the other items.
+        typed = {"type": "message", **value} if isinstance(value, dict) and "type" not in value else value
+        item = _misfits(walk).fit(typed, ITEM, path)
+        return None if isinstance(item, Hole) else item  # type: ignore[return-value]  # what was asked for
 
     def judge_no_list(self, walk: Items, body: dict[str, Any]) -> None:
         given = body.get("input")
