@@ -1,13 +1,19 @@
-"""Histories of five sources and many issue threads, each mended for every target, whole and turn by turn."""
+"""Histories of five sources and many issue threads, each mended for every target, whole and turn by turn.
+
+And what comes of single histories on each target, and why: what crashed a target, was refused, or vanished without a
+fix; what a provider accepts and is to come out as it went in; and what stays for one target's models and is mended for
+another's beside it in one session.
+"""
 
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from pipeline import validate
+from pipeline import Session, normalize, validate
 from pipeline.registry import TARGETS
-from pipeline.testing import Kit
+from pipeline.testing import Kit, read_case, run_case
 
 HERE = Path(__file__).parent
 TOOLS = [{"name": "read_file", "description": "Read a file.", "input_schema": {"type": "object"}}]
@@ -87,3 +93,53 @@ def test_a_history_that_providers_refuse_is_mended_and_loses_no_mark_without_a_f
 
 def test_every_target_is_here():
     assert {target for target, _ in ASKED} == set(TARGETS)
+
+
+CASES = ("lost_or_crashed", "harmless_anthropic_converse", "harmless_openai")
+
+
+def cases():
+    for [case] in (each.values for name in CASES for each in vectors(name)):
+        why = case.pop("why")
+        for target in [case["to"]] if isinstance(case["to"], str) else case["to"]:
+            yield pytest.param(case, target, why, id=f"{case['name']}-{target}")
+
+
+@pytest.mark.parametrize(("vector", "target", "why"), list(cases()))
+def test_what_comes_of_a_history_is_what_should(vector, target, why):
+    case = read_case(json.dumps(vector).encode())
+    found = run_case(case, target)
+    assert found.failures == [], why
+
+
+LISTS = {"gemini": "contents", "openai-responses": "input"}
+each_structure = pytest.mark.parametrize("vector", vectors("structure"))
+
+
+def said(done):
+    """What a request says, and the fixes behind it; nothing where it is refused."""
+    messages = None if done.body is None else json.loads(done.body)[LISTS.get(done.target, "messages")]
+    return {"messages": messages, "fixes": [fix.code for fix in done.fixes]}
+
+
+@each_structure
+def test_each_target_gets_what_its_models_take(vector):
+    for target, expected in vector["targets"].items():
+        history = {key: vector[key] for key in ("messages", "model") if key in vector}
+        assert (target, said(normalize(history, to=target))) == (target, expected)
+
+
+@each_structure
+def test_side_by_side_in_one_session_each_gets_the_same(vector):
+    session, records = Session(list(vector["targets"]), model=vector.get("model")), []
+    for message in vector["messages"]:
+        session.append(msgspec.json.encode(message))
+        records += [record for _, record in session.take_segments(flush=True)]
+        session = Session.load(session.head(), records)
+    assert {target: said(session.request(target)) for target in vector["targets"]} == vector["targets"]
+
+
+@each_structure
+def test_the_promises_hold_whatever_its_models_take(vector):
+    for target in vector["targets"]:
+        Kit(target, setting={"model": vector["model"]} if "model" in vector else None).check(vector["messages"])

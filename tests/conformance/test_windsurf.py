@@ -1,33 +1,40 @@
-"""What the text-only planner's source does to the planner's own words, row by row, and at every split.
+"""What the text-only planner's source does, row by row: to the planner's own words, to tools, environment and history.
 
-The rows about environment, preambles and whole histories are in the same file and are tested in
-``test_windsurf_requests.py``. Where a row has a ``want``, the source has a defect, and ``FIXED`` says which; a row
-without one must hold as the source has it.
+Where a row has a ``want``, the source has a defect, and ``FIXED`` says which of the planner's words, which are given at
+every split; a row without one must hold as the source has it. Where the rows of a whole history show a structure that
+is repaired here, or a defect of the source's, ``windsurf_requests.jsonl`` says what is wanted instead, and why.
 """
 
 import json
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from pipeline import Session, normalize, validate
 from pipeline.text.identity import IdentityRewriter
 from pipeline.text.jsontext import ToolCall
+from pipeline.text.preamble import lift_environment, tool_fallback, tool_preamble
 from pipeline.text.redaction import Redactor
 from pipeline.text.tool_calls import ToolCallParser
 
-ROWS = [
-    json.loads(line)
-    for line in Path(__file__).with_name("windsurf_cascade.jsonl").read_text(encoding="utf-8").split("\n")
-    if line
-]
-HERE = {
+
+def rows(name):
+    lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines if line]
+
+
+ROWS = rows("windsurf_cascade")
+DECIDED = {row["name"]: row for row in rows("windsurf_requests")}
+OF_WORDS = {
     "cascade_neutralize_identity",
     "cascade_redact_text",
     "cascade_redact_stream",
     "cascade_redact_tool_call",
     "cascade_parse_tool_calls",
 }
-ELSEWHERE = {
+OF_REQUESTS = {
     "cascade_extract_environment",
     "cascade_tool_preamble_user",
     "cascade_tool_preamble_proto",
@@ -80,9 +87,9 @@ def parsed(pieces):
     return {"text": "".join(output for output in outputs if isinstance(output, str)), "tool_calls": calls}
 
 
-def test_every_row_is_tested_here_or_there():
-    assert {row["target"] for row in ROWS} == HERE | ELSEWHERE
-    fixed = {row["name"] for row in ROWS if "want" in row and row["target"] in HERE}
+def test_every_row_is_tested():
+    assert {row["target"] for row in ROWS} == OF_WORDS | OF_REQUESTS
+    fixed = {row["name"] for row in ROWS if "want" in row and row["target"] in OF_WORDS}
     assert fixed == FIXED.keys() | AS_THE_SOURCE | BETTER.keys()
 
 
@@ -129,3 +136,65 @@ def test_text_is_given_out_as_soon_as_the_source_gives_it(row):
     for chunk, source in zip(row["input"]["chunks"], row["expect"]["fed"], strict=True):
         outputs = parser.feed(chunk)
         assert "".join(output for output in outputs if isinstance(output, str)) == source["text"]
+
+
+@pytest.mark.parametrize("row", about("cascade_extract_environment"))
+def test_an_environment_is_lifted(row):
+    assert lift_environment(row["input"]["messages"]) in row.get("want", [row["expect"]])
+
+
+@pytest.mark.parametrize("row", about("cascade_tool_preamble_user"))
+def test_the_line_for_the_users_turn(row):
+    line = tool_fallback(row["input"]["tools"])
+    if "empty" in row["expect"]:
+        assert line == ""
+        return
+    wanted = row["expect"]["properties"]
+    assert line.splitlines() == [line]
+    assert f": {wanted['lists_names_joined_by_comma_space']}." in line
+    assert all(part in line for part in wanted["contains"])
+    assert len(line) < wanted["max_chars"]
+    assert [shape for shape in wanted["must_not_match"] if re.search(shape, line, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("row", about("cascade_tool_preamble_proto"))
+def test_the_preamble_of_the_system_slot(row):
+    given = row["input"]
+    text = tool_preamble(given["tools"], given["tool_choice"], given["environment"])
+    if "empty" in row["expect"]:
+        assert text == ""
+        return
+    wanted = row["expect"]["properties"]
+    environment = "\n".join(wanted["env_lines"])
+    assert text.startswith("## Authoritative environment") == wanted["env_block_first"]
+    assert (f"\n\n{environment}\n\n---\n\n" in text) == wanted["fence_after_env"]
+    assert re.findall(r"^### (.*)$", text, re.MULTILINE) == wanted["function_headings_in_order"]
+    schemas = re.findall(r"^```json\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL)
+    assert len(schemas) == wanted["schema_blocks"]
+    assert all(json.dumps(json.loads(schema), indent=wanted["schema_indent"]) == schema for schema in schemas)
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+    assert numbers == list(range(1, wanted["rule_count"] + 1))
+    assert (len(numbers) == 7) == wanted["forced_function_named"]
+    assert all(part in text for part in wanted["contains"])
+
+
+@pytest.mark.parametrize("row", about("cascade_normalize_messages"))
+def test_a_history_becomes_turns_of_text(row):
+    given = row["input"]
+    decided = DECIDED.get(row["name"], {"want": row["expect"], "fixes": []})
+    done = normalize(msgspec.json.encode(given), to="cascade", policy={"tail": "keep"})
+    session = Session(("cascade",), {"tail": "keep"}, tools=given["tools"])
+    for message in given["messages"]:
+        session.append(message)
+        session.request()
+    assert session.request().body == done.body
+    line = tool_fallback(given["tools"])
+    wanted = [turn | {"content": turn["content"].replace("{{PREAMBLE}}", line)} for turn in decided["want"]]
+    assert json.loads(done.body)["messages"] == wanted
+    assert [fix.code for fix in done.fixes] == decided["fixes"]
+    assert [found for found in validate(done.body, "cascade") if found.severity == "hard"] == []
+
+
+def test_what_was_decided_otherwise_says_why():
+    assert DECIDED.keys() <= {row["name"] for row in ROWS}
+    assert all(row["why"].endswith(".") for row in DECIDED.values())
