@@ -1,6 +1,6 @@
 """Typed producers and consumers of the pipeline's topics: see ``pipeline.client``, whose public names these are."""
 
-from pipeline.client import Brokers, Place
+from pipeline.client import Brokers, Events, Place, Turns
 from pipeline.client.consumers import (
     DeadLetter,
     DeadLetters,
@@ -11,7 +11,6 @@ from pipeline.client.consumers import (
     ShownItem,
     ToldFix,
 )
-from pipeline.client.producers import Events, Turns
 from pipeline.kafka import KafkaSettings
 from topics.reducer import View, reduce
 

@@ -14,8 +14,7 @@ from msgspec import Struct
 from pipeline.cli import Exit, Group, fail, say, write_json
 from pipeline.cli.broker import connected, every_place, producing, read_partitions, reader, run_with_broker
 from pipeline.cli.config import broker_options, configured, wait_option
-from pipeline.client import Place
-from pipeline.client.producers import Turns
+from pipeline.client import Place, Turns
 from pipeline.errors import InputError, ReknitError
 from pipeline.objects import Objects, open_objects
 from pipeline.replay.replays import beside, note_forgotten, replay_of

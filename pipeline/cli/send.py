@@ -14,8 +14,8 @@ from pipeline.cli import fail, say
 from pipeline.cli.broker import run_with_broker, unless_stopped
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.offline import SOURCE_NAMES, TARGET_NAMES
+from pipeline.client import Events
 from pipeline.client.consumers import Requests
-from pipeline.client.producers import Events
 from pipeline.client.sender import Http, Program, Route, Sender
 from pipeline.errors import InputError, ReknitError
 from pipeline.registry import target_named

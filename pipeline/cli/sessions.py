@@ -17,8 +17,7 @@ from pipeline.cli import Group, Progress, fail, read_input, say, write_json
 from pipeline.cli.broker import partitions_of, producing, read_partitions, reader, run_with_broker, usual_partition
 from pipeline.cli.config import broker_options, configured, wait_option
 from pipeline.cli.ingest import FILE
-from pipeline.client import Place
-from pipeline.client.producers import Turns
+from pipeline.client import Place, Turns
 from pipeline.errors import InputError, InternalError
 from pipeline.session.export import Export, export, restoring
 from pipeline.settings import Config

@@ -1,4 +1,4 @@
-"""Typed producers and consumers of the pipeline's topics, for programs on asyncio (``reknit.client``).
+"""Typed producers of the inputs, and consumers of the outputs, for programs on asyncio (``reknit.client``).
 
 What a client of its own gets wrong at first is built in: records are keyed by the session and spread by murmur2, inputs
 are idempotent, acknowledged by all copies and compressed with zstd, outputs are read only once they are committed, and
@@ -7,12 +7,34 @@ every turn has an id, so that sending it again changes nothing.
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, Self, TypeAlias
 
-from msgspec import Struct
+import msgspec
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, RecordTooLargeError
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from pipeline.kafka import Cluster, KafkaSettings
-from pipeline.objects import HasObjects, ObjectSettings
+from pipeline.errors import InputError
+from pipeline.kafka import Cluster, KafkaSettings, connection, explained
+from pipeline.objects import HasObjects, ObjectSettings, open_objects
+from topics import AGENT_TURNS, LARGEST_INPUT, PROVIDER_EVENTS, qualified
+from topics import headers as names
+from topics.headers import Framing, Headers
+from topics.records import (
+    HistoryRestored,
+    HistoryRewound,
+    PolicyChange,
+    RequestWanted,
+    SessionClosed,
+    SessionOpened,
+    TurnAppended,
+    TurnRecord,
+)
+
+Json: TypeAlias = Mapping[str, Any] | bytes | Raw
 
 
 class Pipeline(Cluster, HasObjects, Protocol):
@@ -37,3 +59,191 @@ class Place(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+class _Writer:
+    """One idempotent producer."""
+
+    def __init__(self, brokers: Pipeline, *, producer: str | None = None) -> None:
+        self._brokers = brokers
+        self._prefix = brokers.prefix
+        self._objects = open_objects(brokers)
+        self._headers: Headers = () if producer is None else ((names.PRODUCER, producer.encode()),)
+        self._client: AIOKafkaProducer | None = None
+
+    async def __aenter__(self) -> Self:
+        client = AIOKafkaProducer(
+            **connection(self._brokers),
+            acks="all",
+            enable_idempotence=True,
+            compression_type="zstd",
+            max_request_size=LARGEST_INPUT,
+        )
+        try:
+            await client.start()
+        except KafkaError as error:
+            await client.stop()
+            raise await explained(self._brokers, error) from error
+        self._client = client
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.stop()
+
+    async def _hand_over(
+        self, topic: str, session: str, value: bytes | None, headers: Headers = ()
+    ) -> asyncio.Future[Any]:
+        """Hand over a record; the future is done once the brokers have it."""
+        if self._client is None:
+            raise RuntimeError("use `async with`: the producer is not started")
+        if not session:
+            raise InputError("no_key", "a session's id is not empty")
+        if value is not None and self._objects is not None and len(value) >= self._objects.threshold_bytes:
+            dataref = await self._objects.put(session.encode(), value)
+            value, headers = None, (*headers, (names.DATAREF, dataref.encode()))
+        try:
+            sent: asyncio.Future[Any] = await self._client.send(
+                qualified(topic, self._prefix), value, key=session.encode(), headers=[*headers, *self._headers]
+            )
+        except RecordTooLargeError as error:
+            raise InputError("too_large", f"a record holds at most {LARGEST_INPUT} bytes") from error
+        except KafkaError as error:
+            raise await explained(self._brokers, error) from error
+        return sent
+
+    async def _delivered(self, topic: str, sent: asyncio.Future[Any]) -> Place:
+        try:
+            found = await sent
+        except KafkaError as error:
+            raise await explained(self._brokers, error) from error
+        return Place(topic, found.partition, found.offset)
+
+
+class Turns(_Writer):
+    """Writes ``agent.turns``. Each call returns once the brokers have the record, with its place.
+
+    Args:
+        brokers: where the pipeline is.
+        producer: the program's name and version (``crew/1.4``), told with each fix that its turns lead to.
+
+    Raises:
+        BrokerDownError: no broker answered in time; it is not known whether the record arrived, so send it again under
+            the same ``record_id``.
+        BrokerError: the cluster refuses.
+    """
+
+    async def open(
+        self,
+        session: str,
+        *,
+        targets: Iterable[str] | UnsetType | None = UNSET,
+        model: str | UnsetType | None = UNSET,
+        system: Any = UNSET,  # noqa: ANN401  text or blocks
+        tools: Any = UNSET,  # noqa: ANN401  tools of any provider
+        params: Mapping[str, Any] | UnsetType | None = UNSET,
+        policy: PolicyChange | UnsetType | None = UNSET,
+    ) -> Place:
+        """Say what the session's requests are to be like; what is not given stays, None is the worker's default."""
+        record = SessionOpened(
+            targets=tuple(targets) if isinstance(targets, Iterable) else targets,
+            model=model,
+            system=system if system is UNSET else _raw(system),
+            tools=tools if tools is UNSET else _raw(tools),
+            params={name: _raw(value) for name, value in params.items()} if isinstance(params, Mapping) else params,
+            policy=policy,
+        )
+        return await self.write(session, record)
+
+    async def append(self, session: str, message: Json, *, record_id: str | None = None) -> Place:
+        """Append a message, in any shape that Reknit reads; an id is made where none is given."""
+        return await self.write(session, TurnAppended(message=_raw(message), id=record_id or _new_id()))
+
+    async def restore(self, session: str, messages: Iterable[Json] | bytes, *, record_id: str | None = None) -> Place:
+        """Replace the history; this triggers no request."""
+        listed = messages if isinstance(messages, bytes) else [_raw(message) for message in messages]
+        return await self.write(session, HistoryRestored(messages=_raw(listed), id=record_id or _new_id()))
+
+    async def rewind(self, session: str, to: str | int, *, record_id: str | None = None) -> Place:
+        """Take turns back from the end: ``to`` is the id of the turn that becomes the last, or how many stay."""
+        return await self.write(session, HistoryRewound(to=to, id=record_id or _new_id()))
+
+    async def want_request(self, session: str, *, record_id: str | None = None) -> Place:
+        """Ask for a request now, whether or not the history has changed."""
+        return await self.write(session, RequestWanted(id=record_id or _new_id()))
+
+    async def close(self, session: str) -> Place:
+        """Nothing more will come; the session's state may go."""
+        return await self.write(session, SessionClosed())
+
+    async def write(self, session: str, record: TurnRecord) -> Place:
+        """Write any record of the topic."""
+        sent = await self._hand_over(AGENT_TURNS, session, msgspec.json.encode(record))
+        return await self._delivered(AGENT_TURNS, sent)
+
+
+class Events(_Writer):
+    """Writes ``provider.events``: a provider's bytes as they come.
+
+    ``feed`` returns as soon as the record is on its way, so that a stream is not held up; ``end_run`` returns once the
+    brokers have all of it. Where one of them was not delivered, the next call raises.
+    """
+
+    def __init__(self, brokers: Pipeline, source: str, *, producer: str | None = None) -> None:
+        super().__init__(brokers, producer=producer)
+        self._source = source
+        self._sent: dict[str, list[asyncio.Future[Any]]] = {}
+
+    async def feed(
+        self,
+        session: str,
+        data: bytes,
+        *,
+        run: str,
+        framing: Framing = "events",
+        request_id: str | None = None,
+        status: int | None = None,
+        transcript_expected: bool = False,
+    ) -> None:
+        """Pass on what a source said: whole events, or with ``framing`` bytes what was read, wherever it was cut.
+
+        Args:
+            session: whose events they are.
+            data: the bytes as received.
+            run: one start of a program or one stream of an API; a new one ends the former.
+            framing: what ``data`` may end inside of.
+            request_id: the published request that this answers.
+            status: the HTTP status of that answer.
+            transcript_expected: turns wait for the program's own transcript of the run, which is fed as a source of its
+                own.
+        """
+        described = names.EventHeaders(
+            source=self._source,
+            run=run,
+            framing=framing,
+            transcript="expected" if transcript_expected else UNSET,
+            request_id=UNSET if request_id is None else request_id,
+            status=UNSET if status is None else status,
+        )
+        await self._send(session, data, names.encode(described))
+
+    async def end_run(self, session: str, *, run: str, reason: str = "end of stream") -> None:
+        """End a run: what it left open is completed as incomplete, for this reason."""
+        await self._send(session, None, names.encode(names.EndOfRunHeaders(exit=reason, source=self._source, run=run)))
+        for each in self._sent.pop(session):
+            await self._delivered(PROVIDER_EVENTS, each)
+
+    async def _send(self, session: str, value: bytes | None, headers: Headers) -> None:
+        sent = self._sent.setdefault(session, [])
+        while sent and sent[0].done():
+            await self._delivered(PROVIDER_EVENTS, sent.pop(0))
+        sent.append(await self._hand_over(PROVIDER_EVENTS, session, value, headers))
+
+
+def _raw(value: Any) -> Raw:  # noqa: ANN401  anything that JSON can hold, or JSON
+    return value if isinstance(value, Raw) else Raw(value if isinstance(value, bytes) else msgspec.json.encode(value))
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

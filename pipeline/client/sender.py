@@ -23,9 +23,8 @@ import aiohttp
 import structlog
 from msgspec import Struct
 
-from pipeline.client import Place
+from pipeline.client import Events, Place
 from pipeline.client.consumers import Request, Requests
-from pipeline.client.producers import Events
 from topics.headers import Framing
 
 _FIRST_PAUSE: Final = 0.5

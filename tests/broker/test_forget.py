@@ -19,9 +19,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from build import said, user
 
-from pipeline.client import Brokers
+from pipeline.client import Brokers, Events, Turns
 from pipeline.client.consumers import Requests
-from pipeline.client.producers import Events, Turns
 from pipeline.objects import ObjectSettings
 from topics import AGENT_TURNS, DEAD_LETTERS, EVENTS_STATE, PROVIDER_REQUESTS, TOPICS, TURNS_STATE
 
