@@ -227,6 +227,29 @@ class Policy(Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unkno
         return frozenset(code for code, how in chosen.items() if how == "observe")
 
 
+class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one tenant may have in one partition; none where it is null."""
+
+    sessions: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="Sessions of one tenant in one partition at most.")
+    ] = None
+    bytes: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="Bytes of the records that they are made of at most, in one partition."),
+    ] = None
+
+
+class Limits(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every tenant may have, and those that may have something else."""
+
+    separator: Annotated[
+        str, Meta(min_length=1, description="What stands before the first one in a session's id is its tenant.")
+    ] = "/"
+    tenants: Annotated[
+        dict[str, Limit], Meta(description="Tenants with limits of their own: `{acme = {sessions = 100}}`.")
+    ] = {}
+
+
 class Structure(Struct, frozen=True, kw_only=True):
     """What a history may be like for a model family that a target writes for; what it may not be like is mended.
 

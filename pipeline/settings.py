@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Raw, Struct
 
 from pipeline.kafka import KafkaSettings
-from pipeline.model import Policy
+from pipeline.model import Limits, Policy
 from pipeline.objects import ObjectSettings
-from pipeline.stages.limits import Limits
 from pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from topics import DEFAULT_PARTITIONS
 

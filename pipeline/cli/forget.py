@@ -20,7 +20,7 @@ from pipeline.objects import Objects, open_objects
 from pipeline.replay.replays import beside, note_forgotten, replay_of
 from pipeline.replay.replays import delete as delete_replay
 from pipeline.settings import Config
-from pipeline.stages import event_state, turn_state
+from pipeline.stages import events, turn_state
 from topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -225,7 +225,7 @@ def _until(topic: Found, latest_ms: int) -> datetime | None:
         return None
 
 
-_SESSION_OF = {TURNS_STATE: turn_state.session_of, EVENTS_STATE: event_state.session_of}
+_SESSION_OF = {TURNS_STATE: turn_state.session_of, EVENTS_STATE: events.session_of}
 _TIMES = ("retention.ms", "segment.ms", "max.compaction.lag.ms", "delete.retention.ms")
 
 

@@ -17,7 +17,7 @@ from pipeline.errors import InputError
 from pipeline.settings import Config
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.event_state import EventStates
+from pipeline.stages.events import EventStates
 from pipeline.stages.turn_state import TurnStates
 from topics import (
     AGENT_TURNS,

@@ -23,7 +23,8 @@ from pipeline.session.export import Export, export, restoring
 from pipeline.settings import Config
 from pipeline.stages.base import POSITION, Record
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.turn_state import Parked, TurnState, TurnStates, session_of, unpacked
+from pipeline.stages.records import unpacked
+from pipeline.stages.turn_state import Parked, TurnState, TurnStates, session_of
 from topics import AGENT_TURNS, TURNS_STATE, qualified
 from topics.records import REKNIT, TURN_RECORDS, SessionReleased
 

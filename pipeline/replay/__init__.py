@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from pipeline.errors import ReknitError
 from pipeline.stages.base import Record, Result, Stage
-from pipeline.stages.endings import marker_digest
+from pipeline.stages.kept import marker_digest
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 from topics import headers as names
 

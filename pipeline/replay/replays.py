@@ -18,7 +18,7 @@ from pipeline.objects import open_objects
 from pipeline.replay import INPUTS, Offsets, Plan, Selection, Stretch, Uncompared, digest_of, run_of
 from pipeline.settings import Config
 from pipeline.stages.base import POSITION, read_position
-from pipeline.stages.endings import KINDS, Endings
+from pipeline.stages.kept import KINDS, Endings
 from topics import (
     AGENT_TURNS,
     DAY_MS,

@@ -1,24 +1,40 @@
-"""Provider events to items: ``provider.events.v1`` in; items, finished turns, and fixes of what was said, out."""
+"""Provider events to items: ``provider.events.v1`` in; items, finished turns, and fixes of what was said, out.
+
+What is kept of a session are three kinds of changelog records, told apart by their key's first byte:
+
+- ``e`` + session: the recovery and the policy (the head), once for each batch that touched the session
+- ``c`` + number + session: what has changed of a large head (``WrittenHead``)
+- ``w`` + number + session: a finished turn that waits for the policy, written once
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
+from msgspec import field, structs
 
 from pipeline.errors import InputError, InternalError, ReknitError
-from pipeline.stages.answers import crossing
 from pipeline.stages.base import Headers, Output, Record, Result, dead_letter, stopped
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.endings import EndedError, Endings, Why
-from pipeline.stages.event_state import EventState, EventStates
-from pipeline.stages.kept import KeepsSessions
-from pipeline.stages.records import publish_stream_fixes, without_value
+from pipeline.stages.kept import EndedError, Endings, KeepsSessions, Kept, Why
+from pipeline.stages.records import (
+    CHANGE,
+    WrittenHead,
+    framing_of,
+    is_transcript_expected,
+    joined,
+    runs,
+    text_of,
+    without_value,
+)
+from pipeline.stages.requests import crossing, publish_stream_fixes
 from pipeline.streams import SOURCES, FinishedTurn, Recovery
+from pipeline.streams.cascade.speech import Speech
 from pipeline.streams.sources import source_of_transcript
 from topics import AGENT_TURNS, EVENTS_STATE, PROVIDER_EVENTS, SESSION_ITEMS
 from topics import headers as names
@@ -34,13 +50,126 @@ from topics.items import (
 )
 from topics.records import RECORDED, StreamPolicy, TurnAppended
 
-_NONE: Mapping[str, bytes] = MappingProxyType({})
+_SESSION, _WAITING = b"e", b"w"
+
+# What changed of a stream's state is found in 20 µs: little more than it takes to write so much.
+_SMALL_BYTES = 4 * 1024
+
+# Finished turns that wait until the session's policy is known: events can be ahead of the policy, which reaches this
+# side through the log. Where they become more bytes than this, the oldest are let go.
+MOST_WAITING_BYTES = 256 * 1024
 
 # Headers by which the history side says that a session is over.
 _ENDS = frozenset({names.CLOSED, names.EXPIRED, names.FORGOTTEN})
 
 # What a batch shows of each session: items in their order, those together whose records carry the same headers.
 _Shown: TypeAlias = dict[bytes, list[tuple[Headers, list[Item]]]]
+
+
+class EventState(msgspec.Struct, kw_only=True):
+    """One session in memory. ``records`` is None until its policy is known; ``waiting`` goes by number.
+
+    ``model`` and ``tools`` are what the session said of them for a planner's text, if it did.
+    """
+
+    recovery: Recovery
+    records: bool | None = None
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+    waiting: dict[int, bytes] = {}
+    numbered: int = 0
+    written: set[int] = set()
+    head: WrittenHead = field(default_factory=partial(WrittenHead, _SMALL_BYTES))
+    memory_bytes: int = 0
+
+    def keep_waiting(self, turn: bytes) -> None:
+        """Keep a finished turn until the policy is known."""
+        self.waiting[self.numbered] = turn
+        self.numbered += 1
+        size = sum(map(len, self.waiting.values()))
+        while size > MOST_WAITING_BYTES:
+            size -= len(self.waiting.pop(min(self.waiting)))
+
+    def take_waiting(self) -> list[bytes]:
+        """The turns that waited, oldest first."""
+        waiting, self.waiting = self.waiting, {}
+        return [waiting[number] for number in sorted(waiting)]
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    recovery: bytes
+    records: bool | None
+    numbered: int
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+
+
+def session_of(key: bytes) -> bytes:
+    """The session that a changelog key is of; empty for one that is of none, or names only its digest."""
+    return key[1:] if key[:1] == _SESSION else key[5:] if key[:1] in {_WAITING, CHANGE} else b""
+
+
+class EventStates(Kept[EventState]):
+    """The sessions of one partition; ``speech`` is what holds for a planner's text where a session says nothing."""
+
+    head_kind = _SESSION
+    session_of = staticmethod(session_of)
+
+    def __init__(self, speech: Speech | None = None, endings: Endings | None = None) -> None:
+        super().__init__(endings)
+        self._speech = speech or Speech()
+
+    def begin_session(self, key: bytes, recovery: Recovery) -> EventState:
+        entry = self._begin(key, EventState(recovery=recovery))
+        self.speak(entry)
+        return entry
+
+    def speak(self, entry: EventState) -> None:
+        """Tell the recovery what a planner's text is to become in this session."""
+        speech = self._speech
+        model = speech.model if entry.model is None else entry.model
+        tools = speech.tools if entry.tools is None else entry.tools
+        entry.recovery.speak(structs.replace(speech, model=model, tools=tools))
+
+    def _read(self, session: bytes, records: Mapping[bytes, bytes]) -> EventState:
+        numbered: dict[bytes, dict[int, bytes]] = {CHANGE: {}, _WAITING: {}}
+        for key, value in records.items():
+            if key[:1] in numbered:
+                numbered[key[:1]][int.from_bytes(key[1:5], "big")] = value
+        try:
+            head, whole = WrittenHead.read(records[_SESSION + session], numbered[CHANGE], _SMALL_BYTES)
+            saved = msgspec.msgpack.decode(whole, type=_Saved)
+            recovery = Recovery.restore(saved.recovery)
+        except (msgspec.DecodeError, InputError) as error:
+            raise InternalError("state_unreadable", f"a session's state cannot be read: {error}") from error
+        entry = EventState(
+            recovery=recovery,
+            records=saved.records,
+            model=saved.model,
+            tools=saved.tools,
+            waiting=numbered[_WAITING],
+            numbered=saved.numbered,
+            written=set(numbered[_WAITING]),
+            head=head,
+        )
+        _weigh(entry, whole)
+        self.speak(entry)
+        return entry
+
+    def _written(self, session: bytes, entry: EventState) -> dict[bytes, bytes | None]:
+        saved = _Saved(entry.recovery.snapshot(), entry.records, entry.numbered, entry.model, entry.tools)
+        head = msgspec.msgpack.encode(saved)
+        changes = entry.head.write(_SESSION + session, session, head, self.format)
+        for number in sorted(entry.written ^ entry.waiting.keys()):
+            changes[_WAITING + number.to_bytes(4, "big") + session] = entry.waiting.get(number)
+        entry.written = set(entry.waiting)
+        _weigh(entry, head)
+        return changes
+
+
+def _weigh(entry: EventState, head: bytes) -> None:
+    """Note its memory: measured in the middle of messages of 20 and of 500 deltas."""
+    entry.memory_bytes = 4 * 1024 + 8 * len(head) + sum(map(len, entry.waiting.values()))
 
 
 class EventsStage(KeepsSessions):
@@ -85,9 +214,6 @@ class EventsStage(KeepsSessions):
         result.tally = dict(tally)
         return result
 
-    def levels(self) -> dict[str, int]:
-        return {}
-
     def _put_aside(self, record: Record, error: ReknitError, result: Result, tally: Counter[tuple[str, ...]]) -> None:
         if self._defaults.on_dead_letter == "stop" and not isinstance(error, EndedError):
             raise stopped(record, self.topic, error) from error
@@ -124,11 +250,11 @@ class EventsStage(KeepsSessions):
         if value is None and not headers.keys().isdisjoint(_ENDS):
             self._close_session(key, items, tally, silently=names.FORGOTTEN in headers)
             return
-        told = _text(headers.get(names.SOURCE)) or self._defaults.source
+        told = text_of(headers.get(names.SOURCE)) or self._defaults.source
         transcribed = source_of_transcript(told)
         source = told if transcribed is None else transcribed.name
         entry = self._entry(key, source)
-        former, name = entry.recovery.run, _text(headers.get(names.RUN))
+        former, name = entry.recovery.run, text_of(headers.get(names.RUN))
         if entry.recovery.source != source:
             entry.recovery.switch_source(source)
         ended = entry.recovery.end_former_run(name) if value is not None else []
@@ -143,7 +269,7 @@ class EventsStage(KeepsSessions):
             found = entry.recovery.feed_each([record.value or b"" for record in run], name)
         else:
             found = _feed(entry.recovery, value, headers)
-        if value is not None and _is_transcript_expected(headers):
+        if value is not None and is_transcript_expected(headers):
             entry.recovery.expect_transcript()
         answers = [crossing(record, headers) for record in run]
         result.outputs.extend([answer for answer in answers if answer is not None])
@@ -220,76 +346,27 @@ def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) 
         groups.append((headers, list(found)))
 
 
-def _item_headers(run: str | None, given: Mapping[str, bytes] = _NONE) -> Headers:
+def _item_headers(run: str | None, given: Mapping[str, bytes] | None = None) -> Headers:
     """What items say of their run, and of the request that they answer, where the ``given`` headers name it."""
     found = () if run is None else ((names.RUN, run.encode()),)
-    return (*found, *((name, given[name]) for name in (names.REQUEST_ID, names.TRACEPARENT) if name in given))
-
-
-def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
-    """Records of one session that say alike whose events they hold, together; each session's in order.
-
-    Records of whole events can be fed at once, which costs a third of feeding them one by one. ``source`` is that of
-    records without one.
-    """
-    current: dict[bytes | None, tuple[Headers | None, list[Record]]] = {}
-    for record in records:
-        joined_by, run = current.get(record.key, (None, None))
-        if run is not None:
-            if joined_by == record.headers and record.value is not None:
-                run.append(record)
-                continue
-            yield run
-        current[record.key] = (_headers_to_join(record, source), [record])
-    for _, run in current.values():
-        yield run
-
-
-def _headers_to_join(first: Record, source: str) -> Headers | None:
-    """The headers that a record must have to be fed together with this one; None where it stands alone."""
-    headers = dict(first.headers)
-    known = SOURCES.get(_text(headers.get(names.SOURCE)) or source)
-    # Where words are changed, each fix names the record that it is from.
-    rewritten = known is not None and known.rewrites
-    # A refusal goes to the log before the turns of later records do.
-    refusing = headers.get(names.STATUS, b"") >= b"4"
-    stands_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten or refusing
-    return None if stands_alone else first.headers
+    return (*found, *((name, given[name]) for name in (names.REQUEST_ID, names.TRACEPARENT) if given and name in given))
 
 
 def _feed(recovery: Recovery, value: bytes | None, headers: Mapping[str, bytes]) -> list[Item]:
-    run = _text(headers.get(names.RUN))
+    run = text_of(headers.get(names.RUN))
     if value is None:
         if run is not None and recovery.run not in {None, run}:
             return []  # the end of a run that ended when the next one came
-        return recovery.end_run(_text(headers[names.EXIT]) or "end of run")
-    return recovery.feed(value, run, framing=_framing(headers))
+        return recovery.end_run(text_of(headers[names.EXIT]) or "end of run")
+    return recovery.feed(value, run, framing=framing_of(headers))
 
 
 def _feed_transcript(recovery: Recovery, records: Sequence[Record], headers: Mapping[str, bytes]) -> list[Item]:
-    run = _text(headers.get(names.RUN))
+    run = text_of(headers.get(names.RUN))
     if records[0].value is None:
         return recovery.end_transcript(run)
     lines = b"\n".join([record.value or b"" for record in records])
-    return recovery.feed_transcript(lines, run, framing=_framing(headers))
-
-
-def _framing(headers: Mapping[str, bytes]) -> names.Framing:
-    framing = headers.get(names.FRAMING, b"events")
-    if framing not in {b"events", b"bytes"}:
-        raise InputError("bad_framing", f"header `framing` is `events` or `bytes`, not {_text(framing)!r}")
-    return "bytes" if framing == b"bytes" else "events"
-
-
-def _is_transcript_expected(headers: Mapping[str, bytes]) -> bool:
-    expected = headers.get(names.TRANSCRIPT)
-    if expected not in {None, b"expected"}:
-        raise InputError("bad_transcript", f"header `transcript` is `expected` or absent, not {_text(expected)!r}")
-    return expected is not None
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
+    return recovery.feed_transcript(lines, run, framing=framing_of(headers))
 
 
 def _appended(turn: FinishedTurn, source: str) -> bytes:
@@ -301,42 +378,6 @@ def _appended(turn: FinishedTurn, source: str) -> bytes:
         self_driving=SOURCES[source].self_driving,
     )
     return msgspec.json.encode(record)
-
-
-def joined(items: Sequence[Item]) -> list[Item]:
-    """Items with neighbouring deltas of one item made one; what they add up to stays the same."""
-    found: list[Item] = []
-    run: list[ItemDelta] = []
-    for item in items:
-        if type(item) is ItemDelta and item.raw is msgspec.UNSET:
-            if run and not _goes_on(run[-1], item):
-                found.append(_as_one(run))
-                run = []
-            run.append(item)
-            continue
-        if run:
-            found.append(_as_one(run))
-            run = []
-        found.append(item)
-    if run:
-        found.append(_as_one(run))
-    return found
-
-
-def _goes_on(before: ItemDelta, item: ItemDelta) -> bool:
-    return (
-        before.item_id == item.item_id
-        and before.delta_type == item.delta_type
-        and item.at == before.at + len(before.content)
-    )
-
-
-def _as_one(run: list[ItemDelta]) -> ItemDelta:
-    if len(run) == 1:
-        return run[0]
-    first = run[0]
-    content = "".join([item.content for item in run])
-    return ItemDelta(item_id=first.item_id, delta_type=first.delta_type, content=content, at=first.at)
 
 
 def _count_items(items: Sequence[Item], source: str, tally: Counter[tuple[str, ...]]) -> None:

@@ -1,25 +1,20 @@
-"""Records as stages read and write them: those of ``agent.turns.v1`` from their bytes, those of ``history.fixes.v1``.
-
-A turn is read a second time where half a surrogate pair stands in a text. Each fix is counted, those of a history and
-those of what a stream said.
-"""
+"""Records as stages read and write them: turns, events, items, and a session's head in the changelog."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from pipeline import __version__
-from pipeline.errors import InputError
-from pipeline.fixes import Fix
+from pipeline.errors import InputError, InternalError
 from pipeline.history.readers.rawjson import Mask, find_mask
-from pipeline.stages.base import Output, Record, Result, passed_on
-from topics import HISTORY_FIXES
-from topics.headers import PRODUCER, find_dataref, is_own_dataref
-from topics.records import TURN_RECORDS, FixRecord, HistoryRestored, TurnAppended, TurnRecord
+from pipeline.stages.base import Headers, Record
+from pipeline.streams.sources import SOURCES
+from topics import headers as names
+from topics.items import Item, ItemDelta
+from topics.records import TURN_RECORDS, HistoryRestored, TurnAppended, TurnRecord
 
 
 def decoded(record: Record) -> tuple[bytes, TurnRecord]:
@@ -44,10 +39,10 @@ def decoded(record: Record) -> tuple[bytes, TurnRecord]:
 
 def without_value(record: Record, message: str) -> InputError:
     """What is wrong with a record that has no value: its object is not there, or none was given."""
-    dataref = find_dataref(record.headers)
+    dataref = names.find_dataref(record.headers)
     if dataref is None:
         return InputError("no_value", message)
-    if not is_own_dataref(record.key or b"", dataref):
+    if not names.is_own_dataref(record.key or b"", dataref):
         return InputError("object_foreign", "header `dataref` is no key of this session")
     return InputError("object_missing", "what header `dataref` names is not in the object store, or there is no store")
 
@@ -77,51 +72,281 @@ def _decode_torn(value: bytes, mask: Mask) -> TurnRecord:
             return TURN_RECORDS.decode(mask.reveal(hidden))
 
 
-class FixPublisher(Struct):
-    """Publishes the fixes that one source record led to, in their order."""
+class _Kept(Struct, frozen=True, array_like=True):
+    """A record without its key, which is the session's."""
 
-    record: Record
-    result: Result
-    tally: Counter[tuple[str, ...]]
-    numbered: int = 0
+    partition: int
+    offset: int
+    timestamp: int
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
 
-    def publish_fix(self, fix: Fix, turn: int, *, request_id: str = "", source: str = "") -> None:
-        """Publish a fix and count it. ``turn`` is how many the session has; see ``FixRecord`` for the rest."""
-        told = FixRecord(
-            code=fix.code,
-            path=fix.path,
-            lossless=fix.lossless,
-            turn=turn,
-            offset=self.record.offset,
-            number=self.numbered,
-            version=__version__,
-            target="" if source else fix.target,
-            detail=fix.detail,
-            before=fix.before,
-            after=fix.after,
-            request_id=request_id,
-            source=source,
-            id=fix.id,
-            observed=fix.observed,
-        )
-        self.numbered += 1
-        self.result.outputs.append(
-            Output(HISTORY_FIXES, self.record.key, msgspec.json.encode(told), passed_on(self.record))
-        )
-        if fix.observed:
-            self.tally["reknit_fixes_observed_total", fix.code, fix.target] += 1
+
+def packed(record: Record, value: bytes | None) -> bytes:
+    """A record with this value as it is kept."""
+    return msgspec.msgpack.encode(_Kept(record.partition, record.offset, record.timestamp, value, record.headers))
+
+
+def unpacked(key: bytes, kept: bytes) -> Record:
+    """The record again."""
+    found = msgspec.msgpack.decode(kept, type=_Kept)
+    return Record(
+        partition=found.partition,
+        offset=found.offset,
+        key=key,
+        value=found.value,
+        headers=found.headers,
+        timestamp=found.timestamp,
+    )
+
+
+# Events that are fed together, and items that are shown together.
+
+
+def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
+    """Records of one session that say alike whose events they hold, together; each session's in order.
+
+    Records of whole events can be fed at once, which costs a third of feeding them one by one. ``source`` is that of
+    records without one.
+    """
+    current: dict[bytes | None, tuple[Headers | None, list[Record]]] = {}
+    for record in records:
+        joined_by, run = current.get(record.key, (None, None))
+        if run is not None:
+            if joined_by == record.headers and record.value is not None:
+                run.append(record)
+                continue
+            yield run
+        current[record.key] = (_headers_to_join(record, source), [record])
+    for _, run in current.values():
+        yield run
+
+
+def _headers_to_join(first: Record, source: str) -> Headers | None:
+    """The headers that a record must have to be fed together with this one; None where it stands alone."""
+    headers = dict(first.headers)
+    known = SOURCES.get(text_of(headers.get(names.SOURCE)) or source)
+    # Where words are changed, each fix names the record that it is from.
+    rewritten = known is not None and known.rewrites
+    # A refusal goes to the log before the turns of later records do.
+    refusing = headers.get(names.STATUS, b"") >= b"4"
+    stands_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten or refusing
+    return None if stands_alone else first.headers
+
+
+def text_of(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")
+
+
+def framing_of(headers: Mapping[str, bytes]) -> names.Framing:
+    framing = headers.get(names.FRAMING, b"events")
+    if framing not in {b"events", b"bytes"}:
+        raise InputError("bad_framing", f"header `framing` is `events` or `bytes`, not {text_of(framing)!r}")
+    return "bytes" if framing == b"bytes" else "events"
+
+
+def is_transcript_expected(headers: Mapping[str, bytes]) -> bool:
+    expected = headers.get(names.TRANSCRIPT)
+    if expected not in {None, b"expected"}:
+        raise InputError("bad_transcript", f"header `transcript` is `expected` or absent, not {text_of(expected)!r}")
+    return expected is not None
+
+
+def joined(items: Sequence[Item]) -> list[Item]:
+    """Items with neighbouring deltas of one item made one; what they add up to stays the same."""
+    found: list[Item] = []
+    run: list[ItemDelta] = []
+    for item in items:
+        if type(item) is ItemDelta and item.raw is msgspec.UNSET:
+            if run and not _goes_on(run[-1], item):
+                found.append(_as_one(run))
+                run = []
+            run.append(item)
+            continue
+        if run:
+            found.append(_as_one(run))
+            run = []
+        found.append(item)
+    if run:
+        found.append(_as_one(run))
+    return found
+
+
+def _goes_on(before: ItemDelta, item: ItemDelta) -> bool:
+    return (
+        before.item_id == item.item_id
+        and before.delta_type == item.delta_type
+        and item.at == before.at + len(before.content)
+    )
+
+
+def _as_one(run: list[ItemDelta]) -> ItemDelta:
+    if len(run) == 1:
+        return run[0]
+    first = run[0]
+    content = "".join([item.content for item in run])
+    return ItemDelta(item_id=first.item_id, delta_type=first.delta_type, content=content, at=first.at)
+
+
+# A session's head.
+
+CHANGE = b"c"
+
+# The first format of state that has changes.
+CHANGED_HEADS = 2
+
+# More changes than this make reading slow: each is one more copy of the head.
+_MOST_CHANGES = 4096
+# A record's key and the length of its parts cost about as much as so many bytes of a change.
+_RECORD_BYTES = 40
+# Where two heads part, so many bytes of the old one are looked for in the new one.
+_PROBE_BYTES = 16
+# The new head is searched at most so many times over: where two large ones part all the time, to write the rest of it
+# costs less than to look for what is the same.
+_MOST_SEARCHES = 16
+# In small ones that is no time at all, and each place that is found makes the change smaller.
+_LEAST_SEARCHED_BYTES = 1 << 24
+
+
+class _Change(Struct, frozen=True, array_like=True):
+    """``parts`` are, over and over, where a piece of the head before begins, its length, and the bytes behind it."""
+
+    of: bytes
+    parts: list[int | bytes]
+
+
+_encode_change = msgspec.msgpack.Encoder().encode
+_decode_change = msgspec.msgpack.Decoder(_Change).decode
+
+
+class WrittenHead:
+    """A session's head as the changelog has it, by which the next one is written: whole, or as what has changed of it.
+
+    A head is written with every batch that touches its session. While it is small it is written whole, which costs
+    less than to look for what changed. A large one (many open calls, a long answer that still streams) is written whole
+    once, and then as changes, each of the head before it, until all of them are as large as the head was: what is
+    written adds up to a few times what was new, however large a head becomes. So a head is one record under its own
+    key, and behind it changes under ``c`` + number + session, from 0 on, which the next whole head deletes. A change
+    names by its digest the head that it belongs to: where writing is not all or nothing, changes of an earlier one may
+    be left.
+
+    One of less than ``small_bytes`` is written whole: to look for what changed would cost more than to write it.
+    """
+
+    __slots__ = ("_changes", "_changes_bytes", "_digest", "_last", "_small_bytes", "_whole_bytes")
+
+    def __init__(self, small_bytes: int) -> None:
+        self._small_bytes = small_bytes
+        self._digest = self._last = b""
+        self._whole_bytes = self._changes = self._changes_bytes = 0
+
+    @classmethod
+    def read(cls, whole: bytes, changes: Mapping[int, bytes], small_bytes: int) -> tuple[WrittenHead, bytes]:
+        """The head as it was written last, from its records.
+
+        Raises:
+            InternalError: a change does not fit the head that it names.
+        """
+        written, head = cls(small_bytes), whole
+        if len(whole) >= small_bytes:
+            written._note_whole(whole)
+            for change, size in _changes_of(written._digest, changes):
+                head = _changed(head, change.parts)
+                written._note_change(head, size)
+        written._changes = len(changes)  # those of an earlier head are deleted too
+        return written, head
+
+    def write(self, key: bytes, session: bytes, head: bytes, state_format: int) -> dict[bytes, bytes | None]:
+        """The records that make this the session's head; ``key`` is that of a whole one."""
+        if self._last and state_format >= CHANGED_HEADS and self._changes < _MOST_CHANGES:
+            parts = _difference(self._last, head)
+            change = _encode_change(_Change(self._digest, parts))
+            if self._changes_bytes + len(change) < self._whole_bytes:
+                changed = change_key(self._changes, session)
+                self._note_change(head, len(change))
+                return {changed: change}
+        gone = dict.fromkeys(change_key(number, session) for number in range(self._changes))
+        self._changes = 0
+        if len(head) >= self._small_bytes and state_format >= CHANGED_HEADS:
+            self._note_whole(head)
+        else:
+            self._last = b""
+        return {**gone, key: head}
+
+    def _note_whole(self, head: bytes) -> None:
+        self._last, self._digest = head, hashlib.sha256(head).digest()[:8]
+        self._whole_bytes, self._changes, self._changes_bytes = len(head), 0, 0
+
+    def _note_change(self, head: bytes, size: int) -> None:
+        self._last = head
+        self._changes += 1
+        self._changes_bytes += size + _RECORD_BYTES
+
+
+def change_key(number: int, session: bytes) -> bytes:
+    return CHANGE + number.to_bytes(4, "big") + session
+
+
+def _changes_of(digest: bytes, changes: Mapping[int, bytes]) -> Iterator[tuple[_Change, int]]:
+    """The changes of one whole head with their sizes, in order; behind them may stand those of an earlier one."""
+    for number in range(len(changes)):
+        change = _decode_change(changes[number]) if number in changes else None
+        if change is None or change.of != digest:
             return
-        self.tally["reknit_fixes_total", fix.code, fix.target] += 1
-        producer = dict(self.record.headers).get(PRODUCER, b"").decode("utf-8", "replace")
-        self.tally["reknit_producer_fixes_total", producer, fix.code] += 1
-        if not fix.lossless:
-            self.tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1
+        yield change, len(changes[number])
 
 
-def publish_stream_fixes(
-    fixes: Sequence[Fix], record: Record, turns: int, result: Result, tally: Counter[tuple[str, ...]]
-) -> None:
-    """Publish what a record of events led to; a fix's target is the source, ``turns`` are those finished so far."""
-    publisher = FixPublisher(record, result, tally)
-    for fix in fixes:
-        publisher.publish_fix(fix, turns, source=fix.target)
+def _changed(head: bytes, parts: list[int | bytes]) -> bytes:
+    pieces = []
+    for start, length, added in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        if not (isinstance(start, int) and isinstance(length, int) and isinstance(added, bytes)):
+            raise InternalError("state_unreadable", "a change of a session's head is none")
+        pieces += [head[start : start + length], added]
+    return b"".join(pieces)
+
+
+def _difference(old: bytes, new: bytes) -> list[int | bytes]:
+    """What makes ``new`` of ``old``: pieces of the old one and what stands behind each.
+
+    Where both part, it goes on at the next place of the old one, at growing distance, that the new one has too.
+    """
+    parts: list[int | bytes] = []
+    at_old = at_new = 0
+    left = max(_MOST_SEARCHES * len(new), _LEAST_SEARCHED_BYTES)
+    while True:
+        same = _common(old, at_old, new, at_new)
+        start, behind = at_old, at_new + same
+        at_old, at_new = at_old + same, behind
+        skip, found = 1, -1
+        while found < 0 < left and at_new < len(new) and at_old + skip + _PROBE_BYTES <= len(old):
+            found = new.find(old[at_old + skip : at_old + skip + _PROBE_BYTES], at_new)
+            left -= (len(new) if found < 0 else found) - at_new
+            at_found, skip = at_old + skip, skip * 2
+        if found < 0:
+            return [*parts, start, same, new[at_new:]]
+        while at_found > at_old and found > at_new and old[at_found - 1] == new[found - 1]:
+            at_found, found = at_found - 1, found - 1
+        parts += (start, same, new[behind:found])
+        at_old, at_new = at_found, found
+
+
+def _common(old: bytes, at_old: int, new: bytes, at_new: int) -> int:
+    """How many bytes are the same in both from these places on: in growing steps, then by halves."""
+    same, step = 0, 64
+    while True:
+        one, other = old[at_old + same : at_old + same + step], new[at_new + same : at_new + same + step]
+        if one != other:
+            break
+        same += len(one)
+        if len(one) < step:
+            return same
+        step *= 4
+    while min(len(one), len(other)) > 256:  # where a comparison of numbers finds the place faster
+        half = min(len(one), len(other)) // 2
+        if one[:half] == other[:half]:
+            same, one, other = same + half, one[half:], other[half:]
+        else:
+            one, other = one[:half], other[:half]
+    most = min(len(one), len(other))
+    differing = int.from_bytes(one[:most], "little") ^ int.from_bytes(other[:most], "little")
+    return same + (((differing & -differing).bit_length() - 1) // 8 if differing else most)

@@ -1,29 +1,39 @@
-"""What a turn makes go out: requests with their headers, and the fixes they stand on, each told once."""
+"""Requests: what a turn makes go out, the fixes that it stands on, each told once, and what providers answered.
+
+On the stream side an answer crosses to the session's log, where it finds the request that it is of and is judged. Only
+refusals cross, as they are rare and say something of the rules. What is known to no rule, or what a rule should have
+found, goes into the dead letters, so that somebody looks at it; nothing is sent again by itself.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from pipeline import __version__
-from pipeline.errors import ReknitError
+from pipeline.errors import InputError, ReknitError
 from pipeline.fixes import Fix, name_where_not_shared
-from pipeline.rules import RULES, Doubt, Violation
+from pipeline.rules import RULES, Doubt, Refusal, Violation, read_refusal
 from pipeline.session import Normalized
-from pipeline.stages.answers import Sent
 from pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
-from pipeline.stages.records import FixPublisher
-from pipeline.stages.turn_state import TurnState
-from topics import AGENT_TURNS, PROVIDER_REQUESTS, headers
+from pipeline.stages.turn_state import Sent, SentRequests, TurnState
+from topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS
+from topics import headers as names
+from topics.records import REKNIT, FixRecord, ProviderAnswered
 
-# Why a request is due; `headers.RequestHeaders` says what each means.
+# Why a request is due; `topics.headers.RequestHeaders` says what each means.
 Reason: TypeAlias = Literal["turn", "interrupted", "wanted"]
+
+
+# A provider's error is a sentence or a few; some repeat what they were given.
+_LONGEST_BODY = 16 * 1024
+_REFUSED_FROM = 400
 
 
 class RejectedError(ReknitError):
@@ -33,6 +43,56 @@ class RejectedError(ReknitError):
 
     def __init__(self, target: str, violation: Violation) -> None:
         super().__init__("rejected", f"{target}: {violation.message}", path=violation.path, rule=violation.rule)
+
+
+class FixPublisher(Struct):
+    """Publishes the fixes that one source record led to, in their order."""
+
+    record: Record
+    result: Result
+    tally: Counter[tuple[str, ...]]
+    numbered: int = 0
+
+    def publish_fix(self, fix: Fix, turn: int, *, request_id: str = "", source: str = "") -> None:
+        """Publish a fix and count it. ``turn`` is how many the session has; see ``FixRecord`` for the rest."""
+        told = FixRecord(
+            code=fix.code,
+            path=fix.path,
+            lossless=fix.lossless,
+            turn=turn,
+            offset=self.record.offset,
+            number=self.numbered,
+            version=__version__,
+            target="" if source else fix.target,
+            detail=fix.detail,
+            before=fix.before,
+            after=fix.after,
+            request_id=request_id,
+            source=source,
+            id=fix.id,
+            observed=fix.observed,
+        )
+        self.numbered += 1
+        self.result.outputs.append(
+            Output(HISTORY_FIXES, self.record.key, msgspec.json.encode(told), passed_on(self.record))
+        )
+        if fix.observed:
+            self.tally["reknit_fixes_observed_total", fix.code, fix.target] += 1
+            return
+        self.tally["reknit_fixes_total", fix.code, fix.target] += 1
+        producer = dict(self.record.headers).get(names.PRODUCER, b"").decode("utf-8", "replace")
+        self.tally["reknit_producer_fixes_total", producer, fix.code] += 1
+        if not fix.lossless:
+            self.tally["reknit_fixes_lossy_total", fix.code, fix.target] += 1
+
+
+def publish_stream_fixes(
+    fixes: Sequence[Fix], record: Record, turns: int, result: Result, tally: Counter[tuple[str, ...]]
+) -> None:
+    """Publish what a record of events led to; a fix's target is the source, ``turns`` are those finished so far."""
+    publisher = FixPublisher(record, result, tally)
+    for fix in fixes:
+        publisher.publish_fix(fix, turns, source=fix.target)
 
 
 class Publisher:
@@ -105,7 +165,7 @@ class Publisher:
         entry, record = self._entry, self._record
         model = entry.session.model
         superseded = last is not None and not last.answered and last.request_id != request_id
-        described = headers.RequestHeaders(
+        described = names.RequestHeaders(
             request_id=request_id,
             target=done.target,
             turn=entry.turn,
@@ -120,7 +180,7 @@ class Publisher:
             model=UNSET if model is None else model,
             supersedes=last.request_id if last is not None and superseded else UNSET,
         )
-        return Output(PROVIDER_REQUESTS, self._key, done.body, (*headers.encode(described), *passed_on(record)))
+        return Output(PROVIDER_REQUESTS, self._key, done.body, (*names.encode(described), *passed_on(record)))
 
     def _request_id(self, target: str) -> str:
         """The same for a record that is processed again, and for no other request."""
@@ -188,3 +248,60 @@ def _identity(fix: Fix) -> str:
 def _identities(fix: Fix) -> tuple[str, str]:
     """Under which a mend may have been told: for its target, or for all of them at once."""
     return _identity(fix), _identity(structs.replace(fix, target=""))
+
+
+# Answers.
+
+
+class RefusedError(ReknitError):
+    """The provider refused a published request. The message is the provider's own."""
+
+    fault = "us"
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"refused_{refusal.outcome}", refusal.message, rule=refusal.rule or None)
+
+
+def crossing(record: Record, headers: Mapping[str, bytes]) -> Output | None:
+    """The record for the session's log, where an event is a provider's refusal of a published request.
+
+    Raises:
+        InputError: its status is none.
+    """
+    status = headers.get(names.STATUS)
+    if status is None or not record.value or names.REQUEST_ID not in headers:
+        return None
+    if not (status.isdigit() and len(status) == 3):
+        raise InputError("bad_status", "header `status` is no HTTP status")
+    if int(status) < _REFUSED_FROM:
+        return None
+    answered = ProviderAnswered(
+        request_id=headers[names.REQUEST_ID].decode("utf-8", "replace"),
+        status=int(status),
+        body=record.value.decode("utf-8", "replace")[:_LONGEST_BODY],
+        origin=REKNIT,
+    )
+    return Output(AGENT_TURNS, record.key, msgspec.json.encode(answered))
+
+
+def judge_answer(
+    requests: SentRequests, event: ProviderAnswered, record: Record, result: Result, tally: Counter[tuple[str, ...]]
+) -> bool:
+    """Count a provider's refusal by what decided it; False where it was judged before, as one that came twice."""
+    found = requests.find(event.request_id)
+    if found is None:
+        tally["reknit_provider_refusals_total", "", "unmatched", ""] += 1
+        return True
+    target, sent = found
+    if sent.refused:
+        return False
+    refusal = read_refusal(target, event.status, event.body, sent.doubts)
+    tally["reknit_provider_refusals_total", target, refusal.outcome, refusal.rule] += 1
+    if refusal.outcome != "not_shape":  # which may pass, so that a later answer says more
+        requests.note_refused(event.request_id)
+        error = RefusedError(refusal)
+        letter = dead_letter(record, AGENT_TURNS, error)
+        beside = ((names.ERROR_TARGET, target.encode()), (names.ERROR_BODY_SHA256, sent.sha256.encode()))
+        result.outputs.append(structs.replace(letter, headers=(*letter.headers, *beside)))
+        tally["reknit_dead_letters_total", AGENT_TURNS, error.code] += 1
+    return True

@@ -9,7 +9,7 @@ in the log, so that what it leads to once the session is released is what it wou
 Six kinds of changelog records, told apart by their key's first byte:
 
 - ``h`` + session: the head, once for each batch that touched the session; small where what was said settles
-- ``c`` + number + session: what has changed of a large head (``heads``)
+- ``c`` + number + session: what has changed of a large head (``WrittenHead``)
 - ``s`` + number + session: a settled segment, written once
 - ``i`` + length + record id + session: what came under an id, written once
 - ``p`` + session: what the session is parked for
@@ -22,19 +22,17 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Struct, field, structs
 
 from pipeline.errors import InputError, InternalError, ReknitError
+from pipeline.rules import Doubt
 from pipeline.session import Session
-from pipeline.stages.answers import Sent, SentRequests
-from pipeline.stages.base import Record
-from pipeline.stages.endings import DEADLINE, Endings
-from pipeline.stages.heads import CHANGE, WrittenHead
-from pipeline.stages.kept import Kept
-from pipeline.stages.limits import SIZE, Usage
+from pipeline.stages.defaults import SIZE, Usage
+from pipeline.stages.kept import DEADLINE, Endings, Kept
+from pipeline.stages.records import CHANGE, WrittenHead
 from topics.records import TurnAppended, TurnRecord
 
 
@@ -42,16 +40,6 @@ class ParkedFullError(ReknitError):
     """The session is parked, and no more of its records may wait."""
 
     fault = "caller"
-
-
-class _Waiting(Struct, frozen=True, array_like=True):
-    """A record without its key, which is the session's."""
-
-    partition: int
-    offset: int
-    timestamp: int
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
 
 
 class Parked(Struct, array_like=True):
@@ -67,34 +55,70 @@ class Parked(Struct, array_like=True):
     overflowed: bool = False
 
 
-def packed(record: Record, value: bytes | None) -> bytes:
-    """A record with this value as it is kept."""
-    return msgspec.msgpack.encode(_Waiting(record.partition, record.offset, record.timestamp, value, record.headers))
-
-
-def unpacked(key: bytes, kept: bytes) -> Record:
-    """The record again."""
-    found = msgspec.msgpack.decode(kept, type=_Waiting)
-    return Record(
-        partition=found.partition,
-        offset=found.offset,
-        key=key,
-        value=found.value,
-        headers=found.headers,
-        timestamp=found.timestamp,
-    )
-
-
-def in_order(key: bytes, waiting: dict[int, bytes]) -> Iterator[Record]:
-    """The records that wait, by their offsets."""
-    return (unpacked(key, waiting[offset]) for offset in sorted(waiting))
-
-
 _HEAD, _SEGMENT, _ID, _PARKED, _WAITING = b"h", b"s", b"i", b"p", b"w"
 # Heads of turns that settle are smaller. To look for what changed takes 100 µs, and to write so much 60.
 _SMALL_BYTES = 16 * 1024
 # Where the session begins in their keys.
 _SESSION_AT = {_HEAD: 1, DEADLINE: 1, CHANGE: 5, _SEGMENT: 5, _PARKED: 1, _WAITING: 9, SIZE: 1}
+
+
+# A session's requests that a refusal can still come for, beside the last of each target: a sender breaks off what
+# newer ones supersede, so few are on their way at once.
+_MOST_OVERTAKEN = 8
+
+
+class Sent(Struct, frozen=True, array_like=True):
+    """The last request that was published for a target.
+
+    ``answered``: an assistant turn came since. ``own_fixes``: how many of the target's settled fixes were told.
+    ``doubts`` are the rules that it broke, none of them hard. ``refused``: the provider did, and it was judged why.
+    ``mended``: it stood on a fix, or one for the target before it did.
+    """
+
+    request_id: str
+    sha256: str
+    answered: bool = False
+    own_fixes: int = 0
+    doubts: tuple[Doubt, ...] = ()
+    refused: bool = False
+    mended: bool = False
+
+
+class SentRequests(Struct):
+    """What a session remembers of its requests.
+
+    ``last`` is that of each target; ``overtaken`` are those, with their targets, that newer ones superseded since the
+    assistant's last turn.
+    """
+
+    last: dict[str, Sent] = {}
+    overtaken: list[tuple[str, Sent]] = []
+
+    def note_sent(self, target: str, sent: Sent) -> None:
+        last = self.last.get(target)
+        if last is not None and not last.answered and not last.refused:
+            self.overtaken = [*self.overtaken, (target, last)][-_MOST_OVERTAKEN:]
+        self.last[target] = sent
+
+    def note_answered(self) -> None:
+        """An assistant turn came: the requests before it are not superseded by the next ones."""
+        self.last = {target: structs.replace(last, answered=True) for target, last in self.last.items()}
+        self.overtaken = []
+
+    def find(self, request_id: str) -> tuple[str, Sent] | None:
+        """A request of late, with its target."""
+        return next((each for each in self._all() if each[1].request_id == request_id), None)
+
+    def note_refused(self, request_id: str) -> None:
+        self.last = {target: _refused(sent, request_id) for target, sent in self.last.items()}
+        self.overtaken = [(target, _refused(sent, request_id)) for target, sent in self.overtaken]
+
+    def _all(self) -> Iterator[tuple[str, Sent]]:
+        return chain(self.last.items(), self.overtaken)
+
+
+def _refused(sent: Sent, request_id: str) -> Sent:
+    return structs.replace(sent, refused=True) if sent.request_id == request_id else sent
 
 
 class SeenId(msgspec.Struct, frozen=True, array_like=True):

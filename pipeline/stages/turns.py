@@ -15,26 +15,21 @@ from msgspec import UNSET, Struct, field, structs
 from pipeline.errors import InputError, InternalError, ReknitError
 from pipeline.registry import target_named
 from pipeline.session import Session
-from pipeline.stages.answers import SentRequests, judge_answer
 from pipeline.stages.base import Output, Record, Result, dead_letter, place_of, stopped
-from pipeline.stages.defaults import Defaults
-from pipeline.stages.endings import EndedError, Endings
-from pipeline.stages.kept import KeepsSessions
-from pipeline.stages.limits import LimitError, Usage
-from pipeline.stages.records import decoded
-from pipeline.stages.requests import Publisher
+from pipeline.stages.defaults import Defaults, LimitError, Usage
+from pipeline.stages.kept import EndedError, Endings, KeepsSessions
+from pipeline.stages.records import decoded, packed, unpacked
+from pipeline.stages.requests import Publisher, judge_answer
 from pipeline.stages.turn_state import (
     Parked,
     ParkedFullError,
+    SentRequests,
     TurnState,
     TurnStates,
     forget_behind,
     forget_id,
-    in_order,
     kept_by,
-    packed,
     seen_before,
-    unpacked,
 )
 from topics import AGENT_TURNS, PROVIDER_EVENTS, TURNS_STATE
 from topics import headers as names
@@ -291,7 +286,8 @@ class TurnsStage(KeepsSessions):
                 if event.id is not UNSET:
                     forget_id(entry, event.id)
                 raise
-        for record in in_order(key, entry.stop_waiting()):
+        for _, kept in sorted(entry.stop_waiting().items()):
+            record = unpacked(key, kept)
             try:
                 self._take_record(record, batch)
             except ReknitError as error:

@@ -23,11 +23,10 @@ from published import (
 
 from pipeline.diff import COMPARED_TOPICS, LIMITED, Summary, compare_session, values
 from pipeline.diff.values import ABSENT, aligned, differing, read_json, unified
-from pipeline.model import Policy
+from pipeline.model import Limits, Policy
 from pipeline.rules.base import Rule
 from pipeline.stages.base import Output
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.limits import Limits
 from pipeline.targets import openai_chat
 from topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 from topics import headers as names

@@ -15,7 +15,7 @@ from pipeline.engine.state import PartitionState, Restored
 from pipeline.engine.stores import Belonging, DiskRecords, StoreError
 from pipeline.settings import Config, StateSettings
 from pipeline.stages.base import POSITION, Record, position_value, read_position
-from pipeline.stages.endings import KINDS
+from pipeline.stages.kept import KINDS
 from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, TURNS_STATE
 

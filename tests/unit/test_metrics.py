@@ -14,8 +14,8 @@ from pipeline import errors
 from pipeline.metrics import DEAD_LETTER_CODES, MOST_PRODUCERS, Metrics
 from pipeline.stages.base import Record, Result
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.endings import Why
 from pipeline.stages.events import EventsStage
+from pipeline.stages.kept import Why
 from pipeline.stages.turns import TurnsStage
 from topics import AGENT_TURNS, PROVIDER_EVENTS
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from staged import processed
 
+from pipeline.model import Limits
 from pipeline.stages.base import Record, Result
 from pipeline.stages.defaults import Defaults
 from pipeline.stages.events import EventsStage
-from pipeline.stages.limits import Limits
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, PROVIDER_EVENTS, PROVIDER_REQUESTS
 

@@ -9,7 +9,7 @@ from build import answered, called, said, user
 from pipeline.engine.stores import PackedRecords
 from pipeline.stages.base import Record
 from pipeline.stages.events import EventsStage
-from pipeline.stages.heads import WrittenHead
+from pipeline.stages.records import WrittenHead
 from pipeline.stages.turns import TurnsStage
 
 ROOM = 1 << 40

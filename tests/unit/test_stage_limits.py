@@ -9,9 +9,9 @@ from build import said, user
 from staged import in_batches, processed
 
 from pipeline.config import load_config
+from pipeline.model import Limit, Limits
 from pipeline.stages.base import Record
 from pipeline.stages.defaults import Defaults
-from pipeline.stages.limits import Limit, Limits
 from pipeline.stages.turns import TurnsStage
 from topics import DEAD_LETTERS, PROVIDER_REQUESTS
 
