@@ -4,7 +4,9 @@ import json
 
 import pytest
 from msgspec import UNSET, Raw
+from reading import named, one
 
+from pipeline import normalize
 from pipeline.errors import InputError
 from pipeline.history.readers import read, read_message
 from pipeline.history.readers.fields import Notes
@@ -12,13 +14,6 @@ from pipeline.history.readers.message import read_tolerantly
 from pipeline.model import Document, Image, Issuer, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 
 PNG = '{"type":"base64","media_type":"image/png","data":"iVBORw0KGgo="}'
-
-
-def one(message, **options):
-    data = message if isinstance(message, (bytes, dict)) else message.encode()
-    turns, fixes = read_message(data, index=0, **options)
-    assert len(turns) == 1
-    return turns[0], [(fix.code, fix.path) for fix in fixes]
 
 
 def test_string_content_is_one_text_block_with_the_contents_path():
@@ -121,43 +116,8 @@ def test_the_fast_and_the_tolerant_path_make_the_same_turn(message):
             [("field_dropped", "messages.0.content.0.index")],
         ),
         (
-            '{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":null}]}',
-            (ToolUse(id="a", name="f", input=Raw(b"{}")),),
-            [("field_missing", "messages.0.content.0.input")],
-        ),
-        (
             '{"role":"assistant","content":[{"type":"tool_use","id":"a","input":{"x":1}}]}',
             (ToolUse(id="a", name="", input=Raw(b'{"x":1}')),),
-            [],
-        ),
-        (
-            '{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":"{\\"x\\": 1.0}"}]}',
-            (ToolUse(id="a", name="f", input=Raw(b'{"x": 1.0}')),),
-            [("input_parsed", "messages.0.content.0.input")],
-        ),
-        (
-            '{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":"{\\"x\\": [1"}]}',
-            (ToolUse(id="a", name="f", input=Raw(b'"{\\"x\\": [1"'), incomplete=True),),
-            [],
-        ),
-        (
-            '{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":[1, 2]}]}',
-            (ToolUse(id="a", name="f", input=Raw(b"[1, 2]")),),
-            [],
-        ),
-        (
-            '{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":{"k": 1.0}}]}',
-            (ToolResult(tool_use_id="a", content='{"k": 1.0}'),),
-            [("result_as_text", "messages.0.content.0.content")],
-        ),
-        (
-            '{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"k":1}]}]}',
-            (ToolResult(tool_use_id="a", content='[{"k":1}]'),),
-            [("result_as_text", "messages.0.content.0.content")],
-        ),
-        (
-            '{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":null,"is_error":null}]}',
-            (ToolResult(tool_use_id="a"),),
             [],
         ),
     ],
@@ -166,6 +126,35 @@ def test_what_is_missing_or_odd_in_a_block(message, blocks, fixes):
     turn, found = one(message)
     assert turn.blocks == blocks
     assert found == fixes
+
+
+@pytest.mark.parametrize(
+    ("given", "call_input", "incomplete", "fixes"),
+    [
+        ("null", b"{}", False, ["field_missing"]),
+        ('"{\\"x\\": 1.0}"', b'{"x": 1.0}', False, ["input_parsed"]),
+        ('"{\\"x\\": [1"', b'"{\\"x\\": [1"', True, []),
+        ("[1, 2]", b"[1, 2]", False, []),
+    ],
+)
+def test_a_calls_input_in_every_form(given, call_input, incomplete, fixes):
+    turn, found = one(f'{{"role":"assistant","content":[{{"type":"tool_use","id":"a","name":"f","input":{given}}}]}}')
+    assert turn.blocks == (ToolUse(id="a", name="f", input=Raw(call_input), incomplete=incomplete),)
+    assert found == [(code, "messages.0.content.0.input") for code in fixes]
+
+
+@pytest.mark.parametrize(
+    ("given", "content", "fixes"),
+    [
+        ('"content":{"k": 1.0}', '{"k": 1.0}', ["result_as_text"]),
+        ('"content":[{"k":1}]', '[{"k":1}]', ["result_as_text"]),
+        ('"content":null,"is_error":null', UNSET, []),
+    ],
+)
+def test_a_results_content_in_every_form(given, content, fixes):
+    turn, found = one(f'{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"a",{given}}}]}}')
+    assert turn.blocks == (ToolResult(tool_use_id="a", content=content),)
+    assert found == [(code, "messages.0.content.0.content") for code in fixes]
 
 
 @pytest.mark.parametrize(
@@ -288,3 +277,17 @@ def test_an_issuer_is_read_from_the_wire_and_absent_otherwise():
     turn, _ = one('{"role":"assistant","content":[{"type":"thinking","thinking":"t","issuer":{"provider":"p"},"x":1}]}')
     assert turn.blocks[0].issuer == Issuer(provider="p")
     assert one({"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}]})[0].blocks[0].issuer is UNSET
+
+
+def test_redacted_thinking_stays_beside_a_member_that_goes():
+    issuer = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
+    sealed = {"type": "redacted_thinking", "data": "c2ln"}
+    request = normalize(
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": [sealed | {"issuer": issuer, "more": 1}, {"type": "text", "text": "a"}]},
+            {"role": "user", "content": "and?"},
+        ]
+    )
+    assert json.loads(request.body)["messages"][1]["content"][0] == sealed
+    assert named(request.fixes) == [("field_dropped", "messages.1.content.0.more")]

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from build import call, result, text
+from reading import named, shown
 
 from pipeline.errors import InputError
 from pipeline.history.readers import read
-from pipeline.model import Issuer, Text, Thinking, ToolResult, ToolUse
+from pipeline.model import Issuer, Text, Thinking
 
 
 def line(kind, uuid, parent=None, content=None, *, message_id=None, model="claude-x", **more):
@@ -17,12 +19,20 @@ def line(kind, uuid, parent=None, content=None, *, message_id=None, model="claud
     return {"type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": "s", **body, **more}
 
 
-def call(call_id):
-    return [{"type": "tool_use", "id": call_id, "name": "f", "input": {"id": call_id}}]
+def asked(uuid, words, parent=None, **more):
+    return line("user", uuid, parent, words, **more)
 
 
-def result(call_id, text="ok"):
-    return [{"type": "tool_result", "tool_use_id": call_id, "content": text}]
+def said(uuid, words, parent=None, **more):
+    return line("assistant", uuid, parent, [text(words)], **more)
+
+
+def called(uuid, parent, call_id, **more):
+    return line("assistant", uuid, parent, [call(call_id)], **more)
+
+
+def answered(uuid, parent, call_id):
+    return line("user", uuid, parent, [result(call_id, "ok")])
 
 
 def transcript(*lines):
@@ -31,17 +41,11 @@ def transcript(*lines):
     return found
 
 
-def shown(found):
-    """Each turn as its role and what its blocks say."""
-    say = {Text: lambda b: b.text, ToolUse: lambda b: f"call {b.id}", ToolResult: lambda b: f"result {b.tool_use_id}"}
-    return [(turn.role, [say[type(block)](block) for block in turn.blocks]) for turn in found.conversation.turns]
-
-
 def test_lines_of_one_message_are_one_turn():
     found = transcript(
-        line("user", "u1", content="q"),
+        asked("u1", "q"),
         line("assistant", "a1", "u1", [{"type": "thinking", "thinking": "t", "signature": "s"}], message_id="m1"),
-        line("assistant", "a2", "a1", [{"type": "text", "text": "x"}], message_id="m1"),
+        said("a2", "x", "a1", message_id="m1"),
     )
     turns = found.conversation.turns
     assert [turn.id for turn in turns] == ["u1", "m1"]
@@ -54,98 +58,150 @@ def test_lines_of_one_message_are_one_turn():
     assert (found.conversation.model, found.fixes, found.skipped) == ("claude-x", (), {})
 
 
-def test_parallel_calls_branch_and_their_results_follow_their_message():
-    found = transcript(
-        line("user", "u1", content="q"),
-        line("assistant", "a1", "u1", call("A"), message_id="m1"),
-        line("assistant", "a2", "a1", call("B"), message_id="m1"),
-        line("user", "r2", "a2", result("B")),
-        line("user", "r1", "a1", result("A")),
-        line("assistant", "a3", "r1", [{"type": "text", "text": "done"}], message_id="m2"),
-    )
-    assert shown(found) == [
-        ("user", ["q"]),
-        ("assistant", ["call A", "call B"]),
-        ("user", ["result B"]),
-        ("user", ["result A"]),
-        ("assistant", ["done"]),
-    ]
-    assert found.skipped == {}
+BOUNDARY = {"type": "system", "subtype": "compact_boundary", "uuid": "b", "parentUuid": None}
+SEGMENT = {"headUuid": "u2", "anchorUuid": "c", "tailUuid": "a2"}
+KEPT = {"compactMetadata": {"trigger": "auto", "preTokens": 9, "preservedSegment": SEGMENT}}
+# The lines, the turns that they are, and what is left out.
+PATHS = {
+    "parallel calls branch, and their results follow their message": (
+        [
+            asked("u1", "q"),
+            called("a1", "u1", "A", message_id="m1"),
+            called("a2", "a1", "B", message_id="m1"),
+            answered("r2", "a2", "B"),
+            answered("r1", "a1", "A"),
+            said("a3", "done", "r1", message_id="m2"),
+        ],
+        [
+            ("user", "q"),
+            ("assistant", "call A", "call B"),
+            ("user", "result B: ok"),
+            ("user", "result A: ok"),
+            ("assistant", "done"),
+        ],
+        {},
+    ),
+    "a message that goes on after a result is one turn": (
+        [
+            asked("u1", "q"),
+            called("a1", "u1", "A", message_id="m1"),
+            answered("r1", "a1", "A"),
+            called("a2", "r1", "B", message_id="m1"),
+            answered("r2", "a2", "B"),
+        ],
+        [("user", "q"), ("assistant", "call A", "call B"), ("user", "result A: ok"), ("user", "result B: ok")],
+        {},
+    ),
+    "a rewound branch is left out": (
+        [
+            asked("u1", "q"),
+            called("a1", "u1", "A"),
+            answered("r1", "a1", "A"),
+            asked("u2", "other", "u1"),
+            said("a2", "answer", "u2"),
+        ],
+        [("user", "q"), ("user", "other"), ("assistant", "answer")],
+        {"assistant/off-path": 1, "user/off-path": 1},
+    ),
+    "the newest leaf is the latest by time": (
+        [
+            asked("u1", "q", timestamp="2026-01-01T00:00:00Z"),
+            said("a2", "new", "u1", timestamp="2026-01-01T00:00:09Z"),
+            said("a1", "old", "u1", timestamp="2026-01-01T00:00:05Z"),
+        ],
+        [("user", "q"), ("assistant", "new")],
+        {"assistant/off-path": 1},
+    ),
+    "the path goes through lines that are no messages": (
+        [
+            {"type": "file-history-snapshot", "messageId": "x", "snapshot": {}},
+            asked("u1", "q"),
+            {"type": "progress", "uuid": "p1", "parentUuid": "u1"},
+            {"type": "system", "subtype": "stop_hook_summary", "uuid": "s1", "parentUuid": "p1"},
+            said("a1", "x", "s1"),
+            {"type": "progress", "uuid": "p2", "parentUuid": "a1"},
+            {"type": "summary", "summary": "s", "leafUuid": "a1"},
+        ],
+        [("user", "q"), ("assistant", "x")],
+        {"file-history-snapshot": 1, "progress": 2, "system/stop_hook_summary": 1, "summary": 1},
+    ),
+    "sidechains are left out of the main chain": (
+        [
+            asked("u1", "q"),
+            asked("s1", "task", isSidechain=True),
+            said("s2", "sub", "s1", isSidechain=True),
+            said("a1", "x", "u1"),
+        ],
+        [("user", "q"), ("assistant", "x")],
+        {"user/sidechain": 1, "assistant/sidechain": 1},
+    ),
+    "a sidechain is read alone": (
+        [asked("s1", "task", isSidechain=True), said("s2", "sub", "s1", isSidechain=True)],
+        [("user", "task"), ("assistant", "sub")],
+        {},
+    ),
+    "notices of the CLI are no assistant's words, but hidden user lines stay": (
+        [
+            asked("u1", "caveat", isMeta=True),
+            said("a1", "API Error", "u1", isApiErrorMessage=True),
+            asked("u2", "again", "a1"),
+            said("a2", "No response", "u2", model="<synthetic>"),
+        ],
+        [("user*", "caveat"), ("user", "again")],
+        {"assistant/notice": 2},
+    ),
+    "after a compaction the path begins with the summary": (
+        [
+            asked("u1", "old"),
+            said("a1", "old answer", "u1"),
+            BOUNDARY | {"logicalParentUuid": "a1"},
+            asked("c", "summary", "b", isCompactSummary=True, isVisibleInTranscriptOnly=True),
+            asked("u2", "go on", "c"),
+        ],
+        [("user", "summary"), ("user", "go on")],
+        {"user/off-path": 1, "assistant/off-path": 1, "system/compact_boundary": 1},
+    ),
+    "messages that a compaction kept follow the summary": (
+        [
+            asked("u1", "old"),
+            asked("u2", "kept", "u1"),
+            said("a2", "kept answer", "u2"),
+            BOUNDARY | KEPT,
+            asked("c", "summary", "b", isCompactSummary=True),
+            asked("u3", "go on", "c"),
+        ],
+        [("user", "summary"), ("user", "kept"), ("assistant", "kept answer"), ("user", "go on")],
+        {"user/off-path": 1, "system/compact_boundary": 1},
+    ),
+    "lines without any links follow each other": (
+        [asked("u1", "q"), said("a1", "x"), asked("u2", "r")],
+        [("user", "q"), ("assistant", "x"), ("user", "r")],
+        {},
+    ),
+    "a parent in another file is the line before": (
+        [asked("u1", "a", "gone"), asked("u2", "b", "gone too")],
+        [("user", "a"), ("user", "b")],
+        {},
+    ),
+    "links that form a ring end": (
+        [
+            asked("u1", "a", "p2"),
+            {"type": "progress", "uuid": "p1", "parentUuid": "p2"},
+            {"type": "progress", "uuid": "p2", "parentUuid": "p1"},
+            asked("u2", "b", "u3"),
+            asked("u3", "c", "u2"),
+        ],
+        [("user", "a")],
+        {"user/off-path": 2, "progress": 2},
+    ),
+}
 
 
-def test_a_message_that_goes_on_after_a_result_is_one_turn():
-    found = transcript(
-        line("user", "u1", content="q"),
-        line("assistant", "a1", "u1", call("A"), message_id="m1"),
-        line("user", "r1", "a1", result("A")),
-        line("assistant", "a2", "r1", call("B"), message_id="m1"),
-        line("user", "r2", "a2", result("B")),
-    )
-    assert shown(found) == [
-        ("user", ["q"]),
-        ("assistant", ["call A", "call B"]),
-        ("user", ["result A"]),
-        ("user", ["result B"]),
-    ]
-
-
-def test_a_rewound_branch_is_left_out_and_counted():
-    found = transcript(
-        line("user", "u1", content="q"),
-        line("assistant", "a1", "u1", call("A")),
-        line("user", "r1", "a1", result("A")),
-        line("user", "u2", "u1", content="other"),
-        line("assistant", "a2", "u2", [{"type": "text", "text": "answer"}]),
-    )
-    assert shown(found) == [("user", ["q"]), ("user", ["other"]), ("assistant", ["answer"])]
-    assert found.skipped == {"assistant/off-path": 1, "user/off-path": 1}
-
-
-def test_the_newest_leaf_is_the_latest_by_time():
-    found = transcript(
-        line("user", "u1", content="q", timestamp="2026-01-01T00:00:00Z"),
-        line("assistant", "a2", "u1", [{"type": "text", "text": "new"}], timestamp="2026-01-01T00:00:09Z"),
-        line("assistant", "a1", "u1", [{"type": "text", "text": "old"}], timestamp="2026-01-01T00:00:05Z"),
-    )
-    assert shown(found) == [("user", ["q"]), ("assistant", ["new"])]
-
-
-def test_the_path_goes_through_lines_that_are_no_messages():
-    found = transcript(
-        {"type": "file-history-snapshot", "messageId": "x", "snapshot": {}},
-        line("user", "u1", content="q"),
-        {"type": "progress", "uuid": "p1", "parentUuid": "u1"},
-        {"type": "system", "subtype": "stop_hook_summary", "uuid": "s1", "parentUuid": "p1"},
-        line("assistant", "a1", "s1", [{"type": "text", "text": "x"}]),
-        {"type": "progress", "uuid": "p2", "parentUuid": "a1"},
-        {"type": "summary", "summary": "s", "leafUuid": "a1"},
-    )
-    assert shown(found) == [("user", ["q"]), ("assistant", ["x"])]
-    assert found.skipped == {"file-history-snapshot": 1, "progress": 2, "system/stop_hook_summary": 1, "summary": 1}
-
-
-def test_sidechains_are_left_out_of_the_main_chain_and_read_alone():
-    side = [
-        line("user", "s1", content="task", isSidechain=True),
-        line("assistant", "s2", "s1", [{"type": "text", "text": "sub"}], isSidechain=True),
-    ]
-    main = [line("user", "u1", content="q"), line("assistant", "a1", "u1", [{"type": "text", "text": "x"}])]
-    found = transcript(main[0], *side, main[1])
-    assert shown(found) == [("user", ["q"]), ("assistant", ["x"])]
-    assert found.skipped == {"user/sidechain": 1, "assistant/sidechain": 1}
-    assert shown(transcript(*side)) == [("user", ["task"]), ("assistant", ["sub"])]
-
-
-def test_notices_of_the_cli_are_no_assistants_words_but_hidden_user_lines_stay():
-    found = transcript(
-        line("user", "u1", content="caveat", isMeta=True),
-        line("assistant", "a1", "u1", [{"type": "text", "text": "API Error"}], isApiErrorMessage=True),
-        line("user", "u2", "a1", content="again"),
-        line("assistant", "a2", "u2", [{"type": "text", "text": "No response"}], model="<synthetic>"),
-    )
-    assert shown(found) == [("user", ["caveat"]), ("user", ["again"])]
-    assert [turn.synthetic for turn in found.conversation.turns] == [True, False]
-    assert found.skipped == {"assistant/notice": 2}
+@pytest.mark.parametrize("name", PATHS)
+def test_the_conversation_is_one_path_and_what_is_beside_it_is_counted(name):
+    lines, turns, skipped = PATHS[name]
+    found = transcript(*lines)
+    assert (shown(found), found.skipped) == (turns, skipped)
 
 
 @pytest.mark.parametrize(
@@ -159,105 +215,37 @@ def test_notices_of_the_cli_are_no_assistants_words_but_hidden_user_lines_stay()
     ],
 )
 def test_a_line_that_the_cli_wrote_in_the_users_name_is_marked(mark, synthetic):
-    found = transcript(
-        line("user", "u1", content="Write a long answer."),
-        line("assistant", "a1", "u1", [{"type": "text", "text": "It"}]),
-        line("user", "u2", "a1", content="Your response above was cut off mid-stream.", **mark),
-    )
+    cut = asked("u2", "Your response above was cut off mid-stream.", "a1", **mark)
+    found = transcript(asked("u1", "Write a long answer."), said("a1", "It", "u1"), cut)
     assert [turn.synthetic for turn in found.conversation.turns] == [False, False, synthetic]
 
 
-def test_after_a_compaction_the_path_begins_with_the_summary():
-    found = transcript(
-        line("user", "u1", content="old"),
-        line("assistant", "a1", "u1", [{"type": "text", "text": "old answer"}]),
-        {"type": "system", "subtype": "compact_boundary", "uuid": "b", "parentUuid": None, "logicalParentUuid": "a1"},
-        line("user", "c", "b", content="summary", isCompactSummary=True, isVisibleInTranscriptOnly=True),
-        line("user", "u2", "c", content="go on"),
-    )
-    assert shown(found) == [("user", ["summary"]), ("user", ["go on"])]
-    assert found.skipped == {"user/off-path": 1, "assistant/off-path": 1, "system/compact_boundary": 1}
-
-
-def test_messages_that_a_compaction_kept_follow_the_summary():
-    segment = {"headUuid": "u2", "anchorUuid": "c", "tailUuid": "a2"}
-    found = transcript(
-        line("user", "u1", content="old"),
-        line("user", "u2", "u1", content="kept"),
-        line("assistant", "a2", "u2", [{"type": "text", "text": "kept answer"}]),
-        {
-            "type": "system",
-            "subtype": "compact_boundary",
-            "uuid": "b",
-            "parentUuid": None,
-            "compactMetadata": {"trigger": "auto", "preTokens": 9, "preservedSegment": segment},
-        },
-        line("user", "c", "b", content="summary", isCompactSummary=True),
-        line("user", "u3", "c", content="go on"),
-    )
-    assert shown(found) == [
-        ("user", ["summary"]),
-        ("user", ["kept"]),
-        ("assistant", ["kept answer"]),
-        ("user", ["go on"]),
-    ]
-
-
-def test_lines_without_any_links_follow_each_other():
-    found = transcript(
-        line("user", "u1", content="q"),
-        line("assistant", "a1", content=[{"type": "text", "text": "x"}]),
-        line("user", "u2", content="r"),
-    )
-    assert shown(found) == [("user", ["q"]), ("assistant", ["x"]), ("user", ["r"])]
-
-
-def test_a_parent_in_another_file_is_the_line_before():
-    found = transcript(line("user", "u1", "gone", content="a"), line("user", "u2", "gone too", content="b"))
-    assert shown(found) == [("user", ["a"]), ("user", ["b"])]
-
-
-def test_links_that_form_a_ring_end():
-    found = transcript(
-        line("user", "u1", "p2", content="a"),
-        {"type": "progress", "uuid": "p1", "parentUuid": "p2"},
-        {"type": "progress", "uuid": "p2", "parentUuid": "p1"},
-        line("user", "u2", "u3", content="b"),
-        line("user", "u3", "u2", content="c"),
-    )
-    assert shown(found) == [("user", ["a"])]
-    assert found.skipped == {"user/off-path": 2, "progress": 2}
-
-
 def test_lines_that_are_cut_repeated_or_empty_are_counted():
-    first = line("user", "u1", content="q")
-    text = "\n".join(
-        [json.dumps(first), json.dumps(first), "", json.dumps(line("user", "u2", "u1", [])), '{"type":"us']
-    )
-    found = read(text, source="claude-code")
-    assert shown(found) == [("user", ["q"])]
+    first, empty = asked("u1", "q"), asked("u2", [], "u1")
+    found = read("\n".join([*map(json.dumps, (first, first)), "", json.dumps(empty), '{"type":"us']), "claude-code")
+    assert shown(found) == [("user", "q")]
     assert found.skipped == {"user/repeated": 1, "user/empty": 1, "unreadable": 1}
 
 
 def test_lines_as_python_objects():
-    lines = [line("user", "u1", content="q"), line("assistant", "a1", "u1", [{"type": "text", "text": "x"}])]
+    lines = [asked("u1", "q"), said("a1", "x", "u1")]
     assert read(lines) == read(lines, source="claude-code") == transcript(*lines)
-    assert shown(read(lines[0])) == [("user", ["q"])]
+    assert shown(read(lines[0])) == [("user", "q")]
 
 
 def test_line_separators_inside_strings_do_not_split_lines():
-    found = read(json.dumps(line("user", "u1", content="a\u2028b"), ensure_ascii=False), source="claude-code")
-    assert shown(found) == [("user", ["a\u2028b"])]
+    found = read(json.dumps(asked("u1", "a\u2028b"), ensure_ascii=False), source="claude-code")
+    assert shown(found) == [("user", "a\u2028b")]
 
 
 def test_half_a_surrogate_pair_in_a_line():
-    text = json.dumps(line("user", "u1", content="x")).replace('"x"', '"\\ud83d"')
-    found = read(text + "\n" + json.dumps(line("user", "u2", "u1", content="b")))
-    assert shown(found) == [("user", ["\ufffd"]), ("user", ["b"])]
-    assert [(fix.code, fix.path) for fix in found.fixes] == [("surrogate_replaced", "lines.0.message.content")]
+    half = json.dumps(asked("u1", "x")).replace('"x"', '"\\ud83d"')
+    found = read(half + "\n" + json.dumps(asked("u2", "b", "u1")))
+    assert shown(found) == [("user", "\ufffd"), ("user", "b")]
+    assert named(found.fixes) == [("surrogate_replaced", "lines.0.message.content")]
 
 
-@pytest.mark.parametrize("text", ["not json", "[]", "5\n6"])
-def test_what_is_no_transcript_is_refused(text):
+@pytest.mark.parametrize("given", ["not json", "[]", "5\n6"])
+def test_what_is_no_transcript_is_refused(given):
     with pytest.raises(InputError):
-        read(text, source="claude-code")
+        read(given, source="claude-code")

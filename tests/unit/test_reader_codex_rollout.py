@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from reading import named, shown
 
 from pipeline import normalize
 from pipeline.errors import InputError
 from pipeline.history.readers import read
-from pipeline.model import Text, Thinking, ToolResult, ToolUse
 from pipeline.registry import TARGETS
 
 META = ("session_meta", {"id": "th", "cwd": "/w"})
@@ -48,18 +48,6 @@ def written(kind, payload, **more):
     return json.dumps({"timestamp": "t", **more, "type": kind, "payload": payload})
 
 
-def shown(found):
-    """Each turn as its role (``*``: Codex wrote it) and what its blocks say."""
-    say = {
-        Text: lambda block: block.text,
-        ToolUse: lambda block: f"call {block.id}",
-        ToolResult: lambda block: f"result {block.tool_use_id}",
-        Thinking: lambda block: f"thought {block.thinking}",
-    }
-    turns = found.conversation.turns
-    return [(f"{turn.role}{'*' * turn.synthetic}", *(say[type(each)](each) for each in turn.blocks)) for turn in turns]
-
-
 USER = [
     pytest.param(asked("Go."), "user", id="the user"),
     pytest.param(asked("<environment_context>\n</environment_context>"), "user*", id="the environment"),
@@ -88,7 +76,7 @@ def test_items_are_read_and_the_events_that_repeat_them_are_counted():
         ("assistant", "thought hm"),
         ("assistant", "Hello."),
         ("assistant", "call c"),
-        ("user", "result c"),
+        ("user", "result c: out"),
         ("assistant", "Done."),
     ]
     assert found.skipped == {
@@ -176,7 +164,7 @@ def test_an_item_that_is_damaged_is_mended_in_its_place():
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "A"}], "x": 1},
     )
     found = rollout(META, odd, broken)
-    assert [(fix.code, fix.path) for fix in found.fixes] == [("field_dropped", "lines.1.payload.x")]
+    assert named(found.fixes) == [("field_dropped", "lines.1.payload.x")]
     assert found.conversation.turns[1].blocks[0].incomplete
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 from msgspec import UNSET, Raw
+from reading import one
 
-from pipeline.history.readers import read, read_message
+from pipeline.history.readers import read
 from pipeline.model import (
     Document,
     Image,
@@ -19,12 +20,6 @@ from pipeline.model import (
 )
 
 ISSUER = Issuer(provider="bedrock-converse")
-
-
-def one(message, index=0):
-    turns, fixes = read_message(message, index=index)
-    assert len(turns) == 1
-    return turns[0], [(fix.code, fix.path) for fix in fixes]
 
 
 def test_every_member_of_the_union():

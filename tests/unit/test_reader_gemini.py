@@ -6,10 +6,11 @@ import json
 
 import pytest
 from msgspec import UNSET, Raw
+from reading import named, one
 
 from pipeline import Session, normalize
 from pipeline.errors import InputError
-from pipeline.history.readers import read, read_message
+from pipeline.history.readers import read
 from pipeline.model import Image, Issuer, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -44,12 +45,6 @@ ROUNDS = [
 ]
 
 
-def one(content, index=0):
-    turns, fixes = read_message(content, index=index, source="gemini")
-    assert len(turns) == 1
-    return turns[0], [(fix.code, fix.path) for fix in fixes]
-
-
 def part(**member):
     return {"role": "model", "parts": [member]}
 
@@ -66,7 +61,7 @@ def test_healthy_rounds_come_back_as_they_were():
 
 def test_for_a_model_that_has_ids_none_is_made_up():
     done = normalize({"model": "gemini-3-pro-preview", "contents": ROUNDS}, to="gemini")
-    assert [(fix.code, fix.path) for fix in done.fixes] == [("signature_skipped", "contents.3.parts.0")]
+    assert named(done.fixes) == [("signature_skipped", "contents.3.parts.0")]
     written = json.loads(done.body)["contents"]
     assert written[3]["parts"][0].pop("thoughtSignature") == "skip_thought_signature_validator"
     assert written == ROUNDS
@@ -101,7 +96,7 @@ def test_contents_one_by_one_are_the_whole():
 
 def test_other_providers_get_the_calls_with_ids_and_no_signature():
     done = normalize({"contents": ROUNDS}, to="anthropic")
-    assert [(fix.code, fix.path) for fix in done.fixes] == [
+    assert named(done.fixes) == [
         ("thinking_foreign", "contents.1.parts.0"),
         ("thinking_foreign", "contents.1.parts.1.thoughtSignature"),
         ("tool_name_rewritten", "contents.1.parts.3"),
@@ -159,7 +154,7 @@ def test_other_providers_get_the_calls_with_ids_and_no_signature():
     ],
 )  # fmt: skip
 def test_a_part(content, blocks):
-    turn, fixes = one(content)
+    turn, fixes = one(content, source="gemini")
     assert list(zip(turn.blocks, turn.paths, strict=True)) == blocks
     assert (turn.role, turn.root, fixes) == ("assistant", "contents", [])
 
@@ -173,7 +168,7 @@ def test_parts_of_the_users_that_only_gemini_has_go_back_as_they_are_and_nowhere
     done = normalize({"contents": contents}, to="gemini")
     assert (json.loads(done.body)["contents"], done.fixes) == (contents, [])
     elsewhere = normalize({"contents": contents}, to="anthropic")
-    assert [(fix.code, fix.path) for fix in elsewhere.fixes] == [("native_dropped", "contents.0.parts.1")]
+    assert named(elsewhere.fixes) == [("native_dropped", "contents.0.parts.1")]
 
 
 def test_the_other_spelling_of_a_part_is_the_same_part():
@@ -221,7 +216,7 @@ def test_code_that_the_provider_ran_stays_with_its_signature():
 def test_media_in_a_response_are_part_of_the_result():
     parts = [{"inlineData": {"mimeType": "image/png", "data": PNG}}]
     response = {"name": "f", "id": "A", "response": {"result": "see"}, "parts": parts}
-    turn, fixes = one({"role": "user", "parts": [{"functionResponse": response}]})
+    turn, fixes = one({"role": "user", "parts": [{"functionResponse": response}]}, source="gemini")
     (result,) = turn.blocks
     assert [type(inner) for inner in result.content] == [Text, Image]
     assert fixes == []
@@ -304,7 +299,7 @@ def test_a_choice_that_only_gemini_has_stays_a_parameter(config, choice):
 
 def test_a_role_that_no_content_has():
     with pytest.raises(InputError) as caught:
-        one({"role": "assistant", "parts": []}, index=3)
+        one({"role": "assistant", "parts": []}, index=3, source="gemini")
     assert (caught.value.code, caught.value.path) == ("unknown_role", "contents.3.role")
 
 

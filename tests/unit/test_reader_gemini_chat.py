@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from reading import shown
 
 from pipeline.errors import InputError
 from pipeline.history.readers import read
-from pipeline.model import Issuer, Text, Thinking, ToolResult, ToolUse
+from pipeline.model import Issuer
 
 HEAD = {"sessionId": "s", "projectHash": "p", "startTime": "t", "lastUpdated": "t", "kind": "main"}
 TOUCHED = {"$set": {"lastUpdated": "t2"}}
@@ -39,17 +40,6 @@ def chat(*lines, source="auto"):
     return found
 
 
-def shown(found):
-    """Each turn as its role and what its blocks say."""
-    say = {
-        Text: lambda b: b.text,
-        ToolUse: lambda b: f"call {b.id}",
-        ToolResult: lambda b: f"result {b.tool_use_id}: {b.content}",
-        Thinking: lambda b: f"thought {b.thinking}",
-    }
-    return [(turn.role, [say[type(block)](block) for block in turn.blocks]) for turn in found.conversation.turns]
-
-
 def test_an_answer_with_thoughts_calls_and_results():
     found = chat(
         said("u1", "q"),
@@ -58,10 +48,10 @@ def test_an_answer_with_thoughts_calls_and_results():
         answer("a2", "Done."),
     )
     assert shown(found) == [
-        ("user", ["q"]),
-        ("assistant", ["thought **Plan** Look first.", "I look.", "call f__1"]),
-        ("user", ["result f__1: ok"]),
-        ("assistant", ["Done."]),
+        ("user", "q"),
+        ("assistant", "thought **Plan** Look first.", "I look.", "call f__1"),
+        ("user", "result f__1: ok"),
+        ("assistant", "Done."),
     ]
     turn = found.conversation.turns[1]
     assert turn.id == "a1"
@@ -77,49 +67,49 @@ def test_an_answer_with_thoughts_calls_and_results():
     [
         pytest.param(
             [said("u", "q"), answer("a", "no"), TOUCHED, answer("b", "end"), answer("a", "yes")],
-            [("user", ["q"]), ("assistant", ["yes"]), ("assistant", ["end"])],
+            [("user", "q"), ("assistant", "yes"), ("assistant", "end")],
             {"session": 1, "$set": 1, "gemini/replaced": 1},
             id="a repeated id replaces in place",
         ),
         pytest.param(
             [said("u", "q"), answer("a", "no"), {"$set": {"messages": [said("v", "again")]}}],
-            [("user", ["again"])],
+            [("user", "again")],
             {"session": 1, "$set": 1, "user/replaced": 1, "gemini/replaced": 1},
             id="set messages replaces all",
         ),
         pytest.param(
             [said("u", "q"), answer("a", "no"), {"$rewindTo": "a"}, answer("b", "yes")],
-            [("user", ["q"]), ("assistant", ["yes"])],
+            [("user", "q"), ("assistant", "yes")],
             {"session": 1, "$rewindTo": 1, "gemini/rewound": 1},
             id="a rewind takes the message and what follows",
         ),
         pytest.param(
             [said("u", "q"), answer("a", "no"), {"$rewindTo": "nobody"}, said("v", "anew")],
-            [("user", ["anew"])],
+            [("user", "anew")],
             {"session": 1, "$rewindTo": 1, "user/rewound": 1, "gemini/rewound": 1},
             id="a rewind to nobody takes everything",
         ),
         pytest.param(
             [said("u", "q"), answer("a", "x", call("f__1", result=[response("f__1", output="beside")]))],
-            [("user", ["q"]), ("assistant", ["x", "call f__1"]), ("user", ["result f__1: beside"])],
+            [("user", "q"), ("assistant", "x", "call f__1"), ("user", "result f__1: beside")],
             {"session": 1},
             id="a result that only its call has",
         ),
         pytest.param(
             [answer("a", "x", call("f__1", result=[response("f__1", output="beside")])), user("u", response("1"))],
-            [("assistant", ["x", "call f__1"]), ("user", ["result f__1: ok"])],
+            [("assistant", "x", "call f__1"), ("user", "result f__1: ok")],
             {"session": 1},
             id="a result that stands twice, the user's without the prefix",
         ),
         pytest.param(
             [answer("a", "x", call("1")), user("u", response("1", output="gone", key="error"))],
-            [("assistant", ["x", "call 1"]), ("user", ["result 1: gone"])],
+            [("assistant", "x", "call 1"), ("user", "result 1: gone")],
             {"session": 1},
             id="an error",
         ),
         pytest.param(
             [said("u", "q"), {"id": "i", "type": "info", "content": "note"}, {"odd": 1}, answer("a")],
-            [("user", ["q"])],
+            [("user", "q")],
             {"session": 1, "info": 1, "unknown": 1, "gemini": 1},
             id="what is no part of the conversation is counted",
         ),
@@ -140,7 +130,7 @@ def test_an_error_is_one_and_what_the_program_says_of_itself_is_marked():
 
 def test_the_older_document_on_one_line_or_many_and_a_line_that_was_cut():
     document = HEAD | {"messages": [{"id": "u", "type": "user", "content": "q"}, answer("a", "yes")]}
-    turns = [("user", ["q"]), ("assistant", ["yes"])]
+    turns = [("user", "q"), ("assistant", "yes")]
     for text in (json.dumps(document), json.dumps(document, indent=2), json.dumps(document, indent=2) + "\n"):
         found = read(text)
         assert (found.shape, shown(found), found.skipped) == ("gemini-chat", turns, {"session": 1})

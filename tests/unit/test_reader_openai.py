@@ -4,18 +4,13 @@ import json
 
 import pytest
 from msgspec import UNSET, Raw
+from reading import one
 
 from pipeline import normalize
-from pipeline.history.readers import read, read_message
+from pipeline.history.readers import read
 from pipeline.model import Document, Image, Issuer, Own, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
 
 ISSUER = Issuer(provider="openai-chat")
-
-
-def one(message, index=0):
-    turns, fixes = read_message(message, index=index)
-    assert len(turns) == 1
-    return turns[0], [(fix.code, fix.path) for fix in fixes]
 
 
 def test_a_healthy_round():
@@ -191,6 +186,17 @@ def test_content_parts():
         Unknown(kind="image_url", raw=Raw(b'{"type":"image_url","image_url":{"url":"ftp://no","detail":"low"}}')),
     )
     assert fixes == []
+
+
+def test_a_file_by_its_id_is_a_document_of_its_name():
+    part = {"type": "file", "file": {"file_id": "file-1", "filename": "a.pdf"}}
+    request = normalize([{"role": "user", "content": [part, {"type": "text", "text": "q"}]}])
+    assert json.loads(request.body)["messages"][0]["content"][0] == {
+        "type": "document",
+        "source": {"type": "file", "file_id": "file-1"},
+        "title": "a.pdf",
+    }
+    assert request.fixes == []
 
 
 def test_reasoning_and_refusals():

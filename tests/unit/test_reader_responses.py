@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 from msgspec import UNSET, Raw
+from reading import one
 
 from pipeline import Session, normalize
 from pipeline.errors import InputError
@@ -29,12 +30,6 @@ ROUND = [
 def own(kind="", **members):
     """What an item has beside the canonical form."""
     return Own("openai-responses", {name: Raw(msgspec.json.encode(value)) for name, value in members.items()}, kind)
-
-
-def one(item, index=0, source="openai-responses"):
-    turns, fixes = read_message(item, index=index, source=source)
-    assert len(turns) == 1
-    return turns[0], [(fix.code, fix.path) for fix in fixes]
 
 
 def test_a_healthy_round():
@@ -152,14 +147,14 @@ def test_a_text_for_an_input_is_the_users():
     ],
 )  # fmt: skip
 def test_an_item(item, block, fixes):
-    turn, found = one(item)
+    turn, found = one(item, source="openai-responses")
     assert turn.blocks == (block,)
     assert turn.role == ("user" if isinstance(block, ToolResult) else "assistant")
     assert found == fixes
 
 
 def test_what_the_user_or_the_service_adds_is_not_the_assistants():
-    turn, _ = one({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"})
+    turn, _ = one({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}, source="openai-responses")
     assert (turn.role, turn.blocks[0].kind) == ("user", "compaction")
 
 
@@ -176,7 +171,7 @@ def test_what_the_user_or_the_service_adds_is_not_the_assistants():
 )  # fmt: skip
 def test_a_file(part, source):
     content = [{"type": "input_file", "filename": "a.pdf", **part}]
-    turn, fixes = one({"role": "user", "content": content})
+    turn, fixes = one({"role": "user", "content": content}, source="openai-responses")
     (document,) = turn.blocks
     assert isinstance(document, Document)
     assert (json.loads(bytes(document.source)), document.title, fixes) == (source, "a.pdf", [])
@@ -202,7 +197,7 @@ def test_two_messages_in_a_row_stay_two():
 
 def test_a_role_that_no_message_has():
     with pytest.raises(InputError) as caught:
-        one({"role": "tool", "content": "x"}, index=3)
+        one({"role": "tool", "content": "x"}, index=3, source="openai-responses")
     assert (caught.value.code, caught.value.path) == ("wrong_shape", "input.3.role")
 
 

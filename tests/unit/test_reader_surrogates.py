@@ -2,14 +2,10 @@ r"""Halves of surrogate pairs are joined where they meet over two parts and repl
 
 import pytest
 from msgspec import Raw
+from reading import one
 
 from pipeline.history.readers import read, read_message
 from pipeline.model import Text, ToolResult, Unknown
-
-
-def one(data):
-    turns, fixes = read_message(data, index=0)
-    return turns[0], [(fix.code, fix.path) for fix in fixes]
 
 
 def test_a_pair_split_over_two_parts_is_joined_in_the_first():

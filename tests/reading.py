@@ -1,0 +1,28 @@
+"""What readers make of a message or a transcript, told briefly."""
+
+from pipeline.history.readers import read_message
+from pipeline.model import Text, Thinking, ToolResult, ToolUse
+
+SAY = {
+    Text: lambda block: block.text,
+    ToolUse: lambda block: f"call {block.id}",
+    ToolResult: lambda block: f"result {block.tool_use_id}: {block.content}",
+    Thinking: lambda block: f"thought {block.thinking}",
+}
+
+
+def one(message, index=0, source="auto"):
+    """The turn of a message, and the codes and places of its fixes."""
+    turns, fixes = read_message(message, index=index, source=source)
+    assert len(turns) == 1
+    return turns[0], named(fixes)
+
+
+def named(fixes):
+    return [(fix.code, fix.path) for fix in fixes]
+
+
+def shown(found):
+    """Each turn as its role (``*``: a program wrote it) and what its blocks say."""
+    turns = found.conversation.turns
+    return [(f"{turn.role}{'*' * turn.synthetic}", *(SAY[type(each)](each) for each in turn.blocks)) for turn in turns]
