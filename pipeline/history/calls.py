@@ -328,14 +328,6 @@ LONGEST_PLACEHOLDER = 400
 _STARTS = frozenset(text[0] for text in (*PLACEHOLDERS, *TEMPLATES))
 
 
-def may_be_placeholder(text: str) -> bool:
-    """Whether a result's text needs a closer look."""
-    if len(text) > LONGEST_PLACEHOLDER:
-        return False
-    start = text[:1]
-    return start in _STARTS or start.isspace()
-
-
 def is_placeholder(result: ToolResult, name: str, call_id: str) -> bool:
     """Whether a result is one of the published texts and nothing else; ``name`` and ``call_id`` are its call's."""
     content = result.content
@@ -343,7 +335,10 @@ def is_placeholder(result: ToolResult, name: str, call_id: str) -> bool:
         if len(content) != 1 or not isinstance(content[0], Text):
             return False
         content = content[0].text
-    if not isinstance(content, str) or not may_be_placeholder(content):
+    if not isinstance(content, str) or len(content) > LONGEST_PLACEHOLDER:
+        return False
+    start = content[:1]
+    if start not in _STARTS and not start.isspace():
         return False
     text = content.strip()
     return text in PLACEHOLDERS or any(

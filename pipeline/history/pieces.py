@@ -115,7 +115,7 @@ def is_breakpoint(block: Block) -> bool:
 def is_foreign(block: Block, provider: str) -> bool:
     """Whether a block is what only a provider other than this one has: who issued it, or whose type it is."""
     if isinstance(block, Unknown) and block.issuer is UNSET:
-        return provider != ANTHROPIC and is_listed(ANTHROPIC, block.kind)
+        return provider != ANTHROPIC and (ANTHROPIC, block.kind) in _BY_KIND
     return _is_from_another(block, provider)
 
 
@@ -358,10 +358,6 @@ _BY_KIND: Mapping[tuple[str, str], NativeType] = MappingProxyType(
 def native_type(provider: str, kind: str) -> NativeType:
     """What is known of a provider's type; one that is not listed is the model's, and bound to its neighbours."""
     return _BY_KIND.get((provider, kind)) or NativeType(provider=provider, kind=kind, beside="its neighbours")
-
-
-def is_listed(provider: str, kind: str) -> bool:
-    return (provider, kind) in _BY_KIND
 
 
 def answer_to(kind: str, text: str) -> dict[str, object] | None:

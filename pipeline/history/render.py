@@ -51,14 +51,27 @@ class Rendered(Struct, frozen=True, gc=False):
     refused: bool = False
 
 
-def assistant_messages(exchange: Exchange, structure: Structure, changed: set[int], book: Book) -> list[Message]:
-    """An exchange's assistant turn: one message, or several where neighbours stay apart."""
-    return _assistant(exchange, exchange.assistant, structure, changed, book)
+def assistant_messages(
+    exchange: Exchange, structure: Structure, changed: set[int], book: Book, pieces: Sequence[Piece] | None = None
+) -> list[Message]:
+    """An exchange's assistant turn, or these pieces of it: one message, or several where neighbours stay apart."""
+    messages = []
+    given = exchange.assistant if pieces is None else pieces
+    for said, identity in _messages(given, exchange.assistant_starts, exchange.assistant_id, book, flat=structure.flat):
+        ordered = said if structure.flat else calls_last(said, changed, book)
+        messages.append(_message("assistant", ordered, identity, changed))
+    return messages
 
 
-def user_messages(exchange: Exchange, changed: set[int], book: Book) -> list[Message]:
-    """An exchange's user turn: results first, then what the user said."""
-    return _user(exchange, exchange.results, changed, book)
+def user_messages(
+    exchange: Exchange, changed: set[int], book: Book, results: Sequence[Piece] | None = None
+) -> list[Message]:
+    """An exchange's user turn: its results, or these in their place, then what the user said."""
+    given = [*(exchange.results if results is None else results), *exchange.user]
+    return [
+        _message("system" if said[0].stays_system else "user", said, identity, changed)
+        for said, identity in _messages(given, exchange.user_starts, exchange.user_id, book, items=True)
+    ]
 
 
 def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
@@ -92,7 +105,7 @@ def render_open(end: OpenEnd, tail: str) -> Rendered:
         if not exchange.sealed:
             pieces = _without_missing(exchange, end.structure, changed, book) if end.drops else pieces
             if any(stands_alone(piece, end.structure) for piece in pieces):
-                messages += _assistant(exchange, pieces, end.structure, changed, book)
+                messages += assistant_messages(exchange, end.structure, changed, book, pieces)
             else:
                 leave_out(pieces, book)
         _add_user(messages, exchange, changed, end, book)
@@ -120,7 +133,7 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
         results += placeholders(exchange, lacking, end.settled + len(messages), book)
     if not (results or exchange.user):
         return
-    said = _user(exchange, results, changed, book)
+    said = user_messages(exchange, changed, book, results)
     if messages and messages[-1].role == said[0].role == "user" and "user" not in end.structure.neighbours:
         # What the assistant said between them is gone.
         if exchange.user:
@@ -155,27 +168,6 @@ def _may_be_last(message: Message, structure: Structure) -> bool:
     if structure.assistant_last == "text":
         return isinstance(block, Text) and bool(block.text.strip())
     return structure.assistant_last == "always"
-
-
-def _assistant(
-    exchange: Exchange, pieces: Sequence[Piece], structure: Structure, changed: set[int], book: Book
-) -> list[Message]:
-    messages = []
-    for said, identity in _messages(
-        pieces, exchange.assistant_starts, exchange.assistant_id, book, flat=structure.flat
-    ):
-        ordered = said if structure.flat else calls_last(said, changed, book)
-        messages.append(_message("assistant", ordered, identity, changed))
-    return messages
-
-
-def _user(exchange: Exchange, results: Sequence[Piece], changed: set[int], book: Book) -> list[Message]:
-    return [
-        _message("system" if said[0].stays_system else "user", said, identity, changed)
-        for said, identity in _messages(
-            [*results, *exchange.user], exchange.user_starts, exchange.user_id, book, items=True
-        )
-    ]
 
 
 def _messages(
@@ -230,17 +222,14 @@ def _parted(pieces: Sequence[Piece], starts: Sequence[Start]) -> list[list[Piece
     parted: list[list[Piece]] = []
     begun = 0
     for piece in pieces:
-        place = begun if parted and _has_no_turn(piece) else bisect(turns, piece.turn)
+        has_no_turn = isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}
+        place = begun if parted and has_no_turn else bisect(turns, piece.turn)
         if not parted or place > begun or piece.stays_system != parted[-1][0].stays_system:
             parted.append([piece])
         else:
             parted[-1].append(piece)
         begun = max(begun, place)
     return parted
-
-
-def _has_no_turn(piece: Piece) -> bool:
-    return isinstance(piece.block, ToolResult) and piece.fate in {"moved", "synthesised"}
 
 
 def _message(role: Role, pieces: list[Piece], identity: str | None, changed: set[int]) -> Message:

@@ -337,20 +337,19 @@ def _mended_part(fields: Fields) -> list[Placed]:
 _PARTS: Final = ContentReader[_Part](_Part, _placed_part, _mended_part)
 
 
-def _inner(fields: Fields, name: str) -> list[Block]:
-    return [block for block, _ in _PARTS.read(fields, name)]
-
-
 _SPECIAL: Final[dict[str, Taker]] = {
     "input": lambda fields, name: read_input(fields.take(name), fields.at(name), fields.notes)[0],
     "bytes": _bytes,
     "redacted_content": _bytes,
 }
+_RESULT: Final[dict[str, Taker]] = {
+    "content": lambda fields, name: [block for block, _ in _PARTS.read(fields, name)],
+}
 _READERS: Final[dict[str, Callable[[Fields], Block | None]]] = {
     "image": block_reader(_Image, _image, _SPECIAL),
     "document": block_reader(_Document, _document, _SPECIAL),
     "toolUse": block_reader(_ToolUse, _use, _SPECIAL),
-    "toolResult": block_reader(_ToolResult, _result, _SPECIAL | {"content": _inner}),
+    "toolResult": block_reader(_ToolResult, _result, _SPECIAL | _RESULT),
     "reasoningContent": block_reader(_Reasoning, _thought, _SPECIAL),
 }
 _mend_typed: Final = typed_reader(READERS)

@@ -253,7 +253,6 @@ class Fields:
 EMPTY_OBJECT: Final = Raw(b"{}")
 _RAW: Final = msgspec.json.Decoder(Raw)
 _BLANK: Final = " \t\r\n"
-_BRACE: Final = ord("{")
 
 
 def arguments_object(arguments: str) -> Raw | None:
@@ -284,7 +283,7 @@ def argument_objects(given: Sequence[str]) -> list[Raw] | None:
     for at, value in enumerate(values):
         data, each = bytes(value), given[at]
         # What is no JSON by itself may be JSON beside others, whose values then begin and end elsewhere.
-        if data[0] != _BRACE or (len(data) != len(each) and data != each.strip(_BLANK).encode()):
+        if data[:1] != b"{" or (len(data) != len(each) and data != each.strip(_BLANK).encode()):
             return None
     return values
 

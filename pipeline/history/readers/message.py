@@ -280,7 +280,7 @@ def shape_of_list(items: list[Raw]) -> Shape | None:
 
 def _told_shape(fields: Fields) -> Shape | None:
     kind = fields.peek("type")
-    if kind is not None and openai_responses.is_item(bytes(kind).strip(b'"').decode()):
+    if kind is not None and bytes(kind).strip(b'"').decode() in openai_responses.ITEM_TYPES:
         return "openai-responses"
     if "parts" in fields and "content" not in fields:
         return "gemini"

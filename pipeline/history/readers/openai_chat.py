@@ -155,16 +155,14 @@ def _uses(calls: tuple[_Call, ...], place: str) -> list[Placed] | None:
     for at, call in enumerate(calls):
         if call.function is not None and call.custom is None and call.index is call.cache_control is UNSET:
             use = ToolUse(id=call.id, name=call.function.name, input=next(given))
-        elif (call.function is None) == (call.custom is None) or not _is_flat_beside(call):
+        elif (call.function is None) == (call.custom is None) or not all(
+            raw is UNSET or is_harmless(raw) for raw in (call.cache_control, call.index)
+        ):
             return None
         else:
             use = _use(call, EMPTY_OBJECT if call.custom else next(given))
         uses.append((use, f"{place}.tool_calls.{at}"))
     return uses
-
-
-def _is_flat_beside(call: _Call) -> bool:
-    return all(raw is UNSET or is_harmless(raw) for raw in (call.cache_control, call.index))
 
 
 def _use(call: _Call, call_input: Raw) -> ToolUse:
@@ -297,10 +295,6 @@ def _is_said(fields: Fields, key: str) -> bool:
     return value is not None and bytes(value) != b'""'
 
 
-def _tool_name(fields: Fields, name: str) -> str | None:
-    return None if _is_said(fields, "name") else fields.take_string(name)
-
-
 def _answered_ids(fields: Fields, name: str) -> list[str] | None:
     ids = None if _is_said(fields, "tool_call_id") else fields.take(name)
     if ids is None:
@@ -340,7 +334,7 @@ _ROW: Final[dict[str, Taker]] = {
     "name": _string,
     "tool_calls": _CALLS.read,
     "function_call": _function_call,
-    "tool_name": _tool_name,
+    "tool_name": lambda fields, name: None if _is_said(fields, "name") else fields.take_string(name),
     "tool_call_ids": _answered_ids,
     "reasoning_content": _string,
     "reasoning": _string,

@@ -45,15 +45,11 @@ from pipeline.model import (
 
 ISSUER: Final = Issuer(provider=RESPONSES)
 
-_KNOWN: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provider == RESPONSES) | {
+ITEM_TYPES: Final = frozenset(each.kind for each in NATIVE_TYPES if each.provider == RESPONSES) | {
     "function_call",
     "function_call_output",
 }
-
-
-def is_item(kind: str) -> bool:
-    """Whether a type is one of an item's, and of no other shape's message."""
-    return kind in _KNOWN
+"""The types of items, which no other shape's message has."""
 
 
 class _Beside(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", gc=False):

@@ -218,9 +218,13 @@ class StrictReader(Generic[_T]):
         return kept
 
     def _healthy(self, messages: Sequence[_T]) -> Healthy | None:
-        turns = self._turns(messages, 0)
-        if turns is None:
-            return None
+        turns: list[Turn] = []
+        turn_of = self._turn_of
+        for index, message in enumerate(messages):
+            turn = turn_of(message, index)
+            if turn is None or not (turn.own is UNSET or _is_own_harmless(turn.own)):
+                return None
+            turns.append(turn)
         if self._is_sound is None:
             stretches = healthy_stretches(turns)
         else:
@@ -229,16 +233,6 @@ class StrictReader(Generic[_T]):
                 return None
         is_told = self._shape != CANONICAL and any(map(self._is_telling, messages))
         return Healthy(turns, self._shape if is_told else CANONICAL, stretches)
-
-    def _turns(self, messages: Iterable[_T], first: int) -> list[Turn] | None:
-        turns: list[Turn] = []
-        turn_of = self._turn_of
-        for index, message in enumerate(messages, first):
-            turn = turn_of(message, index)
-            if turn is None or not (turn.own is UNSET or _is_own_harmless(turn.own)):
-                return None
-            turns.append(turn)
-        return turns
 
 
 def _outside(turns: Sequence[Turn], stretches: Iterable[Stretch]) -> Iterator[Turn]:
